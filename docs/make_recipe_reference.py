@@ -1,0 +1,160 @@
+"""Writes the reference of every key of a recipe, read from the dataclasses that are the schema.
+
+python docs/make_recipe_reference.py > docs/recipe.md
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import sys
+import textwrap
+import types
+from collections.abc import Iterator
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from nmt.evaluation import ScoreConfig
+from nmt.inference import SearchConfig
+from nmt.models import architectures
+from nmt.preprocess.binarize import PreprocessConfig
+from nmt.registry import Registry
+from nmt.training.trainer import TrainConfig
+
+SECTIONS = {
+    "preprocess": PreprocessConfig,
+    "train": TrainConfig,
+    "search": SearchConfig,
+    "score": ScoreConfig,
+}
+WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+HEAD = """\
+# The recipe, key by key
+
+Made by `docs/make_recipe_reference.py` from the dataclasses that are the schema; a test keeps it
+up to date.
+
+A recipe has the sections `preprocess`, `model`, `train`, `search` and `score`, and `plugins`, a
+list of modules to import, which are looked for beside the recipe first. Every command reads
+`nmt.yaml` in the current directory, or the file given with `--config`; `--set section.key=value`
+wins over the file, and a command's own flags win over both.
+
+A key that is left out has the default below. Where a key takes a *choice*, the recipe says a name
+(`loss: cross_entropy`) or a name with keys of its own (`loss: {name: cross_entropy}`); keys without
+a name change the default choice (`schedule: {lr: 0.001}`).
+"""
+
+
+def main() -> None:
+    """Prints the reference, as Markdown."""
+    print(HEAD)
+    choices: dict[str, Registry[Any]] = {}
+    for name, section in SECTIONS.items():
+        print(f"## `{name}`\n\n{documentation(section)}\n")
+        print_keys(section(), choices)
+        if name == "preprocess":
+            print(f"## `model`\n\nWhich {architectures.kind}, and what differs from its values.\n")
+            print_choice(architectures, choices)
+    while choices:  # which may hold choices of their own
+        registry = choices.pop(next(iter(choices)))
+        print(f"## Choice: {registry.kind}\n")
+        print_choice(registry, choices)
+
+
+def print_choice(registry: Registry[Any], choices: dict[str, Registry[Any]]) -> None:
+    """Prints every entry of a registry; entries of one class share a table."""
+    classes: dict[type, list[str]] = {}
+    for name in registry:
+        classes.setdefault(type(registry[name]), []).append(name)
+    for kind, (first, *others) in classes.items():
+        titles = ", ".join(f"`{name}`" for name in (first, *others))
+        print(f"### {titles}\n\n{documentation(kind)}\n")
+        if others:
+            print(f"The defaults below are those of `{first}`; the others differ from it in\n")
+            for name in others:
+                print(f"- `{name}`: {differences(registry[name], registry[first], registry.key)}")
+            print()
+        print_keys(registry[first], choices, skip=registry.key)
+
+
+def differences(entry: Any, other: Any, skip: str) -> str:
+    """What an entry has for values where another of its class has other ones."""
+    return ", ".join(
+        f"`{field.name}: {value_text(getattr(entry, field.name))}`"
+        for field in dataclasses.fields(entry)
+        if field.name != skip and getattr(entry, field.name) != getattr(other, field.name)
+    )
+
+
+def print_keys(instance: Any, choices: dict[str, Registry[Any]], skip: str = "") -> None:
+    """Prints a table of an instance's fields, and collects the choices among their types."""
+    hints = get_type_hints(type(instance))
+    rows = [
+        f"| `{name}` | {type_text(hints[name], choices)} | `{value_text(getattr(instance, name))}` "
+        f"| {meaning} |"
+        for name, meaning in field_documentation(instance).items()
+        if name != skip
+    ]
+    if rows:
+        print("| key | takes | default | meaning |\n|---|---|---|---|")
+        print("\n".join(rows) + "\n")
+
+
+def type_text(hint: Any, choices: dict[str, Registry[Any]]) -> str:
+    """What a field takes, in words."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        inner = [argument for argument in arguments if argument is not type(None)]
+        return " or ".join(type_text(argument, choices) for argument in inner) + ", or null"
+    if origin is Literal:
+        return ", ".join(f"`{argument}`" for argument in arguments)
+    if origin is tuple:
+        many = "list" if arguments[-1] is Ellipsis else f"list of {len(arguments)}"
+        return f"{many}: {type_text(arguments[0], choices)}"
+    if registry := getattr(hint, "registry", None):
+        choices[registry.kind] = registry
+        return f"[{registry.kind}](#choice-{registry.kind.replace(' ', '-')})"
+    return WORDS[hint]
+
+
+def value_text(value: Any) -> str:
+    """A value as a recipe writes it; a choice by its name."""
+    if dataclasses.is_dataclass(value):
+        return str(getattr(value, "name", ""))
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(value_text, value))}]"
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    return repr(value) if value == "" else str(value)
+
+
+def documentation(kind: type) -> str:
+    """The docstring of a class as Markdown, a paragraph on each line."""
+    paragraphs = inspect.cleandoc(kind.__doc__ or "").replace("``", "`").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+def field_documentation(instance: Any) -> dict[str, str]:
+    """The strings below the fields of an instance's class, and then of its bases, by field."""
+    texts: dict[str, str] = {}
+    for kind in type(instance).__mro__:
+        if dataclasses.is_dataclass(kind):
+            for name, text in strings_below_fields(kind):
+                cell = " ".join(text.split()).replace("``", "`").replace("|", r"\|")
+                texts.setdefault(name, cell)
+    if missing := {field.name for field in dataclasses.fields(instance)} - set(texts):
+        sys.exit(f"{type(instance).__name__}: nothing is written below {', '.join(missing)}")
+    return texts
+
+
+def strings_below_fields(kind: type) -> Iterator[tuple[str, str]]:
+    """The fields of a class that have a string below them, with it."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    for field, below in zip(body.body, body.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
+            yield ast.unparse(field.target), str(ast.literal_eval(below.value))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The commands: each parses, builds one configuration, calls one function, prints one result."""

@@ -1,0 +1,102 @@
+"""The program ``nmt``: its commands, and the boundary where errors become one line."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+
+import typer
+
+from nmt import __version__
+from nmt.cli import average, preprocess, score, train, translate
+from nmt.errors import NmtError
+
+app = typer.Typer(
+    name="nmt",
+    help="Train, average, translate with and score neural machine translation models.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _as_written(text: str) -> str:
+    """The text with click's mark that its lines are not to be wrapped: examples are for copying."""
+    return "\n\n".join(f"\b\n{paragraph}" for paragraph in text.split("\n\n"))
+
+
+class _ReaderLeftError(Exception):
+    """The reader of stdout went away; typer would make status 1 of the BrokenPipeError."""
+
+
+def _add(name: str, command: Callable[..., None], example: str) -> None:
+    @functools.wraps(command)
+    def run(*arguments: object, **options: object) -> None:
+        try:
+            command(*arguments, **options)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise _ReaderLeftError from None
+
+    app.command(name, epilog=_as_written(example))(run)
+
+
+_add("preprocess", preprocess.preprocess, preprocess.EXAMPLE)
+_add("train", train.train, train.EXAMPLE)
+_add("average-checkpoints", average.average_checkpoints, average.EXAMPLE)
+_add("translate", translate.translate, translate.EXAMPLE)
+_add("score", score.score, score.EXAMPLE)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"nmt {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _nmt(
+    context: typer.Context,
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def main() -> None:
+    """Runs a command. A user's mistake costs one line on stderr and no traceback.
+
+    Exit status: 0 done; 1 a mistake in data, recipe or files; 2 a mistake in the command line;
+    130 interrupted; 141 the reader of stdout went away.
+    """
+    try:
+        status = app(prog_name="nmt", standalone_mode=False)
+        sys.stdout.flush()
+    except NmtError as error:
+        status = _fail(str(error), 1)
+    except (KeyboardInterrupt, typer.Abort):
+        status = _fail("interrupted", 130)
+    except (_ReaderLeftError, BrokenPipeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 141
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        status = _fail(f"{place}{error.strerror or error}", 1)
+    except Exception as error:
+        # Typer carries its own copy of click, so that its errors are known only by what they do.
+        if not hasattr(error, "format_message"):
+            raise
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "nmt"
+        status = _fail(f"{error.format_message()} (see {command} --help)", 2)
+    sys.exit(status or 0)
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"nmt: error: {message}", file=sys.stderr, flush=True)
+    return status

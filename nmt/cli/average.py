@@ -1,0 +1,41 @@
+"""The command ``nmt average-checkpoints``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmt.cli.console import say
+
+EXAMPLE = """Example:
+
+  nmt average-checkpoints --run checkpoints --last 2 --output averaged"""
+
+
+def average_checkpoints(
+    checkpoints: Annotated[
+        list[Path] | None, typer.Argument(help="Checkpoints of one run, or use --last, --best.")
+    ] = None,
+    run: Annotated[Path, typer.Option(help="Run directory.")] = Path("checkpoints"),
+    last: Annotated[int | None, typer.Option(help="Average the newest N.")] = None,
+    best: Annotated[
+        int | None, typer.Option(help="Average the N that validated best, of those kept.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Run directory to write [RUN/averaged].")
+    ] = None,
+) -> None:
+    """Average the weights of a run's checkpoints, in float32, into a new run directory."""
+    if sum(choice is not None for choice in (checkpoints or None, last, best)) != 1:
+        raise typer.BadParameter("give checkpoints, or --last N, or --best N")
+    from nmt.training.average import average_run, pick_best, pick_last
+
+    if last is not None:
+        chosen = pick_last(run, last)
+    elif best is not None:
+        chosen = pick_best(run, best)
+    else:
+        chosen = checkpoints or []
+    averaged = average_run(chosen, output)
+    say("averaged " + ", ".join(path.name for path in chosen))
+    print(averaged.path)

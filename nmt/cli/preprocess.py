@@ -1,0 +1,140 @@
+"""``nmt preprocess``: parallel text to a dataset."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nmt.cli.console import say
+from nmt.cli.recipe import ConfigFlag, SetFlag, load
+from nmt.config import build
+
+if TYPE_CHECKING:
+    from nmt.data.format import Manifest
+
+EXAMPLE = (
+    "Example:\n\n"
+    "  nmt preprocess -s en -t de --train corpus/train --valid corpus/valid --vocab-size 1000"
+)
+
+
+def preprocess(
+    source_lang: Annotated[
+        str | None,
+        typer.Option("--source-lang", "-s", metavar="LANG", help="Language to translate from."),
+    ] = None,
+    target_lang: Annotated[
+        str | None,
+        typer.Option("--target-lang", "-t", metavar="LANG", help="Language to translate into."),
+    ] = None,
+    train: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PREFIX",
+            help="Training corpus: the files PREFIX.LANG or PREFIX.LANG.gz of both languages, one "
+            "sentence a line; may be given several times.",
+        ),
+    ] = None,
+    valid: Annotated[
+        str | None, typer.Option(metavar="PREFIX", help="Corpus that training is watched with.")
+    ] = None,
+    test: Annotated[
+        str | None, typer.Option(metavar="PREFIX", help="Corpus for the final scores; optional.")
+    ] = None,
+    vocab_size: Annotated[
+        int | None,
+        typer.Option(metavar="PIECES", help="Number of subwords to learn. Default: 32000."),
+    ] = None,
+    model_type: Annotated[
+        str | None, typer.Option(metavar="NAME", help="bpe or unigram. Default: bpe.")
+    ] = None,
+    separate_vocabularies: Annotated[
+        bool | None,
+        typer.Option(
+            "--separate-vocabularies",
+            help="Learn subwords for each language by itself. Default: one vocabulary for both.",
+            show_default=False,
+        ),
+    ] = None,
+    subword_model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Use these subwords: a SentencePiece .model, or a directory (dataset or run).",
+        ),
+    ] = None,
+    output_dir: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR", help="Dataset to write; an older one is replaced. Default: data-bin."
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="THREADS", help="Threads that encode. Default: 0, one per core."),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Of the sample from which subwords are learned. Default: 1."
+        ),
+    ] = None,
+    config: ConfigFlag = None,
+    set_: SetFlag = None,
+) -> None:
+    """Make a dataset of parallel text: learn subwords, clean, and encode.
+
+    Prints the directory of the dataset. On stderr, for every split: the pairs kept; the tokens of
+    each language, end of sentence included, and how many per cent of them are unknown; the
+    training pairs dropped, and why. Every pair of --valid and --test is kept. Limits of length and
+    other settings are keys of the recipe, for instance
+    --set preprocess.max_tokens_per_sentence=100.
+    """
+    given = {
+        "source_lang": source_lang,
+        "target_lang": target_lang,
+        "train": train,
+        "valid": valid,
+        "test": test,
+        "vocab_size": vocab_size,
+        "model_type": model_type,
+        "separate_vocabularies": separate_vocabularies,
+        "subword_model": subword_model,
+        "output_dir": output_dir,
+        "workers": workers,
+        "seed": seed,
+    }
+    recipe = load(config, set_, {f"preprocess.{key}": value for key, value in given.items()})
+
+    from nmt.preprocess.binarize import PreprocessConfig
+    from nmt.preprocess.binarize import preprocess as binarize
+
+    settings = build(PreprocessConfig, recipe.section("preprocess"), "preprocess")
+    say(report(binarize(settings)))
+    print(settings.output_dir)
+
+
+def report(manifest: "Manifest") -> str:
+    """A table of the splits, for people."""
+    source, target = manifest.source_lang, manifest.target_lang
+    rows = [("split", "pairs", f"{source} tokens", "unknown", f"{target} tokens", "unknown")]
+    for name, split in manifest.splits.items():
+        rows.append(
+            (
+                name,
+                f"{split.pairs:,}",
+                f"{split.source_tokens:,}",
+                f"{split.source_unknown / split.source_tokens:.2%}",
+                f"{split.target_tokens:,}",
+                f"{split.target_unknown / split.target_tokens:.2%}",
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
+    ]
+    sizes = f"{manifest.source_vocabulary:,} shared"
+    if not manifest.shared_vocabulary:
+        sizes = f"{manifest.source_vocabulary:,} {source}, {manifest.target_vocabulary:,} {target}"
+    lines.append(f"dropped from train: {manifest.splits['train'].why_dropped()}")
+    lines.append(f"vocabulary: {sizes}")
+    return "\n".join(lines)

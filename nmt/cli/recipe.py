@@ -1,0 +1,132 @@
+"""One experiment, one file: ``nmt.yaml``, with flags and ``--set`` on top.
+
+The sections are ``preprocess``, ``model``, ``train``, ``search`` and ``score``, and ``plugins``, a
+list of modules to import so that they register what they bring. Every command reads the file in
+the current directory, or the one given by ``--config``, and builds the sections that it uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nmt.config import import_plugins, parse_assignment, parse_yaml, set_path
+from nmt.errors import NmtError
+from nmt.registry import unknown
+
+RECIPE = Path("nmt.yaml")
+SECTIONS = ("preprocess", "model", "train", "search", "score")
+
+ConfigFlag = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        help="Recipe (YAML). Default: nmt.yaml in the current directory, where there is one.",
+        show_default=False,
+    ),
+]
+SetFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="Any key of the recipe; may be given several times.",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The plain values of a recipe after flags and ``--set``, section by section."""
+
+    sections: dict[str, dict[str, Any]]
+    plugins: tuple[str, ...] = ()
+    """Modules that were imported, so that they registered what they bring."""
+
+    def section(self, name: str) -> dict[str, Any]:
+        """The values given for a section, empty where the recipe is silent."""
+        return self.sections.get(name, {})
+
+
+def load(
+    config: Path | None,
+    assignments: list[str] | None,
+    flags: Mapping[str, object],
+    base: Mapping[str, Any] | None = None,
+) -> Recipe:
+    """The recipe that a command works with.
+
+    Args:
+        config: the recipe's file; None for ``nmt.yaml`` where it exists.
+        assignments: the ``--set`` flags, ``section.key=value``; they win over the recipe.
+        flags: dotted path to value for the command's own flags; None means not given. They win
+            over everything.
+        base: what the recipe overrides, for instance the recipe of a trained run.
+
+    Raises:
+        NmtError: the file is missing or not valid, or names an unknown section.
+    """
+    values: dict[str, Any] = {}
+    for layer in (dict(base or {}), read(config)):
+        _merge(values, layer)
+    for path, value in [parse_assignment(text) for text in assignments or []]:
+        _check_section(path.partition(".")[0], f"--set {path}")
+        if "." not in path:
+            raise NmtError(f"--set {path}: expected section.key=value")
+        set_path(values, path, value)
+    for path, value in flags.items():
+        if value is not None:
+            set_path(values, path, value)
+    plugins = values.pop("plugins", [])
+    if not isinstance(plugins, list):
+        raise NmtError(f"plugins: expected a list of modules, not {plugins!r}")
+    import_plugins(plugins, (config or RECIPE).parent)
+    return Recipe(values, tuple(plugins))
+
+
+def read(config: Path | None) -> dict[str, Any]:
+    """The plain values of a recipe file, its sections checked by name."""
+    path = config or RECIPE
+    if config is None and not path.exists():
+        return {}
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        raise NmtError(f"{path}: cannot read the recipe: {reason}") from None
+    values = parse_yaml(text, str(path))
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise NmtError(f"{path}: expected sections ({', '.join(SECTIONS)})")
+    for name, section in values.items():
+        _check_section(str(name), str(path))
+        if name != "plugins" and not isinstance(section, (dict, type(None))):
+            raise NmtError(f"{path}: {name}: expected keys and values")
+    return {name: section for name, section in values.items() if section is not None}
+
+
+def _check_section(name: str, where: str) -> None:
+    if name not in (*SECTIONS, "plugins"):
+        raise NmtError(f"{where}: {unknown('section', name, SECTIONS)}")
+
+
+def _merge(values: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    """Lays nested mappings over others; a mapping that names another choice replaces it whole."""
+    for key, value in layer.items():
+        here = values.get(key)
+        if isinstance(value, Mapping):
+            if not isinstance(here, dict) or _is_other_choice(here, value):
+                here = values[key] = {}
+            _merge(here, value)
+        else:
+            values[key] = value
+
+
+def _is_other_choice(here: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
+    return any(name in there and there[name] != here.get(name) for name in ("name", "arch"))

@@ -1,0 +1,111 @@
+"""``nmt score``: how near translations are to the references, with the signature of the number."""
+
+import gzip
+import json
+import sys
+import zlib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmt.cli.recipe import ConfigFlag, SetFlag, load
+from nmt.config import build
+from nmt.errors import NmtError
+
+EXAMPLE = "Example: nmt score --reference test.de --metric bleu --metric ter output.txt"
+
+
+def score(
+    hypotheses: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Translations, detokenised, one a line; plain or .gz. Default, and -: stdin.",
+            show_default=False,
+        ),
+    ] = None,
+    reference: Annotated[
+        Path | None,
+        typer.Option(help="References, untouched text; plain or .gz.", show_default=False),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Binarized data whose raw references to use.", show_default=False),
+    ] = None,
+    split: Annotated[str, typer.Option(help="Which part of --data: test or valid.")] = "test",
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="bleu, chrf, chrf++, ter, tokenized_bleu (text as it is, like multi-bleu.perl) or "
+            "paper_bleu (Moses-tokenised, compounds split); may be given several times. "
+            "Default: score.metrics of the recipe, or bleu and chrf.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object per metric and line.")
+    ] = False,
+    config: ConfigFlag = None,
+    set_: SetFlag = None,
+) -> None:
+    """Score translations against references.
+
+    Prints one line per metric: its name and value, what the value is made of, and the signature.
+    Values with different signatures must not be compared. Settings of a metric are set in the
+    recipe, or with --set "score.metrics=[{name: bleu, lowercase: true}]".
+
+    BLEU is made of the precisions of 1- to 4-grams in per cent, the brevity penalty (BP), and the
+    lengths of hypotheses and references in tokens (hyp_len, ref_len, and their ratio); TER of the
+    number of edits and the length of the references in words; chrF is followed by its full name.
+
+    With --json a line is an object with the fields metric, value (in per cent, not rounded),
+    details (what it is made of), signature, and higher_is_better (false for an error rate).
+    """
+    if (reference is None) == (data is None):
+        raise typer.BadParameter("give either --reference or --data")
+    from nmt.evaluation import ScoreConfig
+
+    recipe = load(config, set_, {"score.metrics": metric or None})
+    settings = build(ScoreConfig, recipe.section("score"), "score")
+    references = _references(reference, data, split)
+    translations = _read_lines(hypotheses)
+    for chosen in settings.metrics:
+        result = chosen.score(translations, references)
+        print(json.dumps(asdict(result)) if as_json else result)
+
+
+def _references(reference: Path | None, data: Path | None, split: str) -> list[str]:
+    if data is None:
+        return _read_lines(reference)
+    from nmt.data.format import Dataset
+
+    held_out = Dataset.open(data).split(split)
+    try:
+        return held_out.reference_text()
+    except ValueError as error:
+        raise NmtError(f"{data}: {error}; choose one with --split") from None
+
+
+def _read_lines(path: Path | None) -> list[str]:
+    """The lines of a text, which end at a newline and nowhere else; None or - is stdin."""
+    if path is None or str(path) == "-":
+        name, content = "stdin", sys.stdin.buffer.read()
+    else:
+        name, content = str(path), path.read_bytes()
+    if name.endswith(".gz"):
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error):
+            raise NmtError(f"{name}: the gzip file is truncated or damaged") from None
+    lines = content.removesuffix(b"\n").split(b"\n") if content else []
+    return [_decode(line, f"{name}:{number}") for number, line in enumerate(lines, 1)]
+
+
+def _decode(line: bytes, where: str) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        byte = line[error.start]
+        raise NmtError(f"{where}: byte 0x{byte:02x} is not UTF-8; convert it with iconv") from None

@@ -1,0 +1,113 @@
+"""The command ``nmt train``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmt.cli.console import say
+from nmt.cli.recipe import ConfigFlag, SetFlag, load
+
+EXAMPLE = """Example:
+
+  nmt train --arch transformer_tiny --tokens-per-update 4096 --max-updates 2 --save-every 1
+
+Run the same command again to go on after an interruption. On several GPUs, with the same result:
+torchrun --nproc-per-node 8 -m nmt train. SIGTERM and SIGINT save a checkpoint and exit with 128
+plus the number of the signal; so does SIGUSR1, which torchrun does not hand on."""
+
+
+def train(
+    data: Annotated[Path | None, typer.Option(help="Dataset directory [data-bin].")] = None,
+    arch: Annotated[str | None, typer.Option(help="Named architecture.")] = None,
+    save_dir: Annotated[Path | None, typer.Option(help="Run directory [checkpoints].")] = None,
+    tokens_per_update: Annotated[
+        int | None,
+        typer.Option(help="Target tokens per optimizer update, over all processes [25000]."),
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(help="Positions of a micro-batch, with padding; bounds memory [4096]."),
+    ] = None,
+    max_updates: Annotated[int | None, typer.Option(help="Updates to train [100000].")] = None,
+    max_minutes: Annotated[float | None, typer.Option(help="Minutes to train.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Peak learning rate [paper's].")] = None,
+    warmup_updates: Annotated[
+        int | None, typer.Option(help="Updates of linear warm-up [4000].")
+    ] = None,
+    dropout: Annotated[float | None, typer.Option(help="P_drop [the architecture's].")] = None,
+    label_smoothing: Annotated[float | None, typer.Option(help="epsilon_ls [0.1].")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of weights, order and dropout [1].")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="auto, fp32 or bf16 [auto: bf16 where it is fast].")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N [auto].")] = None,
+    valid_every: Annotated[
+        int | None, typer.Option(help="Updates between validations [1000].")
+    ] = None,
+    save_every: Annotated[
+        int | None, typer.Option(help="Updates between checkpoints [1000].")
+    ] = None,
+    keep_last: Annotated[
+        int | None, typer.Option(help="Newest checkpoints that are kept, beside the best [5].")
+    ] = None,
+    patience: Annotated[
+        int | None, typer.Option(help="Validations without a new best before stopping.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Try everything once, say what it takes, and stop.")
+    ] = False,
+    config: ConfigFlag = None,
+    set_: SetFlag = None,
+) -> None:
+    """Train a model on a dataset, or go on training it."""
+    from nmt.config import build
+    from nmt.distributed import join
+    from nmt.inference.translator import SearchConfig
+    from nmt.models import ModelConfig
+    from nmt.training.run import Experiment
+    from nmt.training.run import train as run_training
+    from nmt.training.trainer import TrainConfig
+
+    recipe = load(
+        config,
+        set_,
+        {
+            "model.arch": arch,
+            "model.dropout": dropout,
+            "train.data": _text(data),
+            "train.save_dir": _text(save_dir),
+            "train.tokens_per_update": tokens_per_update,
+            "train.max_tokens": max_tokens,
+            "train.max_updates": max_updates,
+            "train.max_minutes": max_minutes,
+            "train.schedule.lr": lr,
+            "train.schedule.warmup_updates": warmup_updates,
+            "train.loss.smoothing": label_smoothing,
+            "train.seed": seed,
+            "train.precision": precision,
+            "train.device": device,
+            "train.valid_every": valid_every,
+            "train.save_every": save_every,
+            "train.keep_last": keep_last,
+            "train.patience": patience,
+        },
+        base={"model": {"arch": "transformer_base"}},
+    )
+    experiment = Experiment(
+        model=build(ModelConfig, recipe.section("model"), "model"),  # type: ignore[type-abstract]
+        train=build(TrainConfig, recipe.section("train"), "train"),
+        search=build(SearchConfig, recipe.section("search"), "search"),
+        plugins=recipe.plugins,
+    )
+    with join(experiment.train.device) as world:
+        run, reason = run_training(experiment, world, dry_run)
+    if world.is_first:
+        say(f"training ended: {reason}")
+        print(run.path)
+    if reason.startswith("signal"):
+        raise typer.Exit(128 + int(reason.split()[1]))
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

@@ -1,0 +1,263 @@
+"""Plain values (YAML, flags) to frozen dataclasses and back, strictly.
+
+The dataclass is the schema. Fields may be numbers, strings, booleans, literals, tuples, optional
+values, other dataclasses, and *choices*: classes with a ``registry``, written in a recipe as a
+bare name or as a mapping with that name and the fields to override.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from nmt.errors import NmtError
+from nmt.registry import Registry, unknown
+
+T = TypeVar("T")
+
+
+def build(kind: type[T], values: object, where: str, base: T | None = None) -> T:
+    """An instance of the dataclass `kind` with the given values.
+
+    Args:
+        kind: a dataclass, or the base class of a choice.
+        values: what the recipe says: a mapping, or for a choice also a bare name, or None.
+        where: dotted path of the values, for messages.
+        base: what the values override; without it, the defaults of `kind`.
+
+    Raises:
+        NmtError: an unknown key or name, a value of another type, or one the class refuses.
+    """
+    registry = getattr(kind, "registry", None)
+    if registry is not None:
+        values, base = _choose(registry, values, where, base)
+    if values is None:
+        values = {}
+    if not isinstance(values, Mapping):
+        raise NmtError(f"{where}: expected keys and values, not {values!r}")
+    if base is not None:
+        kind = type(base)
+    hints = get_type_hints(kind)
+    known = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    given: dict[str, object] = {}
+    for key, value in values.items():
+        if key not in known:
+            raise NmtError(f"{where}: {_unknown_key(str(key), base, known)}")
+        current = getattr(base, key) if base is not None else _default(known[key])
+        given[key] = _convert(hints[key], value, f"{where}.{key}", current)
+    try:
+        if base is not None:
+            return dataclasses.replace(base, **given)  # type: ignore[type-var]
+        missing = [name for name in known if name not in given and _is_required(known[name])]
+        if missing:
+            raise NmtError(f"{where}: {', '.join(missing)} must be given")
+        return kind(**given)
+    except ValueError as error:
+        raise NmtError(f"{where}: {error}") from None
+
+
+def _choose(
+    registry: Registry[T], values: object, where: str, base: T | None
+) -> tuple[object, T | None]:
+    """The values of a choice as keys and values, and the entry that they override."""
+    if isinstance(values, str):
+        values = {registry.key: values}
+    name = values.get(registry.key) if isinstance(values, Mapping) else None
+    if name is None:
+        if base is None:
+            raise NmtError(f"{where}: say which {registry.kind}: {', '.join(registry)}")
+        return values, base
+    try:
+        return values, registry[str(name)]
+    except NmtError as error:
+        raise NmtError(f"{where}: {error}") from None
+
+
+def dump(value: object) -> Any:
+    """The plain values (as YAML knows them) from which :func:`build` makes an equal instance."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: dump(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, (tuple, list)):
+        return [dump(item) for item in value]
+    return value
+
+
+def set_path(values: dict[str, Any], path: str, value: object) -> None:
+    """Puts a value at a dotted path into nested mappings; a bare name on the way keeps its place.
+
+    ``set_path({"loss": "nll"}, "loss.smoothing", .1)`` gives ``{"loss": {"name": "nll", ...}}``.
+    """
+    *parents, last = path.split(".")
+    here = values
+    for parent in parents:
+        inner = here.get(parent)
+        if inner is None:
+            inner = here[parent] = {}
+        elif isinstance(inner, str):
+            inner = here[parent] = {"name": inner}
+        elif not isinstance(inner, dict):
+            raise NmtError(f"{path}: {parent!r} has no keys of its own")
+        here = inner
+    here[last] = value
+
+
+def parse_assignment(text: str) -> tuple[str, object]:
+    """``section.key=value`` as a dotted path and a YAML value."""
+    path, equals, value = text.partition("=")
+    if not equals or not path:
+        raise NmtError(f"--set {text}: expected section.key=value")
+    return path.strip(), parse_yaml(value, f"--set {path}")
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """The value of a YAML text; a syntax error or a key given twice is one line with its place."""
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" line {mark.line + 1}:" if mark else ""
+        problem = getattr(error, "problem", None) or "cannot be read"
+        raise NmtError(f"{where}:{place} not valid YAML: {problem}") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values only, and no key twice: PyYAML would silently drop the first."""
+
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    problem = f"key {key.value!r} is given twice"
+                    raise yaml.composer.ComposerError(None, None, problem, key.start_mark)
+                seen.add(key.value)
+        return node
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, keyed by dotted path."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is field.default_factory is dataclasses.MISSING
+
+
+def import_plugins(modules: Sequence[str], directory: Path) -> None:
+    """Imports modules, so that they register what they bring.
+
+    Args:
+        modules: dotted names.
+        directory: searched before the installed ones: that of the recipe that names them.
+
+    Raises:
+        NmtError: one cannot be imported.
+    """
+    place = str(directory.resolve())
+    if modules and place not in sys.path:
+        sys.path.insert(0, place)
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise NmtError(f"plugins: cannot import {module!r}: {error}") from None
+
+
+def _unknown_key(key: str, base: object, known: Mapping[str, Any]) -> str:
+    """A sentence for a key that does not exist here: where it does, or the nearest one."""
+    values = {name: getattr(base, name) if base else _default(known[name]) for name in known}
+    inner = {name: dump(value) for name, value in values.items() if dataclasses.is_dataclass(value)}
+    for path in flatten(inner):
+        if path.endswith(f".{key}"):
+            return f"unknown key {key!r}; did you mean {path!r}"
+    return unknown("key", key, known)
+
+
+def _default(field: dataclasses.Field[Any]) -> object:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default  # or MISSING, which no field's value is an instance of
+
+
+def _convert(hint: Any, value: object, where: str, current: object) -> object:
+    """The value as the type `hint` wants it; `current` is what a mapping overrides."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        inner = [argument for argument in arguments if argument is not type(None)]
+        return _first_that_fits(inner, value, where, current)
+    if origin is Literal:
+        if value not in arguments:
+            raise NmtError(f"{where}: {unknown('value', str(value), map(str, arguments))}")
+        return value
+    if origin is tuple:
+        return _convert_tuple(arguments, value, where)
+    if dataclasses.is_dataclass(hint) or hasattr(hint, "registry"):
+        base = current if isinstance(current, hint) else None
+        return build(hint, value, where, base)
+    return _convert_scalar(hint, value, where)
+
+
+def _first_that_fits(hints: list[Any], value: object, where: str, current: object) -> object:
+    for hint in hints[:-1]:
+        try:
+            return _convert(hint, value, where, current)
+        except NmtError:
+            continue
+    return _convert(hints[-1], value, where, current)
+
+
+def _convert_tuple(arguments: tuple[Any, ...], value: object, where: str) -> tuple[object, ...]:
+    items = list(value) if isinstance(value, (list, tuple)) else [value]
+    if arguments[-1] is Ellipsis:
+        hints = [arguments[0]] * len(items)
+    elif len(arguments) == len(items):
+        hints = list(arguments)
+    else:
+        raise NmtError(f"{where}: expected {len(arguments)} values, not {len(items)}")
+    return tuple(_convert(hint, item, where, None) for hint, item in zip(hints, items, strict=True))
+
+
+_EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+def _convert_scalar(hint: Any, value: object, where: str) -> object:
+    if hint not in _EXPECTED:
+        raise TypeError(f"{where}: a field of a recipe cannot be a {hint}")
+    if isinstance(value, bool):
+        if hint is bool:
+            return value
+    elif hint is str and isinstance(value, (str, int, float)):
+        return str(value)
+    elif hint in (int, float) and (number := _number(value)) is not None:
+        if hint is float:
+            return float(number)
+        if isinstance(number, int) or number.is_integer():
+            return int(number)
+    remedy = "; put it in quotes" if hint is str and isinstance(value, bool) else ""
+    raise NmtError(f"{where}: expected {_EXPECTED[hint]}, not {value!r}{remedy}")
+
+
+def _number(value: object) -> int | float | None:
+    """The value as a number, if it is one: YAML 1.1 reads 1e-4, without a dot, as a string."""
+    if isinstance(value, (int, float)):
+        return value
+    try:
+        return float(value) if isinstance(value, str) else None
+    except ValueError:
+        return None

@@ -1,0 +1,1 @@
+"""The binarized dataset format, and batches made from it."""

@@ -1,0 +1,10 @@
+"""The one exception that is addressed to the user."""
+
+from __future__ import annotations
+
+
+class NmtError(Exception):
+    """A mistake the user can mend: one line that says where, what, and the remedy.
+
+    The command line prints it as ``nmt: error: ...`` without a traceback and exits with status 1.
+    """

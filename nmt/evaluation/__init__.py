@@ -1,0 +1,6 @@
+"""Quality of translations: metrics, and the signature that says exactly what each computed."""
+
+from nmt.evaluation.metrics import Metric, Score, ScoreConfig
+from nmt.evaluation.paper import PaperBleu
+
+__all__ = ["Metric", "PaperBleu", "Score", "ScoreConfig"]

@@ -1,0 +1,95 @@
+"""Files and directories that appear whole or not at all, whatever kills the process."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def whole_directory(path: Path) -> Iterator[Path]:
+    """A directory to fill, which becomes `path` at the end of the context.
+
+    It is filled beside its place, synced to the disk and renamed; a directory that was there is
+    replaced. If the context fails, nothing of it remains.
+    """
+    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    old = path.with_name(f".{path.name}.old-{os.getpid()}")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        for file in partial.iterdir():
+            sync(file)
+        sync(partial)
+        if path.exists():
+            path.rename(old)
+        partial.rename(path)
+        sync(path.parent)
+    finally:
+        if old.exists() and not path.exists():
+            old.rename(path)
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A path to write to, which becomes `path` at the end of the context."""
+    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    try:
+        yield partial
+        sync(partial)
+        partial.replace(path)
+        sync(path.parent)
+    except OSError as error:
+        if str(error.filename) == str(partial):
+            error.filename = str(path)  # the name that the user knows
+        raise
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def point(link: Path, target: str) -> None:
+    """Makes `link` a symbolic link to a name beside it, replacing an older one at once."""
+    fresh = link.with_name(f".{link.name}.new-{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(target)
+    fresh.replace(link)
+    sync(link.parent)
+
+
+def sweep(directory: Path) -> None:
+    """Removes what killed processes left half-written, where no other process is at work."""
+    for old in directory.glob(".*.old-*"):
+        path = directory / old.name[1:].partition(".old-")[0]
+        if not path.exists():
+            old.rename(path)  # killed before the new one was in its place
+    for kind in ("partial", "old", "new"):
+        for left in directory.glob(f".*.{kind}-*"):
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left)
+            else:
+                left.unlink()
+
+
+def sync(path: Path) -> None:
+    """Returns when the file or directory is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256(path: Path) -> str:
+    """The checksum of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,171 @@
+"""Lines in, lines out: the one road from text to translation.
+
+Validation during training and the command ``translate`` both take it. The contract: as many lines
+come out as went in, in the same order; a blank line gives an empty one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from nmt.data.format import EOS, PAD
+from nmt.models.base import Model
+from nmt.precision import Precision, autocast
+from nmt.search import Hypothesis, Strategy, strategies
+
+if TYPE_CHECKING:
+    from nmt.preprocess.subwords import Subwords
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig:
+    """The recipe's section ``search``. Lengths are in pieces and include EOS."""
+
+    strategy: Strategy = strategies["beam"]
+    """How to search; the default is the paper's beam of 4 with the length penalty of GNMT."""
+
+    max_length_ratio: float = 1.0
+    """A translation has at most this times its source's length, plus the offset."""
+
+    max_length_offset: int = 50
+    """Pieces that a translation may be longer than the ratio allows; 50 is the paper's."""
+
+    max_source_length: int = 1024
+    """Longer sources are cut to this length, and counted."""
+
+    batch_tokens: int = 16384
+    """The most source tokens in a batch, padding included, times the rows of the search. More is
+    faster on a GPU until its memory is full."""
+
+    window: int = 4096
+    """Lines that are read ahead to be sorted by length, so that batches hold little padding."""
+
+    def __post_init__(self) -> None:
+        if not self.max_length_ratio >= 0:
+            raise ValueError(f"max_length_ratio must be at least 0, not {self.max_length_ratio:g}")
+        if self.max_source_length < 2:
+            raise ValueError(f"max_source_length must be at least 2, not {self.max_source_length}")
+        for key in ("max_length_offset", "batch_tokens", "window"):
+            if (value := getattr(self, key)) < 1:
+                raise ValueError(f"{key} must be at least 1, not {value}")
+
+    def max_length(self, source_length: int) -> int:
+        """The greatest length of the translation of a source of that length, both with EOS."""
+        return int(self.max_length_ratio * source_length) + self.max_length_offset
+
+
+class Translator:
+    """Translates lines with a model.
+
+    Attributes:
+        truncated: how many sources were cut so far.
+        target_tokens: how many tokens the translations so far have, each with its EOS.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        subwords: Subwords,
+        config: SearchConfig,
+        device: torch.device = torch.device("cpu"),  # noqa: B008 -- an immutable value
+        precision: Precision = "fp32",
+    ) -> None:
+        """A translator that holds the model, not a copy.
+
+        Args:
+            model: on `device`; in any mode, which is restored after each use.
+            subwords: the model's own.
+            config: how to search.
+            device: where sources are put.
+            precision: what the model computes in; scores are summed in float32 all the same.
+        """
+        self.model = model
+        self.subwords = subwords
+        self.config = config
+        self.device = device
+        self.precision = precision
+        self.truncated = 0
+        self.target_tokens = 0
+
+    def translate(self, lines: Iterable[str]) -> Iterator[str]:
+        """One translation per line, in order, lazily; reads at most a window of lines ahead."""
+        waiting = iter(lines)
+        while window := list(islice(waiting, self.config.window)):
+            found = self.search(window)
+            texts = self.subwords.decode_target(
+                [hypotheses[0].tokens if hypotheses else [] for hypotheses in found]
+            )
+            yield from texts
+
+    def search(self, lines: Sequence[str]) -> list[list[Hypothesis]]:
+        """The hypotheses of each line, best first; none for a blank one.
+
+        Sentences of like length share a batch. A line is blank where it is white space, or holds
+        nothing that the subwords know.
+        """
+        found: list[list[Hypothesis]] = [[] for _ in lines]
+        sources = self._encode(lines)
+        longest_first = sorted(sources, key=lambda at: -len(sources[at]))
+        with self._inference():
+            for batch in self._batches(longest_first, sources):
+                source = [sources[at] for at in batch]
+                for at, hypotheses in zip(batch, self._search_batch(source), strict=True):
+                    found[at] = hypotheses
+                    best = hypotheses[0]
+                    self.target_tokens += len(best.tokens) + best.finished
+        return found
+
+    def _encode(self, lines: Sequence[str]) -> dict[int, list[int]]:
+        """The source tokens, with EOS, of every line that is not blank."""
+        most = self.config.max_source_length - 1  # and EOS
+        sources = {}
+        encoded = self.subwords.encode_source(list(lines))
+        for at, (line, tokens) in enumerate(zip(lines, encoded, strict=True)):
+            if tokens and not line.isspace():
+                sources[at] = [*tokens[:most], EOS]
+                self.truncated += len(tokens) > most
+        return sources
+
+    def _batches(
+        self, longest_first: Sequence[int], sources: dict[int, list[int]]
+    ) -> Iterator[Sequence[int]]:
+        """Runs of `longest_first` with at most `batch_tokens`, or a single sentence."""
+        start = 0
+        while start < len(longest_first):
+            tokens = len(sources[longest_first[start]]) * self.config.strategy.rows
+            size = max(1, self.config.batch_tokens // tokens)
+            yield longest_first[start : start + size]
+            start += size
+
+    def _search_batch(self, sources: list[list[int]]) -> list[list[Hypothesis]]:
+        width = max(map(len, sources))
+        padded = [tokens + [PAD] * (width - len(tokens)) for tokens in sources]
+        max_lengths = [self.config.max_length(len(tokens)) for tokens in sources]
+        with autocast(self.precision, self.device):
+            return self.config.strategy.search(
+                self.model, self._tensor(padded), self._tensor(max_lengths)
+            )
+
+    def _tensor(self, values: object) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self.device)
+
+    @contextmanager
+    def _inference(self) -> Iterator[None]:
+        """No dropout and no gradients.
+
+        Not ``inference_mode``: what a module keeps from it could not be trained with afterwards.
+        """
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self.model.train(was_training)

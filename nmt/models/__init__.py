@@ -1,0 +1,16 @@
+"""Models, one file a paper, in the paper's order.
+
+The legend of shapes, here and in every file below:
+
+    B  sentences in a batch        D  width of the model      V  size of the vocabulary
+    K  rows (beam) per sentence    H  heads                   F  width of the feed-forward layer
+    N  rows in all, B x K          C  channels (width) per head
+    S  source length               T  target length           L  layers
+
+Importing this package registers every architecture.
+"""
+
+from nmt.models import transformer as transformer
+from nmt.models.base import Model, ModelConfig, State, architectures
+
+__all__ = ["Model", "ModelConfig", "State", "architectures"]

@@ -1,0 +1,106 @@
+"""The contract of a model: what training, search and scoring may ask of it.
+
+Training asks ``forward``; search asks ``start``, then ``step`` and ``state.select`` in turn. The
+law, tested for every registered model: stepping through a target gives the logits of ``forward``,
+before and after any ``select``; a later target token never moves an earlier logit; padding never
+moves anything. Masks are derived from padding here and below, and are nobody else's business.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from torch import Tensor, nn
+
+from nmt.registry import Registry
+
+
+class State(Protocol):
+    """What a model remembers of the sentences it is decoding: B sentences with K rows each."""
+
+    def select(self, rows: Tensor) -> None:
+        """Keeps, repeats, reorders or drops rows, in place.
+
+        Args:
+            rows: [B', K'] int64; the flat index (sentence * K + row) of the old row that each new
+                row continues. The rows of one new sentence all come from one old sentence. So
+                ``arange(B)[:, None].expand(B, K)`` opens a beam on a fresh state, a permutation
+                within sentences follows it, and leaving a sentence out drops it.
+        """
+
+
+class Model(nn.Module, ABC):
+    """Maps a source and the target so far to logits of the next token."""
+
+    output: nn.Linear
+    """The last layer [V, D]. Losses use it directly, so that they need not hold all logits."""
+
+    @abstractmethod
+    def states(self, source: Tensor, target: Tensor) -> Tensor:
+        """The decoder's last hidden states, the input of the output layer.
+
+        Args:
+            source: [B, S] int64, each row ends with EOS, padded on the right.
+            target: [B, T] int64, each row begins with BOS, padded on the right.
+
+        Returns:
+            [B, T, D] float.
+        """
+
+    def project(self, states: Tensor) -> Tensor:
+        """Logits [..., V] of hidden states [..., D]."""
+        logits: Tensor = self.output(states)
+        return logits
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Logits [B, T, V]: at position t, those of the token that follows ``target[:, t]``."""
+        return self.project(self.states(source, target))
+
+    @abstractmethod
+    def start(self, source: Tensor, max_steps: int) -> State:
+        """The state before any target token, with one row per sentence.
+
+        Args:
+            source: [B, S] int64, as for :meth:`states`.
+            max_steps: the most steps that will follow; caches are allocated once.
+        """
+
+    @abstractmethod
+    def step(self, tokens: Tensor, state: State) -> Tensor:
+        """Logits [B, K, V] of the token after `tokens` [B, K] int64; moves the state one step.
+
+        The first step of every sentence is given BOS.
+        """
+
+    def num_parameters(self) -> int:
+        """The number of trained numbers, tied ones counted once."""
+        return sum(weight.numel() for weight in self.parameters() if weight.requires_grad)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(ABC):
+    """The sizes and parts of a model; a registered architecture is a full set of these values."""
+
+    registry: ClassVar[Registry[ModelConfig]]
+
+    arch: str = ""
+    """Name of the architecture whose values the other keys override."""
+
+    @abstractmethod
+    def build(self, source_vocabulary: int, target_vocabulary: int, shared: bool) -> Model:
+        """A freshly initialised model (from torch's global generator).
+
+        Args:
+            source_vocabulary: number of source token ids.
+            target_vocabulary: number of target token ids.
+            shared: whether the two vocabularies are one.
+
+        Raises:
+            NmtError: the parts do not go together.
+        """
+
+
+architectures: Registry[ModelConfig] = Registry("architecture", key="arch")
+ModelConfig.registry = architectures

@@ -1,0 +1,241 @@
+"""Subwords with SentencePiece, whose model *is* the vocabulary: there is no second dictionary."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import random
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import sentencepiece
+
+from nmt.data.format import BOS, EOS, PAD, UNK
+from nmt.errors import NmtError
+
+SHARED = "subwords.model"
+SEPARATE = ("subwords.source.model", "subwords.target.model")
+
+_SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubwordTraining:
+    """How a subword model is learned."""
+
+    vocab_size: int = 32000
+    """Number of token ids, the four special ones included; of each side if they are separate."""
+
+    model_type: Literal["bpe", "unigram"] = "bpe"
+    """BPE, as the paper has it (section 5.1); unigram learns more slowly, encodes faster."""
+
+    character_coverage: float = 0.9995
+    """Share of all characters that get a piece of their own; rarer ones become bytes or UNK."""
+
+    byte_fallback: bool = True
+    """Whether a character without a piece is spelt in bytes, at the cost of 256 pieces, so that
+    no text of any script becomes UNK. Turn it off for vocabularies of a few hundred pieces."""
+
+    normalization: Literal["nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity"] = "nmt_nfkc"
+    """SentencePiece's rule for the text before it is cut; "_cf" also folds case."""
+
+    user_defined_symbols: tuple[str, ...] = ()
+    """Strings that are always one piece, for instance tags."""
+
+    subword_sample: int = 1_000_000
+    """Sentences, drawn at random, from which subwords are learned; bounds time and memory."""
+
+    seed: int = 1
+    """Of that draw."""
+
+    def __post_init__(self) -> None:
+        if self.vocab_size <= len(_SPECIAL_PIECES):
+            raise ValueError(
+                f"vocab_size must be more than the {len(_SPECIAL_PIECES)} special pieces, "
+                f"not {self.vocab_size}"
+            )
+        if self.subword_sample < 1:
+            raise ValueError(f"subword_sample must be at least 1, not {self.subword_sample}")
+        if not 0.98 <= self.character_coverage <= 1:
+            raise ValueError(
+                f"character_coverage must be from 0.98 to 1, not {self.character_coverage}"
+            )
+        symbols = [*_SPECIAL_PIECES, *self.user_defined_symbols]
+        for symbol in self.user_defined_symbols:
+            if not symbol or symbols.count(symbol) > 1:
+                raise ValueError(
+                    f"user_defined_symbols must differ from each other, from nothing and from "
+                    f"{' '.join(_SPECIAL_PIECES)}, unlike {symbol!r}"
+                )
+
+
+class Subwords:
+    """Text to token ids and back, for both sides."""
+
+    def __init__(self, source: bytes, target: bytes | None = None, num_threads: int = -1) -> None:
+        """Makes the subwords of trained models.
+
+        Args:
+            source: a serialised SentencePiece model.
+            target: that of the target side; None where both sides share one.
+            num_threads: for encoding and decoding; -1 for all cores.
+        """
+        self.shared = target is None
+        self._models = (source,) if target is None else (source, target)
+        processors = [_processor(model) for model in self._models]
+        self._source, self._target = processors[0], processors[-1]
+        self._num_threads = num_threads
+
+    @classmethod
+    def load(cls, path: Path, num_threads: int = -1) -> Subwords:
+        """The subwords that were saved in a directory, or one model file for both sides.
+
+        Raises:
+            NmtError: there is none, or its special ids are others than the format's.
+        """
+        if not path.is_dir():
+            return cls(_read_model(path), num_threads=num_threads)
+        if (path / SEPARATE[0]).exists():
+            source, target = (_read_model(path / name) for name in SEPARATE)
+            return cls(source, target, num_threads)
+        return cls(_read_model(path / SHARED), num_threads=num_threads)
+
+    def save(self, directory: Path) -> None:
+        """Writes the model files into an existing directory."""
+        names = (SHARED,) if self.shared else SEPARATE
+        for name, model in zip(names, self._models, strict=True):
+            (directory / name).write_bytes(model)
+
+    @property
+    def source_size(self) -> int:
+        """Number of source token ids."""
+        return int(self._source.get_piece_size())
+
+    @property
+    def target_size(self) -> int:
+        """Number of target token ids."""
+        return int(self._target.get_piece_size())
+
+    def encode_source(self, lines: list[str]) -> list[list[int]]:
+        """The ids of every line, without BOS and EOS; none for a line of white space."""
+        return self._encode(self._source, lines)
+
+    def encode_target(self, lines: list[str]) -> list[list[int]]:
+        """The ids of every line, without BOS and EOS; none for a line of white space."""
+        return self._encode(self._target, lines)
+
+    def decode_target(self, ids: list[list[int]]) -> list[str]:
+        """The text of every sentence, one line each; special ids other than UNK leave no trace."""
+        if not ids:
+            return []  # which SentencePiece takes for one empty sentence
+        lines: list[str] = self._target.decode(ids, num_threads=self._num_threads)
+        return [line.replace("\n", " ") for line in lines]  # byte pieces can spell a line feed
+
+    def source_pieces(self, ids: list[int]) -> list[str]:
+        """The pieces that the ids stand for; "▁" is a space."""
+        return [self._source.id_to_piece(token) for token in ids]
+
+    def target_pieces(self, ids: list[int]) -> list[str]:
+        """The pieces that the ids stand for; "▁" is a space."""
+        return [self._target.id_to_piece(token) for token in ids]
+
+    def _encode(
+        self, processor: sentencepiece.SentencePieceProcessor, lines: list[str]
+    ) -> list[list[int]]:
+        ids: list[list[int]] = processor.encode(lines, num_threads=self._num_threads)
+        return ids
+
+
+def train_subwords(sentences: Iterable[str], training: SubwordTraining) -> bytes:
+    """A serialised SentencePiece model, the same for the same sentences on every machine.
+
+    Raises:
+        NmtError: the sentences allow no vocabulary of that size, or hold no text at all.
+    """
+    sample = reservoir(sentences, training.subword_sample, training.seed)
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sample),
+            model_writer=model,
+            vocab_size=training.vocab_size,
+            model_type=training.model_type,
+            character_coverage=training.character_coverage,
+            byte_fallback=training.byte_fallback,
+            normalization_rule_name=training.normalization,
+            user_defined_symbols=list(training.user_defined_symbols),
+            pad_id=PAD,
+            unk_id=UNK,
+            bos_id=BOS,
+            eos_id=EOS,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise NmtError(_explain(str(error), training)) from None
+    return model.getvalue()
+
+
+def reservoir(items: Iterable[T], size: int, seed: int) -> list[T]:
+    """A uniform sample of at most `size` items, in one pass and without knowing their number.
+
+    Vitter's sampling with Li's skips ("Algorithm L", 1994): the random numbers are as many as the
+    replacements, not as many as the items.
+    """
+    generator = random.Random(seed)
+    items = iter(items)
+    sample = list(itertools.islice(items, size))
+    weight = 1.0
+    while len(sample) == size:
+        weight *= math.exp(math.log1p(-generator.random()) / size)
+        skip = math.floor(math.log1p(-generator.random()) / math.log1p(-weight))
+        chosen = list(itertools.islice(items, skip, skip + 1))
+        if not chosen:
+            break
+        sample[generator.randrange(size)] = chosen[0]
+    return sample
+
+
+def _explain(error: str, training: SubwordTraining) -> str:
+    """SentencePiece's complaint as a sentence with a remedy."""
+    if largest := re.search(r"too high .*<= (\d+)", error):
+        return (
+            f"vocab_size {training.vocab_size} is more than the text allows; "
+            f"use at most {largest[1]}, or more text"
+        )
+    bytes_off = ", or turn byte_fallback off" if training.byte_fallback else ""
+    if smallest := re.search(r"smaller than required_chars. \d+ vs (\d+)", error):
+        return (
+            f"vocab_size {training.vocab_size} is too small for the characters of the text; use "
+            f"at least {smallest[1]}, or lower character_coverage{bytes_off}"
+        )
+    return f"no subwords can be learned from the training text; SentencePiece says: {error.strip()}"
+
+
+def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
+    processor = sentencepiece.SentencePieceProcessor()
+    processor.LoadFromSerializedProto(model)  # the constructor would pass over an empty model
+    return processor
+
+
+def _read_model(path: Path) -> bytes:
+    try:
+        model = path.read_bytes()
+        processor = _processor(model)
+        ids = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
+    except FileNotFoundError:
+        raise NmtError(f"{path}: no such subword model") from None
+    except RuntimeError:
+        raise NmtError(f"{path}: not a SentencePiece model") from None
+    if ids != [PAD, UNK, BOS, EOS]:
+        raise NmtError(
+            f"{path}: its ids of pad, unk, bos and eos are {', '.join(map(str, ids))}, not "
+            f"{PAD}, {UNK}, {BOS}, {EOS}; train it with --pad_id={PAD} --unk_id={UNK} "
+            f"--bos_id={BOS} --eos_id={EOS}"
+        )
+    return model

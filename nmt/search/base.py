@@ -1,0 +1,207 @@
+"""The contract of a search strategy, and the loop that all strategies share.
+
+A strategy says how a *frontier* of sequences moves by one token; the loop runs the model and lets
+sentences leave the batch as they are done. The laws, tested for every registered strategy: a
+batch gives what its sentences give alone, and the log-probability of a hypothesis is the one that
+the model gives to its tokens.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from nmt.data.format import BOS, EOS, PAD
+from nmt.models.base import Model
+from nmt.registry import Registry
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One output that a search found."""
+
+    tokens: list[int]
+    """The target ids, without BOS and EOS."""
+
+    log_probability: float
+    """Natural logarithm, summed over the tokens and, where finished, the EOS."""
+
+    score: float
+    """What hypotheses are ranked by: the log-probability after any length penalty."""
+
+    finished: bool
+    """Whether it ended with EOS; otherwise it was cut at the greatest length."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy(ABC):
+    """A way to search; a set of values that remembers nothing between calls."""
+
+    registry: ClassVar[Registry[Strategy]]
+
+    name: str = ""
+    """Name of the search strategy whose values the other keys override."""
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """The most rows per sentence that the model is asked for in one step."""
+
+    @abstractmethod
+    def open(self, source: Tensor, max_lengths: Tensor) -> Frontier:
+        """The frontier before the first step; arguments as for :meth:`search`."""
+
+    def search(self, model: Model, source: Tensor, max_lengths: Tensor) -> list[list[Hypothesis]]:
+        """What was found for each sentence: at least one hypothesis, best first.
+
+        Args:
+            model: in the mode, and under the gradient and precision contexts, of the caller.
+            source: [B, S] int64, each row ends with EOS, padded on the right.
+            max_lengths: [B] int64, from 1; the most target tokens of each sentence, with EOS.
+
+        Raises:
+            ValueError: a length below 1, or logits that are not numbers.
+        """
+        shortest, longest = torch.stack(max_lengths.aminmax()).tolist()
+        if shortest < 1:
+            raise ValueError(f"a max_length must be at least 1, not {shortest}")
+        found: dict[int, list[Hypothesis]] = {}
+        sentences = torch.arange(len(source), device=source.device)  # those still in the batch
+        state = model.start(source, longest)
+        frontier = self.open(source, max_lengths)
+        for step in range(1, longest + 1):
+            parents = frontier.advance(model.step(frontier.alive.tokens[:, :, -1], state))
+            done = frontier.is_done() | (max_lengths[sentences] <= step)
+            is_nan = frontier.alive.log_probabilities.isnan().any(1)
+            num_done, num_nan = torch.stack((done, is_nan)).sum(1).tolist()  # waits for the device
+            if num_nan:
+                raise ValueError(f"step {step} of the search: the model's logits are not numbers")
+            if num_done:
+                leaving, staying = done.nonzero()[:, 0], (~done).nonzero()[:, 0]
+                hypotheses = frontier.of(leaving).hypotheses()
+                found.update(zip(sentences[leaving].tolist(), hypotheses, strict=True))
+                if len(staying) == 0:
+                    break
+                parents = staying[:, None] if parents is None else parents[staying]
+                sentences, frontier = sentences[staying], frontier.of(staying)
+            if parents is not None:
+                state.select(parents)
+        return [found[sentence] for sentence in range(len(source))]
+
+
+strategies: Registry[Strategy] = Registry("search strategy")
+Strategy.registry = strategies
+
+
+class Frontier(ABC):
+    """What a strategy holds of the sentences in the batch between two steps."""
+
+    alive: Rows
+    """The sequences that the model is to continue."""
+
+    @abstractmethod
+    def advance(self, logits: Tensor) -> Tensor | None:
+        """Moves every sentence by one token.
+
+        Args:
+            logits: [B, K, V] of the tokens that may follow the K alive rows.
+
+        Returns:
+            What the new rows continue, as ``State.select`` wants it: [B, K'] int64; None where
+            the one row of each sentence continues itself.
+        """
+
+    @abstractmethod
+    def is_done(self) -> Tensor:
+        """Which sentences need no further step: [B] bool."""
+
+    @abstractmethod
+    def of(self, sentences: Tensor) -> Frontier:
+        """The frontier of some sentences: [B'] int64."""
+
+    @abstractmethod
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        """What has been found for each sentence, best first."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """R sequences for each of B sentences."""
+
+    tokens: Tensor  # [B, R, T] int64, BOS first, PAD after EOS
+    log_probabilities: Tensor  # [B, R] float32
+    scores: Tensor  # [B, R] float32; minus infinity where there is no sequence
+
+    @classmethod
+    def open(cls, source: Tensor) -> Rows:
+        """One row per sentence, which holds BOS alone."""
+        tokens = source.new_full((len(source), 1, 1), BOS)
+        zeros = torch.zeros(tokens.shape[:2], device=source.device)
+        return cls(tokens, zeros, zeros)
+
+    def extend(self, tokens: Tensor, log_probabilities: Tensor, scores: Tensor) -> Rows:
+        """The same rows, each with one more token: all [B, R]."""
+        return Rows(torch.cat((self.tokens, tokens[..., None]), dim=-1), log_probabilities, scores)
+
+    def take(self, index: Tensor) -> Rows:
+        """The rows `index` [B, R'] of each sentence."""
+        wide = index[..., None].expand(-1, -1, self.tokens.size(-1))
+        return Rows(
+            self.tokens.gather(1, wide),
+            self.log_probabilities.gather(1, index),
+            self.scores.gather(1, index),
+        )
+
+    def of(self, sentences: Tensor) -> Rows:
+        """All rows of some sentences: [B'] int64."""
+        return Rows(
+            self.tokens[sentences], self.log_probabilities[sentences], self.scores[sentences]
+        )
+
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        """The sequences of each sentence, in order, without those that do not exist."""
+        sentences = zip(
+            self.tokens.tolist(),
+            self.log_probabilities.tolist(),
+            self.scores.tolist(),
+            strict=True,
+        )
+        return [
+            [
+                _hypothesis(tokens, log_probability, score)
+                for tokens, log_probability, score in zip(*sentence, strict=True)
+                if score > float("-inf")
+            ]
+            for sentence in sentences
+        ]
+
+
+def _hypothesis(tokens: list[int], log_probability: float, score: float) -> Hypothesis:
+    finished = EOS in tokens
+    end = tokens.index(EOS) if finished else len(tokens)
+    return Hypothesis(tokens[1:end], log_probability, score, finished)
+
+
+def likeliest_tokens(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The likeliest next tokens, found without writing the whole vocabulary's log-probabilities.
+
+    Args:
+        logits: [B, K, V] of any floating type; left as they are.
+        count: how many are wanted of each row.
+
+    Returns:
+        float32 log-probabilities and int64 tokens, both [B, K, C]: the `count` likeliest or all
+        there are, and maybe others, in the order of their ids, so that whoever takes the first of
+        equals takes the lowest id. PAD and BOS may not be produced: they are minus infinity.
+    """
+    logits = logits.float()
+    normaliser = logits.logsumexp(-1, keepdim=True)  # [B, K, 1]
+    values, tokens = logits.topk(min(count + 2, logits.size(-1)))  # [B, K, C]
+    tokens, order = tokens.sort(-1)
+    forbidden = (tokens == PAD) | (tokens == BOS)
+    values = values.gather(-1, order).masked_fill(forbidden, float("-inf"))
+    return values - normaliser, tokens

@@ -1,0 +1,53 @@
+"""Greedy search: the likeliest token at every step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from nmt.data.format import EOS
+from nmt.search.base import Frontier, Hypothesis, Rows, Strategy, likeliest_tokens, strategies
+
+
+@strategies.register("greedy")
+@dataclass(frozen=True, kw_only=True)
+class Greedy(Strategy):
+    """One hypothesis per sentence; its score is its log-probability."""
+
+    @property
+    def rows(self) -> int:
+        """One."""
+        return 1
+
+    def open(self, source: Tensor, max_lengths: Tensor) -> GreedyFrontier:
+        """One empty sequence per sentence."""
+        return GreedyFrontier(Rows.open(source))
+
+
+@dataclass
+class GreedyFrontier(Frontier):
+    """The one sequence of each sentence."""
+
+    alive: Rows
+
+    def advance(self, logits: Tensor) -> None:
+        """Adds the likeliest token; of equals, the one with the lowest id."""
+        values, tokens = likeliest_tokens(logits, 1)
+        gains, best = values.max(-1, keepdim=True)  # [B, 1, 1]
+        log_probabilities = self.alive.log_probabilities + gains[..., 0]
+        self.alive = self.alive.extend(
+            tokens.gather(-1, best)[..., 0], log_probabilities, scores=log_probabilities
+        )
+
+    def is_done(self) -> Tensor:
+        """Those whose sequence ends with EOS."""
+        return self.alive.tokens[:, 0, -1] == EOS
+
+    def of(self, sentences: Tensor) -> GreedyFrontier:
+        """Their sequences."""
+        return GreedyFrontier(self.alive.of(sentences))
+
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        """One each."""
+        return self.alive.hypotheses()

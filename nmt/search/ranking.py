@@ -1,0 +1,85 @@
+"""Length penalties: what a hypothesis's log-probability is divided by before it is ranked.
+
+A sum of log-probabilities only falls with length, so that unranked search prefers short outputs.
+Lengths count the EOS.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from nmt.registry import Registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthPenalty(ABC):
+    """A divisor of log-probabilities.
+
+    It never falls with length: the stop of the beam search relies on that.
+    """
+
+    registry: ClassVar[Registry[LengthPenalty]]
+
+    name: str = ""
+    """Name of the length penalty whose values the other keys override."""
+
+    @abstractmethod
+    def divisor(self, lengths: Tensor) -> Tensor:
+        """Float32 divisors of the same shape as `lengths`, which count the EOS (so from 1)."""
+
+
+length_penalties: Registry[LengthPenalty] = Registry("length penalty")
+LengthPenalty.registry = length_penalties
+
+
+@length_penalties.register("none")
+@dataclass(frozen=True, kw_only=True)
+class NoPenalty(LengthPenalty):
+    """Ranks by log-probability alone."""
+
+    def divisor(self, lengths: Tensor) -> Tensor:
+        """One, at every length."""
+        return torch.ones_like(lengths, dtype=torch.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PenaltyWithAlpha(LengthPenalty):
+    """A length penalty with an exponent."""
+
+    alpha: float
+    """Exponent: 0 ranks by log-probability alone, more prefers longer outputs."""
+
+    def __post_init__(self) -> None:
+        if not self.alpha >= 0:
+            raise ValueError(f"alpha must be at least 0, not {self.alpha:g}")
+
+
+@length_penalties.register("gnmt")
+@dataclass(frozen=True, kw_only=True)
+class GnmtPenalty(PenaltyWithAlpha):
+    """((5 + length) / 6) ^ alpha (Wu et al. 2016, equation 14)."""
+
+    alpha: float = 0.6
+    """Exponent: 0 ranks by log-probability alone; 0.6 is the Transformer paper's (section 6.1)."""
+
+    def divisor(self, lengths: Tensor) -> Tensor:
+        """One for a lone EOS, 1.73 at 10 tokens with alpha 0.6."""
+        return ((5.0 + lengths) / 6.0) ** self.alpha
+
+
+@length_penalties.register("power")
+@dataclass(frozen=True, kw_only=True)
+class PowerPenalty(PenaltyWithAlpha):
+    """length ^ alpha, what fairseq, Marian and Sockeye divide by; not GNMT's of the same alpha."""
+
+    alpha: float = 1.0
+    """Exponent: 0 ranks by log-probability alone; 1 by the mean log-probability of a token."""
+
+    def divisor(self, lengths: Tensor) -> Tensor:
+        """The length itself with alpha 1."""
+        return lengths.float() ** self.alpha

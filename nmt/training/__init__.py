@@ -1,0 +1,1 @@
+"""Training: from a dataset and a recipe to a run directory."""

@@ -1,0 +1,80 @@
+"""Checkpoint averaging (section 6.1: the last 5 checkpoints of base, the last 20 of big)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from nmt import files
+from nmt.checkpoint import Checkpoint, Run, average
+from nmt.config import build
+from nmt.errors import NmtError
+from nmt.training.trainer import TrainConfig
+
+
+def pick_last(path: Path, count: int) -> list[Path]:
+    """The newest `count` checkpoints of a run, oldest first."""
+    return [checkpoint.path for checkpoint in _enough(Run.open(path).checkpoints(), count, path)]
+
+
+def pick_best(path: Path, count: int) -> list[Path]:
+    """The `count` kept checkpoints whose validation was best by the run's own metric."""
+    run = Run.open(path)
+    config = build(TrainConfig, run.recipe["train"], "train")
+    metric = config.best_metric
+    validated = [checkpoint for checkpoint in run.checkpoints() if metric in checkpoint.scores]
+    # Sorted worst first, so that the best come last, as the newest do.
+    validated.sort(key=lambda checkpoint: checkpoint.scores[metric])
+    if config.is_better(0.0, 1.0):
+        validated.reverse()
+    return [checkpoint.path for checkpoint in _enough(validated, count, path)]
+
+
+def average_run(paths: Sequence[Path], output: Path | None) -> Run:
+    """A new run whose only checkpoint holds the mean weights of the given ones.
+
+    Args:
+        paths: checkpoints of one run.
+        output: where it is written, in the place of an older average; None for "averaged" in the
+            directory of the run.
+
+    Raises:
+        NmtError: they are of different runs or shapes, or `output` holds anything but an average.
+    """
+    checkpoints = [Checkpoint.open(path.resolve() if path.is_symlink() else path) for path in paths]
+    runs = [Run.open(checkpoint.path.parent) for checkpoint in checkpoints]
+    run = runs[0]
+    for other in runs:
+        if other.identity != run.identity:
+            raise NmtError(
+                f"{run.path} and {other.path} are different runs; average checkpoints of one run"
+            )
+    output = output or run.path / "averaged"
+    if not _may_be_replaced(output):
+        raise NmtError(f"{output}: holds something else than an average; choose another --output")
+    weights = average(checkpoints)
+    with files.whole_directory(output.resolve()) as partial:
+        averaged = Run.create(
+            partial,
+            languages=(run.source_lang, run.target_lang),
+            identity=secrets.token_hex(8),
+            data=run.data,
+            recipe={**run.recipe, "averaged": [checkpoint.path.name for checkpoint in checkpoints]},
+            subwords=run.subwords,
+        )
+        newest = max(checkpoint.update for checkpoint in checkpoints)
+        averaged.save(newest, weights, None, {}, {}, best=True)
+    return Run.open(output)
+
+
+def _may_be_replaced(output: Path) -> bool:
+    if Run.exists(output):
+        return "averaged" in Run.open(output).recipe
+    return not output.exists() or (output.is_dir() and not any(output.iterdir()))
+
+
+def _enough(checkpoints: list[Checkpoint], count: int, path: Path) -> list[Checkpoint]:
+    if not 1 <= count <= len(checkpoints):
+        raise NmtError(f"{path}: {count} checkpoints wanted, but {len(checkpoints)} can be used")
+    return checkpoints[-count:]

@@ -1,0 +1,62 @@
+"""When a gradient is not a number: the update is skipped, and its origin is named.
+
+The optimizer skips on the device, so that no update waits for the host. The host learns of it as
+soon as it can without waiting: at once on a CPU, an update later on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+T = TypeVar("T")
+
+
+class FiniteWatch(Generic[T]):
+    """Finds the works whose gradient norm was not finite."""
+
+    def __init__(self) -> None:
+        self._pending: deque[tuple[T, Tensor, torch.cuda.Event | None]] = deque()
+
+    def after(self, work: T, is_finite: Tensor) -> list[T]:
+        """Those known by now to have failed, among this work and the ones before."""
+        event = None
+        if is_finite.device.type == "cuda":
+            is_finite = is_finite.to("cpu", non_blocking=True)
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
+        self._pending.append((work, is_finite, event))
+        failed = []
+        while len(self._pending) > (0 if event is None else 1):
+            done, was_finite, waited_for = self._pending.popleft()
+            if waited_for is not None:
+                waited_for.synchronize()
+            if not was_finite:
+                failed.append(done)
+        return failed
+
+
+class FirstNonFinite:
+    """While entered, notes the first module of a model whose output is not finite."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.name: str | None = None
+        self._names = {module: name for name, module in model.named_modules() if name}
+        self._handles: list[torch.utils.hooks.RemovableHandle] = []
+
+    def __enter__(self) -> FirstNonFinite:
+        self._handles = [module.register_forward_hook(self._look) for module in self._names]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _look(self, module: nn.Module, _: object, output: object) -> None:
+        outputs = output if isinstance(output, tuple) else (output,)
+        tensors = [value for value in outputs if isinstance(value, Tensor)]
+        if self.name is None and not all(bool(value.isfinite().all()) for value in tensors):
+            self.name = self._names[module]

@@ -1,0 +1,25 @@
+"""A model and its loss as one module: what is minimised, and what data parallelism wraps."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from nmt.data.batching import Batch
+from nmt.models import Model
+from nmt.training.losses import Loss
+
+
+class Objective(nn.Module):
+    """The loss of a batch."""
+
+    def __init__(self, model: Model, loss: Loss) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Loss and negative log-likelihood, summed over the batch's target tokens, in nats."""
+        states = self.model.states(batch.source, batch.target_input)  # [B, T, D]
+        states = states.flatten(0, 1).index_select(0, batch.predicted)  # [P, D]
+        labels = batch.target_output.flatten().index_select(0, batch.predicted)  # [P]
+        return self.loss(states, self.model.output, labels)

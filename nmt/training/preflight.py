@@ -1,0 +1,112 @@
+"""Before the first update: everything that could fail after hours is tried once, in seconds.
+
+The longest batch goes forward and backward, the longest held-out sentences are scored and
+translated, a checkpoint is written and read, and the disk is measured. Nothing of it changes what
+is trained: gradients are dropped, and random numbers are drawn anew in every update.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+
+from nmt.checkpoint import Checkpoint, Run, weights_of
+from nmt.data.batching import Batch, make_batch
+from nmt.data.format import Split
+from nmt.errors import NmtError
+from nmt.training.report import peak_memory_mb
+from nmt.training.trainer import Trainer
+from nmt.training.validation import Validation
+
+Rows = list[tuple[str, str]]
+
+
+def preflight(trainer: Trainer, validation: Validation) -> Rows:
+    """What training will be like, by name.
+
+    Raises:
+        NmtError: the longest batch does not fit the device, or the checkpoints the disk.
+    """
+    seconds = _try_longest_batch(trainer)
+    validation.try_longest()
+    kept = _try_checkpoint(trainer)
+    return _describe(trainer, seconds, kept)
+
+
+def longest_batch(split: Split, max_tokens: int) -> Batch:
+    """The batch of the longest pairs, as many as fit, at least one."""
+    longer = np.maximum(split.source_lengths, split.target_lengths)
+    most = min(len(longer), max(1, max_tokens // int(longer.max())))
+    return make_batch(split, np.argpartition(longer, len(longer) - most)[-most:])
+
+
+def _try_longest_batch(trainer: Trainer) -> float:
+    """Seconds per position of the longest batch, forward and backward."""
+    batch = longest_batch(trainer.feed.split, trainer.config.max_tokens)
+    try:
+        for _ in range(2):  # the first one warms up
+            start = time.perf_counter()
+            trainer.try_batch(batch)
+            if trainer.world.device.type == "cuda":
+                torch.cuda.synchronize()
+            seconds = time.perf_counter() - start
+    except torch.cuda.OutOfMemoryError:
+        raise NmtError(
+            f"the longest batch, {len(batch.source)} pairs of up to {batch.source.shape[1]} and "
+            f"{batch.target_output.shape[1]} tokens, does not fit the memory of the device; lower "
+            f"--max-tokens from {trainer.config.max_tokens}: the update stays the same"
+        ) from None
+    return seconds / batch.num_positions
+
+
+def _try_checkpoint(trainer: Trainer) -> int:
+    """Bytes of all checkpoints that will be kept, for which there is room on the disk."""
+    if not trainer.world.is_first:
+        return 0
+    run, config = trainer.run, trainer.config
+    with TemporaryDirectory(prefix=".preflight.partial-", dir=run.path) as scratch:
+        path = Path(scratch)
+        trial = Run(path, run.source_lang, run.target_lang, run.identity, run.data, run.recipe)
+        weights = weights_of(trainer.model)
+        saved = trial.save(0, weights, None, {}, {}, best=True)
+        read = Checkpoint.open(saved.path).weights()
+        if not all(torch.equal(weights[name].cpu(), value) for name, value in read.items()):
+            raise NmtError(f"{run.path}: a checkpoint written there reads back with other weights")
+        size: int = sum(file["bytes"] for file in saved.files.values())
+    # Adam holds two numbers per weight, for the two newest; one more is written before one goes.
+    needed = (config.keep_last + 2) * size + 3 * 2 * size
+    free = shutil.disk_usage(run.path).free
+    if free < needed:
+        raise NmtError(
+            f"{run.path}: the checkpoints of --keep-last {config.keep_last} need "
+            f"{needed / 1e9:.1f} GB, but {free / 1e9:.1f} GB are free"
+        )
+    return needed
+
+
+def _describe(trainer: Trainer, seconds_per_position: float, kept: int) -> Rows:
+    config, order, world = trainer.config, trainer.order, trainer.world
+    split = trainer.feed.split
+    first = trainer.feed.update(1)
+    tokens = int(split.source_lengths.sum() + split.target_lengths.sum())
+    updates = config.max_updates - trainer.progress.update
+    limit = math.inf if config.max_minutes is None else 60 * config.max_minutes
+    per_update = tokens / order.updates_per_epoch / world.size * seconds_per_position
+    processes = "1 process" if world.size == 1 else f"{world.size} processes"
+    made_up = f"{processes} x {len(first.batches)} micro-batches of up to {config.max_tokens:,}"
+    return [
+        ("parameters", f"{trainer.model.num_parameters():,}"),
+        ("target tokens per update", f"{config.tokens_per_update:,} = {made_up} positions"),
+        ("updates per epoch", f"{order.updates_per_epoch:,}"),
+        ("updates to go", f"{updates:,}"),
+        ("peak memory of a process", f"{peak_memory_mb():,.0f} MB, and the optimizer's state"),
+        ("disk for checkpoints", f"{kept / 1e9:.1f} GB"),
+        ("about", f"{timedelta(seconds=round(min(limit, updates * per_update)))} of training"),
+    ]

@@ -1,0 +1,205 @@
+"""What one sees of a training: lines for people, and one JSON record each for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import sys
+import time
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from nmt.data.batching import Update
+
+
+@dataclass
+class Window:
+    """Sums over the updates since the last report of one process; kept on the device."""
+
+    updates: Tensor | float = 0.0
+    target_tokens: Tensor | float = 0.0
+    tokens: Tensor | float = 0.0
+    """Tokens of both sides, padding not included."""
+    positions: Tensor | float = 0.0
+    """Positions of both sides, padding included."""
+    loss: Tensor | float = 0.0
+    nll: Tensor | float = 0.0
+    grad_norm: Tensor | float = 0.0
+
+    def add(self, update: Update, is_finite: Tensor, **measured: Tensor) -> None:
+        """Adds an update, unless its gradient was not finite."""
+        counts = {
+            "updates": 1,
+            "target_tokens": sum(len(batch.predicted) for batch in update.batches),
+            "tokens": update.own_tokens,
+            "positions": sum(batch.num_positions for batch in update.batches),
+        }
+        for name, count in counts.items():
+            self._add(name, is_finite.double() * count)
+        for name, value in measured.items():
+            self._add(name, torch.where(is_finite, value.double(), 0.0))
+
+    def _add(self, name: str, value: Tensor) -> None:
+        setattr(self, name, getattr(self, name) + value)
+
+    def sums(self) -> dict[str, float]:
+        """The sums as numbers; the one place where the device is waited for."""
+        return {name: float(value) for name, value in vars(self).items()}
+
+
+@dataclass(frozen=True)
+class Record:
+    """One report. The field names are the keys of the JSON record, with their units."""
+
+    update: int
+    epoch: int
+    loss: float
+    """Nats per target token, of the loss that is minimised."""
+    perplexity: float
+    """Per target token, from the unsmoothed likelihood."""
+    lr: float
+    grad_norm: float
+    """Before any clipping; mean over the updates of the report."""
+    target_tokens_per_second: float
+    """Of all processes, without padding."""
+    padding: float
+    """Share of the positions of both sides that hold no token."""
+    memory_mb: float
+    """Peak of this process: on a GPU of its tensors, else resident."""
+    seconds: float
+    """Of training so far, across resumes."""
+
+
+class Report:
+    """Writes records to the log file and, as lines or as a progress bar, to stderr."""
+
+    def __init__(
+        self,
+        log: Path,
+        max_updates: int,
+        first: int,
+        quiet: bool = False,
+        max_seconds: float = math.inf,
+    ) -> None:
+        """A report that appends to `log`.
+
+        Args:
+            log: JSON lines; created where it is missing.
+            max_updates: the last update, for progress and time to go.
+            first: updates already done.
+            max_seconds: of training, after which it ends in any case.
+            quiet: write nothing at all, as all processes but the first do.
+        """
+        self.quiet = quiet
+        self.log = log
+        self.max_updates = max_updates
+        self.max_seconds = max_seconds
+        self.first = first
+        self.started = time.monotonic()
+        self.bar = tqdm(
+            total=max_updates,
+            initial=first,
+            unit="update",
+            file=sys.stderr,
+            dynamic_ncols=True,
+            disable=quiet or not sys.stderr.isatty(),
+        )
+
+    def __enter__(self) -> Report:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.close()
+
+    def advance(self) -> None:
+        """Shows that one more update is done."""
+        self.bar.update()
+
+    def record(self, kind: str, values: dict[str, object]) -> None:
+        """Appends one JSON record."""
+        if not self.quiet:
+            with self.log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"record": kind, **values}) + "\n")
+
+    def say(self, message: str) -> None:
+        """Prints one line for people."""
+        if not self.quiet:
+            self.bar.write(message, file=sys.stderr)
+            sys.stderr.flush()
+
+    def training(self, record: Record) -> None:
+        """Reports the updates since the last report."""
+        self.record("train", asdict(record))
+        spent = time.monotonic() - self.started
+        done = record.update - self.first
+        by_updates = spent / done * (self.max_updates - record.update)
+        to_go = min(by_updates, self.max_seconds - record.seconds)
+        left = timedelta(seconds=round(max(0.0, to_go)))
+        self.say(
+            f"epoch {record.epoch} | update {record.update}/{self.max_updates} | "
+            f"loss {record.loss:.3f} | ppl {record.perplexity:.2f} | lr {record.lr:.2e} | "
+            f"grad norm {record.grad_norm:.2f} | "
+            f"{record.target_tokens_per_second:,.0f} target tokens/s | "
+            f"padding {record.padding:.1%} | {record.memory_mb:,.0f} MB | to go {left}"
+        )
+
+    def skipped(self, update: int, where: str, sentences: int) -> None:
+        """Reports an update that was skipped because its gradient was not finite."""
+        self.record("skipped", {"update": update, "where": where, "sentences": sentences})
+        self.say(
+            f"skipped | update {update} | the gradient of {sentences} sentences is not finite, "
+            f"{where}"
+        )
+
+    def validation(self, update: int, scores: dict[str, float], best: bool) -> None:
+        """Reports what validation measured."""
+        self.record("validation", {"update": update, **scores, "best": best})
+        shown = " | ".join(f"{name} {value:.3f}" for name, value in scores.items())
+        self.say(f"validation | update {update} | {shown}{' | best so far' if best else ''}")
+
+
+def summarize(
+    sums: dict[str, float], *, update: int, epoch: int, lr: float, seconds: float, total: float
+) -> Record:
+    """The record of a window's sums over all processes.
+
+    Args:
+        sums: of :meth:`Window.sums`, over all processes.
+        update: the last update of the window.
+        epoch: its epoch.
+        lr: its learning rate.
+        seconds: the time of the window.
+        total: the time of the training so far.
+    """
+    target_tokens, updates = max(sums["target_tokens"], 1.0), max(sums["updates"], 1.0)
+    return Record(
+        update=update,
+        epoch=epoch,
+        loss=sums["loss"] / target_tokens,
+        perplexity=perplexity(sums["nll"] / target_tokens),
+        lr=lr,
+        grad_norm=sums["grad_norm"] / updates,
+        target_tokens_per_second=sums["target_tokens"] / max(seconds, 1e-9),
+        padding=1 - sums["tokens"] / max(sums["positions"], 1.0),
+        memory_mb=peak_memory_mb(),
+        seconds=total,
+    )
+
+
+def perplexity(nats: float) -> float:
+    """E to the cross-entropy per token; infinite where that is beyond a float."""
+    return float(torch.tensor(nats, dtype=torch.float64).exp())
+
+
+def peak_memory_mb() -> float:
+    """Peak megabytes of this process: on a GPU of its tensors, else resident."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 1e6
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6

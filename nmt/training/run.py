@@ -1,0 +1,199 @@
+"""From a recipe to a trained run: the one place where the parts of training are put together."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nmt.checkpoint import Checkpoint, Run, set_weights
+from nmt.config import build, dump, flatten
+from nmt.data.format import Dataset
+from nmt.distributed import World
+from nmt.errors import NmtError
+from nmt.inference.translator import SearchConfig, Translator
+from nmt.models import ModelConfig
+from nmt.precision import pick_precision
+from nmt.preprocess.subwords import Subwords
+from nmt.training.preflight import preflight
+from nmt.training.report import Report
+from nmt.training.trainer import TrainConfig, Trainer
+from nmt.training.validation import Validation
+
+MAY_CHANGE = (
+    "train.data",
+    "train.save_dir",
+    "train.max_tokens",
+    "train.max_updates",
+    "train.max_minutes",
+    "train.device",
+    "train.valid_every",
+    "train.patience",
+    "train.save_every",
+    "train.save_minutes",
+    "train.keep_last",
+    "train.log_every",
+    "train.max_skipped",
+)
+"""Keys that a resumed run may change; the sections search, score and preprocess may, too."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A model, how to train it, and how to validate it."""
+
+    model: ModelConfig
+    train: TrainConfig
+    search: SearchConfig
+    plugins: tuple[str, ...] = ()
+    """Modules that brought what the sections name."""
+
+    def recipe(self) -> dict[str, Any]:
+        """The resolved values, as a recipe file holds them."""
+        return {
+            "plugins": list(self.plugins),
+            "model": dump(self.model),
+            "train": dump(self.train),
+            "search": dump(self.search),
+        }
+
+
+def train(experiment: Experiment, world: World, dry_run: bool = False) -> tuple[Run, str]:
+    """Trains, or goes on training, and gives the run and the reason why training ended.
+
+    Args:
+        experiment: all settings.
+        world: this process among its peers.
+        dry_run: whether to end where training would begin, with all that is tried before.
+
+    Raises:
+        NmtError: the dataset or the run cannot be used, or the run was begun with another recipe.
+    """
+    config = experiment.train
+    dataset = Dataset.open(Path(config.data))
+    subwords = Subwords.load(dataset.path)
+    torch.manual_seed(config.seed)
+    model = experiment.model.build(subwords.source_size, subwords.target_size, subwords.shared)
+    split, held_out = dataset.split("train"), dataset.split("valid")
+    with Run.locked(Path(config.save_dir), world.is_first):
+        run = _open_run(experiment, dataset, subwords, world)
+        trainer = Trainer(run, config, model.to(world.device), split, world)
+        _resume(trainer)
+        translator = Translator(
+            model,
+            subwords,
+            experiment.search,
+            world.device,
+            pick_precision(config.precision, world.device),
+        )
+        validation = Validation(held_out, translator, config.valid_metrics, world, config.precision)
+        limit = math.inf if config.max_minutes is None else 60 * config.max_minutes
+        with Report(
+            run.path / "log.jsonl",
+            config.max_updates,
+            trainer.progress.update,
+            quiet=not world.is_first,
+            max_seconds=limit,
+        ) as report:
+            _introduce(experiment, trainer, report)
+            if dry_run or trainer.progress.update == 0:
+                for name, value in preflight(trainer, validation):
+                    report.say(f"{name + ':':<26} {value}")
+            reason = "dry run" if dry_run else trainer.train(validation, report)
+    return run, reason
+
+
+def _open_run(experiment: Experiment, dataset: Dataset, subwords: Subwords, world: World) -> Run:
+    """The run in the save directory, made by the first process where there is none.
+
+    One without a checkpoint has nothing to lose, and is begun anew: the recipe may have changed.
+    """
+    path = Path(experiment.train.save_dir)
+    manifest = dataset.manifest
+    if world.is_first and not (Run.exists(path) and Run.open(path).checkpoint_paths()):
+        (path / "log.jsonl").unlink(missing_ok=True)
+        Run.create(
+            path,
+            languages=(manifest.source_lang, manifest.target_lang),
+            identity=secrets.token_hex(8),
+            data=manifest.fingerprint,
+            recipe=experiment.recipe(),
+            subwords=subwords,
+        )
+    world.barrier()
+    run = Run.open(path)
+    if run.data != manifest.fingerprint:
+        raise NmtError(
+            f"{path}: this run was begun on other data than {dataset.path}; give its dataset with "
+            "--set train.data=DIR, or another --save-dir"
+        )
+    _refuse_changes(run, experiment)
+    return run
+
+
+def _refuse_changes(run: Run, experiment: Experiment) -> None:
+    """Raises an NmtError that names every key in which the recipe may not differ from the run's."""
+    # Built anew, so that keys which the run's version did not have yet take their defaults.
+    begun = Experiment(
+        model=build(ModelConfig, run.recipe["model"], "model"),  # type: ignore[type-abstract]
+        train=build(TrainConfig, run.recipe["train"], "train"),
+        search=experiment.search,
+    )
+    before, after = (
+        flatten({"model": dump(each.model), "train": dump(each.train)})
+        for each in (begun, experiment)
+    )
+    changed = [
+        f"{key} was {before.get(key)}, is {after.get(key)}"
+        for key in sorted({*before, *after})
+        if before.get(key) != after.get(key) and key not in MAY_CHANGE
+    ]
+    if changed:
+        raise NmtError(
+            f"{run.path}: the run there was begun with another recipe: {'; '.join(changed)}. "
+            f"Use another --save-dir; a resumed run may change only {', '.join(MAY_CHANGE)}"
+        )
+
+
+def _resume(trainer: Trainer) -> None:
+    """Goes on from the newest checkpoint that is not damaged; from the start, where there is none.
+
+    Raises:
+        NmtError: there are checkpoints, but none that can be resumed.
+    """
+    paths = trainer.run.checkpoint_paths()
+    for path in reversed(paths):
+        try:
+            checkpoint = Checkpoint.open(path)
+            weights, optimizer = checkpoint.weights(), checkpoint.optimizer()
+        except NmtError as error:
+            if trainer.world.is_first:
+                print(f"nmt: warning: {error}", file=sys.stderr)
+            continue
+        set_weights(trainer.model, weights)
+        trainer.restore(optimizer, checkpoint.progress, checkpoint.scores)
+        return
+    if paths:
+        raise NmtError(
+            f"{trainer.run.path}: none of its {len(paths)} checkpoints can be resumed; "
+            "begin again with another --save-dir"
+        )
+
+
+def _introduce(experiment: Experiment, trainer: Trainer, report: Report) -> None:
+    """Says what is about to be trained, and on what."""
+    world = trainer.world
+    precision = pick_precision(experiment.train.precision, world.device)
+    first = trainer.progress.update
+    if first:
+        report.record("resumed", {"update": first, "processes": world.size})
+        report.say(f"resumed after update {first}")
+    report.say(
+        f"{experiment.model.arch} in {precision} on {world.size} x {world.device.type}, "
+        f"{len(trainer.feed.split):,} training pairs"
+    )

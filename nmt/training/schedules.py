@@ -1,0 +1,120 @@
+"""Learning-rate schedules: pure functions of the update, counted from 1."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from nmt.registry import Registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule(ABC):
+    """A learning rate for every update."""
+
+    registry: ClassVar[Registry[Schedule]]
+
+    name: str = ""
+    """Which schedule."""
+    lr: float | None = None
+    """The highest learning rate."""
+    warmup_updates: int = 4000
+    """Updates of linear rise from 0 to the highest learning rate."""
+
+    def __post_init__(self) -> None:
+        if self.warmup_updates < 0:
+            raise ValueError(f"warmup_updates must not be negative, is {self.warmup_updates}")
+        if self.lr is not None and self.lr <= 0:
+            raise ValueError(f"lr must be positive, is {self.lr}")
+
+    def rate(self, update: int, d_model: int, max_updates: int) -> float:
+        """The learning rate of an update (from 1) of a model of width `d_model`."""
+        peak = self.peak(d_model)
+        if update < self.warmup_updates:
+            return peak * update / self.warmup_updates
+        return peak * self.decay(update, max_updates)
+
+    def peak(self, d_model: int) -> float:
+        """The learning rate at the end of the warm-up."""
+        if self.lr is None:
+            raise ValueError(f"the {self.name} schedule needs lr")
+        return self.lr
+
+    @abstractmethod
+    def decay(self, update: int, max_updates: int) -> float:
+        """The share of the highest learning rate that is left at an update after the warm-up."""
+
+
+schedules: Registry[Schedule] = Registry("schedule")
+Schedule.registry = schedules
+
+
+@schedules.register("inverse_sqrt")
+@dataclass(frozen=True, kw_only=True)
+class InverseSqrt(Schedule):
+    """The paper's (section 5.3): linear warm-up, then the inverse square root of the update.
+
+    With `lr` it is fairseq's form, in which `lr` is the peak; without, the paper's, whose peak is
+    factor * (d_model * warmup_updates)^-0.5.
+    """
+
+    factor: float = 1.0
+    """Multiplies the paper's formula (1.0 in 2017; tensor2tensor later took 2.0)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.warmup_updates == 0:
+            raise ValueError("inverse_sqrt needs at least one of warmup_updates")
+        if self.lr is not None and self.factor != 1.0:
+            raise ValueError("lr and factor both say how high the learning rate is; give one")
+
+    def peak(self, d_model: int) -> float:
+        """`lr`, or the paper's formula."""
+        if self.lr is not None:
+            return self.lr
+        return self.factor / math.sqrt(d_model * self.warmup_updates)
+
+    def decay(self, update: int, max_updates: int) -> float:
+        """sqrt(warmup / update)."""
+        return math.sqrt(self.warmup_updates / update)
+
+
+@schedules.register("constant")
+@dataclass(frozen=True, kw_only=True)
+class Constant(Schedule):
+    """The highest learning rate, always, after the warm-up."""
+
+    def decay(self, update: int, max_updates: int) -> float:
+        """1."""
+        return 1.0
+
+
+@schedules.register("linear")
+@dataclass(frozen=True, kw_only=True)
+class Linear(Schedule):
+    """A straight line from the highest learning rate to zero at the last update."""
+
+    def decay(self, update: int, max_updates: int) -> float:
+        """The share of the updates after the warm-up that is still to come."""
+        return _remaining(update, self.warmup_updates, max_updates)
+
+
+@schedules.register("cosine")
+@dataclass(frozen=True, kw_only=True)
+class Cosine(Schedule):
+    """Half a cosine from the highest learning rate to a share of it at the last update."""
+
+    final_share: float = 0.0
+    """Share of the highest learning rate that is left at the last update."""
+
+    def decay(self, update: int, max_updates: int) -> float:
+        """Half a cosine over the updates after the warm-up."""
+        done = 1.0 - _remaining(update, self.warmup_updates, max_updates)
+        return self.final_share + (1 - self.final_share) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def _remaining(update: int, warmup_updates: int, max_updates: int) -> float:
+    span = max(1, max_updates - warmup_updates)
+    return min(1.0, max(0.0, (max_updates - update) / span))

@@ -1,0 +1,386 @@
+"""The training loop: set the rate, accumulate, clip, step, report, validate, save, stop."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from nmt.checkpoint import Run, weights_of
+from nmt.data.batching import Batch, Feed, Order, Update, prefetch
+from nmt.data.format import Split
+from nmt.distributed import World
+from nmt.errors import NmtError
+from nmt.evaluation.metrics import Metric, metrics
+from nmt.models import Model
+from nmt.precision import Precision, autocast
+from nmt.training.divergence import FiniteWatch, FirstNonFinite
+from nmt.training.losses import Loss, losses
+from nmt.training.objective import Objective
+from nmt.training.optimizers import OptimizerConfig, optimizers
+from nmt.training.report import Report, Window, summarize
+from nmt.training.schedules import Schedule, schedules
+from nmt.training.signals import StopRequests
+from nmt.training.stopwatch import Stopwatch
+from nmt.training.validation import Validation
+
+PLANNED = ("max_updates", "max_minutes")
+"""Reasons to stop at which the last update is validated, too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """The recipe's section ``train``; the defaults are the paper's base model."""
+
+    data: str = "data-bin"
+    """Dataset directory, made by ``nmt preprocess``."""
+    save_dir: str = "checkpoints"
+    """Run directory; a run that is there is resumed."""
+    tokens_per_update: int = 25000
+    """Target tokens of one optimizer update, without padding, over all processes; met on average.
+    Which sentences make up an update depends on this and the seed, not on the machine."""
+    max_tokens: int = 4096
+    """Positions of one side of a micro-batch, padding included; bounds the memory of a device."""
+    max_updates: int = 100_000
+    """Optimizer updates after which training ends."""
+    max_minutes: float | None = None
+    """Minutes of training, over all resumes, after which it ends."""
+    optimizer: OptimizerConfig = optimizers["adam"]
+    """How gradients move weights."""
+    schedule: Schedule = schedules["inverse_sqrt"]
+    """The learning rate of each update."""
+    loss: Loss = losses["label_smoothed_cross_entropy"]
+    """What is minimised."""
+    clip_norm: float = 0.0
+    """Greatest norm of the gradient, larger ones are scaled down; 0 for none, as in the paper."""
+    max_skipped: int = 10
+    """Updates that are skipped because their gradient is not finite before training ends."""
+    seed: int = 1
+    """Of initialisation, data order and dropout."""
+    precision: Precision = "auto"
+    """Of matrix products: fp32, bf16, or auto, bf16 where the hardware is good at it."""
+    device: str = "auto"
+    """cpu, cuda, cuda:N, or auto, a GPU where there is one."""
+    valid_every: int = 1000
+    """Updates between validations."""
+    valid_metrics: tuple[Metric, ...] = (metrics["bleu"],)
+    """Metrics of translations of the validation set; may be empty."""
+    best_metric: str = "bleu"
+    """What the best checkpoint is best by: loss, perplexity, or one of `valid_metrics`."""
+    patience: int | None = None
+    """Validations in a row without a new best after which training ends."""
+    save_every: int = 1000
+    """Updates between checkpoints."""
+    save_minutes: float | None = None
+    """Minutes between checkpoints, besides those of `save_every`."""
+    keep_last: int = 5
+    """Newest checkpoints that are kept; the best is always kept."""
+    log_every: int = 100
+    """Updates between reports."""
+
+    def __post_init__(self) -> None:
+        for name in (
+            "tokens_per_update",
+            "max_tokens",
+            "max_updates",
+            "valid_every",
+            "save_every",
+            "keep_last",
+            "log_every",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("clip_norm", "seed", "max_skipped"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, is {getattr(self, name)}")
+        for name in ("max_minutes", "save_minutes", "patience"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name} must be more than 0, is {value}")
+        names = [metric.name for metric in self.valid_metrics]
+        if len(set(names)) < len(names):
+            raise ValueError(f"valid_metrics names a metric twice: {', '.join(names)}")
+        self.schedule.peak(d_model=1)  # refuses a schedule that lacks its learning rate
+        choices = ["loss", "perplexity", *(metric.name for metric in self.valid_metrics)]
+        if self.best_metric not in choices:
+            raise ValueError(f"best_metric {self.best_metric!r} is not among {', '.join(choices)}")
+
+    def is_better(self, value: float, best: float | None) -> bool:
+        """Whether a value of the best metric beats the best one so far."""
+        if math.isnan(value):
+            return False
+        ascending = any(
+            metric.name == self.best_metric and metric.higher_is_better
+            for metric in self.valid_metrics
+        )
+        return best is None or (value > best if ascending else value < best)
+
+
+@dataclass
+class Progress:
+    """What is counted across resumes."""
+
+    update: int = 0
+    seconds: float = 0.0
+    """Of training, without validation and saving."""
+    lap_seconds: float = 0.0
+    """Of these, since the last report."""
+    best: float | None = None
+    stale: int = 0
+    """Validations since the best one."""
+    skipped: int = 0
+    """Updates whose gradient was not finite."""
+    saved_seconds: float = 0.0
+    """Seconds of training at the last checkpoint."""
+    windows: list[dict[str, float]] = field(default_factory=list)
+    """Sums since the last report, of each process."""
+
+
+class Trainer:
+    """Trains a model on a split and leaves checkpoints in a run."""
+
+    def __init__(
+        self, run: Run, config: TrainConfig, model: Model, split: Split, world: World
+    ) -> None:
+        """Prepares the first update; :meth:`restore` makes it a later one.
+
+        Args:
+            run: where checkpoints go.
+            config: all settings.
+            model: on the world's device, the same on all processes.
+            split: the training pairs.
+            world: this process among its peers.
+        """
+        self.run = run
+        self.config = config
+        self.model = model
+        self.world = world
+        self.order = Order(
+            split.source_lengths, split.target_lengths, config.tokens_per_update, config.seed
+        )
+        self.feed = Feed(
+            split=split,
+            order=self.order,
+            max_tokens=config.max_tokens,
+            process=world.rank,
+            num_processes=world.size,
+            pinned=world.device.type == "cuda",
+        )
+        self.own_objective = Objective(model, config.loss)
+        self.objective: torch.nn.Module = self.own_objective
+        if world.size > 1:
+            self.objective = DistributedDataParallel(
+                self.own_objective, gradient_as_bucket_view=True
+            )
+        self.optimizer = config.optimizer.build(model.parameters())
+        self.progress = Progress()
+        self.window = Window()
+        self.watch: FiniteWatch[Update] = FiniteWatch()
+        self.stopwatch = Stopwatch()
+        self.scores: dict[str, float] = {}  # of the current update, where it was validated
+
+    def restore(
+        self, optimizer: dict[str, Tensor], progress: dict[str, Any], scores: dict[str, float]
+    ) -> None:
+        """Continues from a checkpoint, whose weights are in the model already."""
+        self.scores = scores
+        for name, weight in self.model.named_parameters():
+            self.optimizer.state[weight] = {
+                path.rpartition("/")[2]: value.to(weight.device)
+                for path, value in optimizer.items()
+                if path.rpartition("/")[0] == name
+            }
+        self.progress = Progress(**progress)
+        self.stopwatch = Stopwatch(self.progress.seconds, self.progress.lap_seconds)
+        windows = self.progress.windows
+        if len(windows) == self.world.size:
+            self.window = Window(**windows[self.world.rank])
+
+    def try_batch(self, batch: Batch) -> None:
+        """Takes a batch forward and backward, and keeps nothing of it."""
+        with autocast(self.config.precision, self.world.device):
+            loss, _ = self.own_objective(batch.to(self.world.device))
+        loss.backward()
+        self.optimizer.zero_grad()
+
+    def train(self, validation: Validation, report: Report) -> str:
+        """Trains until there is a reason to stop, and says which.
+
+        Returns:
+            "max_updates", "max_minutes", "patience", or "signal N".
+        """
+        self.model.train()
+        self.stopwatch.start()
+        reason = self._reason_to_stop(0)
+        if self._is_validation_due(reason) and not self.scores:
+            self._save(self._validate(validation, report))  # which an interruption prevented
+            reason = reason or self._out_of_patience()
+        updates = prefetch(self.feed.updates(self.progress.update + 1))
+        with StopRequests() as requests, contextlib.closing(updates):
+            while reason is None:
+                update = next(updates)
+                rate = self.config.schedule.rate(
+                    update.number, self.model.output.in_features, self.config.max_updates
+                )
+                for failed in self._step(update, rate):
+                    self._note_failure(failed, report)
+                report.advance()
+                if update.number % self.config.log_every == 0:
+                    self._report(update, rate, report)
+                reason = self._reason_to_stop(requests.received)
+                is_best = False
+                if self._is_validation_due(reason):
+                    if reason or self._is_save_due():
+                        self._save(is_best)  # validation may outlast a launcher's patience
+                    is_best = self._validate(validation, report)
+                    reason = reason or self._out_of_patience()
+                if reason or is_best or self._is_save_due():
+                    self._save(is_best)
+        return reason
+
+    def _step(self, update: Update, rate: float) -> list[Update]:
+        """One optimizer update; gives those known by now to have failed (see `divergence`)."""
+        torch.manual_seed(_mix(self.config.seed, update.number, self.world.rank))
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        loss, nll = self._accumulate(update)
+        limit = self.config.clip_norm or math.inf
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        is_finite = norm.isfinite()
+        self.optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
+        self.optimizer.step()  # which does nothing where `found_inf` is one
+        self.optimizer.zero_grad(set_to_none=self.world.size == 1)
+        self.window.add(update, is_finite, loss=loss, nll=nll, grad_norm=norm)
+        self.progress.update = update.number
+        self.scores = {}
+        return self.watch.after(update, is_finite)
+
+    def _accumulate(self, update: Update) -> tuple[Tensor, Tensor]:
+        """Adds up the gradients of an update's batches; gives their loss and likelihood."""
+        sums = torch.zeros(2, device=self.world.device)
+        for batch in update.batches:
+            with self._synchronised(is_last=batch is update.batches[-1]):
+                with autocast(self.config.precision, self.world.device):
+                    loss, nll = self.objective(batch.to(self.world.device))
+                # Data parallelism takes the mean over processes; what is wanted is the sum.
+                (loss * (self.world.size / update.target_tokens)).backward()
+            sums += torch.stack((loss.detach(), nll))
+        return sums[0], sums[1]
+
+    def _note_failure(self, update: Update, report: Report) -> None:
+        """Says which update was skipped and where it went wrong; gives up after too many."""
+        self.progress.skipped += 1
+        torch.manual_seed(_mix(self.config.seed, update.number, self.world.rank))
+        with FirstNonFinite(self.model) as first, torch.no_grad():
+            for batch in update.batches:
+                with autocast(self.config.precision, self.world.device):
+                    self.own_objective(batch.to(self.world.device))
+        where = f"first in {first.name}" if first.name else "in the backward pass"
+        sentences = sum(len(batch.source) for batch in update.batches)
+        report.skipped(update.number, where, sentences)
+        if self.progress.skipped > self.config.max_skipped:
+            raise NmtError(
+                f"update {update.number}: training diverged: {self.progress.skipped} updates had a "
+                f"gradient that is not finite, {where}; the last good checkpoint is "
+                f"{(self.run.path / 'last').resolve()}. Begin again in another --save-dir with a "
+                "lower --lr, a longer --warmup-updates or train.clip_norm=1; or, if these were "
+                "accidents, resume with a higher train.max_skipped"
+            )
+
+    def _synchronised(self, is_last: bool) -> contextlib.AbstractContextManager[object]:
+        if isinstance(self.objective, DistributedDataParallel) and not is_last:
+            return self.objective.no_sync()
+        return contextlib.nullcontext()
+
+    def _report(self, update: Update, rate: float, report: Report) -> None:
+        """Reports the sums since the last report over all processes, and begins anew."""
+        own = self.window.sums()
+        sums = dict(zip(own, self.world.sum(list(own.values())), strict=True))
+        # Every process has seen the same updates, and the norm of the same summed gradient.
+        for name in ("updates", "grad_norm"):
+            sums[name] /= self.world.size
+        record = summarize(
+            sums,
+            update=update.number,
+            epoch=update.epoch,
+            lr=rate,
+            seconds=self.stopwatch.lap(),
+            total=self.stopwatch.total,
+        )
+        report.training(record)
+        self.window = Window()
+
+    def _reason_to_stop(self, stop_signal: int) -> str | None:
+        config, progress = self.config, self.progress
+        # Signals may reach one process alone, and clocks differ: the highest count for all.
+        stop, progress.seconds = self.world.max([stop_signal, self.stopwatch.total])
+        if stop:
+            return f"signal {stop:.0f}"
+        if progress.update >= config.max_updates:
+            return "max_updates"
+        if config.max_minutes is not None and progress.seconds >= 60 * config.max_minutes:
+            return "max_minutes"
+        return self._out_of_patience()
+
+    def _is_validation_due(self, reason: str | None) -> bool:
+        update = self.progress.update
+        return update > 0 and (update % self.config.valid_every == 0 or reason in PLANNED)
+
+    def _out_of_patience(self) -> str | None:
+        patience = self.config.patience
+        return "patience" if patience is not None and self.progress.stale >= patience else None
+
+    def _validate(self, validation: Validation, report: Report) -> bool:
+        """Validates; whether this is the best so far."""
+        with self.stopwatch.paused():
+            self.scores = validation()
+        value = self.scores[self.config.best_metric]
+        is_best = self.config.is_better(value, self.progress.best)
+        self.progress.stale += 1
+        if is_best:
+            self.progress.best = value
+            self.progress.stale = 0
+        report.validation(self.progress.update, self.scores, is_best)
+        return is_best
+
+    def _is_save_due(self) -> bool:
+        config, progress = self.config, self.progress
+        minutes = (progress.seconds - progress.saved_seconds) / 60
+        by_clock = config.save_minutes is not None and minutes >= config.save_minutes
+        return by_clock or progress.update % config.save_every == 0
+
+    def _save(self, is_best: bool) -> None:
+        self.progress.saved_seconds = self.progress.seconds
+        self.progress.lap_seconds = self.stopwatch.since_lap
+        self.progress.windows = self.world.gather(self.window.sums())
+        with self.stopwatch.paused():
+            if self.world.is_first:
+                self.run.save(
+                    self.progress.update,
+                    weights_of(self.model),
+                    self._optimizer_state(),
+                    dict(vars(self.progress)),
+                    self.scores,
+                    is_best,
+                )
+                self.run.prune(self.config.keep_last)
+            self.world.barrier()
+
+    def _optimizer_state(self) -> dict[str, Tensor]:
+        return {
+            f"{name}/{key}": value
+            for name, weight in self.model.named_parameters()
+            for key, value in self.optimizer.state[weight].items()
+            if isinstance(value, Tensor)
+        }
+
+
+def _mix(*numbers: int) -> int:
+    """One 64-bit seed of several numbers."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])

@@ -1,0 +1,95 @@
+"""What a model in training is worth on the held-out pairs of its dataset."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nmt.data.batching import Indices, in_length_order, make_batch
+from nmt.data.format import Split
+from nmt.distributed import World
+from nmt.evaluation.metrics import Metric
+from nmt.inference.translator import Translator
+from nmt.precision import Precision, autocast
+from nmt.training.losses import CrossEntropy
+from nmt.training.objective import Objective
+from nmt.training.report import perplexity
+
+BATCH_TOKENS = 4096
+
+
+class Validation:
+    """Measures loss, perplexity and the metrics of translations, with all processes at work."""
+
+    def __init__(
+        self,
+        split: Split,
+        translator: Translator,
+        metrics: tuple[Metric, ...],
+        world: World,
+        precision: Precision,
+    ) -> None:
+        """Prepares the held-out pairs.
+
+        Args:
+            split: the held-out pairs.
+            translator: of the model in training: the same road as the command ``translate``.
+            metrics: of translations against the raw references; may be empty.
+            world: among whose processes the sentences are shared out.
+            precision: of the loss.
+        """
+        self.split = split
+        self.translator = translator
+        self.metrics = metrics
+        self.world = world
+        self.precision = precision
+        self.objective = Objective(translator.model, CrossEntropy(name="cross_entropy"))
+        self.batches = in_length_order(split, BATCH_TOKENS)[world.rank :: world.size]
+        self.sources = split.source_text()[world.rank :: world.size] if metrics else []
+        self.references = split.reference_text() if metrics and world.is_first else []
+
+    def __call__(self) -> dict[str, float]:
+        """The scores by name: "loss" (nats per token), "perplexity", and each metric's value."""
+        loss = self.loss()
+        scores = {"loss": loss, "perplexity": perplexity(loss)}
+        if self.metrics:
+            own = list(self.translator.translate(self.sources))
+            shares = self.world.gather(own)
+            hypotheses = [""] * sum(len(share) for share in shares)
+            for rank, share in enumerate(shares):
+                hypotheses[rank :: self.world.size] = share
+            values: dict[str, float] = {}
+            if self.world.is_first:
+                for metric in self.metrics:
+                    values[metric.name] = metric.score(hypotheses, self.references).value
+            scores.update(self.world.gather(values)[0])
+        return scores
+
+    def try_longest(self) -> None:
+        """Scores and translates the longest held-out source, and keeps nothing of it."""
+        longest = int(np.argmax(self.split.source_lengths))
+        self._nll(np.array([longest]))
+        if self.metrics:
+            list(self.translator.translate([self.split.source_text()[longest]]))
+
+    def loss(self) -> float:
+        """Cross-entropy of the references, in nats per target token, without smoothing."""
+        total = torch.zeros((), device=self.world.device)
+        tokens = 0
+        for indices in self.batches:
+            nll, count = self._nll(indices)
+            total += nll
+            tokens += count
+        nll_sum, token_sum = self.world.sum([float(total), float(tokens)])
+        return nll_sum / token_sum
+
+    def _nll(self, indices: Indices) -> tuple[Tensor, int]:
+        """The negative log-likelihood of some references, summed, and their tokens."""
+        batch = make_batch(self.split, indices)
+        was_training = self.objective.training
+        self.objective.eval()
+        with torch.no_grad(), autocast(self.precision, self.world.device):
+            _, nll = self.objective(batch.to(self.world.device))
+        self.objective.train(was_training)
+        return nll, len(batch.predicted)

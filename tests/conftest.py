@@ -1,0 +1,166 @@
+"""What many tests share: commands run whole, a small language, and a run trained on it."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from nmt.cli.app import main
+
+# Before torch is imported: the threads of tiny products would mostly wait for each other, and on a
+# busy machine that takes many times as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+ENGLISH = ["one", "two", "three", "four", "five", "six"]
+GERMAN = ["eins", "zwei", "drei", "vier", "fünf", "sechs"]
+
+RECIPE = """
+preprocess:
+  source_lang: en
+  target_lang: de
+  vocab_size: 60
+  byte_fallback: false
+model:
+  arch: transformer_tiny
+  encoder_layers: 1
+  decoder_layers: 1
+  d_model: 16
+  d_ff: 32
+  heads: 2
+train:
+  tokens_per_update: 150
+  max_tokens: 100
+  max_updates: 6
+  schedule: {name: inverse_sqrt, lr: 0.01, warmup_updates: 4}
+  precision: fp32
+  device: cpu
+  valid_every: 2
+  valid_metrics: []
+  best_metric: loss
+  save_every: 2
+  log_every: 2
+search:
+  strategy: greedy
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command left behind."""
+
+    status: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Done]
+
+
+@pytest.fixture(scope="session")
+def nmt() -> Command:
+    """Runs ``nmt ARGUMENTS`` in this process, from the parsing to the exit status.
+
+    An exception that a user would see as a traceback reaches the test.
+    """
+
+    def run(*arguments: object, stdin: Path | None = None) -> Done:
+        out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+        with ExitStack() as stack:
+            stack.enter_context(mock.patch.object(sys, "argv", ["nmt", *map(str, arguments)]))
+            if stdin is not None:
+                lines = stack.enter_context(stdin.open(encoding="utf-8"))
+                stack.enter_context(mock.patch.object(sys, "stdin", lines))
+            stack.enter_context(redirect_stdout(out))
+            stack.enter_context(redirect_stderr(err))
+            exit_ = stack.enter_context(pytest.raises(SystemExit))
+            main()
+        assert isinstance(exit_.value.code, int)
+        return Done(exit_.value.code, text(out), text(err))
+
+    def text(stream: io.TextIOWrapper) -> str:
+        buffer = stream.buffer
+        assert isinstance(buffer, io.BytesIO)
+        return buffer.getvalue().decode("utf-8")
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def write_numbers() -> Callable[..., None]:
+    """Writes a bitext of numbers in English and German, word for word, or in reverse order."""
+
+    def write(prefix: Path, pairs: int, seed: int, reverse: bool = False) -> None:
+        draw = random.Random(seed)
+        sentences = [draw.choices(range(6), k=draw.randint(1, 9)) for _ in range(pairs)]
+        prefix.parent.mkdir(parents=True, exist_ok=True)
+        for suffix, words in ((".en", ENGLISH), (".de", GERMAN)):
+            turned = reverse and suffix == ".de"
+            lines = [" ".join(words[n] for n in it[:: -1 if turned else 1]) for it in sentences]
+            Path(f"{prefix}{suffix}").write_text("".join(f"{line}\n" for line in lines))
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recipe of a model that trains in a second."""
+    path = tmp_path_factory.mktemp("recipe") / "tiny.yaml"
+    path.write_text(RECIPE)
+    return path
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory, write_numbers: Callable[..., None]) -> Path:
+    """A directory with train, valid and test in English and German."""
+    directory = tmp_path_factory.mktemp("corpus")
+    for seed, (split, pairs) in enumerate({"train": 200, "valid": 20, "test": 10}.items()):
+        write_numbers(directory / split, pairs, seed)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def dataset(
+    tmp_path_factory: pytest.TempPathFactory, corpus: Path, recipe: Path, nmt: Command
+) -> Path:
+    """The corpus, preprocessed."""
+    directory = tmp_path_factory.mktemp("dataset") / "data-bin"
+    prefixes = [f"--{split}={corpus / split}" for split in ("train", "valid", "test")]
+    done = nmt("preprocess", "--config", recipe, *prefixes, "--output-dir", directory)
+    assert done.status == 0, done.err
+    return directory
+
+
+@pytest.fixture(scope="session")
+def train(recipe: Path, dataset: Path, nmt: Command) -> Command:
+    """Runs ``nmt train`` with the tiny recipe and the dataset."""
+
+    def run(save_dir: Path, *arguments: object) -> Done:
+        places = ("--data", dataset, "--save-dir", save_dir)
+        return nmt("train", "--config", recipe, *places, *arguments)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory, train: Command) -> Path:
+    """A run with checkpoints of updates 2, 4 and 6; not to be written to."""
+    directory = tmp_path_factory.mktemp("trained") / "checkpoints"
+    done = train(directory)
+    assert done.status == 0, done.err
+    return directory
+
+
+@pytest.fixture
+def run(tmp_path: Path, trained: Path) -> Path:
+    """A copy of the trained run, to be written to."""
+    return Path(shutil.copytree(trained, tmp_path / "run", symlinks=True))

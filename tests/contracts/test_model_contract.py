@@ -1,0 +1,151 @@
+"""The law of models, for every registered architecture at tiny size.
+
+Stepping through a target gives the logits of ``forward``, before and after any ``select``; a later
+target token never moves an earlier logit; padding never moves anything.
+"""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmt.config import build, dump
+from nmt.data.format import BOS, EOS, PAD
+from nmt.models import Model, ModelConfig, architectures
+from nmt.training.losses import losses
+
+VOCABULARY = 23
+TINY = {
+    "d_model": 16,
+    "d_ff": 24,
+    "heads": 4,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+}
+"""Sizes that make any architecture small; those that an architecture has no field for are left."""
+
+
+def tiny(name: str) -> ModelConfig:
+    fields = {field.name for field in dataclasses.fields(architectures[name])}
+    return dataclasses.replace(
+        architectures[name], **{key: size for key, size in TINY.items() if key in fields}
+    )
+
+
+@pytest.fixture(params=list(architectures))
+def model(request: pytest.FixtureRequest) -> Model:
+    torch.manual_seed(1)
+    return tiny(request.param).build(VOCABULARY, VOCABULARY, True).eval()
+
+
+def some_sources() -> Tensor:
+    generator = torch.Generator().manual_seed(2)
+    source = torch.randint(EOS + 1, VOCABULARY, (3, 7), generator=generator)
+    for row, length in enumerate((7, 4, 2)):
+        source[row, length - 1] = EOS
+        source[row, length:] = PAD
+    return source
+
+
+def some_targets(rows: int = 3, length: int = 6) -> Tensor:
+    generator = torch.Generator().manual_seed(3)
+    target = torch.randint(EOS + 1, VOCABULARY, (rows, length), generator=generator)
+    target[:, 0] = BOS
+    return target
+
+
+def stepped(model: Model, state: object, targets: Tensor, first: int = 0) -> Tensor:
+    """Logits [B, K, T', V] of feeding ``targets[:, :, first:]`` one token at a time."""
+    steps = [model.step(tokens, state) for tokens in targets[:, :, first:].unbind(-1)]
+    return torch.stack(steps, dim=2)
+
+
+@torch.no_grad()
+def test_stepping_gives_the_logits_of_forward(model: Model) -> None:
+    source, target = some_sources(), some_targets()
+    state = model.start(source, target.shape[1])
+    logits = stepped(model, state, target[:, None])[:, 0]
+    torch.testing.assert_close(logits, model(source, target), atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_stepping_goes_on_after_rows_are_repeated_permuted_and_dropped(model: Model) -> None:
+    source, target = some_sources(), some_targets()
+    state = model.start(source, target.shape[1])
+    stepped(model, state, target[:, None, :2])
+    state.select(torch.tensor([[0, 0], [1, 1], [2, 2]]))  # open a beam of two
+    other = some_targets(6).view(3, 2, -1).flip(0)
+    beams = torch.stack((target, torch.cat((target[:, :2], other[:, 1, 2:]), dim=1)), dim=1)
+    stepped(model, state, beams[:, :, 2:4])
+    state.select(torch.tensor([[5, 4], [1, 1]]))  # swap, drop the middle sentence, repeat
+    kept = torch.tensor([2, 0])
+    beams = torch.stack((beams[2].flip(0), beams[0, [1, 1]]))
+    logits = stepped(model, state, beams, first=4)
+    for row in range(2):
+        expected = model(source[kept], beams[:, row])[:, 4:]
+        torch.testing.assert_close(logits[:, row], expected, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_a_later_target_token_never_moves_an_earlier_logit(model: Model) -> None:
+    source, target = some_sources(), some_targets()
+    changed = target.clone()
+    changed[:, 4] = (changed[:, 4] - EOS) % (VOCABULARY - EOS - 1) + EOS + 1
+    before, after = model(source, target), model(source, changed)
+    torch.testing.assert_close(after[:, :4], before[:, :4], atol=0.0, rtol=0.0)
+    assert not torch.equal(after[:, 4:], before[:, 4:])
+
+
+@torch.no_grad()
+def test_a_source_token_moves_every_logit(model: Model) -> None:
+    source, target = some_sources(), some_targets()
+    changed = source.clone()
+    changed[:, 0] = (changed[:, 0] - EOS) % (VOCABULARY - EOS - 1) + EOS + 1
+    moved = (model(source, target) - model(changed, target)).abs().amax(dim=-1)
+    assert (moved > 0).all()
+
+
+@torch.no_grad()
+def test_padding_moves_nothing(model: Model) -> None:
+    source, target = some_sources(), some_targets()
+    together = model(source, target)
+    for row, length in enumerate((7, 4, 2)):
+        alone = model(source[row : row + 1, :length], target[row : row + 1])
+        torch.testing.assert_close(together[row : row + 1], alone, atol=1e-5, rtol=1e-5)
+    wider = torch.nn.functional.pad(source, (0, 3), value=PAD)
+    longer = torch.nn.functional.pad(target, (0, 2), value=PAD)
+    torch.testing.assert_close(model(wider, longer)[:, :6], together, atol=1e-5, rtol=1e-5)
+
+
+def test_the_first_loss_is_near_that_of_guessing(model: Model) -> None:
+    source, target = some_sources(), some_targets(length=7)
+    with torch.no_grad():
+        states = model.states(source, target[:, :-1]).flatten(0, 1)
+        _, nll = losses["cross_entropy"](states, model.output, target[:, 1:].flatten())
+    guessing = torch.log(torch.tensor(float(VOCABULARY)))
+    assert abs(nll / 18 - guessing) < 1.0
+
+
+def test_every_weight_gets_a_gradient(model: Model) -> None:
+    model.train()
+    model(some_sources(), some_targets()).square().sum().backward()
+    silent = [
+        name
+        for name, weight in model.named_parameters()
+        if weight.grad is None or not weight.grad.any()
+    ]
+    assert silent == []
+
+
+def test_two_forwards_differ_while_training_and_agree_otherwise(model: Model) -> None:
+    source, target = some_sources(), some_targets()
+    assert torch.equal(model(source, target), model(source, target))
+    model.train()
+    assert not torch.equal(model(source, target), model(source, target))
+
+
+@pytest.mark.parametrize("name", list(architectures))
+def test_a_config_survives_being_written_as_plain_values(name: str) -> None:
+    config = tiny(name)
+    assert build(ModelConfig, dump(config), "model") == config

@@ -1,0 +1,116 @@
+"""The laws of search, for every registered strategy."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from table_model import TableModel, random_sources, unpad
+
+from nmt.data.format import BOS, EOS, PAD
+from nmt.search import Hypothesis, Strategy, strategies
+
+
+def variants() -> list[Strategy]:
+    """Every strategy, and the beams also with other widths and stops."""
+    found = [strategies[name] for name in strategies]
+    for strategy in list(found):
+        names = {field.name for field in fields(strategy)}
+        if "beam" in names:
+            found += [replace(strategy, beam=beam) for beam in (1, 3)]
+        if "stop" in names:
+            found += [replace(strategy, stop=stop) for stop in ("all_finished", "first_beam")]
+    return found
+
+
+def ids(strategy: Strategy) -> str:
+    extra = [str(getattr(strategy, name, "")) for name in ("beam", "stop")]
+    return " ".join([strategy.name, *extra]).strip()
+
+
+every_strategy = pytest.mark.parametrize("strategy", variants(), ids=ids)
+every_seed = pytest.mark.parametrize("seed", range(8))
+
+
+def same(left: list[Hypothesis], right: list[Hypothesis]) -> bool:
+    return [(it.tokens, it.finished) for it in left] == [
+        (it.tokens, it.finished) for it in right
+    ] and [it.score for it in left] == pytest.approx([it.score for it in right], abs=1e-5)
+
+
+@every_seed
+@every_strategy
+def test_a_batch_gives_what_its_sentences_give_alone(strategy: Strategy, seed: int) -> None:
+    model, source = TableModel(seed), random_sources(seed, 6)
+    max_lengths = torch.tensor([4, 1, 7, 3, 12, 7])
+    together = strategy.search(model, source, max_lengths)
+    for row, max_length, found in zip(source.tolist(), max_lengths, together, strict=True):
+        (alone,) = strategy.search(model, torch.tensor([unpad(row)]), max_length[None])
+        assert same(found, alone)
+
+
+@every_seed
+@every_strategy
+def test_a_log_probability_is_the_one_the_model_gives(strategy: Strategy, seed: int) -> None:
+    model, source = TableModel(seed), random_sources(seed, 4)
+    max_lengths = torch.tensor([2, 5, 3, 9])
+    found = strategy.search(model, source, max_lengths)
+    for row, max_length, hypotheses in zip(
+        source.tolist(), max_lengths.tolist(), found, strict=True
+    ):
+        assert hypotheses
+        assert [it.score for it in hypotheses] == sorted(
+            (it.score for it in hypotheses), reverse=True
+        )
+        for it in hypotheses:
+            assert not {PAD, BOS, EOS} & set(it.tokens)
+            assert len(it.tokens) + it.finished <= max_length
+            assert it.finished or len(it.tokens) == max_length
+            output = (*it.tokens, EOS) if it.finished else tuple(it.tokens)
+            assert it.log_probability == pytest.approx(model.score(unpad(row), output), abs=1e-5)
+
+
+@every_seed
+@pytest.mark.parametrize("strategy", [it for it in variants() if hasattr(it, "beam")], ids=ids)
+def test_a_wide_beam_finds_what_exhaustive_search_finds(strategy: Strategy, seed: int) -> None:
+    model, source, max_length = TableModel(seed), random_sources(seed, 2), 4
+    wide = replace(strategy, beam=200)  # more than all prefixes of 3 tokens that go on
+    found = wide.search(model, source, torch.tensor([max_length] * 2))
+    penalty = wide.length_penalty
+    for row, hypotheses in zip(source.tolist(), found, strict=True):
+        scores = {
+            output: model.score(unpad(row), output)
+            / float(penalty.divisor(torch.tensor(len(output))))
+            for output in model.all_outputs(max_length)
+        }
+        best = max(scores, key=lambda output: scores[output])
+        assert (*hypotheses[0].tokens, EOS) == best
+        assert hypotheses[0].score == pytest.approx(scores[best], abs=1e-5)
+
+
+@every_strategy
+def test_sentences_that_are_done_leave_the_batch(strategy: Strategy) -> None:
+    model, source = TableModel(1), random_sources(1, 3)
+    strategy.search(model, source, torch.tensor([1, 1, 2]))
+    assert model.sentences_stepped <= 4
+
+
+@every_strategy
+def test_logits_that_are_not_numbers_are_an_error_with_the_step(strategy: Strategy) -> None:
+    class Diverged(TableModel):
+        def step(self, tokens, state):  # type: ignore[no-untyped-def]
+            logits = super().step(tokens, state)
+            logits[..., EOS] = -30.0
+            if self.steps == 2:
+                logits[0, 0, PAD] = float("nan")
+            return logits
+
+    with pytest.raises(ValueError, match="step 2 of the search: the model's logits are not"):
+        strategy.search(Diverged(0), random_sources(0, 2), torch.tensor([5, 5]))
+
+
+@every_strategy
+def test_a_greatest_length_below_one_is_an_error(strategy: Strategy) -> None:
+    with pytest.raises(ValueError, match="a max_length must be at least 1, not 0"):
+        strategy.search(TableModel(0), random_sources(0, 2), torch.tensor([3, 0]))

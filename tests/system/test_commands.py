@@ -1,0 +1,160 @@
+"""The commands, whole: their help, the examples in it, and the road from text to translations."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nmt as package
+from nmt.checkpoint import Run
+from nmt.cli.app import app
+
+Shell = Callable[..., "subprocess.CompletedProcess[str]"]
+COMMANDS = [str(command.name) for command in app.registered_commands]
+
+
+@pytest.fixture
+def here(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a corpus, a text to translate and its reference."""
+    shutil.copytree(corpus, tmp_path / "corpus")
+    shutil.copy(corpus / "test.en", tmp_path / "input.txt")
+    shutil.copy(corpus / "test.de", tmp_path / "test.de")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def shell(here: Path, tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """Runs a line as a user types it."""
+    programs = tmp_path_factory.mktemp("bin")
+    (programs / "nmt").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m nmt "$@"\n')
+    (programs / "nmt").chmod(0o755)
+    environment = os.environ | {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(package.__file__).parents[1]),
+    }
+
+    def run(line: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            line, shell=True, cwd=here, env=environment, capture_output=True, text=True
+        )
+
+    return run
+
+
+def example(help_: str) -> str:
+    """The command that ends a help: a line that begins with the name of the program."""
+    _, examples = help_.split("Example:")
+    [line] = re.findall(r"^ *(nmt .*)$", examples, re.MULTILINE)
+    return str(line)
+
+
+def test_help_answers_without_torch() -> None:
+    program = """
+import sys
+from nmt.cli.app import main
+
+for arguments in [[], ["--help"], ["--version"], *([name, "--help"] for name in sys.argv[1:])]:
+    sys.argv = ["nmt", *arguments]
+    try:
+        main()
+    except SystemExit as end:
+        assert end.code == 0
+for heavy in ("torch", "numpy", "sentencepiece", "sacrebleu"):
+    assert heavy not in sys.modules, heavy
+"""
+    subprocess.run(
+        [sys.executable, "-c", program, *COMMANDS], check=True, stdout=subprocess.DEVNULL
+    )
+
+
+def test_the_help_of_the_program_names_every_command(nmt: Any) -> None:
+    done = nmt("--help")
+    assert (done.status, done.err) == (0, "")
+    _, commands = done.out.split("Commands:\n")
+    assert re.findall(r"^  ([a-z]\S+)  ", commands, re.MULTILINE) == COMMANDS
+
+
+def test_the_example_of_every_help_runs_one_after_the_other(nmt: Any, shell: Shell) -> None:
+    # The example of preprocess asks for more subwords than six numbers have.
+    subprocess.run(
+        [sys.executable, QUICKSTART, "--output-dir", "corpus", "--train-pairs", "1500"],
+        check=True,
+        capture_output=True,
+    )
+    for side in ("en", "de"):
+        held_out = Path(f"corpus/valid.{side}")
+        held_out.write_text("".join(held_out.read_text().splitlines(keepends=True)[:5]))
+    for command in COMMANDS:
+        line = example(nmt(command, "--help").out)
+        assert line.startswith(f"nmt {command} ")
+        done = shell(line)
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+        assert "warning" not in done.stderr
+    assert len(Path("output.txt").read_text().splitlines()) == 10
+    assert Run.open(Path("averaged")).recipe["averaged"] == ["update_0000001", "update_0000002"]
+
+
+QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart" / "corpus.py"
+
+
+def test_three_commands_lead_from_text_to_translations(nmt: Any, here: Path, recipe: Path) -> None:
+    section = "preprocess:\n  train: corpus/train\n  valid: corpus/valid\n"
+    Path("nmt.yaml").write_text(recipe.read_text().replace("\npreprocess:\n", section))
+    preprocessed = nmt("preprocess")
+    assert (preprocessed.status, preprocessed.out) == (0, "data-bin\n")
+    trained = nmt("train", "--arch", "transformer_tiny")
+    assert (trained.status, trained.out) == (0, "checkpoints\n")
+    translated = nmt("translate", stdin=here / "input.txt")
+    assert translated.status == 0
+    assert len(translated.out.splitlines()) == 10
+    assert sorted(os.listdir(here)) == [
+        "checkpoints", "corpus", "data-bin", "input.txt", "nmt.yaml", "test.de",
+    ]  # fmt: skip
+
+
+def test_a_mistake_in_a_real_process_costs_one_line(shell: Shell) -> None:
+    done = shell("nmt preprocess -s en -t de --train no/train --valid corpus/valid")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "",
+        "nmt: error: no such file: neither no/train.en nor no/train.en.gz\n",
+    )
+
+
+def test_without_a_recipe_each_command_finds_what_the_one_before_it_left(
+    nmt: Any, here: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ("--train", "corpus/train", "--valid", "corpus/valid", "--vocab-size", 300)
+    assert nmt("preprocess", "-s", "en", "-t", "de", *texts).status == 0
+    short = ("--tokens-per-update", 300, "--max-updates", 2, "--save-every", 1, "--device", "cpu")
+    tiny = ("--set", "model.d_model=16", "--set", "train.valid_metrics=[]")
+    options = (*short, *tiny, "--set", "train.best_metric=loss")
+    assert nmt("train", "--arch", "transformer_tiny", *options).status == 0
+    averaged = nmt("average-checkpoints", "--last", 2).out
+    assert averaged == "checkpoints/averaged\n"
+    greedy = ("--strategy", "greedy")
+    translated = nmt("translate", *greedy, stdin=here / "input.txt").out
+    assert len(translated.splitlines()) == 10
+    Path("checkpoints").rename("elsewhere")
+    assert nmt("translate", *greedy, stdin=here / "input.txt").status == 1
+    monkeypatch.setenv("NMT_MODEL", "elsewhere")
+    assert nmt("translate", *greedy, stdin=here / "input.txt").out == translated
+
+
+def test_a_reader_that_goes_away_gives_status_141_and_no_message(trained: Path) -> None:
+    piped = f"yes eins | {sys.executable} -m nmt translate --model {trained} --window 8"
+    script = f"set -o pipefail; {piped} 2> err | head -1 > /dev/null; echo ${{PIPESTATUS[1]}}"
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, cwd=trained.parent, check=False
+    )
+    assert done.stdout == "141\n"
+    assert "error" not in (trained.parent / "err").read_text()

@@ -1,0 +1,159 @@
+"""Checkpoint averaging: the mean of weights, and the run that holds it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt.checkpoint import Checkpoint, Run, average, load_model, weights_of
+from nmt.errors import NmtError
+from nmt.preprocess.subwords import Subwords
+from nmt.training.average import average_run, pick_best, pick_last
+
+
+def save(
+    run: Run, update: int, values: list[float], dtype: torch.dtype = torch.float32, **scores: float
+) -> Path:
+    weights = {"a": torch.tensor(values, dtype=dtype)}
+    return run.save(update, weights, None, {}, scores, best=False).path
+
+
+@pytest.fixture
+def empty(tmp_path: Path, dataset: Path) -> Run:
+    return create(tmp_path / "empty", "abc", dataset)
+
+
+def create(path: Path, identity: str, dataset: Path) -> Run:
+    return Run.create(
+        path,
+        languages=("en", "de"),
+        identity=identity,
+        data="def",
+        recipe={"train": {"valid_metrics": ["bleu"], "best_metric": "bleu"}},
+        subwords=Subwords.load(dataset),
+    )
+
+
+def test_the_mean_of_known_weights(empty: Run) -> None:
+    paths = [save(empty, 1, [1.0, 2.0]), save(empty, 2, [3.0, 8.0]), save(empty, 3, [5.0, -4.0])]
+    mean = average([Checkpoint.open(path) for path in paths])
+    assert mean["a"].tolist() == [3.0, 2.0]
+
+
+def test_the_mean_is_taken_in_float32(empty: Run) -> None:
+    small = 2.0**-10  # the least step of float16 above 1, so that its half is none
+    paths = [
+        save(empty, 1, [1.0, 60000.0], torch.float16),
+        save(empty, 2, [1.0 + small, 60000.0], torch.float16),
+    ]
+    mean = average([Checkpoint.open(path) for path in paths])
+    assert mean["a"].dtype == torch.float32
+    assert mean["a"].tolist() == [1.0 + small / 2, 60000.0]
+
+
+def test_the_mean_of_one_checkpoint_is_itself(trained: Path) -> None:
+    checkpoint = Checkpoint.open(trained / "update_0000004")
+    mean, weights = average([checkpoint]), checkpoint.weights()
+    assert all(torch.equal(mean[name], weights[name]) for name in weights)
+
+
+def test_different_shapes_are_refused_with_the_name_of_the_weight(empty: Run) -> None:
+    paths = [save(empty, 1, [1.0, 2.0]), save(empty, 2, [1.0])]
+    with pytest.raises(NmtError) as error:
+        average_run(paths, None)
+    assert str(error.value) == f"different shapes: a is [2] in {paths[0]} and [1] in {paths[1]}"
+    assert not (empty.path / "averaged").exists()
+
+
+def test_different_runs_are_refused(empty: Run, tmp_path: Path, dataset: Path) -> None:
+    other = create(tmp_path / "other", "xyz", dataset)
+    with pytest.raises(NmtError) as error:
+        average_run([save(empty, 1, [1.0]), save(other, 1, [1.0])], None)
+    assert str(error.value) == (
+        f"{empty.path} and {other.path} are different runs; average checkpoints of one run"
+    )
+
+
+def test_copies_of_one_run_are_one_run(empty: Run, tmp_path: Path) -> None:
+    save(empty, 1, [1.0])
+    copy = Path(shutil.copytree(empty.path, tmp_path / "copy", symlinks=True))
+    averaged = average_run([empty.path / "last", save(Run.open(copy), 2, [2.0])], None)
+    assert averaged.checkpoints()[0].weights()["a"].tolist() == [1.5]
+
+
+def test_the_last_are_the_newest_and_the_best_are_those_with_the_best_score(empty: Run) -> None:
+    bleu = {1: 20.0, 2: 30.0, 3: 25.0, 4: 10.0}
+    paths = {update: save(empty, update, [1.0], bleu=value) for update, value in bleu.items()}
+    paths[5] = save(empty, 5, [1.0])  # which was not validated
+    assert pick_last(empty.path, 2) == [paths[4], paths[5]]
+    assert pick_best(empty.path, 2) == [paths[3], paths[2]]
+    assert pick_best(empty.path, 4) == [paths[4], paths[1], paths[3], paths[2]]
+
+
+def test_the_best_of_a_loss_is_the_lowest(trained: Path) -> None:
+    scores = {c.scores["loss"]: c.path for c in Run.open(trained).checkpoints()}
+    assert len(scores) == 3
+    assert pick_best(trained, 2) == [scores[loss] for loss in sorted(scores)[1::-1]]
+
+
+@pytest.mark.parametrize("count", [0, -1, 4])
+def test_more_checkpoints_than_there_are_or_none_are_refused(trained: Path, count: int) -> None:
+    for pick in (pick_last, pick_best):
+        with pytest.raises(NmtError, match=f"{count} checkpoints wanted, but 3 can be used"):
+            pick(trained, count)
+
+
+def test_the_averaged_run_can_translate_and_its_ties_are_ties(run: Path) -> None:
+    averaged = average_run(pick_last(run, 3), None)
+    assert averaged.path == run / "averaged"
+    loaded = load_model(averaged.path)
+    names = ["update_0000002", "update_0000004", "update_0000006"]
+    assert averaged.recipe["averaged"] == names
+    assert loaded.checkpoint.update == 6
+    parts = [Checkpoint.open(run / name).weights() for name in names]
+    for name, weight in weights_of(loaded.model).items():
+        torch.testing.assert_close(weight, sum(part[name] for part in parts) / 3)
+    assert loaded.model.output.weight.data_ptr() == (
+        loaded.model.get_parameter("target_embedding.weight").data_ptr()
+    )
+
+
+def test_an_average_replaces_an_older_average(run: Path, tmp_path: Path) -> None:
+    output = tmp_path / "averaged"
+    average_run(pick_last(run, 1), output)
+    averaged = average_run([run / "update_0000002", run / "update_0000004"], output)
+    assert [checkpoint.update for checkpoint in averaged.checkpoints()] == [4]
+    assert load_model(output).checkpoint.update == 4
+
+
+def test_an_average_never_replaces_a_trained_run(run: Path, trained: Path) -> None:
+    with pytest.raises(NmtError) as error:
+        average_run(pick_last(trained, 2), run)
+    assert str(error.value) == message(run)
+    assert len(Run.open(run).checkpoints()) == 3
+
+
+def test_an_average_never_replaces_what_is_no_average(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "directory" / "file").write_text("mine")
+    for output in (tmp_path / "file", tmp_path / "directory"):
+        with pytest.raises(NmtError) as error:
+            average_run(pick_last(trained, 2), output)
+        assert str(error.value) == message(output)
+    files = sorted(path.name for path in tmp_path.rglob("*"))
+    assert files == ["directory", "file", "file"]
+
+
+def message(output: Path) -> str:
+    return f"{output}: holds something else than an average; choose another --output"
+
+
+def test_a_damaged_checkpoint_is_not_averaged(run: Path) -> None:
+    (run / "update_0000004" / "model.safetensors").write_bytes(b"")
+    with pytest.raises(NmtError, match=r"update_0000004/model\.safetensors: damaged"):
+        average_run(pick_last(run, 3), None)
+    assert not (run / "averaged").exists()

@@ -1,0 +1,173 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmt.data.batching import (
+    Feed,
+    Order,
+    Update,
+    in_length_order,
+    make_batch,
+    micro_batches,
+    prefetch,
+)
+from nmt.data.format import BOS, EOS, PAD, Dataset, DatasetWriter, Sentences, Split, staging
+
+LENGTHS = st.lists(st.tuples(st.integers(2, 60), st.integers(2, 60)), min_size=1, max_size=200)
+
+
+def arrays(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    source, target = np.array(pairs).T
+    return source, target
+
+
+def everything(order: Order, epoch: int) -> list[int]:
+    return sorted(int(index) for bucket in order.epoch(epoch) for index in bucket)
+
+
+@given(LENGTHS, st.integers(1, 20_000), st.integers(0, 5))
+@settings(deadline=None, max_examples=50)
+def test_an_epoch_holds_every_sentence_once(
+    pairs: list[tuple[int, int]], tokens_per_update: int, seed: int
+) -> None:
+    order = Order(*arrays(pairs), tokens_per_update, seed)
+    for epoch in (1, 2):
+        assert everything(order, epoch) == list(range(len(pairs)))
+        first = (epoch - 1) * order.updates_per_epoch + 1
+        updates = range(first, first + order.updates_per_epoch)
+        assert {order.epoch_of(update) for update in updates} == {epoch}
+        seen = sorted(int(i) for u in updates for bucket in order.update(u) for i in bucket)
+        assert seen == list(range(len(pairs)))
+
+
+def lengths_like_a_corpus(count: int) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(7)
+    target = random.lognormal(3.0, 0.5, count).astype(np.int64) + 2
+    source = np.maximum(2, (target * random.normal(1, 0.15, count)).astype(np.int64))
+    return source, target
+
+
+def test_updates_hold_the_stated_number_of_target_tokens() -> None:
+    source, target = lengths_like_a_corpus(40_000)
+    for tokens_per_update in (1000, 4096, 25_000):
+        order = Order(source, target, tokens_per_update, seed=1)
+        sizes = [
+            sum(int(target[bucket].sum()) for bucket in order.update(update))
+            for update in range(1, order.updates_per_epoch)
+        ]
+        assert np.mean(sizes) == pytest.approx(tokens_per_update, rel=0.02)
+        assert max(sizes) < 1.2 * tokens_per_update
+
+
+def test_an_update_is_a_function_of_its_number_and_the_seed() -> None:
+    source, target = lengths_like_a_corpus(2000)
+    one, same = (Order(source, target, 1000, seed=1) for _ in range(2))
+    other = Order(source, target, 1000, seed=2)
+    far = 3 * one.updates_per_epoch + 2
+    assert [b.tolist() for b in one.update(far)] == [b.tolist() for b in same.update(far)]
+    assert [b.tolist() for b in one.update(far)] != [b.tolist() for b in other.update(far)]
+    assert one.epoch(1)[0].tolist() != one.epoch(2)[0].tolist()
+
+
+def test_sentences_of_like_length_share_a_bucket() -> None:
+    source, target = lengths_like_a_corpus(200_000)
+    order = Order(source, target, 25_000, seed=1)
+    padded = sum(
+        len(bucket) * int(side[bucket].max())
+        for bucket in order.epoch(1)
+        for side in (source, target)
+    )
+    assert 1 - (source.sum() + target.sum()) / padded < 0.03
+
+
+@given(LENGTHS, st.integers(20, 500), st.integers(1, 5))
+@settings(deadline=None, max_examples=50)
+def test_micro_batches_share_out_an_update_evenly_and_within_the_limit(
+    pairs: list[tuple[int, int]], max_tokens: int, processes: int
+) -> None:
+    source, target = arrays(pairs)
+    longer = np.maximum(source, target)
+    buckets = Order(source, target, 500, seed=1).update(1)
+    shares = micro_batches(buckets, longer, max_tokens, processes)
+    assert len({len(share) for share in shares}) == 1
+    dealt = [int(index) for share in shares for part in share for index in part]
+    assert sorted(dealt) == sorted(int(index) for bucket in buckets for index in bucket)
+    for part in (part for share in shares for part in share if len(part) > 1):
+        assert len(part) * longer[part].max() <= max_tokens
+
+
+@pytest.fixture
+def split(tmp_path: Path) -> Split:
+    path = tmp_path / "data"
+    with staging(path) as directory:
+        writer = DatasetWriter(directory, languages=("en", "de"), vocabularies=(10, 10))
+        for name in ("train", "valid"):
+            with writer.split(name) as out:
+                out.append(
+                    Sentences.of([[4, 5], [6], [7, 8, 9]]), Sentences.of([[5], [6, 7], [8, 9, 4]])
+                )
+        writer.finish(shared_vocabulary=True, recipe={})
+    return Dataset.open(path).split("train")
+
+
+def test_a_batch_begins_with_bos_and_predicts_up_to_eos(split: Split) -> None:
+    batch = make_batch(split, np.array([2, 0]))
+    assert batch.source.tolist() == [[7, 8, 9, EOS], [4, 5, EOS, PAD]]
+    assert batch.target_input.tolist() == [[BOS, 8, 9, 4], [BOS, 5, PAD, PAD]]
+    assert batch.target_output.tolist() == [[8, 9, 4, EOS], [5, EOS, PAD, PAD]]
+    assert batch.predicted.tolist() == [0, 1, 2, 3, 4, 5]
+    assert batch.num_positions == 16
+
+
+def test_a_batch_of_nothing_has_nothing_to_predict(split: Split) -> None:
+    batch = make_batch(split, np.array([], dtype=np.int64))
+    assert batch.source.tolist() == [[EOS]]
+    assert len(batch.predicted) == 0
+
+
+def test_validation_batches_hold_every_sentence_in_order_of_length(split: Split) -> None:
+    batches = in_length_order(split, max_tokens=7)  # lengths 3, 3 and 4
+    assert [batch.tolist() for batch in batches] == [[0], [1], [2]]
+    assert [batch.tolist() for batch in in_length_order(split, max_tokens=12)] == [[0, 1, 2]]
+
+
+def test_prefetching_gives_the_items_in_order_and_hands_on_an_error() -> None:
+    def items():
+        yield from range(5)
+        raise RuntimeError("the disk is gone")
+
+    seen = []
+    with pytest.raises(RuntimeError, match="the disk is gone"):
+        seen.extend(prefetch(items()))
+    seen = []
+    stream = prefetch(iter(range(5)))
+    seen.append(next(stream))
+    stream.close()
+    assert seen == [0]
+    assert list(prefetch(iter(range(5)))) == [0, 1, 2, 3, 4]
+
+
+def test_tensors_of_a_batch_are_whole_numbers_of_64_bits(split: Split) -> None:
+    batch = make_batch(split, np.array([0, 1, 2]))
+    for tensor in (batch.source, batch.target_input, batch.target_output, batch.predicted):
+        assert tensor.dtype == torch.int64
+
+
+def test_two_processes_are_fed_the_sentences_that_one_is(split: Split) -> None:
+    def sources(update: Update) -> list[list[int]]:
+        rows = [row for batch in update.batches for row in batch.source.tolist()]
+        return sorted([token for token in row if token != PAD] for row in rows)
+
+    order = Order(split.source_lengths, split.target_lengths, 100, seed=1)
+    alone = Feed(split=split, order=order, max_tokens=8)
+    pair = [replace(alone, process=process, num_processes=2) for process in range(2)]
+    one, first, second = (next(feed.updates(3)) for feed in (alone, *pair))
+    together = [row for row in sources(first) + sources(second) if row != [EOS]]
+    assert sources(one) == sorted(together) == [[4, 5, EOS], [6, EOS], [7, 8, 9, EOS]]
+    assert one.target_tokens == first.target_tokens == second.target_tokens == 9
+    assert one.own_tokens == first.own_tokens + second.own_tokens

@@ -1,0 +1,270 @@
+"""The run directory: what is saved comes back, and what is damaged is refused."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt.checkpoint import Checkpoint, Run, load_model, set_weights, weights_of
+from nmt.data.format import Dataset
+from nmt.errors import NmtError
+from nmt.preprocess.subwords import Subwords
+
+WEIGHTS = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([[3.0], [4.0]])}
+OPTIMIZER = {"a/exp_avg": torch.tensor([0.5, 0.5]), "a/step": torch.tensor(7.0)}
+
+
+@pytest.fixture
+def empty(tmp_path: Path, dataset: Path) -> Run:
+    """A run without checkpoints."""
+    return Run.create(
+        tmp_path / "empty",
+        languages=("en", "de"),
+        identity="abc",
+        data="def",
+        recipe={"model": {"arch": "transformer_tiny"}},
+        subwords=Subwords.load(dataset),
+    )
+
+
+def save(run: Run, update: int, best: bool = False) -> Checkpoint:
+    return run.save(update, WEIGHTS, OPTIMIZER, {"best": 1.5}, {"loss": 0.1}, best)
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_what_is_saved_comes_back(empty: Run) -> None:
+    saved = save(empty, 7)
+    opened = Checkpoint.open(empty.path / "update_0000007")
+    assert opened == saved
+    assert (opened.update, opened.scores, opened.progress) == (7, {"loss": 0.1}, {"best": 1.5})
+    for found, given in ((opened.weights(), WEIGHTS), (opened.optimizer(), OPTIMIZER)):
+        assert found.keys() == given.keys()
+        assert all(torch.equal(found[name], given[name]) for name in given)
+
+
+def test_a_run_comes_back(empty: Run) -> None:
+    assert Run.open(empty.path) == empty
+    assert (empty.source_lang, empty.target_lang) == ("en", "de")
+    assert (empty.identity, empty.data) == ("abc", "def")
+
+
+def test_last_is_the_newest_and_best_is_the_newest_of_the_best(empty: Run) -> None:
+    for update, best in ((1, False), (2, True), (3, False)):
+        save(empty, update, best)
+    assert [checkpoint.update for checkpoint in empty.checkpoints()] == [1, 2, 3]
+    links = [empty.checkpoint("last"), empty.checkpoint("best")]
+    assert [link.update for link in links if link] == [3, 2]
+
+
+def test_before_any_validation_the_first_checkpoint_counts_as_the_best(empty: Run) -> None:
+    assert empty.checkpoint("best") is None
+    save(empty, 1)
+    save(empty, 2)
+    best = empty.checkpoint("best")
+    assert best is not None
+    assert best.update == 1
+
+
+def test_checkpoints_are_in_the_order_of_their_updates(empty: Run) -> None:
+    for update in (20_000_000, 3, 9_999_999):
+        save(empty, update)
+    assert [checkpoint.update for checkpoint in empty.checkpoints()] == [3, 9_999_999, 20_000_000]
+
+
+def test_the_newest_and_the_best_are_kept_and_two_can_be_resumed(empty: Run) -> None:
+    for update in range(1, 7):
+        save(empty, update, best=update == 2)
+    empty.prune(keep_last=3)
+    kept = {path.name: names(path) for path in empty.checkpoint_paths()}
+    translatable = ["checkpoint.json", "model.safetensors"]
+    assert kept == {
+        "update_0000002": translatable,
+        "update_0000004": translatable,
+        "update_0000005": [*translatable, "optimizer.safetensors"],
+        "update_0000006": [*translatable, "optimizer.safetensors"],
+    }
+
+
+def test_a_run_can_be_moved(run: Path, tmp_path: Path) -> None:
+    before = weights_of(load_model(run).model)
+    run.rename(tmp_path / "moved")
+    after = weights_of(load_model(tmp_path / "moved").model)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_model_is_loaded_from_its_run_or_from_one_checkpoint(trained: Path) -> None:
+    best = Run.open(trained).checkpoint("best")
+    assert best is not None
+    assert load_model(trained).checkpoint == best
+    for name in ("update_0000002", "last", "best"):
+        chosen = load_model(trained / name)
+        assert chosen.checkpoint.path == (trained / name).resolve()
+        assert chosen.run.path == trained
+        weights = chosen.checkpoint.weights()
+        assert all(torch.equal(w, weights[name]) for name, w in weights_of(chosen.model).items())
+
+
+def test_tied_weights_are_saved_once_and_stay_tied(trained: Path) -> None:
+    loaded = load_model(trained)
+    assert loaded.recipe["model"]["tied_embeddings"] == "all"
+    assert "output.weight" not in loaded.checkpoint.weights()
+    embedding = loaded.checkpoint.weights()["target_embedding.weight"]
+    assert torch.equal(loaded.model.output.weight, embedding)
+    with torch.no_grad():
+        loaded.model.output.weight.zero_()
+    assert not weights_of(loaded.model)["target_embedding.weight"].any()
+
+
+@pytest.mark.parametrize("name", ["checkpoint.json", "model.safetensors", "optimizer.safetensors"])
+def test_a_flipped_bit_is_detected_wherever_it_is(empty: Run, name: str) -> None:
+    path = save(empty, 1).path
+    content = (path / name).read_bytes()
+    for at in range(len(content)):
+        (path / name).write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        with pytest.raises(NmtError) as error:
+            read(path)
+        assert str(error.value).startswith(f"{path / name}: "), at
+
+
+@pytest.mark.parametrize("name", ["checkpoint.json", "model.safetensors", "optimizer.safetensors"])
+@pytest.mark.parametrize("length", [0, 30])
+def test_a_truncated_file_is_detected(empty: Run, name: str, length: int) -> None:
+    path = save(empty, 1).path
+    (path / name).write_bytes((path / name).read_bytes()[:length])
+    with pytest.raises(NmtError, match=rf"^{path / name}: damaged"):
+        read(path)
+
+
+@pytest.mark.parametrize("name", ["checkpoint.json", "model.safetensors", "optimizer.safetensors"])
+def test_a_missing_file_is_detected(empty: Run, name: str) -> None:
+    path = save(empty, 1).path
+    (path / name).unlink()
+    with pytest.raises(NmtError, match=rf"^{path / name}: missing"):
+        read(path)
+
+
+def read(path: Path) -> None:
+    checkpoint = Checkpoint.open(path)
+    checkpoint.weights()
+    checkpoint.optimizer()
+
+
+@pytest.mark.parametrize("name", ["run.json", "update_0000001/checkpoint.json"])
+def test_another_version_is_refused(empty: Run, name: str) -> None:
+    save(empty, 1)
+    path = empty.path / name
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 2}))
+    with pytest.raises(NmtError) as error:
+        load_model(empty.path)
+    assert str(error.value) == f"{path}: format version 2, but this nmt reads 1"
+
+
+@pytest.mark.parametrize("name", ["run.json", "update_0000001/checkpoint.json"])
+def test_a_file_of_another_kind_is_refused(empty: Run, name: str) -> None:
+    save(empty, 1)
+    for content in ("{}", "[1]", '{"format": "other", "version": 1}'):
+        (empty.path / name).write_text(content)
+        with pytest.raises(NmtError, match="not a file of format nmt-"):
+            load_model(empty.path)
+
+
+def test_a_run_that_lacks_a_fact_is_refused(empty: Run) -> None:
+    (empty.path / "run.json").write_text('{"format": "nmt-run", "version": 1}')
+    with pytest.raises(NmtError) as error:
+        Run.open(empty.path)
+    assert str(error.value) == f"{empty.path}/run.json: damaged: 'source_lang' is missing"
+
+
+@pytest.mark.parametrize("content", [None, b"", b"model: [", b"caf\xe9: 1", b"just a sentence"])
+def test_a_recipe_that_is_missing_or_damaged_is_refused(empty: Run, content: bytes | None) -> None:
+    path = empty.path / "recipe.yaml"
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(NmtError) as error:
+        Run.open(empty.path)
+    assert str(error.value) == f"{path}: missing or damaged"
+
+
+def test_what_is_no_model_is_refused_with_the_reason(empty: Run, tmp_path: Path) -> None:
+    for path, reason in (
+        (tmp_path / "nothing", "not a trained model: it does not exist"),
+        (tmp_path, "not a trained model: it has no run.json"),
+        (empty.path, "the run has no checkpoint yet"),
+    ):
+        with pytest.raises(NmtError) as error:
+            load_model(path)
+        assert str(error.value).startswith(f"{path}: {reason}")
+
+
+def test_weights_of_another_shape_or_name_are_refused() -> None:
+    layer = torch.nn.Linear(2, 3)
+    own = weights_of(layer)
+    for other, message in (
+        ({**own, "bias": torch.zeros(4)}, "bias is [3] in the model and [4] in the checkpoint"),
+        ({"weight": own["weight"]}, "bias is [3] in the model and missing in the checkpoint"),
+        ({**own, "x": torch.zeros(1)}, "x is missing in the model and [1] in the checkpoint"),
+    ):
+        with pytest.raises(NmtError) as error:
+            set_weights(layer, other)
+        assert str(error.value) == f"different shapes: {message}"
+
+
+def test_a_full_disk_costs_one_line_and_leaves_the_checkpoints_that_were_there(
+    empty: Run,
+) -> None:
+    save(empty, 1)
+    before = names(empty.path)
+    with files_of_at_most(100), pytest.raises(NmtError, match=r"cannot be written: .*File too"):
+        save(empty, 2)
+    assert names(empty.path) == before
+    last = empty.checkpoint("last")
+    assert last is not None
+    assert last.update == 1
+    read(last.path)
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """What a full disk does, without one."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_two_cannot_hold_a_run_at_once_but_one_after_the_other(empty: Run) -> None:
+    with Run.locked(empty.path), pytest.raises(NmtError) as error, Run.locked(empty.path):
+        pass
+    assert str(error.value) == (
+        f"{empty.path}: another process is training here; wait for it, or choose another --save-dir"
+    )
+    with Run.locked(empty.path):
+        pass
+
+
+def test_the_peers_of_the_process_that_holds_a_run_are_not_refused(empty: Run) -> None:
+    with Run.locked(empty.path), Run.locked(empty.path, by_this_process=False):
+        assert Run.exists(empty.path)
+
+
+def test_who_holds_a_run_removes_what_a_killed_process_left_half_written(empty: Run) -> None:
+    save(empty, 1)
+    before = names(empty.path)
+    shutil.copytree(empty.path / "update_0000001", empty.path / ".update_0000002.partial-99")
+    with Run.locked(empty.path):
+        assert names(empty.path) == sorted([*before, "run.lock"])
+
+
+def test_a_run_knows_the_data_it_was_trained_on(trained: Path, dataset: Path) -> None:
+    assert Run.open(trained).data == Dataset.open(dataset).manifest.fingerprint

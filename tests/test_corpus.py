@@ -1,0 +1,159 @@
+import gzip
+import random
+
+import numpy as np
+import pytest
+
+from nmt.errors import NmtError
+from nmt.preprocess.corpus import Bitext, Cleaning, Verdict, judge
+
+
+def bitext(directory, source: bytes, target: bytes = b"") -> Bitext:
+    (directory / "c.en").write_bytes(source)
+    (directory / "c.de").write_bytes(target or source)
+    return Bitext.find(str(directory / "c"), "en", "de")
+
+
+def sources(files: Bitext, **options) -> list[str]:
+    return [line for chunk in files.chunks(**options) for line in chunk.source]
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"a\nb\n", ["a", "b"]),
+        (b"a\nb", ["a", "b"]),
+        (b"a\n\nb\n\n", ["a", "", "b", ""]),
+        (b"\n", [""]),
+        (b"a\r\nb\r\n", ["a", "b"]),
+        (b"a\r\nb\r", ["a", "b"]),
+        (b"a\rb\r\r\n", ["a\rb\r"]),
+        (b"a\x00b\x0bc\x1cd\n", ["a\x00b\x0bc\x1cd"]),
+        ("a\u2028b\u2029c\x85d\n".encode(), ["a\u2028b\u2029c\x85d"]),
+    ],
+)
+def test_a_line_ends_at_a_line_feed_and_nowhere_else(tmp_path, content, lines):
+    files = bitext(tmp_path, content)
+    assert sources(files) == lines
+    assert sources(files, size=1) == lines
+
+
+def test_chunks_are_of_the_given_size_and_know_their_first_line(tmp_path):
+    files = bitext(tmp_path, b"a\nb\nc\n", b"x\ny\nz\n")
+    first, second = files.chunks(size=2)
+    assert (first.source, first.target, first.first) == (["a", "b"], ["x", "y"], 1)
+    assert (second.source, second.target, second.first) == (["c"], ["z"], 3)
+
+
+def test_compressed_files_are_read_like_plain_ones(tmp_path):
+    (tmp_path / "c.en.gz").write_bytes(gzip.compress(b"a\nb\n"))
+    (tmp_path / "c.de").write_bytes(b"x\ny\n")
+    (chunk,) = Bitext.find(str(tmp_path / "c"), "en", "de").chunks()
+    assert (chunk.source, chunk.target) == (["a", "b"], ["x", "y"])
+
+
+def test_a_missing_file_is_named_with_both_candidates(tmp_path):
+    with pytest.raises(NmtError, match=r"neither \S*/c.en nor \S*/c.en.gz$"):
+        Bitext.find(str(tmp_path / "c"), "en", "de")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+@pytest.mark.parametrize(("more", "fewer"), [(5, 3), (4, 3), (3, 0)])
+def test_files_of_different_length_are_named_with_both_counts(tmp_path, size, more, fewer):
+    (tmp_path / "c.en").write_bytes(b"a\n" * more)
+    (tmp_path / "c.de").write_bytes(b"x\n" * fewer)
+    files = Bitext.find(str(tmp_path / "c"), "en", "de")
+    with pytest.raises(NmtError, match=rf"c.en has {more} lines, but \S*c.de has {fewer};"):
+        list(files.chunks(size=size))
+    with pytest.raises(NmtError, match=rf"c.de has {fewer} lines, but \S*c.en has {more};"):
+        list(Bitext(files.target, files.source).chunks(size=size))
+
+
+def test_an_empty_corpus_is_refused(tmp_path):
+    with pytest.raises(NmtError, match=r"c.en and \S*c.de are empty"):
+        list(bitext(tmp_path, b"").chunks())
+
+
+@pytest.mark.parametrize("size", [1, 2, 100])
+def test_bytes_that_are_not_utf8_are_named_by_file_and_line(tmp_path, size):
+    files = bitext(tmp_path, b"a\nb\nc\nd\n", "ä\nb\nx\xff\nd\n".encode("latin-1"))
+    with pytest.raises(NmtError, match=r"c.de: line 1 is not UTF-8"):
+        list(files.chunks(size=size))
+    files = bitext(tmp_path, "ä\nb\nx\xff\n".encode().replace("ÿ".encode(), b"\xff"))
+    with pytest.raises(NmtError, match=r"c.en: line 3 is not UTF-8"):
+        list(files.chunks(size=size))
+
+
+def test_bytes_that_are_not_utf8_can_be_replaced(tmp_path):
+    files = bitext(tmp_path, b"a\xc3\nb\n\xff\n")
+    assert sources(files, on_invalid_utf8="replace") == ["a\ufffd", "b", "\ufffd"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda data: data[:-20], id="cut off"),
+        pytest.param(lambda data: data[:-8] + bytes(8), id="wrong checksum"),
+        pytest.param(lambda data: data[:20] + b"\xff" * 20 + data[40:], id="wrong bits"),
+        pytest.param(lambda data: b"not gzip at all", id="not gzip"),
+    ],
+)
+def test_a_damaged_gzip_file_is_named(tmp_path, damage):
+    text = "\n".join(str(random.Random(1).random()) for _ in range(500)).encode()
+    (tmp_path / "c.en.gz").write_bytes(damage(gzip.compress(text)))
+    (tmp_path / "c.de").write_bytes(text)
+    with pytest.raises(NmtError, match=r"c.en.gz: the gzip file is truncated or damaged"):
+        list(Bitext.find(str(tmp_path / "c"), "en", "de").chunks())
+
+
+def verdict(source: int, target: int, **limits) -> Verdict:
+    """On a pair of these lengths, EOS included; the same whichever side is which."""
+    there, back = (
+        Verdict(judge(np.array([a]), np.array([b]), Cleaning(**limits))[0])
+        for a, b in ((source, target), (target, source))
+    )
+    assert there == back
+    return there
+
+
+def test_only_what_training_cannot_use_is_dropped_by_default():
+    assert verdict(2, 256) == Verdict.KEPT
+    assert verdict(2, 257) == Verdict.TOO_LONG
+    assert verdict(1, 2) == Verdict.EMPTY
+    assert verdict(1, 1000) == Verdict.EMPTY
+
+
+def test_limits_are_kept_to_the_token():
+    assert verdict(4, 9, min_tokens_per_sentence=5) == Verdict.TOO_SHORT
+    assert verdict(5, 9, min_tokens_per_sentence=5) == Verdict.KEPT
+    assert verdict(5, 9, max_tokens_per_sentence=9) == Verdict.KEPT
+    assert verdict(5, 9, max_tokens_per_sentence=8) == Verdict.TOO_LONG
+    assert verdict(6, 9, max_length_ratio=1.5) == Verdict.KEPT
+    assert verdict(5, 9, max_length_ratio=1.5) == Verdict.UNEQUAL
+
+
+def test_every_pair_is_judged_by_itself():
+    verdicts = judge(np.array([5, 1, 5, 300]), np.array([5, 5, 300, 5]), Cleaning())
+    assert verdicts.tolist() == [
+        Verdict.KEPT,
+        Verdict.EMPTY,
+        Verdict.TOO_LONG,
+        Verdict.TOO_LONG,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"min_tokens_per_sentence": 0}, "min_tokens_per_sentence must be at least 1, not 0"),
+        ({"max_tokens_per_sentence": 1}, "max_tokens_per_sentence must be at least 2 .* not 1"),
+        (
+            {"min_tokens_per_sentence": 9, "max_tokens_per_sentence": 8},
+            "max_tokens_per_sentence must be at least 2 and min_tokens_per_sentence, not 8",
+        ),
+        ({"max_length_ratio": 0.5}, r"max_length_ratio must be at least 1, not 0\.5"),
+    ],
+)
+def test_limits_that_nothing_can_meet_are_refused(limits, message):
+    with pytest.raises(ValueError, match=message):
+        Cleaning(**limits)

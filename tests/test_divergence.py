@@ -1,0 +1,111 @@
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmt.data.format import Dataset, DatasetWriter, Sentences, Split, staging
+from nmt.distributed import World
+from nmt.errors import NmtError
+from nmt.models import Model, architectures
+from nmt.training.divergence import FiniteWatch, FirstNonFinite
+from nmt.training.report import Report
+from nmt.training.trainer import TrainConfig, Trainer
+
+
+@pytest.fixture
+def split(tmp_path: Path) -> Split:
+    generator = torch.Generator().manual_seed(1)
+    lines = torch.randint(4, 20, (40, 5), generator=generator).tolist()
+    with staging(tmp_path / "data") as directory:
+        writer = DatasetWriter(directory, languages=("en", "de"), vocabularies=(20, 20))
+        with writer.split("train") as out:
+            out.append(Sentences.of(lines), Sentences.of(lines))
+        writer.finish(shared_vocabulary=True, recipe={})
+    return Dataset.open(tmp_path / "data").split("train")
+
+
+@pytest.fixture
+def trainer(split: Split, tmp_path: Path) -> Trainer:
+    torch.manual_seed(1)
+    config = TrainConfig(tokens_per_update=60, precision="fp32", device="cpu", max_skipped=2)
+    tiny = dataclasses.replace(
+        architectures["transformer_tiny"], d_model=8, d_ff=8, heads=2, encoder_layers=2
+    )
+    run = type("Run", (), {"path": tmp_path})()
+    return Trainer(run, config, tiny.build(20, 20, True).train(), split, World())
+
+
+def spoil(model: Model, updates: set[int], trainer: Trainer) -> None:
+    """Makes the first encoder layer's feed-forward give NaN in some updates."""
+
+    def hook(module: object, inputs: object, output: torch.Tensor) -> torch.Tensor:
+        bad = trainer.progress.update + 1 in updates or trainer.progress.update in updates
+        return output * float("nan") if bad else output
+
+    model.encoder[0].feed_forward.inner.register_forward_hook(hook)
+
+
+def weights(model: Model) -> list[torch.Tensor]:
+    return [weight.detach().clone() for weight in model.parameters()]
+
+
+def test_an_update_that_is_not_finite_is_skipped_and_its_first_module_named(
+    trainer: Trainer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoil(trainer.model, {2}, trainer)
+    updates = trainer.feed.updates(1)
+    assert trainer._step(next(updates), 0.1) == []
+    before = weights(trainer.model)
+    second = next(updates)
+    assert trainer._step(second, 0.1) == [second]
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer.model), strict=True))
+    with Report(tmp_path / "log.jsonl", 10, 0) as report:
+        trainer._note_failure(second, report)
+    said = capsys.readouterr().err
+    assert "skipped | update 2" in said
+    assert "first in encoder.0.feed_forward.inner" in said
+    assert '"record": "skipped", "update": 2' in (tmp_path / "log.jsonl").read_text()
+    assert trainer.window.sums()["updates"] == 1
+    assert torch.tensor(list(trainer.window.sums().values())).isfinite().all()
+    trainer.progress.update = 10
+    assert trainer._step(next(updates), 0.1) == []
+    assert not torch.equal(before[0], weights(trainer.model)[0])
+
+
+def test_too_many_skipped_updates_end_training_and_name_the_last_checkpoint(
+    trainer: Trainer, tmp_path: Path
+) -> None:
+    spoil(trainer.model, {1, 2, 3}, trainer)
+    with Report(tmp_path / "log.jsonl", 10, 0) as report:
+        updates = trainer.feed.updates(1)
+        for _ in range(2):
+            (failed,) = trainer._step(next(updates), 0.1)
+            trainer._note_failure(failed, report)
+        (failed,) = trainer._step(next(updates), 0.1)
+        with pytest.raises(NmtError, match=r"update 3: training diverged: 3 updates .* last good"):
+            trainer._note_failure(failed, report)
+
+
+def test_a_gradient_that_overflows_in_the_backward_pass_is_skipped_too(trainer: Trainer) -> None:
+    updates = trainer.feed.updates(1)
+    weight = next(trainer.model.parameters())
+    weight.register_hook(lambda gradient: gradient * float("inf"))
+    update = next(updates)
+    before = weights(trainer.model)
+    assert trainer._step(update, 0.1) == [update]
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer.model), strict=True))
+
+
+def test_the_watch_finds_each_work_that_failed_once() -> None:
+    watch: FiniteWatch[int] = FiniteWatch()
+    found = [watch.after(number, torch.tensor(number not in (2, 3))) for number in range(1, 6)]
+    assert found == [[], [2], [3], [], []]
+
+
+def test_the_hooks_are_gone_after_the_search_for_the_first_module() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    with FirstNonFinite(model) as first:
+        model(torch.tensor([[float("inf"), -float("inf")]]))
+    assert first.name == "0"
+    assert not any(module._forward_hooks for module in model)

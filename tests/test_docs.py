@@ -1,0 +1,105 @@
+"""What the documents say of commands, recipes and files is so."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import runpy
+import shlex
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import typer
+
+import nmt.training
+from nmt.cli.app import app
+from nmt.training.report import Record
+from nmt.training.trainer import Progress
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [
+    path
+    for path in sorted(
+        [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")]
+    )
+    if "work" not in path.relative_to(ROOT).parts
+]
+SCRIPTS = sorted(ROOT.glob("examples/*/*.sh"))
+FORMATS = (ROOT / "docs/formats.md").read_text(encoding="utf-8")
+
+every_document = pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
+)
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The words of every line of a script that begins with ``nmt``, or runs it with torchrun."""
+    for line in text.replace("\\\n", " ").splitlines():
+        if call := re.match(r"\s*(?:\$ )?(?:nmt|torchrun .* -m nmt) (?=[a-z-]+( |$))(.*)", line):
+            yield shlex.split(call[2], comments=True)
+
+
+def shell(document: Path) -> str:
+    """The shell blocks of a document."""
+    text = document.read_text(encoding="utf-8")
+    return "\n".join(re.findall(r"^```(?:sh|console)\n(.*?)^```", text, re.M | re.S))
+
+
+@pytest.mark.parametrize(
+    "path", [*DOCUMENTS, *SCRIPTS], ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_every_command_that_is_shown_exists_with_its_flags(path: Path) -> None:
+    script = path.read_text(encoding="utf-8") if path.suffix == ".sh" else shell(path)
+    known = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for name, *words in commands(script):
+        flags = {flag for parameter in known[name].params for flag in parameter.opts}
+        assert {word.partition("=")[0] for word in words if word.startswith("-")} <= flags
+
+
+def test_commands_are_found_in_shell_text() -> None:
+    text = (
+        "nmt train --lr 1 \\\n  --seed 2  # x\n$ nmt score -\ntorchrun -n 2 -m nmt train\nnmt: no"
+    )
+    found = [["train", "--lr", "1", "--seed", "2"], ["score", "-"], ["train"]]
+    assert list(commands(text)) == found
+
+
+@every_document
+def test_every_link_to_a_file_leads_to_one(document: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8"))
+    assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+def test_the_recipe_reference_is_what_the_script_writes() -> None:
+    written = StringIO()
+    with redirect_stdout(written):
+        runpy.run_path(str(ROOT / "docs/make_recipe_reference.py"), run_name="__main__")
+    remedy = "run: python docs/make_recipe_reference.py > docs/recipe.md"
+    assert (ROOT / "docs/recipe.md").read_text(encoding="utf-8") == written.getvalue(), remedy
+
+
+def test_every_file_of_a_run_is_documented(trained: Path) -> None:
+    names = {re.sub(r"update_\d+", "update_0001000", path.name) for path in trained.iterdir()}
+    names |= {path.name for path in (trained / "last").iterdir()}
+    assert {name for name in names if not re.search(rf"`{re.escape(name)}/?`", FORMATS)} == set()
+
+
+def test_every_key_of_a_run_is_documented(trained: Path) -> None:
+    keys = {*json.loads((trained / "run.json").read_bytes())}
+    keys |= {*json.loads((trained / "last/checkpoint.json").read_bytes())}
+    keys |= {field.name for field in dataclasses.fields(Progress)}
+    assert {key for key in keys if f"`{key}`" not in FORMATS} == set()
+
+
+def test_every_record_of_the_log_is_documented(trained: Path) -> None:
+    keys = {field.name for field in dataclasses.fields(Record)}
+    for line in (trained / "log.jsonl").read_text(encoding="utf-8").splitlines():
+        keys |= {*json.loads(line)}
+    for source in Path(nmt.training.__path__[0]).glob("*.py"):
+        keys |= {*re.findall(r"\.record\(\s*\"(\w+)\"", source.read_text(encoding="utf-8"))}
+    assert {"train", "validation", "resumed"} < keys
+    assert {key for key in keys if f"`{key}`" not in FORMATS} == set()

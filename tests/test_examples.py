@@ -1,0 +1,79 @@
+"""The examples' recipes load, and their scripts can be read; system tests run them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from nmt.cli.recipe import load
+from nmt.config import build
+from nmt.evaluation import ScoreConfig
+from nmt.inference import SearchConfig
+from nmt.models import ModelConfig
+from nmt.preprocess.binarize import PreprocessConfig
+from nmt.training.trainer import TrainConfig
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+SECTIONS = {
+    "preprocess": PreprocessConfig,
+    "model": ModelConfig,
+    "train": TrainConfig,
+    "search": SearchConfig,
+    "score": ScoreConfig,
+}
+
+every_recipe = pytest.mark.parametrize(
+    "recipe",
+    sorted(EXAMPLES.glob("*/*.yaml")),
+    ids=lambda path: str(path.relative_to(EXAMPLES)),
+)
+every_script = pytest.mark.parametrize(
+    "script",
+    sorted(EXAMPLES.glob("*/*.sh")),
+    ids=lambda path: str(path.relative_to(EXAMPLES)),
+)
+
+
+@every_recipe
+def test_a_recipe_has_every_section_and_each_can_be_built(recipe: Path) -> None:
+    sections = load(recipe, None, {})
+    assert set(sections.sections) == set(SECTIONS)
+    for name, kind in SECTIONS.items():
+        build(kind, sections.section(name), name)
+
+
+@every_recipe
+def test_what_one_command_writes_the_next_one_reads_below_work(recipe: Path) -> None:
+    sections = load(recipe, None, {})
+    train = sections.section("train")
+    assert train["data"] == sections.section("preprocess")["output_dir"]
+    assert train["data"].startswith("work/")
+    assert train["save_dir"].startswith("work/")
+
+
+@every_script
+def test_a_script_is_sound_executable_and_strict(script: Path) -> None:
+    assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
+    assert os.access(script, os.X_OK)
+    assert "\nset -euo pipefail\n" in script.read_text(encoding="utf-8")
+
+
+def test_the_recipes_of_the_paper_have_its_sizes() -> None:
+    sizes = {}
+    for name in ("base", "big"):
+        recipe = load(EXAMPLES / f"wmt14/{name}.yaml", None, {})
+        config = build(ModelConfig, recipe.section("model"), "model")  # type: ignore[type-abstract]
+        vocabulary = recipe.section("preprocess")["vocab_size"]
+        sizes[name] = config.build(vocabulary, vocabulary, True).num_parameters()
+    assert sizes == {"base": 63_082_496, "big": 214_245_376}
+
+
+def test_an_unknown_size_of_multi30k_is_refused() -> None:
+    done = subprocess.run(
+        ["bash", EXAMPLES / "multi30k/run.sh", "huge"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.endswith("run.sh [tiny|small]\n")

@@ -1,0 +1,125 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nmt import files
+
+FAILURES = (ValueError, OSError, KeyboardInterrupt, SystemExit)
+
+
+def everything(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
+
+
+def test_a_directory_appears_when_it_is_filled(tmp_path: Path) -> None:
+    path = tmp_path / "made" / "directory"
+    with files.whole_directory(path) as partial:
+        (partial / "a").write_text("a")
+        assert not path.exists()
+    assert everything(tmp_path) == ["made", "made/directory", "made/directory/a"]
+
+
+def test_a_directory_is_replaced_only_when_the_new_one_is_filled(tmp_path: Path) -> None:
+    path = tmp_path / "directory"
+    path.mkdir()
+    (path / "old").write_text("old")
+    with files.whole_directory(path) as partial:
+        (partial / "new").write_text("new")
+        assert everything(path) == ["old"]
+    assert everything(tmp_path) == ["directory", "directory/new"]
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("exists", [False, True])
+def test_of_a_directory_whose_filling_fails_nothing_remains(
+    tmp_path: Path, failure: type[BaseException], exists: bool
+) -> None:
+    path = tmp_path / "directory"
+    if exists:
+        path.mkdir()
+        (path / "old").write_text("old")
+    before = everything(tmp_path)
+    with pytest.raises(failure), files.whole_directory(path) as partial:  # noqa: PT012
+        (partial / "new").write_text("new")
+        raise failure
+    assert everything(tmp_path) == before
+
+
+def test_a_directory_that_cannot_be_put_in_its_place_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "directory"
+    path.mkdir()
+    (path / "old").write_text("old")
+    rename = Path.rename
+
+    def refuse_the_new_one(self: Path, target: Path) -> Path:
+        if "partial" in self.name:
+            raise OSError(5, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refuse_the_new_one)
+    with pytest.raises(OSError, match="Input/output"), files.whole_directory(path) as partial:
+        (partial / "new").write_text("new")
+    assert everything(tmp_path) == ["directory", "directory/old"]
+
+
+def test_a_file_is_replaced_only_when_the_new_one_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for text in ("first", "second"):
+        before = path.read_text() if path.exists() else None
+        with files.whole_file(path) as partial:
+            partial.write_text(text)
+            assert (path.read_text() if path.exists() else None) == before
+        assert path.read_text() == text
+    assert everything(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("exists", [False, True])
+def test_of_a_file_whose_writing_fails_nothing_remains(
+    tmp_path: Path, failure: type[BaseException], exists: bool
+) -> None:
+    path = tmp_path / "file"
+    if exists:
+        path.write_text("old")
+    with pytest.raises(failure), files.whole_file(path) as partial:  # noqa: PT012
+        partial.write_text("half of the ne")
+        raise failure
+    assert everything(tmp_path) == (["file"] if exists else [])
+    assert not exists or path.read_text() == "old"
+
+
+def test_a_link_is_moved_and_points_to_a_name_beside_it(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    for name in ("one", "two"):
+        (here / name).mkdir(parents=True)
+        files.point(here / "last", name)
+        assert (here / "last").resolve() == here / name
+    here.rename(tmp_path / "there")
+    assert (tmp_path / "there" / "last").resolve() == tmp_path / "there" / "two"
+    assert everything(tmp_path / "there") == ["last", "one", "two"]
+
+
+def test_what_a_killed_process_left_is_swept_away_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / ".update_1.partial-7").mkdir()
+    (tmp_path / ".update_1.partial-7" / "a").write_text("a")
+    (tmp_path / ".update_1.old-7").mkdir()
+    (tmp_path / ".run.json.partial-7").write_text("{")
+    (tmp_path / ".last.new-7").symlink_to("update_1")
+    (tmp_path / "update_1").mkdir()
+    (tmp_path / "last").symlink_to("update_1")
+    (tmp_path / ".gitignore").write_text("*")
+    files.sweep(tmp_path)
+    assert everything(tmp_path) == [".gitignore", "last", "update_1"]
+
+
+def test_the_checksum_is_sha_256(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")  # the first example of FIPS 180-2
+    assert files.sha256(tmp_path / "file") == (
+        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    )

@@ -1,0 +1,63 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from nmt.training.losses import Loss, losses
+
+LOGITS = [2.0, 1.0, 0.0, -2.0]
+SMOOTHED = losses["label_smoothed_cross_entropy"]
+
+
+def value(loss: Loss, label: int = 0, pad: int = 0) -> float:
+    """The loss of one token whose logits are LOGITS, with the entry `pad` moved to index 0."""
+    order = [pad, *[index for index in range(4) if index != pad]]
+    output = torch.nn.Linear(4, 4, bias=False)
+    torch.nn.init.eye_(output.weight)
+    states = torch.tensor([[LOGITS[index] for index in order]])
+    return loss(states, output, torch.tensor([order.index(label)]))[0].item()
+
+
+@pytest.mark.parametrize(
+    ("definition", "pad", "expected"),
+    [
+        ("fairseq", 1, 0.6530500),
+        ("tensor2tensor", 1, 0.2181058),
+        ("uniform", 1, 0.5947166),
+        ("annotated", 3, 0.5697166),
+    ],
+)
+def test_the_published_definitions_of_label_smoothing(
+    definition: str, pad: int, expected: float
+) -> None:
+    loss = replace(SMOOTHED, smoothing=0.1, definition=definition)
+    assert value(loss, pad=pad) == pytest.approx(expected, abs=2e-7)
+
+
+def test_without_smoothing_every_definition_is_the_negative_log_likelihood() -> None:
+    for definition in ("tensor2tensor", "fairseq", "uniform", "annotated"):
+        loss = replace(SMOOTHED, smoothing=0.0, definition=definition)
+        assert value(loss) == pytest.approx(0.4197166, abs=2e-7)
+    assert value(losses["cross_entropy"]) == pytest.approx(0.4197166, abs=2e-7)
+
+
+def test_masses_and_entropy_for_a_vocabulary_of_37000() -> None:
+    label, other, _ = SMOOTHED.masses(37000)
+    assert (label, other) == (0.9, pytest.approx(2.70278e-6, rel=1e-5))
+    assert SMOOTHED.constant(37000) == pytest.approx(1.37695, abs=1e-5)
+    uniform = replace(SMOOTHED, definition="uniform")
+    assert uniform.masses(37000)[0] == pytest.approx(0.9000027)
+
+
+def test_smoothing_outside_its_range_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"smoothing lies in \[0, 1\), not 1.0"):
+        replace(SMOOTHED, smoothing=1.0)
+
+
+def test_a_perfect_model_scores_zero_by_the_definition_of_the_paper() -> None:
+    label, other, _ = SMOOTHED.masses(4)
+    output = torch.nn.Linear(4, 4, bias=False)
+    torch.nn.init.eye_(output.weight)
+    states = torch.tensor([[math.log(label), *[math.log(other)] * 3]])
+    assert SMOOTHED(states, output, torch.tensor([0]))[0].item() == pytest.approx(0, abs=1e-6)

@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from importlib.metadata import version
+
+import pytest
+import sacrebleu
+from sacremoses import MosesPunctNormalizer, MosesTokenizer
+
+from nmt.config import build, dump
+from nmt.errors import NmtError
+from nmt.evaluation.metrics import Bleu, Chrf, Metric, Score, ScoreConfig, Ter, metrics
+from nmt.evaluation.paper import PaperBleu, split_compounds
+
+HYPOTHESIS = ["a b c d e"]
+REFERENCE = ["a b c d f"]  # of the hypothesis's n-grams, 4/5, 3/4, 2/3 and 1/2 are in it
+
+
+def test_bleu_is_the_geometric_mean_of_the_four_precisions():
+    score = metrics["bleu"].score(HYPOTHESIS, REFERENCE)
+    assert score.value == pytest.approx(100 * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** (1 / 4))
+    assert score.details == (
+        "80.0/75.0/66.7/50.0 (BP = 1.000 ratio = 1.000 hyp_len = 5 ref_len = 5)"
+    )
+    assert score.signature == (
+        f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{version('sacrebleu')}"
+    )
+
+
+def test_bleu_pays_for_brevity():
+    score = metrics["bleu"].score(["a b c d"], ["a b c d e"])
+    assert score.value == pytest.approx(100 * math.exp(1 - 5 / 4))
+    assert score.details == (
+        "100.0/100.0/100.0/100.0 (BP = 0.779 ratio = 0.800 hyp_len = 4 ref_len = 5)"
+    )
+
+
+def test_bleu_heeds_case_unless_told_otherwise():
+    assert metrics["bleu"].score(["A B C D"], ["a b c d"]).value == 0
+    ignoring = Bleu(lowercase=True).score(["A B C D"], ["a b c d"])
+    assert ignoring.value == pytest.approx(100)
+    assert "case:lc" in ignoring.signature
+
+
+def test_bleu_smooths_an_order_without_a_match_and_multi_bleu_does_not():
+    hypothesis, reference = ["a b c x e"], ["a b c d e"]  # no 4-gram in common
+    smoothed = metrics["bleu"].score(hypothesis, reference)
+    assert smoothed.value == pytest.approx(100 * (4 / 5 * 2 / 4 * 1 / 3 * 1 / (2 * 2)) ** (1 / 4))
+    assert metrics["tokenized_bleu"].score(hypothesis, reference).value == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tokenized_bleu_is_multi_bleu_on_the_words_as_they_are(seed: int):
+    rng = random.Random(seed)
+    hypotheses = [random_line(rng, ["a", "b", "A", "b.", "(b"]) for _ in range(5)]
+    references = [random_line(rng, ["a", "b", "A", "b.", "(b"]) for _ in range(5)]
+    score = metrics["tokenized_bleu"].score(hypotheses, references)
+    assert score.value == pytest.approx(multi_bleu(hypotheses, references))
+    assert "case:mixed" in score.signature
+    assert "tok:none|smooth:none" in score.signature
+
+
+def test_chrf_of_single_characters_is_their_f_score():
+    score = Chrf(char_order=1).score(["ab"], ["acde"])
+    precision, recall = 1 / 2, 1 / 4
+    assert score.value == pytest.approx(100 * 5 * precision * recall / (4 * precision + recall))
+    assert score.signature.startswith("beta:2|nrefs:1|case:mixed|eff:yes|nc:1|nw:0|space:no|")
+
+
+def test_chrf_plus_plus_counts_words_too():
+    assert metrics["chrf++"].score(HYPOTHESIS, REFERENCE).details == "(chrF2++)"
+    assert metrics["chrf"].score(HYPOTHESIS, REFERENCE).details == "(chrF2)"
+
+
+def test_chrf_ignores_case_when_told_to():
+    assert Chrf(lowercase=True).score(["AB"], ["ab"]).value == pytest.approx(100)
+    assert Chrf().score(["AB"], ["ab"]).value == 0
+
+
+def test_ter_counts_edits_per_reference_word_and_less_is_better():
+    score = metrics["ter"].score(HYPOTHESIS, REFERENCE)
+    assert score.value == pytest.approx(100 / 5)
+    assert score.details == "(edits = 1 ref_len = 5)"
+    assert not score.higher_is_better
+    assert f"case:lc|tok:tercom|norm:no|punct:yes|asian:no|version:{version('sacrebleu')}" in (
+        score.signature
+    )
+
+
+def test_ter_settings_reach_sacrebleu():
+    assert metrics["ter"].score(["A b"], ["a b"]).value == 0
+    assert Ter(lowercase=False).score(["A b"], ["a b"]).value == pytest.approx(50)
+    assert Ter(normalize=True).score(["a b ."], ["a b."]).value == 0
+    assert "asian:yes" in Ter(asian=True).score(["a"], ["a"]).signature
+
+
+@pytest.mark.parametrize(
+    ("line", "split"),
+    [
+        ("rich-text format", "rich ##AT##-##AT## text format"),
+        ("a-b-c", "a ##AT##-##AT## b-c"),
+        ("ab-cd-ef", "ab ##AT##-##AT## cd ##AT##-##AT## ef"),
+        ("vor- und nach -", "vor- und nach -"),
+        ("-a", "-a"),
+        ("Über-Ärger", "Über ##AT##-##AT## Ärger"),
+        ("a--b", "a ##AT##-##AT## -b"),
+    ],
+)
+def test_a_compound_is_split_at_a_hyphen_whose_letters_are_not_yet_used(line: str, split: str):
+    assert split_compounds(line) == split
+    assert split_at_hyphens(line) == split
+
+
+def test_paper_bleu_of_a_checkable_pair():
+    # Gut ##AT##-##AT## Haus , ja ! against Gut ##AT##-##AT## Hof , ja !
+    score = metrics["paper_bleu"].score(["Gut-Haus, ja!"], ["Gut-Hof, ja!"])
+    assert score.value == pytest.approx(100 * (5 / 6 * 3 / 5 * 1 / 4 * 0) ** (1 / 4))
+    assert score.details == "83.3/60.0/25.0/0.0 (BP = 1.000 ratio = 1.000 hyp_len = 6 ref_len = 6)"
+    assert score.signature == (
+        "nrefs:1|case:mixed|eff:no|unicode-punctuation:hypothesis|tok:moses-de|compounds:split|"
+        f"smooth:none|sacremoses:{version('sacremoses')}|version:{version('sacrebleu')}"
+    )
+
+
+def test_paper_bleu_normalises_the_hypothesis_and_the_reference_only_on_demand():
+    quoted, plain = ["er sagt “ja” und geht"], ['er sagt "ja" und geht']
+    assert PaperBleu().score(quoted, plain).value == pytest.approx(100)
+    assert PaperBleu().score(plain, quoted).value < 100
+    both = PaperBleu(normalize_reference=True).score(plain, quoted)
+    assert both.value == pytest.approx(100)
+    assert "unicode-punctuation:both" in both.signature
+
+
+def test_paper_bleu_can_leave_compounds_whole():
+    whole = PaperBleu(split_compounds=False).score(["ein b-c d e"], ["ein b-c d f"])
+    assert "hyp_len = 4 ref_len = 4" in whole.details
+    assert "compounds:whole" in whole.signature
+
+
+def test_paper_bleu_tokenises_by_the_rules_of_the_target_language():
+    french = PaperBleu(target_lang="fr").score(["l'eau"], ["l'eau"])
+    assert "hyp_len = 2 " in french.details  # l' eau
+    assert "tok:moses-fr" in french.signature
+    assert "hyp_len = 3 " in PaperBleu().score(["l'eau"], ["l'eau"]).details  # l ' eau
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_paper_bleu_is_the_protocol_step_by_step(seed: int):
+    rng = random.Random(seed)
+    pieces = [
+        "Haus",
+        "z.B.",
+        "Tür-an-Tür",
+        "a-b-c",
+        "3,5",
+        '"x"',
+        "l'eau",
+        "“so”",
+        "…",
+        "<&>-|[",
+        ".",
+    ]
+    hypotheses = [random_line(rng, pieces) for _ in range(8)]
+    references = [random_line(rng, pieces) for _ in range(8)]
+    moses = MosesTokenizer("de")
+    normalise = MosesPunctNormalizer().replace_unicode_punct
+
+    def tokenise(line: str) -> str:  # escaped, as tokenizer.perl writes it
+        return split_at_hyphens(moses.tokenize(line, return_str=True))
+
+    expected = sacrebleu.corpus_bleu(
+        [tokenise(normalise(line)) for line in hypotheses],
+        [[tokenise(line) for line in references]],
+        tokenize="none",
+        smooth_method="none",
+        force=True,
+    )
+    assert metrics["paper_bleu"].score(hypotheses, references).value == expected.score
+
+
+@pytest.mark.parametrize("name", metrics)
+def test_a_perfect_translation_scores_best(name: str):
+    metric = metrics[name]
+    lines = ["Das ist ein kleiner Test .", "Und noch ein zweiter !"]
+    score = metric.score(lines, lines)
+    assert score.value == pytest.approx(100 if metric.higher_is_better else 0)
+    assert score.metric == name
+    assert score.higher_is_better == metric.higher_is_better
+
+
+@pytest.mark.parametrize("name", metrics)
+def test_a_score_is_printed_with_its_name_and_whole_signature(name: str):
+    score = metrics[name].score(HYPOTHESIS, REFERENCE)
+    assert str(score) == f"{name} = {score.value:.2f} {score.details} {score.signature}"
+    assert f"version:{version('sacrebleu')}" in score.signature
+
+
+@pytest.mark.parametrize("name", metrics)
+def test_empty_translations_are_scored_as_any_other(name: str):
+    metric = metrics[name]
+    worst = metric.score(["", ""], ["ein Satz", "noch einer"])
+    assert worst.value == pytest.approx(0 if metric.higher_is_better else 100)
+
+
+@pytest.mark.parametrize("name", metrics)
+def test_hypotheses_and_references_must_pair_up(name: str):
+    with pytest.raises(NmtError, match=r"^3 hypotheses but 2 references; line n of one"):
+        metrics[name].score(["a", "b", "c"], ["a", "b"])
+
+
+@pytest.mark.parametrize("name", metrics)
+def test_an_empty_test_set_has_no_score(name: str):
+    with pytest.raises(NmtError, match=r"^nothing to score: no hypotheses and no references$"):
+        metrics[name].score([], [])
+
+
+def test_a_new_metric_needs_compute_alone():
+    class Exact(Metric):
+        def compute(self, hypotheses, references):
+            matches = sum(map(str.__eq__, hypotheses, references))
+            value = 100 * matches / len(references)
+            return Score(
+                metric="exact", value=value, details="", signature="exact", higher_is_better=True
+            )
+
+    assert Exact().score(["a", "b"], ["a", "c"]).value == 50
+
+
+def test_the_section_names_bleu_and_chrf_by_default():
+    assert ScoreConfig().metrics == (metrics["bleu"], metrics["chrf"])
+
+
+def test_the_section_takes_names_and_mappings():
+    values = {"metrics": ["ter", {"name": "bleu", "tokenize": "intl"}]}
+    config = build(ScoreConfig, values, "score")
+    assert config.metrics == (metrics["ter"], Bleu(name="bleu", tokenize="intl"))
+    assert build(ScoreConfig, dump(config), "score") == config
+
+
+def test_the_section_takes_a_single_name():
+    assert build(ScoreConfig, {"metrics": "ter"}, "score").metrics == (metrics["ter"],)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"metrics": []}, "score: metrics must name at least one of bleu, chrf, chrf++"),
+        ({"metrics": ["bluee"]}, "unknown metric 'bluee'; did you mean 'bleu'?"),
+        ({"metrics": [{"name": "bleu", "tokenise": "13a"}]}, "did you mean 'tokenize'?"),
+        ({"metrics": [{"name": "bleu", "tokenize": "13b"}]}, "unknown tokenizer '13b'; did you"),
+        ({"metrics": [{"name": "bleu", "smoothing": "epx"}]}, "'epx'; did you mean 'exp'?"),
+        ({"metrics": [{"name": "chrf", "char_order": 0}]}, "char_order must be at least 1, not 0"),
+        (
+            {"metrics": [{"name": "chrf", "word_order": -1}]},
+            "word_order must be at least 0, not -1",
+        ),
+        ({"metrics": [{"name": "chrf", "beta": 0}]}, "beta must be at least 1, not 0"),
+    ],
+)
+def test_the_section_refuses_what_cannot_be_computed(values: object, message: str):
+    with pytest.raises(NmtError) as error:
+        build(ScoreConfig, values, "score")
+    assert message in str(error.value)
+    assert str(error.value).startswith("score")
+
+
+def test_a_tokenizer_whose_package_is_missing_costs_one_line(monkeypatch: pytest.MonkeyPatch):
+    def without_package(**settings: object) -> None:
+        raise RuntimeError("\nJapanese needs more.\n\n  pip install sacrebleu[ja]\n")
+
+    monkeypatch.setitem(Bleu.compute.__globals__, "BLEU", without_package)
+    with pytest.raises(NmtError, match=r"^bleu: Japanese needs more. pip install sacrebleu\[ja\]$"):
+        metrics["bleu"].score(["a"], ["a"])
+
+
+def random_line(rng: random.Random, words: list[str]) -> str:
+    return " ".join(rng.choices(words, k=rng.randint(1, 12)))
+
+
+def multi_bleu(hypotheses: list[str], references: list[str]) -> float:
+    """BLEU by its definition, with no smoothing."""
+    logs = 0.0
+    for n in range(1, 5):
+        found = total = 0
+        for hypothesis, reference in zip(hypotheses, references, strict=True):
+            ours, theirs = ngrams(hypothesis.split(), n), ngrams(reference.split(), n)
+            found += (ours & theirs).total()
+            total += ours.total()
+        if found == 0:
+            return 0.0
+        logs += math.log(found / total) / 4
+    hyp_len = sum(len(line.split()) for line in hypotheses)
+    ref_len = sum(len(line.split()) for line in references)
+    return 100 * math.exp(logs + min(0.0, 1 - ref_len / hyp_len))
+
+
+def ngrams(words: list[str], n: int) -> Counter[tuple[str, ...]]:
+    return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
+
+
+def split_at_hyphens(line: str) -> str:
+    """The compound split without a regular expression: a match uses up both its letters."""
+    out, at = "", 0
+    while at < len(line):
+        before, hyphen, after = line[at], line[at + 1 : at + 2], line[at + 2 : at + 3]
+        if hyphen == "-" and not before.isspace() and after and not after.isspace():
+            out += f"{before} ##AT##-##AT## {after}"
+            at += 3
+        else:
+            out += before
+            at += 1
+    return out

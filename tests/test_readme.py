@@ -1,0 +1,129 @@
+"""The README's recipe, commands and model work as they are printed there."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from nmt.data.format import BOS, EOS, PAD
+from nmt.models import architectures
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+Command = Callable[..., Any]
+
+
+def blocks(language: str) -> list[str]:
+    """The README's blocks of a language, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.M | re.S)
+
+
+RECIPE, PLUGIN_RECIPE = blocks("yaml")
+(PLUGIN,) = blocks("python")
+EXAMPLE, MISTAKE = blocks("console")
+
+
+def nmt_commands(console: str) -> list[str]:
+    """What is typed at the prompts of a console."""
+    return re.findall(r"^\$ nmt (.*)$", console, re.M)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory, write_numbers: Callable[..., None]) -> Path:
+    """A directory with a small corpus, the README's model, and its recipe cut short."""
+    path = tmp_path_factory.mktemp("readme")
+    for seed, (split, pairs) in enumerate({"train": 200, "valid": 8, "test": 8}.items()):
+        write_numbers(path / "corpus" / split, pairs, seed)
+    recipe = yaml.safe_load(RECIPE)
+    recipe["preprocess"].update(vocab_size=60, byte_fallback=False)
+    recipe["train"].update(tokens_per_update=150, max_updates=6, valid_every=6, save_every=1)
+    (path / "nmt.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    (path / "mymodel.py").write_text(PLUGIN, encoding="utf-8")
+    recipe.update(yaml.safe_load(PLUGIN_RECIPE))
+    recipe["train"]["save_dir"] = "seq2seq"
+    (path / "seq2seq.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def here(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory, as the current one; what the model's module registers is forgotten after."""
+    monkeypatch.chdir(directory)
+    monkeypatch.syspath_prepend(str(directory))
+    monkeypatch.setattr(architectures, "_entries", dict(architectures._entries))
+    monkeypatch.delitem(sys.modules, "mymodel", raising=False)
+    return directory
+
+
+def run(line: str, nmt: Command) -> str:
+    """What a command line gives on stdout, with ``<`` and ``>`` as a shell has them."""
+    words = shlex.split(line)
+    places = {sign: words[words.index(sign) + 1] for sign in "<>" if sign in words}
+    words = [word for word in words if word not in {*places, *places.values()}]
+    stdin = Path(places["<"]) if "<" in places else None
+    done = nmt(*words, stdin=stdin)
+    assert done.status == 0, done.err
+    if ">" in places:
+        Path(places[">"]).write_text(done.out, encoding="utf-8")
+    return str(done.out)
+
+
+def test_the_five_commands_run_and_print_what_is_shown(here: Path, nmt: Command) -> None:
+    lines = nmt_commands(EXAMPLE)
+    names = ["preprocess", "train", "average-checkpoints", "translate", "score"]
+    assert [line.split()[0] for line in lines] == names
+    preprocessed, trained, averaged, translated, scored = [run(line, nmt) for line in lines]
+    assert preprocessed == "data-bin\n"
+    assert trained == "checkpoints\n"
+    assert averaged == "averaged\n"
+    assert translated.count("\n") == 8
+    assert re.fullmatch(r"bleu = \d.*\|version:\S+\nchrf = \d.*\|version:\S+\n", scored, re.S)
+    for shown in (preprocessed, trained, averaged):
+        assert f"\n{shown}" in EXAMPLE
+
+
+def test_the_mistake_that_is_shown_costs_the_line_that_is_shown(here: Path, nmt: Command) -> None:
+    (line,) = nmt_commands(MISTAKE)
+    done = nmt(*shlex.split(line))
+    assert done.status == 1
+    assert f"$ nmt {line}\n{done.err}" == MISTAKE
+
+
+def test_the_model_trains_is_averaged_and_translates(here: Path, nmt: Command) -> None:
+    run("preprocess", nmt)
+    run("train --config seq2seq.yaml", nmt)
+    run("average-checkpoints --run seq2seq --last 3", nmt)
+    for strategy in ("beam", "greedy"):
+        line = f"translate --model seq2seq/averaged --strategy {strategy} --input corpus/test.en"
+        assert run(line, nmt).count("\n") == 8
+
+
+def test_the_model_keeps_the_law_of_models(here: Path) -> None:
+    importlib.import_module("mymodel")
+    torch.manual_seed(1)
+    model = architectures["seq2seq"].build(23, 23, True).eval()
+    source = torch.tensor([[5, 6, 7, EOS], [8, EOS, PAD, PAD]])
+    target = torch.tensor([[BOS, 9, 10, 11], [BOS, 12, 13, 14]])
+    expected = model(source, target)
+    state = model.start(source, 4)
+    torch.testing.assert_close(model.step(target[:, :1], state)[:, 0], expected[:, 0])
+    state.select(torch.tensor([[1, 1], [0, 0]]))  # swapped, with two rows each
+    swapped = target.flip(0)
+    for at in (1, 2, 3):
+        logits = model.step(swapped[:, at : at + 1].expand(2, 2), state)
+        torch.testing.assert_close(logits, expected.flip(0)[:, None, at].expand(2, 2, 23))
+    torch.testing.assert_close(model(source[1:, :2], target[1:]), expected[1:])
+
+
+def test_the_model_is_fifteen_lines() -> None:
+    body = re.search(r"^class Seq2Seq\(Model\):\n.*?(?=^class)", PLUGIN, re.M | re.S)
+    assert body
+    assert len([line for line in body[0].splitlines() if line.strip()]) == 15

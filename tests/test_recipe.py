@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from nmt.cli.recipe import Recipe, load, read
+from nmt.errors import NmtError
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    return tmp_path
+
+
+def write(text: str, name: str = "nmt.yaml") -> Path:
+    path = Path(name)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def message(*arguments: object) -> str:
+    with pytest.raises(NmtError) as error:
+        load(*arguments)  # type: ignore[arg-type]
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_without_a_recipe_everything_is_silent():
+    recipe = load(None, None, {})
+    assert recipe == Recipe({})
+    assert recipe.section("train") == {}
+
+
+def test_the_recipe_of_the_current_directory_is_read_unless_another_is_named():
+    write("search: {beam: 4}")
+    other = write("search: {beam: 8}", "other.yaml")
+    assert load(None, None, {}).section("search") == {"beam": 4}
+    assert load(other, None, {}).section("search") == {"beam": 8}
+
+
+def test_flags_win_over_assignments_over_the_file_over_the_base():
+    write("train: {file: file, set: file, flag: file}")
+    base = {"train": {"base": "base", "file": "base", "set": "base", "flag": "base"}}
+    recipe = load(None, ["train.set=set", "train.flag=set"], {"train.flag": "flag"}, base)
+    assert recipe.section("train") == {"base": "base", "file": "file", "set": "set", "flag": "flag"}
+
+
+def test_a_flag_that_is_not_given_changes_nothing():
+    write("train: {seed: 3}")
+    recipe = load(None, None, {"train.seed": None, "train.updates": None})
+    assert recipe.section("train") == {"seed": 3}
+
+
+def test_a_flag_that_is_false_or_zero_is_given():
+    write("train: {seed: 3, fast: true}")
+    recipe = load(None, None, {"train.seed": 0, "train.fast": False})
+    assert recipe.section("train") == {"seed": 0, "fast": False}
+
+
+def test_the_last_assignment_of_a_key_wins():
+    assert load(None, ["train.seed=1", "train.seed=2"], {}).section("train") == {"seed": 2}
+
+
+def test_the_base_is_not_changed():
+    base = {"train": {"loss": {"name": "nll"}}}
+    load(None, ["train.loss.smoothing=0.1"], {"train.seed": 1}, base)
+    assert base == {"train": {"loss": {"name": "nll"}}}
+
+
+def test_keys_of_the_same_choice_are_merged():
+    write("train: {schedule: {warmup: 9}}")
+    base = {"train": {"schedule": {"name": "cosine", "warmup": 4, "end": 100}}}
+    assert load(None, None, {}, base).section("train") == {
+        "schedule": {"name": "cosine", "warmup": 9, "end": 100}
+    }
+
+
+@pytest.mark.parametrize("key", ["name", "arch"])
+def test_another_choice_leaves_nothing_of_the_one_before(key: str):
+    write(f"train: {{schedule: {{{key}: constant, rate: 1}}}}")
+    base = {"train": {"seed": 1, "schedule": {key: "cosine", "warmup": 4}}}
+    assert load(None, None, {}, base).section("train") == {
+        "seed": 1,
+        "schedule": {key: "constant", "rate": 1},
+    }
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "train:\n", "train: {}\n"])
+def test_a_recipe_or_a_section_may_be_empty(text: str):
+    write(text)
+    assert load(None, None, {}).section("train") == {}
+
+
+def test_plugins_are_imported_from_beside_the_recipe_and_are_no_section(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.delitem(sys.modules, "my_plugin", raising=False)
+    write("imported = True", "my_plugin.py")
+    write("plugins: [my_plugin]\ntrain: {seed: 1}")
+    assert load(None, None, {}) == Recipe({"train": {"seed": 1}}, plugins=("my_plugin",))
+    assert sys.modules["my_plugin"].imported
+    del sys.modules["my_plugin"]
+
+
+def test_a_plugin_that_cannot_be_imported_is_named():
+    write("plugins: [no_such_plugin]")
+    assert message(None, None, {}) == (
+        "plugins: cannot import 'no_such_plugin': No module named 'no_such_plugin'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("trian: {}", "nmt.yaml: unknown section 'trian'; did you mean 'train'?"),
+        ("1: {}", "nmt.yaml: unknown section '1'; known: model, preprocess, score, search, train"),
+        ("- train", "nmt.yaml: expected sections (preprocess, model, train, search, score)"),
+        ("train", "nmt.yaml: expected sections (preprocess, model, train, search, score)"),
+        ("train: 3", "nmt.yaml: train: expected keys and values"),
+        ("train: [seed]", "nmt.yaml: train: expected keys and values"),
+        ("train:\n  seed: [1", "nmt.yaml: line 2: not valid YAML: expected ',' or ']', but got "),
+        ("train:\n  seed: 1\n  seed: 2", "nmt.yaml: line 3: not valid YAML: key 'seed' is given"),
+    ],
+)
+def test_a_file_that_is_no_recipe_costs_one_line_with_its_place(text: str, expected: str):
+    write(text)
+    assert message(None, None, {}).startswith(expected)
+
+
+def test_a_recipe_that_is_asked_for_must_exist():
+    expected = "other.yaml: cannot read the recipe: No such file or directory"
+    assert message(Path("other.yaml"), None, {}) == expected
+    with pytest.raises(NmtError, match="cannot read the recipe"):
+        read(Path("other.yaml"))
+
+
+def test_a_recipe_must_be_utf8():
+    Path("nmt.yaml").write_bytes(b"train: {name: m\xfcde}")
+    assert message(None, None, {}) == "nmt.yaml: cannot read the recipe: not UTF-8"
+
+
+@pytest.mark.parametrize(
+    ("assignment", "expected"),
+    [
+        ("trian.seed=1", "--set trian.seed: unknown section 'trian'; did you mean 'train'?"),
+        ("train=1", "--set train: expected section.key=value"),
+        ("train.seed", "--set train.seed: expected section.key=value"),
+        ("train.seed=[", "--set train.seed: line 1: not valid YAML: "),
+        ("train.seed.x=1", "train.seed.x: 'seed' has no keys of its own"),
+    ],
+)
+def test_an_assignment_that_cannot_be_made_costs_one_line(assignment: str, expected: str):
+    write("train: {seed: 3}")
+    assert message(None, [assignment], {}).startswith(expected)

@@ -1,0 +1,217 @@
+"""Beam and greedy search, and the length penalties, beyond the laws of all strategies."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from table_model import Sentence, TableModel, random_sources, unpad
+
+from nmt.config import build
+from nmt.data.format import BOS, EOS, PAD, UNK
+from nmt.errors import NmtError
+from nmt.search import Beam, Greedy, LengthPenalty, Strategy, length_penalties
+from nmt.search.base import likeliest_tokens
+
+NONE = length_penalties["none"]
+PENALTIES = [length_penalties[name] for name in length_penalties]
+
+
+def divisor(penalty: LengthPenalty, length: int) -> float:
+    return float(penalty.divisor(torch.tensor(length)))
+
+
+def plain_beam_search(
+    model: TableModel, sentence: Sentence, beam: Beam, max_length: int
+) -> list[tuple[Sentence, float]]:
+    """Beam search in plain Python, one sentence, that never stops early."""
+    alive: list[tuple[Sentence, float]] = [((), 0.0)]
+    finished: list[tuple[Sentence, float]] = []
+    for length in range(1, max_length + 1):
+        candidates = [
+            ((*tokens, token), total + gain)
+            for tokens, total in alive
+            for token, gain in enumerate(model.log_probabilities(sentence, tokens))
+            if token not in (PAD, BOS)
+        ]
+        candidates = sorted(candidates, key=lambda it: -it[1])[: 2 * beam.beam]
+        alive = [it for it in candidates if it[0][-1] != EOS][: beam.beam]
+        penalty = divisor(beam.length_penalty, length)
+        finished += [(it[0], it[1] / penalty) for it in candidates if it[0][-1] == EOS]
+        finished = sorted(finished, key=lambda it: -it[1])[: beam.beam]
+    return finished or [(tokens, total / penalty) for tokens, total in alive]
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("penalty", PENALTIES, ids=lambda it: it.name)
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_beam_search_gives_what_a_plain_one_without_early_stop_gives(
+    width: int, penalty: LengthPenalty, seed: int
+) -> None:
+    model, source, max_length = TableModel(seed, vocabulary=8), random_sources(seed, 4), 9
+    max_lengths = torch.full((4,), max_length)
+    beam = Beam(beam=width, length_penalty=penalty)
+    optimistic = beam.search(model, source, max_lengths)
+    all_finished = replace(beam, stop="all_finished").search(model, source, max_lengths)
+    for at, row in enumerate(source.tolist()):
+        plain = plain_beam_search(model, unpad(row), beam, max_length)
+        found = [(*it.tokens, EOS)[: len(it.tokens) + it.finished] for it in all_finished[at]]
+        assert found == [tokens for tokens, _ in plain]
+        assert [it.score for it in all_finished[at]] == pytest.approx(
+            [score for _, score in plain], abs=1e-5
+        )
+        assert optimistic[at][0] == all_finished[at][0]
+
+
+def test_the_optimistic_stop_saves_steps() -> None:
+    model = TableModel(3)
+    steps = []
+    for stop in ("optimistic", "all_finished"):
+        model.steps = 0
+        Beam(stop=stop).search(model, random_sources(3, 1), torch.tensor([60]))  # type: ignore[arg-type]
+        steps.append(model.steps)
+    assert steps[0] < steps[1] < 60
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_greedy_is_a_beam_of_one_that_stops_at_its_first_end(seed: int) -> None:
+    model, source = TableModel(seed), random_sources(seed, 5)
+    max_lengths = torch.tensor([8, 2, 8, 1, 5])
+    one = Beam(beam=1, length_penalty=NONE, stop="first_beam")
+    assert Greedy().search(model, source, max_lengths) == one.search(model, source, max_lengths)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_papers_beam_of_one_is_never_worse_than_greedy(seed: int) -> None:
+    # It is not the same: an end that was second best may win once the best has gone on.
+    model, source, max_lengths = TableModel(seed), random_sources(seed, 5), torch.full((5,), 30)
+    greedy = Greedy().search(model, source, max_lengths)
+    one = Beam(beam=1, length_penalty=NONE).search(model, source, max_lengths)
+    for (left,), (right,) in zip(greedy, one, strict=True):
+        assert right.score >= left.score or not left.finished
+
+
+class Given(TableModel):
+    """A model with the given probabilities after each target; after others, the end."""
+
+    def __init__(self, probabilities: dict[Sentence, dict[int, float]]) -> None:
+        super().__init__(0)
+
+        def row(sentence: Sentence, prefix: Sentence) -> list[float]:
+            given = probabilities.get(prefix[1:], {EOS: 1.0})
+            return torch.tensor([given.get(it, 1e-9) for it in range(6)]).log().tolist()
+
+        self.row = row  # type: ignore[assignment]
+
+
+def best(strategy: Strategy, model: TableModel, max_length: int = 5) -> tuple[list[int], bool]:
+    ((first, *_),) = strategy.search(model, torch.tensor([[7, EOS]]), torch.tensor([max_length]))
+    return first.tokens, first.finished
+
+
+def test_a_beam_finds_what_greedy_misses() -> None:
+    model = Given({(): {4: 0.6, 5: 0.4}, (4,): {4: 0.6, 5: 0.4}, (5,): {4: 1.0}})
+    assert best(Greedy(), model) == ([4, 4], True)  # probability 0.6 x 0.6
+    assert best(Beam(beam=2, length_penalty=NONE), model) == ([5, 4], True)  # 0.4 x 1
+
+
+def test_the_length_penalty_decides_between_short_and_long() -> None:
+    model = Given({(): {EOS: 0.5, 4: 0.45}, (4,): {4: 1.0}})
+    assert best(Beam(beam=2, length_penalty=NONE), model) == ([], True)
+    assert best(Beam(beam=2), model) == ([4, 4], True)
+
+
+def test_without_an_end_the_best_alive_hypothesis_is_given() -> None:
+    model = Given({(): {4: 0.6, 5: 0.4}, (4,): {4: 0.9, 5: 0.1}})
+    assert best(Greedy(), model, max_length=2) == ([4, 4], False)
+    never = Given({(): {4: 1.0}, (4,): {5: 1.0}, (4, 5): {4: 1.0}})
+    never_row = never.row
+    never.row = lambda sentence, prefix: [  # type: ignore[assignment]
+        float("-inf") if token == EOS else logit
+        for token, logit in enumerate(never_row(sentence, prefix))
+    ]
+    assert best(Beam(), never, max_length=3) == ([4, 5, 4], False)
+
+
+def test_a_finished_hypothesis_is_preferred_to_a_likelier_unfinished_one() -> None:
+    model = Given({(): {4: 0.9, EOS: 0.1}, (4,): {4: 0.9, 5: 0.1}})
+    assert best(Beam(beam=1), model, max_length=2) == ([], True)
+
+
+def test_an_end_that_was_second_best_may_win_but_not_with_the_first_beam_stop() -> None:
+    model = Given({(): {4: 0.6, EOS: 0.4}, (4,): {4: 0.4, EOS: 0.6}})
+    assert best(Beam(beam=1, length_penalty=NONE), model) == ([], True)  # 0.4
+    assert best(Beam(beam=1, length_penalty=NONE, stop="first_beam"), model) == ([4], True)  # 0.36
+
+
+@pytest.mark.parametrize("strategy", [Greedy(), Beam(), Beam(beam=1)], ids=repr)
+def test_equals_go_to_the_lowest_id(strategy: Strategy) -> None:
+    model = Given({(): {UNK: 1 / 3, 4: 1 / 3, 5: 1 / 3}})
+    (found,) = strategy.search(model, torch.tensor([[7, EOS]]), torch.tensor([5]))
+    expected = [[UNK], [4], [5]]
+    assert [it.tokens for it in found][:3] == expected[: strategy.rows]
+
+
+def test_the_likeliest_tokens_are_those_of_the_softmax() -> None:
+    generator = torch.Generator().manual_seed(5)
+    logits = torch.randn(3, 2, 50, generator=generator)
+    logits[..., PAD] = logits[..., BOS] = 9.0  # likeliest of all, but never produced
+    values, tokens = likeliest_tokens(logits, 7)
+    expected = logits.log_softmax(-1)
+    expected[..., [PAD, BOS]] = float("-inf")
+    torch.testing.assert_close(values.sort(descending=True)[0][..., :7], expected.topk(7)[0])
+    torch.testing.assert_close(values, expected.gather(-1, tokens))
+
+
+def test_half_precision_logits_give_log_probabilities_in_full_precision() -> None:
+    values, _ = likeliest_tokens(torch.zeros(1, 1, 1000, dtype=torch.bfloat16), 1)
+    assert values.max().item() == pytest.approx(-6.907755, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [(1, 1.0), (5, 1.358655), (7, 1.515717), (10, 1.732862), (20, 2.354362), (50, 3.778565)],
+)
+def test_the_gnmt_penalty_has_the_papers_values(length: int, expected: float) -> None:
+    assert divisor(length_penalties["gnmt"], length) == pytest.approx(expected, abs=2e-6)
+
+
+def test_gnmt_and_power_penalties_of_one_alpha_differ() -> None:
+    gnmt, power = (
+        build(LengthPenalty, {"name": it, "alpha": 0.6}, "x") for it in ("gnmt", "power")
+    )
+    assert divisor(gnmt, 25) / divisor(gnmt, 20) == pytest.approx(1.1156, abs=1e-4)
+    assert divisor(power, 25) / divisor(power, 20) == pytest.approx(1.1433, abs=1e-4)
+
+
+@pytest.mark.parametrize("penalty", PENALTIES, ids=lambda it: it.name)
+def test_a_penalty_never_falls_with_length(penalty: LengthPenalty) -> None:
+    alpha = random.Random(1).random() * 3
+    values = {"name": penalty.name} | ({"alpha": alpha} if hasattr(penalty, "alpha") else {})
+    divisors = build(LengthPenalty, values, "x").divisor(torch.arange(1, 300))
+    assert divisors.dtype == torch.float32
+    assert (divisors.diff() >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"name": "beam", "beam": 0}, "s: beam must be at least 1, not 0"),
+        ({"name": "greedy", "beam": 4}, "s: unknown key 'beam'; known: name"),
+        ({"name": "bean"}, "s: unknown search strategy 'bean'; did you mean 'beam'?"),
+        (
+            {"name": "beam", "length_penalty": {"name": "gnmt", "alpha": -1}},
+            "s.length_penalty: alpha must be at least 0, not -1",
+        ),
+        (
+            {"name": "beam", "length_penalty": "wu"},
+            "s.length_penalty: unknown length penalty 'wu'; known: gnmt, none, power",
+        ),
+    ],
+)
+def test_a_mistaken_recipe_is_one_line(values: dict[str, object], message: str) -> None:
+    with pytest.raises(NmtError) as error:
+        build(Strategy, values, "s")
+    assert str(error.value) == message

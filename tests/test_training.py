@@ -1,0 +1,373 @@
+"""Training as its command shows it: resuming, refusing, validating, reporting, stopping."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from trained_runs import assert_same_checkpoint, records
+
+from nmt.checkpoint import Checkpoint, Run, load_model
+from nmt.data.format import BOS, Dataset
+from nmt.distributed import World
+from nmt.evaluation.metrics import metrics
+from nmt.inference.translator import SearchConfig, Translator
+from nmt.training.losses import losses
+from nmt.training.signals import StopRequests
+from nmt.training.stopwatch import Stopwatch
+from nmt.training.validation import Validation
+
+
+def test_a_resumed_run_ends_as_one_that_was_never_stopped(train: Any, tmp_path: Path) -> None:
+    # The stop is in the middle of an epoch of 8 updates, and of a report of 4.
+    often = ("--set", "train.log_every=4", "--valid-every", 3, "--save-every", 5)
+    assert train(tmp_path / "whole", *often, "--max-updates", 12).status == 0
+    for updates in (6, 12):
+        assert train(tmp_path / "parts", *often, "--max-updates", updates).status == 0
+    assert records(tmp_path / "parts") == records(tmp_path / "whole")
+    assert_same_checkpoint(tmp_path / "parts" / "last", tmp_path / "whole" / "last")
+    weights = [Checkpoint.open(tmp_path / "parts" / name).weights() for name in ("last", "best")]
+    before = Checkpoint.open(tmp_path / "parts" / "update_0000006").weights()
+    assert any(not torch.equal(weights[0][name], before[name]) for name in before)
+
+
+def test_training_is_the_same_twice_and_differs_with_the_seed(
+    train: Any, trained: Path, tmp_path: Path
+) -> None:
+    assert train(tmp_path / "again").status == 0
+    assert train(tmp_path / "other", "--seed", 2).status == 0
+    assert records(tmp_path / "again") == records(trained)
+    assert_same_checkpoint(tmp_path / "again" / "last", trained / "last")
+    assert records(tmp_path / "other") != records(trained)
+
+
+def test_an_update_is_the_same_however_it_is_cut_into_micro_batches(
+    train: Any, tmp_path: Path
+) -> None:
+    for name, max_tokens in (("one", 4096), ("many", 20)):
+        options = ("--dropout", 0, "--max-tokens", max_tokens)
+        assert train(tmp_path / name, *options).status == 0
+    one, many = (Checkpoint.open(tmp_path / name / "last") for name in ("one", "many"))
+    assert one.scores["loss"] == pytest.approx(many.scores["loss"], abs=1e-5)
+    for record, other in zip(records(one.path.parent), records(many.path.parent), strict=True):
+        if record["record"] == "train":
+            assert record["loss"] == pytest.approx(other["loss"], abs=1e-5)
+            assert record["padding"] > other["padding"]
+
+
+def test_a_run_that_is_done_stays_as_it_is(train: Any, run: Path) -> None:
+    before = {path: path.read_bytes() for path in run.rglob("*.safetensors")}
+    done = train(run)
+    assert done.status == 0
+    assert "training ended: max_updates" in done.err
+    assert {path: path.read_bytes() for path in run.rglob("*.safetensors")} == before
+
+
+def test_the_damage_of_the_newest_checkpoint_is_reported_and_mended(
+    train: Any, trained: Path, run: Path
+) -> None:
+    for name in ("model.safetensors", "optimizer.safetensors", "checkpoint.json"):
+        damaged = run / "update_0000006" / name
+        content = damaged.read_bytes()
+        damaged.write_bytes(content[: len(content) // 2])
+        done = train(run)
+        assert done.status == 0
+        warning, *_ = done.err.splitlines()
+        assert warning.startswith(f"nmt: warning: {damaged}: damaged")
+        assert "resumed after update 4" in done.err
+        assert_same_checkpoint(run / "update_0000006", trained / "update_0000006")
+
+
+def test_a_run_is_never_begun_anew_over_damaged_checkpoints(train: Any, run: Path) -> None:
+    for path in run.glob("update_*/checkpoint.json"):
+        path.write_text("{")
+    done = train(run)
+    *warnings, error = done.err.splitlines()
+    assert done.status == 1
+    assert [line.partition(": damaged")[0] for line in warnings] == [
+        f"nmt: warning: {run}/update_000000{update}/checkpoint.json" for update in (6, 4, 2)
+    ]
+    assert error == (
+        f"nmt: error: {run}: none of its 3 checkpoints can be resumed; "
+        "begin again with another --save-dir"
+    )
+
+
+def test_a_changed_recipe_is_refused_with_the_names_of_the_keys(train: Any, run: Path) -> None:
+    done = train(run, "--dropout", 0.5, "--lr", 0.02, "--set", "model.d_ff=64", "--save-every", 1)
+    assert done.status == 1
+    refused, allowed = done.err.split("Use another --save-dir; ")
+    assert refused == (
+        f"nmt: error: {run}: the run there was begun with another recipe: "
+        "model.d_ff was 32, is 64; model.dropout was 0.3, is 0.5; "
+        "train.schedule.lr was 0.01, is 0.02. "
+    )
+    assert re.fullmatch(
+        r"a resumed run may change only train\.data, .*train\.max_skipped\n", allowed
+    )
+
+
+def test_what_a_resumed_run_may_change_it_can_change(
+    train: Any, run: Path, dataset: Path, tmp_path: Path
+) -> None:
+    moved = shutil.copytree(dataset, tmp_path / "moved")
+    done = train(
+        run,
+        *("--data", moved, "--max-tokens", 50, "--max-updates", 7, "--valid-every", 1),
+        *("--save-every", 1, "--keep-last", 1, "--patience", 9, "--max-minutes", 60),
+        *("--set", "train.log_every=1", "--set", "train.save_minutes=5"),
+        *("--set", "search.strategy=beam"),
+    )
+    assert (done.status, done.out) == (0, f"{run}\n")
+    assert Checkpoint.open(run / "last").update == 7
+
+
+def test_a_run_without_a_checkpoint_is_begun_anew_with_another_recipe(
+    train: Any, trained: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    assert train(run, "--seed", 9, "--lr", 1.0, "--dry-run").status == 0
+    (run / "log.jsonl").write_text('{"record": "train", "update": 1}\n')  # and was then killed
+    assert train(run).status == 0
+    assert records(run) == records(trained)
+    assert_same_checkpoint(run / "last", trained / "last")
+    assert Run.open(run).recipe == {
+        **Run.open(trained).recipe,
+        "train": {**Run.open(trained).recipe["train"], "save_dir": str(run)},
+    }
+
+
+def test_other_data_are_refused(
+    train: Any,
+    nmt: Any,
+    run: Path,
+    recipe: Path,
+    write_numbers: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    write_numbers(tmp_path / "other", pairs=50, seed=99)
+    prefixes = [f"--{split}={tmp_path / 'other'}" for split in ("train", "valid")]
+    other = ("--output-dir", tmp_path / "data-bin", "--vocab-size", 40)
+    assert nmt("preprocess", "--config", recipe, *prefixes, *other).status == 0
+    done = train(run, "--data", tmp_path / "data-bin")
+    assert (done.status, done.err) == (
+        1,
+        f"nmt: error: {run}: this run was begun on other data than {tmp_path}/data-bin; give its "
+        "dataset with --set train.data=DIR, or another --save-dir\n",
+    )
+
+
+def test_a_second_training_of_the_same_run_is_refused(train: Any, run: Path) -> None:
+    with Run.locked(run):
+        done = train(run, "--max-updates", 8)
+    assert (done.status, done.err) == (
+        1,
+        f"nmt: error: {run}: another process is training here; "
+        "wait for it, or choose another --save-dir\n",
+    )
+
+
+def test_training_stops_when_validation_finds_nothing_better(train: Any, tmp_path: Path) -> None:
+    frozen = ("--lr", 1e-30, "--patience", 3, "--valid-every", 1, "--max-updates", 50)
+    done = train(tmp_path / "run", *frozen)
+    assert done.status == 0
+    assert "training ended: patience" in done.err
+    assert Checkpoint.open(tmp_path / "run" / "last").update == 4  # the first is the best
+    assert Checkpoint.open(tmp_path / "run" / "best").update == 1
+    assert "training ended: patience" in train(tmp_path / "run", *frozen).err
+
+
+def test_training_stops_when_its_time_is_up_and_can_go_on(
+    train: Any, trained: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    assert "training ended: max_minutes" in train(run, "--max-minutes", 1e-5).err
+    stopped = Checkpoint.open(run / "last").update
+    assert stopped < 6
+    assert "training ended: max_updates" in train(run).err
+    assert_same_checkpoint(run / "last", trained / "last")
+
+
+def test_checkpoints_are_saved_by_updates_or_by_the_clock(train: Any, tmp_path: Path) -> None:
+    rarely = ("--save-every", 100, "--valid-every", 100, "--keep-last", 9)
+    for name, options, saved in (
+        ("neither", (), [6]),
+        ("updates", ("--save-every", 4), [4, 6]),
+        ("clock", ("--set", "train.save_minutes=1e-9"), [1, 2, 3, 4, 5, 6]),
+    ):
+        assert train(tmp_path / name, *rarely, *options).status == 0
+        checkpoints = Run.open(tmp_path / name).checkpoints()
+        assert [checkpoint.update for checkpoint in checkpoints] == saved
+
+
+def test_the_run_is_printed_on_stdout_and_its_progress_on_stderr(
+    train: Any, tmp_path: Path
+) -> None:
+    done = train(tmp_path / "run", "--max-updates", 2)
+    assert done.out == f"{tmp_path}/run\n"
+    introduction, *preflight, report, validation, end = done.err.splitlines()
+    assert introduction == "transformer_tiny in fp32 on 1 x cpu, 200 training pairs"
+    assert preflight[0].startswith("parameters:")
+    assert "150 = 1 process x 2 micro-batches of up to 100 positions" in preflight[1]
+    assert re.fullmatch(
+        r"epoch 1 \| update 2/2 \| loss \d\.\d{3} \| ppl \d+\.\d\d \| lr 5\.00e-03 \| "
+        r"grad norm \d\.\d\d \| [\d,]+ target tokens/s \| padding \d+\.\d% \| [\d,]+ MB \| "
+        r"to go 0:00:00",
+        report,
+    )
+    assert re.fullmatch(
+        r"validation \| update 2 \| loss \d\.\d{3} \| perplexity \d+\.\d{3} \| best so far",
+        validation,
+    )
+    assert end == "training ended: max_updates"
+
+
+def test_the_log_counts_what_the_lines_say(trained: Path) -> None:
+    log = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
+    kinds = [(line["record"], line["update"]) for line in log]
+    assert kinds == [(kind, update) for update in (2, 4, 6) for kind in ("train", "validation")]
+    for line in log:
+        assert line["perplexity"] > 1
+        if line["record"] == "validation":
+            assert line["perplexity"] == pytest.approx(math.exp(line["loss"]))
+            scores = Checkpoint.open(trained / f"update_{line['update']:07d}").scores
+            assert scores == {"loss": line["loss"], "perplexity": line["perplexity"]}
+        else:
+            assert line["lr"] == pytest.approx(
+                {2: 0.005, 4: 0.01, 6: 0.01 * (4 / 6) ** 0.5}[line["update"]]
+            )
+            assert 0 < line["padding"] < 0.5
+    times = [line["seconds"] for line in log if line["record"] == "train"]
+    assert times == sorted(times)
+
+
+def test_the_loss_of_validation_is_the_mean_over_all_tokens(trained: Path, dataset: Path) -> None:
+    loaded = load_model(trained / "last")
+    split = Dataset.open(dataset).split("valid")
+    nats, tokens = 0.0, 0
+    with torch.no_grad():
+        for index in range(len(split)):  # one sentence at a time, by the definition
+            source, target = (
+                torch.tensor(side(index)[None])
+                for side in (
+                    lambda i: split.source(i).astype("int64"),
+                    lambda i: split.target(i).astype("int64"),
+                )
+            )
+            given = torch.cat((torch.tensor([[BOS]]), target[:, :-1]), dim=1)
+            likely = loaded.model(source, given).log_softmax(-1).gather(2, target[..., None])
+            nats -= float(likely.sum())
+            tokens += target.numel()
+    search = SearchConfig()
+    translator = Translator(loaded.model, loaded.subwords, search)
+    validation = Validation(split, translator, (), World(), "fp32")
+    assert validation()["loss"] == pytest.approx(nats / tokens, rel=1e-5)
+    assert loaded.checkpoint.scores["loss"] == pytest.approx(nats / tokens, rel=1e-5)
+
+
+def test_the_shares_of_processes_in_validation_are_put_together_in_order(
+    trained: Path, dataset: Path
+) -> None:
+    split = Dataset.open(dataset).split("valid")
+    answers = dict(zip(split.source_text(), split.reference_text(), strict=True))
+
+    class Perfect:
+        """A translator that knows the references, so that any disorder lowers the score."""
+
+        model = load_model(trained).model
+
+        def translate(self, lines: list[str]) -> list[str]:
+            return [answers[line] for line in lines]
+
+    def validation(world: World) -> Validation:
+        return Validation(split, Perfect(), (metrics["chrf"],), world, "fp32")  # type: ignore[arg-type]
+
+    other = validation(World(rank=1, size=2))
+
+    class First(World):
+        """The first of two processes, whose peer has translated its share."""
+
+        def sum(self, values: list[float]) -> list[float]:
+            return values
+
+        def gather(self, value: Any) -> list[Any]:
+            return [value, Perfect().translate(other.sources)]
+
+    first = validation(First(rank=0, size=2))
+    assert sorted(first.sources + other.sources) == sorted(split.source_text())
+    indices = [index for it in (first, other) for batch in it.batches for index in batch]
+    assert sorted(indices) == list(range(len(split)))
+    assert first()["chrf"] == pytest.approx(100)
+
+
+def test_a_first_signal_is_noted_and_a_second_one_ends_the_process() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with StopRequests() as requests:
+        assert requests.received == 0
+        os.kill(os.getpid(), signal.SIGINT)
+        assert requests.received == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_every_signal_is_noted_by_its_number() -> None:
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+        with StopRequests() as requests:
+            os.kill(os.getpid(), number)
+        assert requests.received == number
+
+
+def test_a_stopwatch_counts_only_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    watch = Stopwatch(before=5.0)
+    now += 1
+    assert watch.total == 5.0
+    watch.start()
+    now += 2
+    assert (watch.total, watch.lap()) == (7.0, 2.0)
+    with watch.paused():
+        now += 50
+        assert watch.total == 7.0
+    now += 3
+    assert (watch.total, watch.lap(), watch.lap()) == (10.0, 3.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("train.clip_norm=-1", "clip_norm must not be negative, is -1.0"),
+        ("train.seed=-1", "seed must not be negative, is -1"),
+        ("train.patience=0", "patience must be more than 0, is 0"),
+        ("train.max_minutes=-5", "max_minutes must be more than 0, is -5.0"),
+        ("train.valid_metrics=[bleu, bleu]", "valid_metrics names a metric twice: bleu, bleu"),
+    ],
+)
+def test_settings_that_do_harm_are_refused(
+    train: Any, tmp_path: Path, assignment: str, message: str
+) -> None:
+    done = train(tmp_path / "run", "--set", assignment)
+    assert (done.status, done.err) == (1, f"nmt: error: train: {message}\n")
+
+
+def test_without_gradients_a_loss_makes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[torch.Size] = []
+    zeros = torch.zeros_like
+    monkeypatch.setattr(
+        torch, "zeros_like", lambda x, **kw: (made.append(x.shape), zeros(x, **kw))[1]
+    )
+    output = torch.nn.Linear(8, 23, bias=False)
+    with torch.no_grad():
+        losses["cross_entropy"](torch.randn(3, 8), output, torch.tensor([1, 2, 3]))
+    assert output.weight.shape not in made

@@ -1,0 +1,209 @@
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from nmt.config import build
+from nmt.errors import NmtError
+from nmt.models import ModelConfig, architectures
+from nmt.models.attention import Attend, CrossAttention, Heads, SelfAttention
+from nmt.models.dropout import Dropout
+from nmt.models.positions import SinusoidalPositions, sinusoids
+from nmt.models.transformer import FeedForward, TransformerConfig
+
+
+def parameters(config: ModelConfig, vocabulary: int, shared: bool = True) -> int:
+    with torch.device("meta"):
+        return config.build(vocabulary, vocabulary, shared).num_parameters()
+
+
+def both_layers(layers: int) -> dict[str, Any]:
+    return {"encoder_layers": layers, "decoder_layers": layers}
+
+
+@pytest.mark.parametrize(
+    ("change", "millions"),
+    [
+        ({}, 65),
+        ({"d_k": 16}, 58),
+        ({"d_k": 32}, 60),
+        (both_layers(2), 36),
+        (both_layers(4), 50),
+        (both_layers(8), 80),
+        ({"d_model": 256, "d_k": 32, "d_v": 32}, 28),
+        ({"d_model": 1024, "d_k": 128, "d_v": 128}, 168),
+        ({"d_ff": 1024}, 53),
+        ({"d_ff": 4096}, 90),
+    ],
+)
+def test_the_rows_of_table_3_have_the_printed_numbers_of_parameters(
+    change: dict[str, Any], millions: int
+) -> None:
+    # tensor2tensor padded the vocabulary of 37,000 to 40,960 when the paper was run.
+    config = dataclasses.replace(architectures["transformer_base"], **change)
+    assert round(parameters(config, 40960) / 1e6) == millions
+
+
+@pytest.mark.parametrize(
+    ("name", "bias", "expected"),
+    [
+        ("transformer_base", False, 63_045_632),
+        ("transformer_base", True, 63_082_496),
+        ("transformer_big", False, 214_171_648),
+        ("transformer_big", True, 214_245_376),
+    ],
+)
+def test_parameters_with_a_vocabulary_of_37000(name: str, bias: bool, expected: int) -> None:
+    config = dataclasses.replace(architectures[name], attention_bias=bias)
+    assert parameters(config, 37000) == expected
+
+
+def test_the_iwslt_architecture_has_the_parameters_that_fairseq_logs() -> None:
+    with torch.device("meta"):
+        model = architectures["transformer_iwslt_de_en"].build(8848, 6632, False)
+    assert model.num_parameters() == 39_469_056
+
+
+def test_one_attention_and_one_feed_forward_have_the_known_numbers_of_parameters() -> None:
+    heads = Heads(width=512, count=8, key_width=64, value_width=64, bias=False, dropout=0.0)
+    attention = SelfAttention(heads)
+    assert sum(weight.numel() for weight in attention.parameters()) == 1_048_576
+    feed_forward = FeedForward(TransformerConfig())
+    assert sum(weight.numel() for weight in feed_forward.parameters()) == 2_099_712
+
+
+def attend(queries: Any, keys: Any, values: Any) -> torch.Tensor:
+    """Attention of one head of the given rows, without the output projection."""
+    width = len(values[0])
+    head = Attend(
+        Heads(
+            width=width,
+            count=1,
+            key_width=len(keys[0]),
+            value_width=width,
+            bias=False,
+            dropout=0.0,
+        )
+    )
+    torch.nn.init.eye_(head.output.weight)
+    rows = [torch.tensor(rows, dtype=torch.float32)[None, None] for rows in (queries, keys, values)]
+    return head(*rows)[0].detach()
+
+
+def test_attention_of_a_worked_example() -> None:
+    # Scores [2, 0, 2] / sqrt(2); e^1.4142 = 4.11325, their sum 9.226501.
+    mixed = attend([[2, 0]], [[1, 0], [0, 1], [1, 1]], [[10, 0], [0, 20], [5, 5]])
+    torch.testing.assert_close(mixed, torch.tensor([[6.687124, 4.396710]]))
+
+
+def test_a_large_score_takes_nearly_all_the_attention() -> None:
+    weights = attend([[6.3]], [[1.0], *[[0.0]] * 9], torch.eye(10).tolist())[0]
+    torch.testing.assert_close(weights[0], torch.tensor(0.9837), atol=1e-4, rtol=0)
+    torch.testing.assert_close(weights[1:], torch.full((9,), 0.0018), atol=1e-4, rtol=0)
+
+
+def test_fused_projections_begin_within_the_glorot_bound_of_tensor2tensor() -> None:
+    heads = Heads(width=512, count=8, key_width=64, value_width=64, bias=True, dropout=0.0)
+    bounds = {
+        0.05413: SelfAttention(heads).project_in,
+        0.0625: CrossAttention(heads).project_memory,
+        0.0765: CrossAttention(heads).project_query,
+    }
+    for bound, layer in bounds.items():
+        largest = layer.weight.abs().max().item()
+        assert bound * 0.99 < largest <= bound + 1e-4
+        assert not layer.bias.any()
+
+
+def test_the_first_loss_of_a_tied_model_is_near_ln_v() -> None:
+    torch.manual_seed(0)
+    model = architectures["transformer_base"].build(2000, 2000, True).eval()
+    source, target = torch.randint(4, 2000, (2, 8, 12)).unbind()
+    with torch.no_grad():
+        logits = model(source, target[:, :-1])
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten())
+    assert math.log(2000) < loss < math.log(2000) + 1.0
+
+
+def test_positions_of_a_worked_example_in_both_layouts() -> None:
+    expected = torch.tensor([0.141120, -0.989992, 0.029996, 0.999550])
+    torch.testing.assert_close(sinusoids(4, 4)[3], expected, atol=1e-6, rtol=0)
+    expected = torch.tensor([0.141120, 0.000300, -0.989992, 1.000000])
+    torch.testing.assert_close(sinusoids(4, 4, "concatenated")[3], expected, atol=1e-6, rtol=0)
+
+
+def test_the_product_of_two_positions_depends_on_their_distance_alone() -> None:
+    table = sinusoids(60, 4)
+    products = (table[:-2] * table[2:]).sum(-1)
+    torch.testing.assert_close(products, torch.full((58,), 0.583653), atol=1e-5, rtol=0)
+
+
+def test_positions_beyond_the_table_are_those_of_a_longer_table() -> None:
+    positions = SinusoidalPositions(8)
+    device = torch.device("cpu")
+    torch.testing.assert_close(positions(1000, 5, device), sinusoids(1005, 8)[1000:])
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dropout_zeroes_the_stated_share_and_keeps_the_mean(
+    rate: float, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(5)
+    dropped = Dropout(rate)(torch.ones(1000, 1001, dtype=dtype)).float()
+    # Of a million draws the share is within 5 standard deviations, 0.0025 at most.
+    assert abs((dropped == 0).float().mean().item() - rate) < 0.0025
+    torch.testing.assert_close(dropped.max(), torch.tensor(1 / (1 - rate)), rtol=1e-2, atol=0)
+
+
+def test_dropout_passes_gradient_only_where_it_passed_values() -> None:
+    x = torch.ones(1000, requires_grad=True)
+    dropped = Dropout(0.5)(x)
+    dropped.sum().backward()
+    assert torch.equal(x.grad, dropped.detach())
+
+
+def test_dropout_does_nothing_outside_training() -> None:
+    x = torch.randn(10)
+    assert Dropout(0.5).eval()(x) is x
+
+
+def test_dropout_is_a_function_of_the_seed() -> None:
+    x = torch.ones(1003)
+    first, again, other = ((torch.manual_seed(seed), Dropout(0.5)(x))[1] for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_tying_all_needs_a_shared_vocabulary() -> None:
+    with pytest.raises(NmtError, match="'all' needs a vocabulary shared by both languages"):
+        architectures["transformer_base"].build(10, 10, False)
+
+
+def test_tied_matrices_are_one_and_untied_ones_are_not() -> None:
+    config = architectures["transformer_tiny"]
+    tied = config.build(10, 10, True)
+    assert tied.output.weight is tied.source_embedding.weight
+    two = dataclasses.replace(config, tied_embeddings="decoder").build(10, 10, True)
+    assert two.output.weight is two.target_embedding.weight
+    assert two.output.weight is not two.source_embedding.weight
+    none = dataclasses.replace(config, tied_embeddings="none").build(10, 10, True)
+    assert none.output.weight is not none.target_embedding.weight
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"d_model": 30, "heads": 4}, "d_model 30 is not divisible by 4 heads"),
+        ({"encoder_layers": 0}, "encoder_layers must be at least 1"),
+        ({"dropout": 1.5}, "dropout"),
+        ({"d_mdoel": 8}, "did you mean 'd_model'"),
+    ],
+)
+def test_sizes_that_make_no_sense_are_refused_when_the_recipe_is_read(
+    values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(NmtError, match=message):
+        build(ModelConfig, {"arch": "transformer_tiny", **values}, "model")

@@ -1,0 +1,250 @@
+"""The command ``nmt translate``, whole, with a small untrained model."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from nmt.checkpoint import Run, load_model, weights_of
+from nmt.cli.translate import rounds, translate, translate_stream
+from nmt.config import build, dump
+from nmt.errors import NmtError
+from nmt.inference import SearchConfig, Translator
+from nmt.models.base import ModelConfig
+from nmt.preprocess.subwords import Subwords, SubwordTraining, train_subwords
+
+LINES = ["the cat sat", "", "on a mat", "\u2028", "a dog\u2028and a\rcat", "the dog sat on the cat"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with one checkpoint, whose search section is not the default."""
+    path = tmp_path_factory.mktemp("model") / "checkpoints"
+    training = SubwordTraining(vocab_size=40, byte_fallback=False)
+    subwords = Subwords(train_subwords(["the cat sat on a mat and a dog"] * 9, training))
+    arch = {"arch": "transformer_tiny", "d_model": 16, "d_ff": 16}
+    config = build(ModelConfig, arch, "model")  # type: ignore[type-abstract]
+    torch.manual_seed(1)
+    model = config.build(subwords.source_size, subwords.target_size, subwords.shared)
+    search = dump(build(SearchConfig, {"max_length_offset": 7}, "search"))
+    Run.create(
+        path,
+        languages=("en", "xx"),
+        identity="1",
+        data="1",
+        recipe={"model": dump(config), "search": search},
+        subwords=subwords,
+    ).save(1, weights_of(model), None, {}, {}, True)
+    return path
+
+
+def expected(run: Path, lines: Sequence[str], **keys: object) -> bytes:
+    """What the package's own road gives, with a section of only these keys."""
+    loaded = load_model(run)
+    config = build(SearchConfig, {"max_length_offset": 7, **keys}, "search")
+    translator = Translator(loaded.model, loaded.subwords, config)
+    return b"".join(text.encode() + b"\n" for text in translator.translate(lines))
+
+
+def invoke(run: Path, tmp_path: Path, text: bytes, *flags: str) -> bytes:
+    app = typer.Typer()
+    app.command()(translate)
+    (tmp_path / "in.txt").write_bytes(text)
+    arguments = ["--model", run, "--device", "cpu", "--input", tmp_path / "in.txt"]
+    arguments += ["--output", tmp_path / "out.txt", *flags]
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    if result.exception:
+        raise result.exception
+    return (tmp_path / "out.txt").read_bytes()
+
+
+def test_a_file_is_translated_line_by_line_with_the_models_own_settings(
+    run: Path, tmp_path: Path
+) -> None:
+    text = "\n".join(LINES).encode()  # and no line feed after the last
+    out = invoke(run, tmp_path, text)
+    assert out == expected(run, LINES)
+    assert out.count(b"\n") == 6
+    assert out.split(b"\n")[1] == out.split(b"\n")[3] == b""
+    assert out != expected(run, LINES, max_length_offset=50)
+
+
+def test_stdin_is_translated_to_stdout_and_talk_goes_to_stderr(run: Path, tmp_path: Path) -> None:
+    program = "import typer; from nmt.cli.translate import translate; typer.run(translate)"
+    environment = os.environ | {"NMT_MODEL": str(run), "PYTHONPATH": str(Path.cwd())}
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--device", "cpu"],
+        input="".join(f"{line}\n" for line in LINES).encode(),
+        capture_output=True,
+        cwd=tmp_path,
+        env=environment,
+        check=True,
+    )
+    assert done.stdout == expected(run, LINES)
+    report = r"translated 6 lines in [\d.]+ s: [\d.]+ sentences/s, [\d.]+ target tokens/s\n"
+    assert re.fullmatch(report, done.stderr.decode())
+
+
+def test_empty_input_gives_empty_output(run: Path, tmp_path: Path) -> None:
+    assert invoke(run, tmp_path, b"") == b""
+
+
+def test_a_carriage_return_before_the_line_feed_is_dropped(run: Path, tmp_path: Path) -> None:
+    assert invoke(run, tmp_path, b"the cat\r\n\r\na mat\r") == expected(
+        run, ["the cat", "", "a mat"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "keys"),
+    [
+        (["--strategy", "greedy"], {"strategy": "greedy"}),
+        (["--beam", "2"], {"strategy": {"name": "beam", "beam": 2}}),
+        (
+            ["--length-penalty", "power", "--alpha", "2"],
+            {"strategy": {"name": "beam", "length_penalty": {"name": "power", "alpha": 2}}},
+        ),
+        (
+            ["--length-penalty", "none"],
+            {"strategy": {"name": "beam", "length_penalty": "none"}},
+        ),
+        (["--max-length-offset", "1"], {"max_length_offset": 1}),
+        (["--set", "search.max_source_length=3"], {"max_source_length": 3}),
+        (["--batch-tokens", "1", "--window", "1"], {}),
+    ],
+)
+def test_flags_override_the_models_settings(
+    run: Path, tmp_path: Path, flags: list[str], keys: dict[str, object]
+) -> None:
+    text = "\n".join(LINES).encode()
+    assert invoke(run, tmp_path, text, *flags) == expected(run, LINES, **keys)
+
+
+def test_a_flag_of_another_strategy_is_an_error(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(NmtError, match=r"search\.strategy: unknown key 'beam'; known: name"):
+        invoke(run, tmp_path, b"a", "--strategy", "greedy", "--beam", "2")
+
+
+def test_an_unknown_precision_is_an_error(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(NmtError) as error:
+        invoke(run, tmp_path, b"a", "--precision", "fp16")
+    assert str(error.value) == "--precision: unknown value 'fp16'; did you mean 'bf16'?"
+
+
+def test_a_line_that_is_not_utf_8_is_an_error_with_its_number(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(NmtError) as error:
+        invoke(run, tmp_path, b"a\nb\n\xe9t\xe9\n", "--window", "1")
+    assert str(error.value) == (
+        f"{tmp_path}/in.txt:3: byte 0xe9 is not UTF-8; convert it with iconv"
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt"]  # no half an output
+
+
+def test_output_may_be_a_device(run: Path, tmp_path: Path) -> None:
+    app = typer.Typer()
+    app.command()(translate)
+    (tmp_path / "in.txt").write_bytes(b"a cat\n")
+    flags = ["--model", str(run), "--input", str(tmp_path / "in.txt"), "--output", os.devnull]
+    assert CliRunner().invoke(app, flags).exit_code == 0
+    assert Path(os.devnull).is_char_device()
+
+
+class Upper:
+    """A translator to upper case that may lose lines."""
+
+    def __init__(self, losing: bool = False) -> None:
+        self.config = SearchConfig(window=2)
+        self.truncated = 0
+        self.target_tokens = 0
+        self.losing = losing
+
+    def translate(self, lines: list[str]) -> Iterator[str]:
+        yield from (line.upper() for line in lines[self.losing :])
+
+
+def test_a_line_that_is_lost_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_bytes(b"a\nb\nc\n")
+    with (tmp_path / "in.txt").open("rb") as source, pytest.raises(NmtError) as error:
+        translate_stream(Upper(losing=True), source, io.BytesIO())  # type: ignore[arg-type]
+    assert str(error.value) == (
+        f"{tmp_path}/in.txt: 3 lines gave 1 translations; do not use them, and report this"
+    )
+
+
+def test_lines_that_were_cut_are_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.txt").write_bytes(b"a\n")
+    upper = Upper()
+    upper.truncated = 1
+    with (tmp_path / "in.txt").open("rb") as source:
+        translate_stream(upper, source, io.BytesIO())  # type: ignore[arg-type]
+    assert capsys.readouterr().err.splitlines()[1] == (
+        "nmt: warning: 1 lines were cut to 1024 pieces; "
+        "split them, or raise search.max_source_length"
+    )
+
+
+def test_a_line_in_a_pipe_is_answered_before_the_next_is_written() -> None:
+    source_end, source = os.pipe()
+    target_end, target = os.pipe()
+    with (
+        open(source_end, "rb") as lines,
+        open(source, "wb", buffering=0) as typed,
+        open(target_end, "rb") as answers,
+        open(target, "wb") as shown,
+    ):
+        worker = threading.Thread(target=translate_stream, args=(Upper(), lines, shown))
+        worker.start()
+        for line in (b"one\n", b"two\n", b"three\n"):
+            typed.write(line)
+            assert answers.readline() == line.upper()
+        typed.close()
+        worker.join(timeout=10)
+        assert not worker.is_alive()
+
+
+def test_a_full_pipe_fills_rounds() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"1\n2\n3\n4\n5\n")
+    os.close(writing)
+    with open(reading, "rb") as stream:
+        taken = rounds(stream, 2)
+        first = next(taken)
+        for thread in threading.enumerate():
+            if thread.daemon and thread is not threading.current_thread():
+                thread.join(timeout=0.2)  # the reader has now put what fits
+        rest = list(taken)
+    assert b"".join([*first, *(line for round_ in rest for line in round_)]) == b"1\n2\n3\n4\n5\n"
+    assert len(rest[0]) == 2
+    assert all(len(round_) <= 2 for round_ in rest)
+
+
+def test_an_error_of_reading_is_no_end_of_the_input() -> None:
+    def lines() -> Iterator[bytes]:
+        yield b"a\n"
+        raise OSError(5, "Input/output error")
+
+    reading, writing = os.pipe()
+
+    class Broken:
+        fileno = staticmethod(lambda: reading)
+        __iter__ = staticmethod(lines)
+
+    taken = rounds(Broken(), 2)  # type: ignore[arg-type]
+    assert next(taken) == [b"a\n"]
+    with pytest.raises(OSError, match="Input/output error"):
+        next(taken)
+    os.close(reading)
+    os.close(writing)

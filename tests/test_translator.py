@@ -1,0 +1,191 @@
+"""Lines in, lines out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+import torch
+from table_model import TableModel
+from torch import Tensor
+
+from nmt.config import build
+from nmt.data.format import EOS, PAD
+from nmt.errors import NmtError
+from nmt.inference import SearchConfig, Translator
+from nmt.models.base import State
+
+LETTERS = "abcdefghijkl"
+
+
+class Letters:
+    """One id per letter, from 4; a wide space is an "a", other characters are nothing."""
+
+    shared = True
+    source_size = target_size = 4 + len(LETTERS)
+
+    def encode_source(self, lines: list[str]) -> list[list[int]]:
+        lines = [line.replace("\u3000", "a") for line in lines]
+        return [[4 + LETTERS.index(it) for it in line if it in LETTERS] for line in lines]
+
+    def decode_target(self, ids: list[list[int]]) -> list[str]:
+        return ["".join(LETTERS[it - 4] for it in line if it >= 4) for line in ids]
+
+
+class Reverser(TableModel):
+    """Gives the source backwards, and remembers the batches it was given."""
+
+    def __init__(self) -> None:
+        super().__init__(0, vocabulary=Letters.target_size)
+        self.batches: list[Tensor] = []
+        self.was_inference: list[bool] = []
+
+        def row(sentence: tuple[int, ...], prefix: tuple[int, ...]) -> list[float]:
+            wanted = [*sentence[-2::-1], EOS]
+            at = min(len(prefix) - 1, len(wanted) - 1)
+            return [9.0 if token == wanted[at] else 0.0 for token in range(self.vocabulary)]
+
+        self.row = row  # type: ignore[assignment]
+
+    def start(self, source: Tensor, max_steps: int) -> State:
+        self.batches.append(source)
+        self.was_inference.append(not self.training and not torch.is_grad_enabled())
+        return super().start(source, max_steps)
+
+
+def translator(**keys: object) -> Translator:
+    config = build(SearchConfig, {"strategy": "greedy", **keys}, "search")
+    return Translator(Reverser(), Letters(), config)  # type: ignore[arg-type]
+
+
+def batches(translator: Translator) -> list[Tensor]:
+    assert isinstance(translator.model, Reverser)
+    return translator.model.batches
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_as_many_lines_come_out_as_went_in_and_in_order(seed: int) -> None:
+    generator = random.Random(seed)
+    lines = [
+        "".join(generator.choices(LETTERS + " ", k=generator.choice([0, 0, 1, 3, 9])))
+        for _ in range(generator.randint(0, 40))
+    ]
+    small = translator(window=generator.randint(1, 9), batch_tokens=generator.randint(1, 40))
+    assert list(small.translate(lines)) == [line.replace(" ", "")[::-1] for line in lines]
+
+
+def test_blank_lines_give_empty_lines_without_the_model() -> None:
+    blank = translator()
+    assert list(blank.translate(["", "  ", "\t\r", "\u2028", "\u3000", "?!"])) == [""] * 6
+    assert batches(blank) == []
+
+
+def test_no_more_than_a_window_is_read_ahead() -> None:
+    read = []
+
+    def endless() -> Iterator[str]:
+        while True:
+            read.append("a")
+            yield "a"
+
+    translations = translator(window=3).translate(endless())
+    assert read == []
+    assert [next(translations) for _ in range(4)] == ["a"] * 4
+    assert len(read) == 6
+
+
+def test_sentences_of_like_length_share_batches_of_bounded_size() -> None:
+    sorting = translator(batch_tokens=12)
+    list(sorting.translate(["a", "abcde", "ab", "b", "abcdef", "c"]))
+    # With EOS: 7 | 6 3 (12 padded) | 2 2 2.
+    assert [batch.shape for batch in batches(sorting)] == [(1, 7), (2, 6), (3, 2)]
+    assert batches(sorting)[1].tolist()[1] == [4, 5, EOS, PAD, PAD, PAD]
+
+
+def test_batches_are_bounded_with_the_rows_of_the_search() -> None:
+    wide = translator(strategy={"name": "beam", "beam": 2}, batch_tokens=8)
+    list(wide.translate(["a"] * 4))
+    assert [batch.shape for batch in batches(wide)] == [(2, 2), (2, 2)]
+
+
+def test_a_sentence_longer_than_a_batch_has_one_of_its_own() -> None:
+    tight = translator(batch_tokens=1)
+    assert list(tight.translate(["abc", "de"])) == ["cba", "ed"]
+
+
+def test_sources_that_are_too_long_are_cut_and_counted() -> None:
+    cutting = translator(max_source_length=4)
+    assert list(cutting.translate(["abc", "abcd", "abcdef"])) == ["cba", "cba", "cba"]
+    assert cutting.truncated == 2
+
+
+def test_the_greatest_length_follows_from_the_source() -> None:
+    short = translator(max_length_ratio=0.5, max_length_offset=1)
+    assert list(short.translate(["abcde", "abcdef"])) == [
+        "edcb",
+        "fedc",
+    ]  # 0.5 x 6 + 1, 0.5 x 7 + 1
+    assert SearchConfig().max_length(30) == 80
+
+
+def test_target_tokens_are_counted_with_their_ends() -> None:
+    counting = translator(max_length_ratio=0.0, max_length_offset=3)
+    assert list(counting.translate(["ab", "", "abc"])) == ["ba", "", "cba"]
+    assert counting.target_tokens == 3 + 3  # "ba" with EOS, and "cba" cut before it
+
+
+def test_hypotheses_come_best_first_and_blank_lines_have_none() -> None:
+    strategy = {"name": "beam", "stop": "all_finished"}
+    first, blank = translator(strategy=strategy).search(["ab", ""])
+    assert first[0].tokens == [5, 4]
+    assert len(first) == 4
+    assert blank == []
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_model_is_evaluated_without_gradients_and_then_as_before(training: bool) -> None:
+    passing = translator()
+    passing.model.train(training)
+    for _ in passing.translate(["ab"]):
+        assert passing.model.training == training
+        assert torch.is_grad_enabled()
+    assert passing.model.was_inference == [True]
+
+
+def test_the_mode_is_restored_after_an_error() -> None:
+    failing = translator()
+    failing.model.train()
+    failing.model.row = lambda sentence, prefix: [float("nan")] * Letters.target_size  # type: ignore[assignment]
+    with pytest.raises(ValueError, match="step 1 of the search"):
+        failing.search(["a"])
+    assert failing.model.training
+
+
+def test_the_precision_is_that_of_the_models_products() -> None:
+    class Multiplying(Reverser):
+        def step(self, tokens: Tensor, state: State) -> Tensor:
+            self.product = torch.ones(2, 2) @ torch.ones(2, 2)
+            return super().step(tokens, state)
+
+    for precision, expected in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        half = translator()
+        half.model, half.precision = Multiplying(), precision  # type: ignore[assignment]
+        assert list(half.translate(["abc"])) == ["cba"]
+        assert half.model.product.dtype == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("max_length_ratio", -0.5, "max_length_ratio must be at least 0, not -0.5"),
+        ("max_length_offset", 0, "max_length_offset must be at least 1, not 0"),
+        ("max_source_length", 1, "max_source_length must be at least 2, not 1"),
+        ("batch_tokens", 0, "batch_tokens must be at least 1, not 0"),
+        ("window", 0, "window must be at least 1, not 0"),
+    ],
+)
+def test_a_mistaken_section_is_one_line(key: str, value: float, message: str) -> None:
+    with pytest.raises(NmtError) as error:
+        build(SearchConfig, {key: value}, "search")
+    assert str(error.value) == f"search: {message}"
