@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from nmt.errors import NmtError
+from nmt.memory import keep_freed_memory
 
 T = TypeVar("T")
 
@@ -80,6 +81,8 @@ def join(device: str = "auto", timeout_minutes: float = 10.0) -> Iterator[World]
     place = pick_device(device, int(os.environ.get("LOCAL_RANK", "0")))
     if place.type == "cuda":
         torch.cuda.set_device(place)
+    else:
+        keep_freed_memory()
     if size == 1:
         yield World(device=place)
         return

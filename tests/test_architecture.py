@@ -21,7 +21,7 @@ LAYERS = (
     {"models", "preprocess"},
     {"data", "evaluation"},
     {"config", "distributed", "files", "precision"},
-    {"registry"},
+    {"memory", "registry"},
     {"errors"},
 )
 ENTRANCES = {"nmt", "nmt.__main__"}  # which may import the command line

@@ -7,8 +7,8 @@ import torch
 
 from nmt.config import build
 from nmt.errors import NmtError
-from nmt.models import ModelConfig, architectures
-from nmt.models.attention import Attend, CrossAttention, Heads, SelfAttention
+from nmt.models import ModelConfig, architectures, attention
+from nmt.models.attention import Attend, CrossAttention, Heads, SelfAttention, mix_values
 from nmt.models.dropout import Dropout
 from nmt.models.positions import SinusoidalPositions, sinusoids
 from nmt.models.transformer import FeedForward, TransformerConfig
@@ -207,3 +207,20 @@ def test_sizes_that_make_no_sense_are_refused_when_the_recipe_is_read(
 ) -> None:
     with pytest.raises(NmtError, match=message):
         build(ModelConfig, {"arch": "transformer_tiny", **values}, "model")
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_attention_written_as_products_equals_the_fused_kernel(
+    monkeypatch: pytest.MonkeyPatch, dropout: float
+) -> None:
+    queries, keys, values = torch.randn(3, 2, 4, 7, 8).unbind(0)
+    mask = torch.arange(7)[None] < torch.tensor([[7], [3]])  # [B, S]
+    for options in ({"mask": mask[:, None, None, :]}, {"causal": True}):
+        by_products = mix_values(queries, keys, values, **options)
+        with monkeypatch.context() as patch:
+            patch.setattr(attention, "LONG", 0)
+            fused = mix_values(queries, keys, values, **options)
+        assert torch.allclose(by_products, fused, atol=1e-6)
+    dropped = mix_values(queries, keys, torch.ones_like(values), dropout=dropout)
+    assert (dropped == dropped[..., :1]).all()  # a weight is dropped for the whole value
+    assert torch.allclose(dropped, torch.ones(1)) == (dropout == 0.0)

@@ -102,6 +102,7 @@ def translate(
     from nmt.checkpoint import load_model
     from nmt.distributed import pick_device
     from nmt.inference import SearchConfig, Translator
+    from nmt.memory import keep_freed_memory
     from nmt.precision import Precision
 
     if precision not in get_args(Precision):
@@ -118,6 +119,7 @@ def translate(
     source = _open(input_)
     with _writer(output) as target:
         place = pick_device(device)
+        keep_freed_memory()
         loaded = load_model(model, place)
         base = {"search": loaded.recipe.get("search") or {}}
         values = load(config, set_, flags, base).section("search")

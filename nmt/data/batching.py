@@ -251,7 +251,8 @@ def prefetch(items: Iterable[T], depth: int = 2) -> Generator[T, None, None]:
         else:
             put((False, None))
 
-    threading.Thread(target=work, daemon=True).start()
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
     try:
         while True:
             is_item, value = ready.get()
@@ -263,3 +264,4 @@ def prefetch(items: Iterable[T], depth: int = 2) -> Generator[T, None, None]:
                 return
     finally:
         stopped.set()
+        thread.join()  # a thread inside torch while the interpreter ends would abort the process

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from nmt.data.format import PAD
 from nmt.registry import Registry
 
-SLICE_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 26}
+SLICE_ELEMENTS = {"cpu": 1 << 21, "cuda": 1 << 26}
 """Logits held in float32 at a time, by device (16 MiB, 256 MiB): the loss walks over the tokens in
 slices, small enough for a CPU's caches, large enough to keep a GPU busy."""
 
@@ -130,40 +130,53 @@ class _SlicedLoss(torch.autograd.Function):
         matrix, inputs = weight.to(dtype), states.to(dtype)
         offset = None if bias is None else bias.to(dtype)
         rows = max(1, SLICE_ELEMENTS[device] // len(weight))
-        loss = torch.zeros((), dtype=torch.float32, device=states.device)
-        nll = torch.zeros_like(loss)
+        sums = inputs.sum(0, dtype=torch.float64)
+        # Summed over the tokens and the vocabulary, logits are a product of two sums.
+        all_logits = sums @ matrix.sum(0, dtype=torch.float64)
+        nll = torch.zeros((), dtype=torch.float64, device=states.device)
+        log_normalisers, pad_logits = torch.zeros_like(nll), torch.zeros_like(nll)
         d_states = torch.empty_like(inputs) if wants_gradient else None
         d_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_gradient else None
-        d_bias = torch.zeros_like(loss.expand(len(weight))) if bias is not None else None
+        d_bias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None else None
+        room = inputs.new_empty(min(rows, len(inputs)), len(weight))
+        p_room = torch.empty_like(room, dtype=torch.float32)
         with torch.autocast(device, enabled=False):
             for first in range(0, len(inputs), rows):
                 part = slice(first, first + rows)
                 gold = labels[part, None]
-                logits = nn.functional.linear(inputs[part], matrix, offset)
-                log_p = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
-                log_gold = log_p.gather(1, gold).sum()
-                nll -= log_gold
-                loss -= (label_mass - other_mass) * log_gold
-                if other_mass:
-                    loss -= other_mass * log_p.sum()
-                    loss -= (pad_mass - other_mass) * log_p[:, PAD].sum()
+                logits = torch.mm(inputs[part], matrix.t(), out=room[: len(gold)])
+                if offset is not None:
+                    logits += offset
+                p = torch.softmax(logits, dim=-1, dtype=torch.float32, out=p_room[: len(gold)])
+                # From the likeliest token, whose probability is never too small for its logarithm.
+                log_z = logits.amax(1, keepdim=True).float() - p.amax(1, keepdim=True).log()
+                nll += (log_z - logits.gather(1, gold)).sum(dtype=torch.float64)
+                log_normalisers += log_z.sum(dtype=torch.float64)
+                pad_logits += logits[:, PAD].sum(dtype=torch.float64)
                 if d_states is None or d_weight is None:
                     continue
-                d_logits = log_p.exp_()
-                if other_mass:
-                    d_logits -= other_mass
-                    d_logits[:, PAD] -= pad_mass - other_mass
-                d_logits.scatter_add_(
-                    1, gold, (other_mass - label_mass) * torch.ones_like(log_p[:, :1])
-                )
-                low_d_logits = d_logits.to(dtype)
-                torch.mm(low_d_logits, matrix, out=d_states[part])
-                d_weight += low_d_logits.t() @ inputs[part]
+                # The gradient but for -other_mass everywhere, which is added after the loop.
+                p[:, PAD] -= pad_mass - other_mass
+                p.scatter_add_(1, gold, p.new_full((len(p), 1), other_mass - label_mass))
+                d_logits = p if dtype == p.dtype else logits.copy_(p)
+                torch.mm(d_logits, matrix, out=d_states[part])
+                d_weight += d_logits.t() @ inputs[part]
                 if d_bias is not None:
-                    d_bias += d_logits.sum(0)
+                    d_bias += p.sum(0)
+        if other_mass and d_states is not None and d_weight is not None:
+            d_states -= other_mass * matrix.sum(0)
+            d_weight -= other_mass * sums.float()
+            if d_bias is not None:
+                d_bias -= other_mass * len(inputs)
+        if offset is not None:
+            all_logits += len(inputs) * offset.sum(dtype=torch.float64)
+        loss = (label_mass - other_mass) * nll
+        loss += other_mass * (len(weight) * log_normalisers - all_logits)
+        loss += (pad_mass - other_mass) * (log_normalisers - pad_logits)
         if wants_gradient:
             ctx.save_for_backward(d_states, d_weight, d_bias)
             ctx.dtypes = (states.dtype, weight.dtype)
+        loss, nll = loss.float(), nll.float()
         ctx.mark_non_differentiable(nll)
         return loss, nll
 
