@@ -1,4 +1,4 @@
-"""Models, one file a paper, in the paper's order.
+"""Models, one file a paper, in the paper's order, and the parts they are made of.
 
 The legend of shapes, here and in every file below:
 
@@ -10,6 +10,10 @@ The legend of shapes, here and in every file below:
 Importing this package registers every architecture.
 """
 
+from nmt.models import bytenet as bytenet
+from nmt.models import conv_s2s as conv_s2s
+from nmt.models import gnmt as gnmt
+from nmt.models import rnnsearch as rnnsearch
 from nmt.models import transformer as transformer
 from nmt.models.base import Model, ModelConfig, State, architectures
 

@@ -102,5 +102,19 @@ class ModelConfig(ABC):
         """
 
 
+def check_sizes(config: ModelConfig, *names: str) -> None:
+    """Raises a ValueError that names the first of these fields that is below 1."""
+    for name in names:
+        if getattr(config, name) < 1:
+            raise ValueError(f"{name} must be at least 1, not {getattr(config, name)}")
+
+
+def check_rates(config: ModelConfig, *names: str) -> None:
+    """Raises a ValueError that names the first of these fields that is no dropout rate."""
+    for name in names:
+        if not 0.0 <= getattr(config, name) < 1.0:
+            raise ValueError(f"{name} lies in [0, 1), not {getattr(config, name)}")
+
+
 architectures: Registry[ModelConfig] = Registry("architecture", key="arch")
 ModelConfig.registry = architectures

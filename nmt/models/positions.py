@@ -1,4 +1,4 @@
-"""Sinusoidal positions (Vaswani et al. 2017, section 3.5), in the two layouts in use."""
+"""Encodings of positions (Vaswani et al. 2017, section 3.5), to be added to embeddings."""
 
 from __future__ import annotations
 
@@ -48,3 +48,18 @@ class SinusoidalPositions(nn.Module):
             self.table = sinusoids(2 * (first + count), self.width, self.layout)
         self.table = self.table.to(device)
         return self.table[first : first + count]
+
+
+class LearnedPositions(nn.Module):
+    """A table of encodings, one row a position; positions beyond it share the last row."""
+
+    def __init__(self, count: int, width: int, std: float) -> None:
+        super().__init__()
+        self.table = nn.Embedding(count, width)
+        nn.init.normal_(self.table.weight, std=std)
+
+    def forward(self, first: int, count: int, device: torch.device) -> Tensor:
+        """The encodings [count, D] of the positions ``first`` to ``first + count - 1``."""
+        positions = torch.arange(first, first + count, device=device)
+        rows: Tensor = self.table(positions.clamp(max=self.table.num_embeddings - 1))
+        return rows

@@ -47,3 +47,20 @@ class Memory:
             (keys.index_select(0, sentences), values.index_select(0, sentences))
             for keys, values in self.layers
         ]
+
+
+class SourceAndRows:
+    """Tensors held once a sentence, and tensors held once a row that every step replaces."""
+
+    def __init__(self, source: tuple[Tensor, ...], rows: list[Tensor]) -> None:
+        self.source = source  # [B, ...] each
+        self.rows = rows  # [N, ...] each
+        self.width = 1
+        self.position = 0
+
+    def select(self, rows: Tensor) -> None:
+        """Keeps, repeats, reorders or drops rows; see :class:`nmt.models.base.State`."""
+        sentences = rows[:, 0] // self.width
+        self.source = tuple(tensor.index_select(0, sentences) for tensor in self.source)
+        self.width = rows.shape[1]
+        self.rows = [tensor.index_select(0, rows.reshape(-1)) for tensor in self.rows]

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from nmt.data.format import PAD
 from nmt.errors import NmtError
 from nmt.models.attention import CrossAttention, Heads, SelfAttention
-from nmt.models.base import Model, ModelConfig, State, architectures
+from nmt.models.base import Model, ModelConfig, State, architectures, check_rates, check_sizes
 from nmt.models.dropout import Dropout
 from nmt.models.initialization import embedding, glorot
 from nmt.models.positions import Layout, SinusoidalPositions
@@ -59,12 +59,8 @@ class TransformerConfig(ModelConfig):
     def __post_init__(self) -> None:
         if (self.d_k is None or self.d_v is None) and self.d_model % self.heads:
             raise ValueError(f"d_model {self.d_model} is not divisible by {self.heads} heads")
-        for name in ("encoder_layers", "decoder_layers", "d_model", "d_ff", "heads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("dropout", "attention_dropout", "activation_dropout"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(f"{name} lies in [0, 1), not {getattr(self, name)}")
+        check_sizes(self, "encoder_layers", "decoder_layers", "d_model", "d_ff", "heads")
+        check_rates(self, "dropout", "attention_dropout", "activation_dropout")
 
     @property
     def attention(self) -> Heads:

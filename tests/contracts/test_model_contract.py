@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from nmt.checkpoint import set_weights, weights_of
 from nmt.config import build, dump
 from nmt.data.format import BOS, EOS, PAD
 from nmt.models import Model, ModelConfig, architectures
@@ -22,6 +23,17 @@ TINY = {
     "heads": 4,
     "encoder_layers": 2,
     "decoder_layers": 2,
+    "dropout": 0.3,
+    "width": 16,
+    "embedding_width": 12,
+    "hidden_width": 16,
+    "attention_width": 8,
+    "maxout_width": 8,
+    "output_width": 8,
+    "encoder": ((1, 12, 3), (2, 16, 5)),
+    "decoder": ((1, 12, 3), (1, 16, 2)),
+    "sets": 2,
+    "dilations": (1, 2),
 }
 """Sizes that make any architecture small; those that an architecture has no field for are left."""
 
@@ -129,6 +141,9 @@ def test_the_first_loss_is_near_that_of_guessing(model: Model) -> None:
 
 def test_every_weight_gets_a_gradient(model: Model) -> None:
     model.train()
+    with torch.no_grad():  # a weight that begins as zero may hide those before it
+        for weight in model.parameters():
+            weight.add_(0.01 * torch.randn_like(weight))
     model(some_sources(), some_targets()).square().sum().backward()
     silent = [
         name
@@ -136,6 +151,15 @@ def test_every_weight_gets_a_gradient(model: Model) -> None:
         if weight.grad is None or not weight.grad.any()
     ]
     assert silent == []
+
+
+@torch.no_grad()
+def test_a_model_is_told_by_its_weights(model: Model, request: pytest.FixtureRequest) -> None:
+    source, target = some_sources(), some_targets()
+    other = tiny(request.node.callspec.params["model"]).build(VOCABULARY, VOCABULARY, True).eval()
+    assert not torch.equal(other(source, target), model(source, target))
+    set_weights(other, weights_of(model))
+    assert torch.equal(other(source, target), model(source, target))
 
 
 def test_two_forwards_differ_while_training_and_agree_otherwise(model: Model) -> None:

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Systems beside each other on Multi30k English-German: run.sh MINUTES [SYSTEM ...]
+#
+# Every system has the same subwords and the same minutes of training; without names, all take part.
+# Give MULTI30K=DIR where the raw files are (train.en.gz, val.en.gz, test_2016_flickr.en.gz, ...).
+# A step whose result is in work/ is not done again, and training that was interrupted goes on.
+set -euo pipefail
+
+declare -A settings=(
+  [transformer]="model.arch=transformer_base model.encoder_layers=3 model.decoder_layers=3
+    model.d_model=256 model.d_ff=1024 model.heads=4"
+  [rnnsearch]="model.arch=rnnsearch_small train.optimizer.betas=[0.9,0.999]"
+  [gnmt]="model.arch=gnmt_small train.optimizer.betas=[0.9,0.999]"
+  [conv_s2s]="model.arch=conv_s2s_small"
+  [bytenet]="model.arch=bytenet_small"
+)
+minutes=${1:?usage: run.sh MINUTES [SYSTEM ...]}
+shift
+systems=("$@")
+if [[ $# == 0 ]]; then
+  systems=(transformer rnnsearch gnmt conv_s2s bytenet)
+fi
+for system in "${systems[@]}"; do
+  if [[ ! ${settings[$system]:-} ]]; then
+    echo "run.sh: no settings for '$system'; known: ${!settings[*]}" >&2
+    exit 2
+  fi
+done
+corpus=$(cd "${MULTI30K:?say where the raw files of Multi30k are: MULTI30K=DIR}" && pwd)
+cd "$(dirname "$0")"
+work=work/multi30k
+
+if [[ ! -f $work/data-bin/manifest.json ]]; then
+  nmt preprocess --config multi30k.yaml --train "$corpus/train" --valid "$corpus/val" \
+    --test "$corpus/test_2016_flickr"
+fi
+
+for system in "${systems[@]}"; do
+  here=$work/$system
+  mkdir -p "$here"
+  changes=()
+  for setting in ${settings[$system]}; do
+    changes+=(--set "$setting")
+  done
+  if [[ ! -e $here/averaged/best ]]; then
+    nmt train --config multi30k.yaml --save-dir "$here/run" --set "train.max_minutes=$minutes" \
+      "${changes[@]}"
+    nmt average-checkpoints --run "$here/run" --last 5 --output "$here/averaged"
+  fi
+  if [[ ! -f $here/scores.jsonl ]]; then
+    nmt translate --model "$here/averaged" --input "$work/data-bin/test.en" \
+      --output "$here/test.hyp.de" 2> >(tee "$here/translate.log" >&2)
+    nmt score --config multi30k.yaml --data "$work/data-bin" --json "$here/test.hyp.de" \
+      > "$here/scores.jsonl"
+  fi
+done
+
+python table.py "$work"

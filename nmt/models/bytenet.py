@@ -1,0 +1,173 @@
+"""ByteNet (Kalchbrenner et al. 2016, *Neural Machine Translation in Linear Time*).
+
+Residual blocks with dilated convolutions. There is no attention: the decoder stands on the encoder,
+position by position. The source is encoded as far as the translation may be expected to reach
+(1.2 times its length, section 3.1); where the target is longer, the decoder goes on by itself
+("dynamic unfolding", section 3.2). The paper does not say how a position of the encoder and the
+embedding of a target token become one; here they are added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmt.data.format import PAD
+from nmt.models.base import Model, ModelConfig, State, architectures, check_rates, check_sizes
+from nmt.models.convolution import Past, windows
+from nmt.models.dropout import Dropout
+from nmt.models.initialization import glorot
+from nmt.models.state import SourceAndRows
+
+
+@architectures.register("bytenet")
+@dataclass(frozen=True, kw_only=True)
+class ByteNetConfig(ModelConfig):
+    """The sizes of ByteNet; the defaults are the paper's, for characters."""
+
+    width: int = 800
+    """d, of the dilated convolutions; between blocks there are 2d."""
+    sets: int = 6
+    """Sets of blocks, of the encoder and of the decoder; each set has every dilation once."""
+    dilations: tuple[int, ...] = (1, 2, 4, 8, 16)
+    """Distances between the inputs of the convolutions, one for each block of a set."""
+    kernel: int = 3
+    """Inputs of a convolution, odd."""
+    length_ratio: float = 1.2
+    """a: the source is encoded for a target of up to a |s| + b positions."""
+    length_offset: int = 0
+    """b."""
+    dropout: float = 0.0
+    """Dropout rate on the output of every block; the paper has none."""
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "width", "sets", "kernel")
+        check_rates(self, "dropout")
+        if self.kernel % 2 == 0:
+            raise ValueError(f"kernel must be odd, to have a middle, not {self.kernel}")
+        if not self.dilations or min(self.dilations) < 1:
+            raise ValueError("dilations must be one or more distances of at least 1")
+        if self.length_ratio < 1 or self.length_offset < 0:
+            raise ValueError("length_ratio and length_offset must not make a source shorter")
+
+    def build(self, source_vocabulary: int, target_vocabulary: int, shared: bool) -> Model:
+        """A freshly initialised ByteNet; embeddings and output layer are three matrices."""
+        return ByteNet(self, source_vocabulary, target_vocabulary)
+
+
+class Block(nn.Module):
+    """A residual block with ReLUs (the paper's figure 3, left)."""
+
+    def __init__(self, config: ByteNetConfig, dilation: int) -> None:
+        super().__init__()
+        width, kernel = config.width, config.kernel
+        self.width, self.kernel, self.dilation = width, kernel, dilation
+        self.norms = nn.ModuleList(nn.LayerNorm(size) for size in (2 * width, width, width))
+        self.reduce = glorot(nn.Linear(2 * width, width))
+        self.convolution = glorot(nn.Linear(kernel * width, width))
+        self.expand = glorot(nn.Linear(width, 2 * width))
+        self.dropout = Dropout(config.dropout)
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """What the convolution sees [..., d] of the stream [..., 2d]."""
+        return F.relu(self.norms[1](self.reduce(F.relu(self.norms[0](x)))))
+
+    def outputs(self, x: Tensor, window: Tensor) -> Tensor:
+        """The stream [..., 2d] with what is made of the windows [..., kernel * d] added."""
+        output: Tensor = self.expand(F.relu(self.norms[2](self.convolution(window))))
+        added: Tensor = x + self.dropout(output)
+        return added
+
+    def encode(self, x: Tensor, mask: Tensor) -> Tensor:
+        """All positions, seen from both sides; mask [B, T, 1] is 0 where there are none, else 1."""
+        return self.outputs(x, windows(self.inputs(x) * mask, self.kernel, self.dilation))
+
+    def decode(self, x: Tensor) -> Tensor:
+        """All positions, seen from the left."""
+        return self.outputs(x, windows(self.inputs(x), self.kernel, self.dilation, causal=True))
+
+    def step(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+        """One position of N rows [N, 2d], and the past after it."""
+        window, past = Past.extend(past, self.inputs(x), self.dilation)
+        return self.outputs(x, window), past
+
+
+class ByteNet(Model):
+    """The model of the paper's figure 1."""
+
+    def __init__(
+        self, config: ByteNetConfig, source_vocabulary: int, target_vocabulary: int
+    ) -> None:
+        super().__init__()
+        stream = 2 * config.width
+        self.config = config
+        self.source_embedding = nn.Embedding(source_vocabulary, stream)
+        self.target_embedding = nn.Embedding(target_vocabulary, stream)
+        self.encoder = self._blocks(config)
+        self.decoder = self._blocks(config)
+        self.last = glorot(nn.Linear(stream, stream))  # a convolution of kernel 1, and a ReLU
+        self.output = nn.Linear(stream, target_vocabulary)
+        nn.init.normal_(self.output.weight, std=0.01)  # the stream grows with every block
+        nn.init.zeros_(self.output.bias)
+
+    @staticmethod
+    def _blocks(config: ByteNetConfig) -> list[Block]:
+        blocks = [
+            Block(config, dilation) for _ in range(config.sets) for dilation in config.dilations
+        ]
+        return cast("list[Block]", nn.ModuleList(blocks))
+
+    def encode(self, source: Tensor) -> Tensor:
+        """The encoder's stream [B, U, 2d] over the positions a target may take, zero elsewhere."""
+        config = self.config
+        tokens = source != PAD
+        lengths = (config.length_ratio * tokens.sum(1, keepdim=True)).ceil() + config.length_offset
+        unfolded = int(config.length_ratio * source.shape[1] + 1) + config.length_offset
+        mask = torch.arange(unfolded, device=source.device) < lengths  # [B, U]
+        mask = mask[..., None].to(self.source_embedding.weight.dtype)
+        x = self.source_embedding(source) * tokens[..., None]
+        x = F.pad(x, (0, 0, 0, unfolded - source.shape[1]))
+        for block in self.encoder:
+            x = block.encode(x, mask)
+        return x * mask
+
+    def states(self, source: Tensor, target: Tensor) -> Tensor:
+        """The states before the vocabulary [B, T, 2d] for whole targets."""
+        encoded = self.encode(source)
+        missing = target.shape[1] - encoded.shape[1]
+        x = self.target_embedding(target) + F.pad(encoded, (0, 0, 0, missing))  # cuts, if negative
+        for block in self.decoder:
+            x = block.decode(x)
+        return F.relu(self.last(x))
+
+    def start(self, source: Tensor, max_steps: int) -> SourceAndRows:
+        """The encoder's stream, and empty pasts."""
+        encoded = self.encode(source)
+        pasts = [
+            Past.empty(len(source), block.width, block.kernel, block.dilation, like=encoded)
+            for block in self.decoder
+        ]
+        return SourceAndRows((encoded,), pasts)
+
+    def step(self, tokens: Tensor, state: State) -> Tensor:
+        """Logits [B, K, V] of the token that follows `tokens` [B, K]."""
+        assert isinstance(state, SourceAndRows)
+        x = self.target_embedding(tokens)  # [B, K, 2d]
+        (encoded,) = state.source
+        if state.position < encoded.shape[1]:
+            x = x + encoded[:, None, state.position]
+        x = x.flatten(0, 1)
+        for at, block in enumerate(self.decoder):
+            x, state.rows[at] = block.step(x, state.rows[at])
+        state.position += 1
+        return self.project(F.relu(self.last(x)).view(*tokens.shape, -1))
+
+
+# For subwords, small corpora and two CPU cores.
+architectures.add(
+    "bytenet_small", ByteNetConfig(width=192, sets=2, dilations=(1, 2, 4), dropout=0.2)
+)

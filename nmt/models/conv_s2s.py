@@ -1,0 +1,265 @@
+"""ConvS2S (Gehring et al. 2017, *Convolutional Sequence to Sequence Learning*).
+
+Convolutions with gated linear units, attention in every layer of the decoder, weight normalisation,
+and a scaling by sqrt(0.5) wherever two terms are added, so that variances stay what they are. The
+computation is that of fairseq's ``fconv``, the authors' own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import cast
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmt.data.format import PAD
+from nmt.models.base import Model, ModelConfig, State, architectures, check_rates, check_sizes
+from nmt.models.convolution import Past, weight_normalised, windows
+from nmt.models.dropout import Dropout
+from nmt.models.positions import LearnedPositions
+from nmt.models.state import SourceAndRows
+
+HALF = math.sqrt(0.5)
+MAX_POSITIONS = 1024
+"""Rows of the tables of positions, fairseq's; later positions share the last one."""
+
+Memory = tuple[Tensor, Tensor, Tensor]
+"""Keys [B, S, E], values [B, S, E], mask [B, S]."""
+
+Shape = tuple[int, int, int]
+"""Layers, their width, and their kernel."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvS2SConfig(ModelConfig):
+    """The layers of ConvS2S; the defaults are the paper's for English-Romanian."""
+
+    encoder: tuple[Shape, ...] = ((20, 512, 3),)
+    """Encoder layers from the bottom: lists of number, width and kernel."""
+    decoder: tuple[Shape, ...] = ((20, 512, 3),)
+    """Decoder layers from the bottom: lists of number, width and kernel."""
+    embedding_width: int = 512
+    """Width of embeddings, and of what attention compares and gives."""
+    output_width: int = 512
+    """Width before the vocabulary."""
+    dropout: float = 0.1
+    """Dropout rate on embeddings, inputs of convolutions and the last states."""
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "embedding_width", "output_width")
+        check_rates(self, "dropout")
+        for name in ("encoder", "decoder"):
+            shapes = getattr(self, name)
+            if not shapes or min(min(shape) for shape in shapes) < 1:
+                raise ValueError(f"{name} needs layers, widths and kernels of at least 1")
+        if any(kernel % 2 == 0 for _, _, kernel in self.encoder):
+            raise ValueError("kernels of the encoder must be odd, to have a middle")
+
+    def build(self, source_vocabulary: int, target_vocabulary: int, shared: bool) -> Model:
+        """A freshly initialised ConvS2S; embeddings and output layer are three matrices."""
+        return ConvS2S(self, source_vocabulary, target_vocabulary)
+
+
+def linear(inputs: int, outputs: int, dropout: float = 0.0) -> nn.Linear:
+    """A weight-normalised layer whose input, with dropout, keeps its variance (section 3.5)."""
+    return _normal(nn.Linear(inputs, outputs), math.sqrt((1 - dropout) / inputs))
+
+
+def convolution(inputs: int, outputs: int, kernel: int, dropout: float) -> nn.Linear:
+    """The same over windows, for twice `outputs`, of which a GLU leaves half (section 3.5)."""
+    fan_in = kernel * inputs
+    return _normal(nn.Linear(fan_in, 2 * outputs), math.sqrt(4 * (1 - dropout) / fan_in))
+
+
+def _normal(layer: nn.Linear, std: float) -> nn.Linear:
+    nn.init.normal_(layer.weight, std=std)
+    nn.init.zeros_(layer.bias)
+    return weight_normalised(layer)
+
+
+class Embedding(nn.Module):
+    """Words and their positions, both learned (section 3.1)."""
+
+    def __init__(self, vocabulary: int, config: ConvS2SConfig) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, config.embedding_width)
+        self.positions = LearnedPositions(MAX_POSITIONS, config.embedding_width, std=0.1)
+        self.dropout = Dropout(config.dropout)
+        nn.init.normal_(self.words.weight, std=0.1)
+
+    def forward(self, tokens: Tensor, first: int = 0) -> Tensor:
+        """[B, T, E] of tokens [B, T] at the positions from `first` on."""
+        positions = self.positions(first, tokens.shape[1], tokens.device)
+        embedded: Tensor = self.dropout(self.words(tokens) + positions)
+        return embedded
+
+
+class Layer(nn.Module):
+    """A convolution with a gated linear unit, and the way past it (section 3.2)."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, dropout: float) -> None:
+        super().__init__()
+        self.inputs, self.kernel = inputs, kernel
+        self.dropout = Dropout(dropout)
+        self.convolution = convolution(inputs, outputs, kernel, dropout)
+        self.bypass = linear(inputs, outputs) if inputs != outputs else nn.Identity()
+
+    def unit(self, window: Tensor) -> Tensor:
+        """[..., kernel * I] to [..., D]."""
+        return F.glu(self.convolution(window), dim=-1)
+
+    def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
+        """An encoder layer: [B, S, I] to [B, S, D]; tokens [B, S, 1] is 0 at padding, else 1."""
+        window = windows(self.dropout(x * tokens), self.kernel)
+        output: Tensor = (self.unit(window) + self.bypass(x)) * HALF
+        return output
+
+
+class DecoderLayer(Layer):
+    """A causal convolution that attends to the source by a step of its own (section 3.3)."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, config: ConvS2SConfig) -> None:
+        super().__init__(inputs, outputs, kernel, config.dropout)
+        self.ask = linear(outputs, config.embedding_width)
+        self.answer = linear(config.embedding_width, outputs)
+
+    def attend(self, x: Tensor, embedded: Tensor, memory: Memory) -> Tensor:
+        """The states [B, Q, D] with what they and their words [B, Q, E] find in the source."""
+        keys, values, mask = memory
+        query = (self.ask(x) + embedded) * HALF
+        scores = (query @ keys.transpose(1, 2)).masked_fill(~mask[:, None], -math.inf)
+        # The mean of m values has a variance m times smaller (section 3.4).
+        scale = mask.sum(1)[:, None, None].to(values.dtype).sqrt()
+        found = scores.softmax(dim=-1).to(values.dtype) @ values * scale
+        output: Tensor = (self.answer(found) + x) * HALF
+        return output
+
+    def whole(self, x: Tensor, embedded: Tensor, memory: Memory) -> Tensor:
+        """All positions at once: [B, T, I] to [B, T, D]."""
+        x_window = windows(self.dropout(x), self.kernel, causal=True)
+        output: Tensor = self.attend(self.unit(x_window), embedded, memory) + self.bypass(x)
+        return output * HALF
+
+    def step(
+        self, x: Tensor, embedded: Tensor, memory: Memory, past: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """One position of K rows: [B, K, I] to [B, K, D], and the past after it."""
+        window, past = Past.extend(past, x.flatten(0, 1))
+        unit = self.unit(window).view(*x.shape[:2], -1)
+        attended = self.attend(unit, embedded, memory)
+        return (attended + self.bypass(x)) * HALF, past
+
+
+class ConvS2S(Model):
+    """The model of the paper's figure 1."""
+
+    def __init__(
+        self, config: ConvS2SConfig, source_vocabulary: int, target_vocabulary: int
+    ) -> None:
+        super().__init__()
+        width, dropout = config.embedding_width, config.dropout
+        self.source_embedding = Embedding(source_vocabulary, config)
+        self.target_embedding = Embedding(target_vocabulary, config)
+        self.dropout = Dropout(dropout)
+        self.encoder_input = linear(width, config.encoder[0][1], dropout)
+        self.encoder = nn.ModuleList(Layer(*sizes, dropout) for sizes in _layers(config.encoder))
+        self.encoder_output = linear(config.encoder[-1][1], width)
+        self.decoder_input = linear(width, config.decoder[0][1], dropout)
+        decoder = [DecoderLayer(*sizes, config) for sizes in _layers(config.decoder)]
+        self.decoder = cast("list[DecoderLayer]", nn.ModuleList(decoder))
+        self.decoder_output = linear(config.decoder[-1][1], config.output_width)
+        self.output = linear(config.output_width, target_vocabulary, dropout)
+
+    def encode(self, source: Tensor) -> Memory:
+        """Keys and values for every layer of the decoder, and the mask."""
+        mask = source != PAD
+        embedded = self.source_embedding(source)
+        x, tokens = self.encoder_input(embedded), mask[..., None].to(embedded.dtype)
+        for layer in self.encoder:
+            x = layer(x, tokens)
+        keys = self.encoder_output(x)  # [B, S, E]
+        if keys.requires_grad:  # as many gradients arrive as layers attend (section 3.5)
+            share = 1 / (2 * len(self.decoder))
+            keys.register_hook(lambda gradient: gradient * share)
+        return keys, (keys + embedded) * HALF, mask
+
+    def states(self, source: Tensor, target: Tensor) -> Tensor:
+        """The states before the vocabulary [B, T, D] for whole targets."""
+        memory = self.encode(source)
+        embedded = self.target_embedding(target)
+        x = self.decoder_input(embedded)
+        for layer in self.decoder:
+            x = layer.whole(x, embedded, memory)
+        last: Tensor = self.dropout(self.decoder_output(x))
+        return last
+
+    def start(self, source: Tensor, max_steps: int) -> SourceAndRows:
+        """The encoded sources, and empty pasts."""
+        memory = self.encode(source)
+        pasts = [
+            Past.empty(len(source), layer.inputs, layer.kernel, 1, like=memory[0])
+            for layer in self.decoder
+        ]
+        return SourceAndRows(memory, pasts)
+
+    def step(self, tokens: Tensor, state: State) -> Tensor:
+        """Logits [B, K, V] of the token that follows `tokens` [B, K]."""
+        assert isinstance(state, SourceAndRows)
+        memory = cast("Memory", state.source)
+        embedded = self.target_embedding(tokens.reshape(-1, 1), state.position)
+        embedded = embedded.view(*tokens.shape, -1)  # [B, K, E]
+        x = self.decoder_input(embedded)
+        for at, layer in enumerate(self.decoder):
+            x, state.rows[at] = layer.step(x, embedded, memory, state.rows[at])
+        state.position += 1
+        return self.project(self.decoder_output(x))
+
+
+def _layers(shapes: tuple[Shape, ...]) -> list[tuple[int, int, int]]:
+    """Input width, output width and kernel of every layer."""
+    inputs, layers = shapes[0][1], []
+    for number, width, kernel in shapes:
+        for _ in range(number):
+            layers.append((inputs, width, kernel))
+            inputs = width
+    return layers
+
+
+def _both(*shapes: Shape, embedding_width: int = 512, dropout: float) -> ConvS2SConfig:
+    return ConvS2SConfig(
+        encoder=shapes, decoder=shapes, embedding_width=embedding_width, dropout=dropout
+    )
+
+
+architectures.add("conv_s2s", ConvS2SConfig())
+# The paper's section 4.1, and below the larger ones of the models that fairseq released.
+architectures.add("conv_s2s_wmt_en_de", _both((10, 512, 3), (3, 768, 3), (2, 2048, 1), dropout=0.1))
+architectures.add(
+    "conv_s2s_wmt_en_fr",
+    _both((5, 512, 3), (4, 768, 3), (3, 1024, 3), (1, 2048, 1), (1, 4096, 1), dropout=0.1),
+)
+architectures.add(
+    "conv_s2s_wmt_en_de_fairseq",
+    _both((9, 512, 3), (4, 1024, 3), (2, 2048, 1), embedding_width=768, dropout=0.2),
+)
+architectures.add(
+    "conv_s2s_wmt_en_fr_fairseq",
+    _both(
+        *((6, 512, 3), (4, 768, 3), (3, 1024, 3), (1, 2048, 1), (1, 4096, 1)),
+        embedding_width=768,
+        dropout=0.1,
+    ),
+)
+# fairseq's fconv_iwslt_de_en, of which the decoder gives 256 too, for small corpora.
+architectures.add(
+    "conv_s2s_small",
+    ConvS2SConfig(
+        encoder=((4, 256, 3),),
+        decoder=((3, 256, 3),),
+        embedding_width=256,
+        output_width=256,
+        dropout=0.2,
+    ),
+)

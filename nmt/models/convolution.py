@@ -1,0 +1,84 @@
+"""Convolutions over sentences as linear layers over windows of neighbours.
+
+Training takes all windows of a sentence at once, decoding takes the one that ends in the newest
+position; both then multiply by the same matrix.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrize
+
+
+def windows(x: Tensor, kernel: int, dilation: int = 1, causal: bool = False) -> Tensor:
+    """The neighbours of every position, side by side.
+
+    Args:
+        x: [B, T, C].
+        kernel: positions in a window, odd unless causal.
+        dilation: distance between them.
+        causal: whether a window ends with its position; otherwise it has it in the middle.
+
+    Returns:
+        [B, T, kernel * C], the first position's features first; zeros beyond the edges.
+    """
+    reach = (kernel - 1) * dilation
+    before = reach if causal else reach // 2
+    padded = F.pad(x, (0, 0, before, reach - before))
+    length = x.shape[1]
+    shifted = [padded[:, at * dilation : at * dilation + length] for at in range(kernel)]
+    return torch.cat(shifted, dim=-1)
+
+
+class Past:
+    """How a causal convolution remembers its last inputs, as one tensor [N, W, C]."""
+
+    @staticmethod
+    def empty(rows: int, width: int, kernel: int, dilation: int, like: Tensor) -> Tensor:
+        """No inputs yet: zeros [N, (kernel - 1) * dilation, C]."""
+        return like.new_zeros(rows, (kernel - 1) * dilation, width)
+
+    @staticmethod
+    def extend(past: Tensor, x: Tensor, dilation: int = 1) -> tuple[Tensor, Tensor]:
+        """The window [N, kernel * C] that ends in `x` [N, C], and the past after it."""
+        inputs = torch.cat((past, x[:, None]), dim=1)
+        return inputs[:, ::dilation].flatten(1), inputs[:, 1:]
+
+
+class _WeightNorm(nn.Module):
+    """weight = gain * direction / |direction|, a gain for every output.
+
+    Where no gradient is wanted, as in search, the weight is kept until one of the two changes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: tuple[tuple[int, ...], Tensor] | None = None
+
+    def forward(self, gain: Tensor, direction: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            self._kept = None
+            return self._weight(gain, direction)
+        version = (gain._version, direction._version, gain.data_ptr(), direction.data_ptr())
+        if self._kept is None or self._kept[0] != version:
+            self._kept = (version, self._weight(gain, direction))
+        return self._kept[1]
+
+    @staticmethod
+    def _weight(gain: Tensor, direction: Tensor) -> Tensor:
+        weight: Tensor = direction * (gain / direction.norm(dim=1, keepdim=True))
+        return weight
+
+    def right_inverse(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        return weight.norm(dim=1, keepdim=True), weight
+
+
+def weight_normalised(linear: nn.Linear) -> nn.Linear:
+    """The layer, computing the same, with its weight split into a gain [out, 1] and a direction.
+
+    Weight normalisation (Salimans and Kingma 2016).
+    """
+    parametrize.register_parametrization(linear, "weight", _WeightNorm())
+    return linear

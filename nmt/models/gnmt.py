@@ -1,0 +1,184 @@
+"""GNMT (Wu et al. 2016, *Google's Neural Machine Translation System*).
+
+Deep LSTMs with residual connections from the third layer. The encoder's bottom layer reads in both
+directions; attention is asked by the decoder's bottom layer, and its context goes to all layers.
+In the paper the bottom layer asks with its previous output. ``gnmt_v2``, of Google's tutorial code,
+asks with the current one for the layers above, which are then given a context a step newer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from nmt.data.format import PAD
+from nmt.models.base import Model, ModelConfig, State, architectures, check_rates, check_sizes
+from nmt.models.dropout import Dropout
+from nmt.models.recurrent import AdditiveAttention, BothDirections, LSTMStack
+from nmt.models.state import SourceAndRows
+
+Memory = tuple[Tensor, Tensor, Tensor]
+"""Keys [B, S, A], values [B, S, D], mask [B, S]."""
+
+
+@architectures.register("gnmt")
+@dataclass(frozen=True, kw_only=True)
+class GNMTConfig(ModelConfig):
+    """The sizes of GNMT; the defaults are the paper's for English-French."""
+
+    encoder_layers: int = 8
+    """Layers of the encoder, the one that reads in both directions included; at least 2."""
+    decoder_layers: int = 8
+    """Layers of the decoder, the one that asks the attention included; at least 2."""
+    width: int = 1024
+    """Width of embeddings, LSTMs and the hidden layer of the attention."""
+    attention_query: Literal["previous", "current"] = "previous"
+    """Which output of the bottom layer asks for the context of the layers above: that of the step
+    before, as in the paper, or that of the same step, as in gnmt_v2."""
+    dropout: float = 0.2
+    """Dropout rate on the input of every LSTM; the paper's for English-German is 0.3."""
+    initial_range: float = 0.04
+    """All weights begin uniform between minus this and this."""
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "width")
+        check_rates(self, "dropout")
+        for name in ("encoder_layers", "decoder_layers"):
+            if getattr(self, name) < 2:
+                raise ValueError(f"{name} must be at least 2, not {getattr(self, name)}")
+        if self.initial_range <= 0:
+            raise ValueError(f"initial_range must be more than 0, not {self.initial_range}")
+
+    def build(self, source_vocabulary: int, target_vocabulary: int, shared: bool) -> Model:
+        """A freshly initialised GNMT; embeddings and output layer are three matrices."""
+        return GNMT(self, source_vocabulary, target_vocabulary)
+
+
+class AskingLayer(nn.Module):
+    """The decoder's bottom layer: an LSTM and the attention that it asks.
+
+    Its state is [hidden, cell], here and below [B, K, D] each.
+    """
+
+    def __init__(self, config: GNMTConfig) -> None:
+        super().__init__()
+        width = config.width
+        self.attention = AdditiveAttention(width, width, width)
+        self.word = nn.Linear(width, 4 * width)
+        self.recurrent = nn.Linear(2 * width, 4 * width, bias=False)  # of context and hidden state
+
+    def start(self, values: Tensor) -> list[Tensor]:
+        """The state before the first step, of one row for every sentence."""
+        zeros = torch.zeros_like(values[:, :1])
+        return [zeros, zeros]
+
+    def forward(
+        self, word: Tensor, state: list[Tensor], memory: Memory
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """One step: output and context [B, K, D] for the layers above, and the new state.
+
+        The word is [B, K, 4D], what ``self.word`` gives.
+        """
+        hidden, cell = state
+        context = self.attention(hidden, *memory)
+        hidden, cell = self._lstm(word, context, hidden, cell)
+        return hidden, context, [hidden, cell]
+
+    def _lstm(
+        self, word: Tensor, context: Tensor, hidden: Tensor, cell: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        gates = word + self.recurrent(torch.cat((context, hidden), dim=-1))
+        write, keep, new, read = gates.chunk(4, dim=-1)
+        cell = torch.sigmoid(keep) * cell + torch.sigmoid(write) * torch.tanh(new)
+        return torch.sigmoid(read) * torch.tanh(cell), cell
+
+
+class AskingLayerV2(AskingLayer):
+    """The bottom layer of gnmt_v2, which asks after it has moved; state [hidden, cell, context]."""
+
+    def start(self, values: Tensor) -> list[Tensor]:
+        """Zeros, for the first context too."""
+        return [*super().start(values), torch.zeros_like(values[:, :1])]
+
+    def forward(
+        self, word: Tensor, state: list[Tensor], memory: Memory
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """As for :class:`AskingLayer`."""
+        hidden, cell, context = state
+        hidden, cell = self._lstm(word, context, hidden, cell)
+        context = self.attention(hidden, *memory)
+        return hidden, context, [hidden, cell, context]
+
+
+class GNMT(Model):
+    """The model of the paper's figure 1."""
+
+    def __init__(self, config: GNMTConfig, source_vocabulary: int, target_vocabulary: int) -> None:
+        super().__init__()
+        width = config.width
+        self.source_embedding = nn.Embedding(source_vocabulary, width)
+        self.target_embedding = nn.Embedding(target_vocabulary, width)
+        self.dropout = Dropout(config.dropout)
+        self.encoder_bottom = BothDirections(nn.LSTM, width, width)
+        above = [2 * width] + [width] * (config.encoder_layers - 2)
+        self.encoder = LSTMStack(above, width, first_residual=1, dropout=config.dropout)
+        layer = {"previous": AskingLayer, "current": AskingLayerV2}[config.attention_query]
+        self.decoder_bottom = layer(config)
+        above = [width] * (config.decoder_layers - 1)
+        self.decoder = LSTMStack(
+            above, width, first_residual=1, dropout=config.dropout, context=width
+        )
+        self.output = nn.Linear(width, target_vocabulary)
+        for weight in self.parameters():
+            nn.init.uniform_(weight, -config.initial_range, config.initial_range)
+
+    def encode(self, source: Tensor) -> Memory:
+        """The encoder's states, with the attention's keys and the mask."""
+        mask = source != PAD
+        x = self.encoder_bottom(self.dropout(self.source_embedding(source)), mask)
+        values, _ = self.encoder(x)
+        return self.decoder_bottom.attention.project(values), values, mask
+
+    def states(self, source: Tensor, target: Tensor) -> Tensor:
+        """The decoder's top layer [B, T, D] for whole targets."""
+        memory = self.encode(source)
+        words = self.decoder_bottom.word(self.dropout(self.target_embedding(target)))
+        state, outputs, contexts = self.decoder_bottom.start(memory[1]), [], []
+        for word in torch.split(words, 1, dim=1):  # [B, 1, 4D]
+            output, context, state = self.decoder_bottom(word, state, memory)
+            outputs.append(output)
+            contexts.append(context)
+        top, _ = self.decoder(torch.cat(outputs, dim=1), torch.cat(contexts, dim=1))
+        last: Tensor = self.dropout(top)
+        return last
+
+    def start(self, source: Tensor, max_steps: int) -> SourceAndRows:
+        """The encoded sources, and states of zeros."""
+        memory = self.encode(source)
+        bottom = [tensor.flatten(0, 1) for tensor in self.decoder_bottom.start(memory[1])]
+        above = [torch.zeros_like(bottom[0]) for _ in range(2 * len(self.decoder.layers))]
+        return SourceAndRows(memory, bottom + above)
+
+    def step(self, tokens: Tensor, state: State) -> Tensor:
+        """Logits [B, K, V] of the token that follows `tokens` [B, K]."""
+        assert isinstance(state, SourceAndRows)
+        above = 2 * len(self.decoder.layers)
+        bottom = [tensor.view(*tokens.shape, -1) for tensor in state.rows[:-above]]  # [B, K, D]
+        word = self.decoder_bottom.word(self.target_embedding(tokens))
+        output, context, bottom = self.decoder_bottom(word, bottom, cast("Memory", state.source))
+        flat = [tensor.flatten(0, 1)[:, None] for tensor in (output, context)]  # [N, 1, D]
+        top, after = self.decoder(*flat, state.rows[-above:])
+        state.rows = [tensor.flatten(0, 1) for tensor in bottom] + after
+        return self.project(top.view_as(output))
+
+
+# google/nmt's wmt16_gnmt_8_layer.
+architectures.add("gnmt_v2", GNMTConfig(attention_query="current", initial_range=0.1))
+# For small corpora and two CPU cores.
+architectures.add(
+    "gnmt_small",
+    GNMTConfig(encoder_layers=3, decoder_layers=3, width=256, dropout=0.2, initial_range=0.1),
+)
