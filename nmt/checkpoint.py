@@ -16,7 +16,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -240,10 +239,15 @@ class Run:
             header = {"format": "nmt-checkpoint", "version": VERSION}
             text = json.dumps({**header, **values, "checksum": _checksum(values)}, indent=1)
             (partial / "checkpoint.json").write_text(text + "\n", encoding="utf-8")
-        files.point(self.path / "last", path.name)
-        if best or not (self.path / "best").exists():
-            files.point(self.path / "best", path.name)
-        return Checkpoint.open(path)
+        saved = Checkpoint.open(path)
+        self.link(saved, best)
+        return saved
+
+    def link(self, newest: Checkpoint, best: bool) -> None:
+        """Points "last" to the newest checkpoint, and "best", too, where it is the best."""
+        for name in ("last", "best") if best or not (self.path / "best").exists() else ("last",):
+            if (self.path / name).resolve() != newest.path.resolve():
+                files.point(self.path / name, newest.path.name)
 
     def prune(self, keep_last: int) -> None:
         """Removes all but the newest checkpoints and the best.
@@ -256,7 +260,7 @@ class Run:
         newest_first = self.checkpoints()[::-1]
         for rank, checkpoint in enumerate(newest_first):
             if rank >= keep_last and checkpoint.path.resolve() not in kept:
-                shutil.rmtree(checkpoint.path)
+                files.remove_directory(checkpoint.path)
             elif rank >= 2:
                 (checkpoint.path / "optimizer.safetensors").unlink(missing_ok=True)
 

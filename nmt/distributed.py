@@ -5,7 +5,10 @@ Everything here is a no-op at size 1, so that no other module asks whether it ru
 
 from __future__ import annotations
 
+import gc
+import itertools
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,11 +17,16 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
+from torch.distributed.rendezvous import rendezvous
 
 from nmt.errors import NmtError
 from nmt.memory import keep_freed_memory
 
 T = TypeVar("T")
+
+ROLL_CALL_SECONDS = 5.0
+"""For processes to answer after a collective operation failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +82,8 @@ def join(device: str = "auto", timeout_minutes: float = 10.0) -> Iterator[World]
         timeout_minutes: how long a collective operation may wait for a missing process.
 
     Raises:
-        NmtError: the device does not exist.
+        NmtError: the device does not exist, or a collective operation failed; it names the ranks
+            that are missing.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     rank = int(os.environ.get("RANK", "0"))
@@ -90,13 +99,43 @@ def join(device: str = "auto", timeout_minutes: float = 10.0) -> Iterator[World]
         raise NmtError(f"--device {device}: {size} processes cannot share it; use cuda or auto")
     timeout = timedelta(minutes=timeout_minutes)
     on_gpu = place.type == "cuda"
+    [(store, _, _)] = itertools.islice(rendezvous("env://", rank, size, timeout=timeout), 1)
     dist.init_process_group(
-        "nccl" if on_gpu else "gloo", timeout=timeout, device_id=place if on_gpu else None
+        "nccl" if on_gpu else "gloo",
+        # NCCL's watchdog ends a process without saying who is missing: the control group first.
+        timeout=timeout + timedelta(minutes=1) if on_gpu else timeout,
+        store=store,
+        rank=rank,
+        world_size=size,
+        device_id=place if on_gpu else None,
     )
     control = dist.new_group(backend="gloo", timeout=timeout) if on_gpu else None
-    yield World(rank=rank, size=size, device=place, control=control)
+    try:
+        yield World(rank=rank, size=size, device=place, control=control)
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error).lower():
+            raise
+        raise NmtError(f"rank {rank}: {_who_is_missing(store, rank, size)}") from error
     # Not after an exception: the peers may wait in a collective, and this would wait for them.
     dist.destroy_process_group()
+    gc.collect()  # the threads of a group that outlives the interpreter can abort the process
+
+
+def _who_is_missing(store: Store, rank: int, size: int) -> str:
+    """Which processes do not answer, after a collective operation failed in this one."""
+    missing = set(range(size)) - {rank}
+    deadline = time.monotonic() + ROLL_CALL_SECONDS
+    try:
+        store.set(f"present/{rank}", "")
+        while missing and time.monotonic() < deadline:
+            missing = {peer for peer in missing if not store.check([f"present/{peer}"])}
+            time.sleep(0.1)
+    except RuntimeError:
+        missing = {0}  # who keeps the store
+    if not missing:
+        return "a collective operation failed in all processes, as if the network were down"
+    who = ", ".join(map(str, sorted(missing)))
+    return f"rank {who} failed, or did not come to a collective operation in time; see its messages"
 
 
 def pick_device(name: str, local_rank: int = 0) -> torch.device:

@@ -37,6 +37,13 @@ def whole_directory(path: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
+def remove_directory(path: Path) -> None:
+    """Removes a directory, which is never seen half-removed under its name."""
+    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    path.rename(partial)
+    shutil.rmtree(partial)
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """A path to write to, which becomes `path` at the end of the context."""

@@ -54,6 +54,17 @@ search:
 """
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How long the tests of killed trainings take."""
+    parser.addoption("--kills", type=int, default=20, help="SIGKILLs per training [20]")
+
+
+@pytest.fixture(scope="session")
+def kills(request: pytest.FixtureRequest) -> int:
+    """How many times a training is killed."""
+    return int(request.config.getoption("--kills"))
+
+
 @dataclass(frozen=True)
 class Done:
     """What a command left behind."""

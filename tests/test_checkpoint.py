@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from nmt import files
 from nmt.checkpoint import Checkpoint, Run, load_model, set_weights, weights_of
 from nmt.data.format import Dataset
 from nmt.errors import NmtError
@@ -268,3 +269,15 @@ def test_who_holds_a_run_removes_what_a_killed_process_left_half_written(empty: 
 
 def test_a_run_knows_the_data_it_was_trained_on(trained: Path, dataset: Path) -> None:
     assert Run.open(trained).data == Dataset.open(dataset).manifest.fingerprint
+
+
+def test_links_that_a_kill_left_behind_are_set_right(run: Path) -> None:
+    opened = Run.open(run)
+    newest = opened.checkpoints()[-1]
+    for name in ("last", "best"):
+        files.point(run / name, "update_0000002")
+    opened.link(newest, best=False)
+    assert (run / "last").readlink() == Path(newest.path.name)
+    assert (run / "best").readlink() == Path("update_0000002")
+    opened.link(newest, best=True)
+    assert (run / "best").readlink() == Path(newest.path.name)

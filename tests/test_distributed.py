@@ -31,6 +31,20 @@ print(json.dumps(seen))
 """
 
 
+MISSING = """
+import os, sys, time
+from nmt.distributed import join
+
+with join("cpu", timeout_minutes=0.1) as world:
+    world.barrier()
+    if world.rank == {missing}:
+        if "{does}" == "die":
+            os._exit(1)
+        time.sleep(300)
+    world.sum([1.0])
+"""
+
+
 def test_alone_everything_is_what_was_given() -> None:
     world = World()
     assert world.is_first
@@ -50,20 +64,30 @@ def test_without_the_environment_of_torchrun_a_process_is_alone(
     assert not torch.distributed.is_initialized()
 
 
-def test_two_processes_see_the_same_sums_maxima_and_values() -> None:
+def start(code: str, size: int) -> list[subprocess.Popen[str]]:
+    """That many processes that know of each other, as Slurm starts them."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    shared = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    processes = [
+    shared = os.environ | {
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
+    return [
         subprocess.Popen(
-            [sys.executable, "-c", TOGETHER],
+            [sys.executable, "-c", code],
             env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
         )
-        for rank in range(2)
+        for rank in range(size)
     ]
+
+
+def test_two_processes_see_the_same_sums_maxima_and_values() -> None:
+    processes = start(TOGETHER, 2)
     seen = [json.loads(process.communicate(timeout=120)[0]) for process in processes]
     assert [it.pop("first") for it in seen] == [True, False]
     assert seen[0] == seen[1]
@@ -72,6 +96,19 @@ def test_two_processes_see_the_same_sums_maxima_and_values() -> None:
         "max": [1.0, 0.0],
         "gather": [{"rank": 0}, {"rank": 1}],
     }
+
+
+@pytest.mark.parametrize("does", ["hang", "die"])
+@pytest.mark.parametrize("missing", [0, 1])
+def test_the_process_that_does_not_come_is_named(does: str, missing: int) -> None:
+    processes = start(MISSING.format(does=does, missing=missing), 3)
+    present = [process for rank, process in enumerate(processes) if rank != missing]
+    for process in present:
+        _, err = process.communicate(timeout=120)
+        assert f"rank {missing} failed, or did not come to a collective operation in time" in err
+        assert process.returncode == 1
+    processes[missing].kill()
+    processes[missing].communicate()
 
 
 def test_a_device_is_picked_by_name() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -123,3 +125,16 @@ def test_the_checksum_is_sha_256(tmp_path: Path) -> None:
     assert files.sha256(tmp_path / "file") == (
         "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     )
+
+
+def test_a_directory_is_never_seen_half_removed(tmp_path: Path) -> None:
+    path = tmp_path / "update_0000002"
+    path.mkdir()
+    (path / "file").write_text("x")
+    seen = []
+    with mock.patch.object(shutil, "rmtree", side_effect=seen.append):
+        files.remove_directory(path)
+    assert not path.exists()
+    assert (seen[0] / "file").exists()
+    files.sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -30,3 +30,27 @@ def assert_same_checkpoint(one: Path, other: Path) -> None:
     ):
         assert mine.keys() == theirs.keys()
         assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def last_update(run: Path) -> int:
+    log = run / "log.jsonl"
+    complete = log.read_text().rpartition("\n")[0].splitlines() if log.exists() else []
+    return int(json.loads(complete[-1])["update"]) if complete else 0
+
+
+def assert_same_run(run: Path, whole: Path) -> None:
+    # What was done again between the last checkpoint and a kill stands in the log twice.
+    last_said = {(line["record"], line["update"]): line for line in records(run)}
+    assert sorted(last_said.values(), key=str) == sorted(records(whole), key=str)
+    names = sorted(path.name for path in whole.iterdir())
+    assert sorted(path.name for path in run.iterdir()) == names
+    for name in ("last", "best"):
+        assert (run / name).readlink() == (whole / name).readlink()
+        assert progress(run / name) == progress(whole / name)
+    assert_same_checkpoint(run / "last", whole / "last")
+
+
+def progress(checkpoint: Path) -> dict[str, Any]:
+    """What is counted, without times."""
+    values = json.loads((checkpoint / "checkpoint.json").read_text())["progress"]
+    return {key: value for key, value in values.items() if not key.endswith("seconds")}

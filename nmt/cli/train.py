@@ -100,7 +100,7 @@ def train(
         search=build(SearchConfig, recipe.section("search"), "search"),
         plugins=recipe.plugins,
     )
-    with join(experiment.train.device) as world:
+    with join(experiment.train.device, experiment.train.timeout_minutes) as world:
         run, reason = run_training(experiment, world, dry_run)
     if world.is_first:
         say(f"training ended: {reason}")

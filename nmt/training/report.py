@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import resource
 import sys
 import time
@@ -98,6 +99,9 @@ class Report:
         """
         self.quiet = quiet
         self.log = log
+        if not quiet and log.exists():
+            whole, _, _ = log.read_bytes().rpartition(b"\n")
+            os.truncate(log, len(whole) + 1 if whole else 0)  # a crash may have torn a line
         self.max_updates = max_updates
         self.max_seconds = max_seconds
         self.first = first

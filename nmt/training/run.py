@@ -39,6 +39,7 @@ MAY_CHANGE = (
     "train.keep_last",
     "train.log_every",
     "train.max_skipped",
+    "train.timeout_minutes",
 )
 """Keys that a resumed run may change; the sections search, score and preprocess may, too."""
 
@@ -177,6 +178,8 @@ def _resume(trainer: Trainer) -> None:
             continue
         set_weights(trainer.model, weights)
         trainer.restore(optimizer, checkpoint.progress, checkpoint.scores)
+        if trainer.world.is_first:
+            trainer.run.link(checkpoint, trainer.is_at_best)  # a kill may have come between
         return
     if paths:
         raise NmtError(

@@ -83,6 +83,9 @@ class TrainConfig:
     """Newest checkpoints that are kept; the best is always kept."""
     log_every: int = 100
     """Updates between reports."""
+    timeout_minutes: float = 10.0
+    """How long a process waits for the others, before training ends with the name of who is late;
+    more than a checkpoint takes to be written."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -99,7 +102,7 @@ class TrainConfig:
         for name in ("clip_norm", "seed", "max_skipped"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, is {getattr(self, name)}")
-        for name in ("max_minutes", "save_minutes", "patience"):
+        for name in ("max_minutes", "save_minutes", "patience", "timeout_minutes"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"{name} must be more than 0, is {value}")
@@ -201,6 +204,11 @@ class Trainer:
         windows = self.progress.windows
         if len(windows) == self.world.size:
             self.window = Window(**windows[self.world.rank])
+
+    @property
+    def is_at_best(self) -> bool:
+        """Whether no validation so far beat that of the current update."""
+        return bool(self.scores) and self.progress.stale == 0 and self.progress.best is not None
 
     def try_batch(self, batch: Batch) -> None:
         """Takes a batch forward and backward, and keeps nothing of it."""

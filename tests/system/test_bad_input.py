@@ -206,7 +206,7 @@ MISTAKES = {
         "Use another --save-dir; a resumed run may change only train.data, train.save_dir, "
         "train.max_tokens, train.max_updates, train.max_minutes, train.device, "
         "train.valid_every, train.patience, train.save_every, train.save_minutes, "
-        "train.keep_last, train.log_every, train.max_skipped",
+        "train.keep_last, train.log_every, train.max_skipped, train.timeout_minutes",
     ),
     "no model": Mistake(
         f"{TRANSLATE} --model models/best",
