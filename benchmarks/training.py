@@ -2,9 +2,9 @@
 
     python benchmarks/training.py --data data-bin --set model.arch=transformer_base
 
-The engine and a plain loop around ``torch.nn.Transformer`` of the same sizes take turns on the same
-batches, so that a noisy machine is noisy for both; medians over the rounds are compared. Without a
-dataset, sentences of random tokens with WMT14-like lengths are made.
+The engine and a plain loop around ``torch.nn.Transformer`` of the same sizes, in processes of their
+own, take turns on the same sentences, so that a noisy machine is noisy for both; medians over the
+rounds are compared. Without a dataset, sentences of random tokens with WMT14-like lengths are made.
 """
 
 from __future__ import annotations
@@ -12,13 +12,18 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import multiprocessing
+import os
+import socket
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
+from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,12 +31,14 @@ from torch import Tensor, nn
 
 from nmt.cli.recipe import load
 from nmt.config import build
-from nmt.data.batching import Batch, Update
+from nmt.data.batching import Batch, Feed, Order, Update
 from nmt.data.format import PAD, Dataset, DatasetWriter, Sentences, staging
-from nmt.distributed import World, pick_device
-from nmt.models import ModelConfig
+from nmt.distributed import World, join, pick_device
+from nmt.memory import keep_freed_memory
+from nmt.models import Model, ModelConfig
 from nmt.models.transformer import TransformerConfig
 from nmt.precision import autocast, pick_precision
+from nmt.training.report import peak_memory_mb
 from nmt.training.trainer import TrainConfig, Trainer
 
 SYNTHETIC_PAIRS = 100_000
@@ -94,6 +101,98 @@ class Plain:
         return states @ self.embedding.weight.t()
 
 
+@dataclass(frozen=True)
+class Setting:
+    """What every process of the benchmark needs to know."""
+
+    model: TransformerConfig
+    train: TrainConfig
+    data: Path
+    threads: int
+
+    def engine(self, world: World) -> tuple[Callable[[Update], object], Iterator[Update]]:
+        """A step of this engine, and its updates."""
+        keep_freed_memory()  # as the command does
+        dataset, model = self._dataset_and_model()
+        model.train()
+        split = dataset.split("train")
+        trainer = Trainer(None, self.train, model.to(world.device), split, world)  # type: ignore[arg-type]
+        return lambda update: trainer._step(update, 1e-4), trainer.feed.updates(1)
+
+    def plain(self, world: World) -> tuple[Callable[[Update], object], Iterator[Update]]:
+        """A step of the plain loop, and the same updates."""
+        dataset, _ = self._dataset_and_model()
+        loop = Plain(self.model, self.train, dataset.manifest.source_vocabulary, world)
+        split = dataset.split("train")
+        lengths = split.source_lengths, split.target_lengths
+        order = Order(*lengths, self.train.tokens_per_update, self.train.seed)
+        feed = Feed(
+            split=split,
+            order=order,
+            max_tokens=4096 if self.train.max_tokens == "auto" else self.train.max_tokens,
+            pinned=world.device.type == "cuda",
+        )
+        return loop.step, feed.updates(1)
+
+    def _dataset_and_model(self) -> tuple[Dataset, Model]:
+        dataset = Dataset.open(self.data)
+        torch.manual_seed(self.train.seed)
+        vocabulary = dataset.manifest.source_vocabulary
+        return dataset, self.model.build(vocabulary, vocabulary, True)
+
+
+class Side:
+    """The processes of one side: they work when they are asked to, and sleep in between."""
+
+    def __init__(self, name: str, setting: Setting, processes: int) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        context = multiprocessing.get_context("spawn")
+        self.pipes = []
+        for rank in range(processes):
+            pipe, end = context.Pipe()
+            arguments = (name, setting, rank, processes, port, end)
+            context.Process(target=work, args=arguments, daemon=True).start()
+            self.pipes.append(pipe)
+
+    def turn(self, updates: int) -> tuple[float, float]:
+        """Target tokens per second over some updates; peak megabytes of all processes so far."""
+        for pipe in self.pipes:
+            pipe.send(updates)
+        answers = [pipe.recv() for pipe in self.pipes]
+        seconds = max(answer["seconds"] for answer in answers)
+        return answers[0]["target_tokens"] / seconds, sum(it["megabytes"] for it in answers)
+
+
+def work(
+    name: str, setting: Setting, rank: int, size: int, port: int, pipe: Connection[Any, Any]
+) -> None:
+    """One process of a side."""
+    torch.set_num_threads(max(1, setting.threads // size))
+    os.environ |= {
+        **{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)},
+        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
+    }
+    with join(setting.train.device) as world:
+        step, stream = getattr(setting, name)(world)
+        while updates := pipe.recv():
+            ready = list(islice(stream, updates))
+            world.barrier()
+            start = time.perf_counter()
+            for update in ready:
+                step(update)
+            if world.device.type == "cuda":
+                torch.cuda.synchronize()
+            pipe.send(
+                {
+                    "seconds": time.perf_counter() - start,
+                    "target_tokens": sum(update.target_tokens for update in ready),
+                    "megabytes": peak_memory_mb(),
+                }
+            )
+
+
 def main() -> None:
     """Measures, and prints one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -101,67 +200,54 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=37000, help="of synthetic data")
     parser.add_argument("--config", type=Path, help="recipe")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    parser.add_argument("--processes", type=int, default=1, help="of the engine's side")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of each side")
+    parser.add_argument("--plain-precision", help="of the plain loop [the engine's]")
     parser.add_argument("--rounds", type=int, default=6, help="turns of each side")
     parser.add_argument("--updates", type=int, default=5, help="updates per turn")
     arguments = parser.parse_args()
     recipe = load(arguments.config, arguments.set, {}, base={"model": {"arch": "transformer_base"}})
-    model_config = build(ModelConfig, recipe.section("model"), "model")
-    assert isinstance(model_config, TransformerConfig), "the plain loop is a Transformer"
-    train_config = build(TrainConfig, recipe.section("train"), "train")
-    world = World(device=pick_device(train_config.device))
+    model = build(ModelConfig, recipe.section("model"), "model")  # type: ignore[type-abstract]
+    assert isinstance(model, TransformerConfig), "the plain loop is a Transformer"
+    train = build(TrainConfig, recipe.section("train"), "train")
     with TemporaryDirectory() as scratch:
         path = arguments.data or synthetic(Path(scratch) / "data", arguments.vocabulary)
-        result = measure(
-            model_config,
-            train_config,
-            Dataset.open(path),
-            world,
-            arguments.rounds,
-            arguments.updates,
-        )
-    print(json.dumps(result, indent=1))
+        setting = Setting(model, train, path, arguments.threads)
+        low = replace(train, precision=arguments.plain_precision or train.precision)
+        sides = {
+            "engine": Side("engine", setting, arguments.processes),
+            "plain": Side("plain", replace(setting, train=low), 1),
+        }
+        print(json.dumps(measure(setting, sides, arguments.rounds, arguments.updates), indent=1))
 
 
 def measure(
-    model_config: TransformerConfig,
-    config: TrainConfig,
-    dataset: Dataset,
-    world: World,
-    rounds: int,
-    updates: int,
+    setting: Setting, sides: dict[str, Side], rounds: int, updates: int
 ) -> dict[str, object]:
     """Target tokens per second and peak memory of both sides, and the share of the ceiling."""
-    torch.manual_seed(config.seed)
-    vocabulary = dataset.manifest.source_vocabulary
-    model = model_config.build(vocabulary, vocabulary, True).to(world.device)
-    split = dataset.split("train")
-    trainer = Trainer(None, config, model, split, world)  # type: ignore[arg-type]
-    model.train()
-    plain = Plain(model_config, config, vocabulary, world)
-    stream = trainer.feed.updates(1)
-    sides: dict[str, Callable[[Update], object]] = {
-        "engine": lambda update: trainer._step(update, 1e-4),
-        "plain": plain.step,
-    }
+    device = pick_device(setting.train.device)
+    torch.set_num_threads(setting.threads)
     speeds: dict[str, list[float]] = {name: [] for name in sides}
     memory: dict[str, float] = {}
+    peaks = []
     for round_ in range(rounds + 1):
-        work = list(islice(stream, updates))
-        for name, step in sides.items():
-            seconds, megabytes = timed(step, work, world)
+        for name, side in sides.items():
+            speed, memory[name] = side.turn(updates)
             if round_:  # the first round warms up
-                speeds[name].append(sum(update.target_tokens for update in work) / seconds)
-                memory[name] = max(memory.get(name, 0.0), megabytes)
+                speeds[name].append(speed)
+        peaks.append(ceiling(setting.model, setting.train, device))
     medians = {name: statistics.median(values) for name, values in speeds.items()}
-    peak = ceiling(model_config, config, world)
+    split = Dataset.open(setting.data).split("train")
+    vocabulary = Dataset.open(setting.data).manifest.source_vocabulary
     source_share = float(split.source_lengths.sum() / split.target_lengths.sum())
-    flops = 6 * weights_touched(model_config, vocabulary, source_share)
+    flops = 6 * weights_touched(setting.model, vocabulary, source_share)
+    peak = statistics.median(peaks)
     return {
-        "device": torch.cuda.get_device_name() if world.device.type == "cuda" else "cpu",
-        "threads": torch.get_num_threads(),
-        "precision": pick_precision(config.precision, world.device),
-        "parameters": model.num_parameters(),
-        "tokens_per_update": config.tokens_per_update,
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+        "threads": setting.threads,
+        "engine_processes": len(sides["engine"].pipes),
+        "precision": pick_precision(setting.train.precision, device),
+        "tokens_per_update": setting.train.tokens_per_update,
         "target_tokens_per_second": {name: round(value) for name, value in medians.items()},
         "range": {name: [round(min(v)), round(max(v))] for name, v in speeds.items()},
         "engine_over_plain": round(medians["engine"] / medians["plain"], 2),
@@ -170,23 +256,6 @@ def measure(
         "matrix_gflop_per_second": round(peak / 1e9),
         "engine_share_of_matrix_ceiling": round(medians["engine"] * flops / peak, 3),
     }
-
-
-def timed(
-    step: Callable[[Update], object], work: list[Update], world: World
-) -> tuple[float, float]:
-    """Seconds that the updates take, and on a GPU the peak of megabytes meanwhile."""
-    on_gpu = world.device.type == "cuda"
-    if on_gpu:
-        torch.cuda.reset_peak_memory_stats()
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    for update in work:
-        step(update)
-    if on_gpu:
-        torch.cuda.synchronize()
-    seconds = time.perf_counter() - start
-    return seconds, torch.cuda.max_memory_allocated() / 1e6 if on_gpu else 0.0
 
 
 def weights_touched(config: TransformerConfig, vocabulary: int, source_share: float) -> float:
@@ -200,20 +269,20 @@ def weights_touched(config: TransformerConfig, vocabulary: int, source_share: fl
     return source_share * (encoder + memory) + decoder + vocabulary * config.d_model
 
 
-def ceiling(config: TransformerConfig, train: TrainConfig, world: World) -> float:
+def ceiling(config: TransformerConfig, train: TrainConfig, device: torch.device) -> float:
     """FLOP/s of the model's own feed-forward product, the median of 20."""
-    low = pick_precision(train.precision, world.device) == "bf16"
+    low = pick_precision(train.precision, device) == "bf16"
     dtype = torch.bfloat16 if low else torch.float32
-    rows = min(train.max_tokens, train.tokens_per_update)
-    a = torch.randn(rows, config.d_model, dtype=dtype, device=world.device)
-    b = torch.randn(config.d_model, config.d_ff, dtype=dtype, device=world.device)
+    rows = min(4096, train.tokens_per_update)
+    a = torch.randn(rows, config.d_model, dtype=dtype, device=device)
+    b = torch.randn(config.d_model, config.d_ff, dtype=dtype, device=device)
     times = []
     for _ in range(25):
-        if world.device.type == "cuda":
+        if device.type == "cuda":
             torch.cuda.synchronize()
         start = time.perf_counter()
         _ = a @ b
-        if world.device.type == "cuda":
+        if device.type == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
     return 2 * rows * config.d_model * config.d_ff / statistics.median(times[5:])

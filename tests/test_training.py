@@ -113,7 +113,7 @@ def test_a_changed_recipe_is_refused_with_the_names_of_the_keys(train: Any, run:
         "train.schedule.lr was 0.01, is 0.02. "
     )
     assert re.fullmatch(
-        r"a resumed run may change only train\.data, .*train\.max_skipped\n", allowed
+        r"a resumed run may change only train\.data, .*train\.timeout_minutes\n", allowed
     )
 
 
@@ -371,3 +371,16 @@ def test_without_gradients_a_loss_makes_none(monkeypatch: pytest.MonkeyPatch) ->
     with torch.no_grad():
         losses["cross_entropy"](torch.randn(3, 8), output, torch.tensor([1, 2, 3]))
     assert output.weight.shape not in made
+
+
+def test_fp16_learns_what_fp32_learns_and_keeps_its_scale(train: Any, tmp_path: Path) -> None:
+    ends = {}
+    for precision in ("fp32", "fp16"):
+        run = tmp_path / precision
+        options = ("--precision", precision, "--dropout", 0, "--max-updates", 12)
+        assert train(run, *options).status == 0
+        ends[precision] = [line["loss"] for line in records(run) if line["record"] == "validation"]
+    assert ends["fp16"] == pytest.approx(ends["fp32"], rel=0.02)
+    progress = Checkpoint.open(tmp_path / "fp16" / "last").progress
+    assert progress["loss_scale"][0] > 1.0
+    assert sum(progress["loss_scale"]) > 2.0

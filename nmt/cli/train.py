@@ -26,8 +26,11 @@ def train(
         typer.Option(help="Target tokens per optimizer update, over all processes [25000]."),
     ] = None,
     max_tokens: Annotated[
-        int | None,
-        typer.Option(help="Positions of a micro-batch, with padding; bounds memory [4096]."),
+        str | None,
+        typer.Option(
+            help="Positions of a micro-batch, with padding; bounds memory. auto: all that fits a "
+            "GPU [4096]."
+        ),
     ] = None,
     max_updates: Annotated[int | None, typer.Option(help="Updates to train [100000].")] = None,
     max_minutes: Annotated[float | None, typer.Option(help="Minutes to train.")] = None,
@@ -39,7 +42,13 @@ def train(
     label_smoothing: Annotated[float | None, typer.Option(help="epsilon_ls [0.1].")] = None,
     seed: Annotated[int | None, typer.Option(help="Of weights, order and dropout [1].")] = None,
     precision: Annotated[
-        str | None, typer.Option(help="auto, fp32 or bf16 [auto: bf16 where it is fast].")
+        str | None, typer.Option(help="auto, fp32, bf16 or fp16 [auto: what is fast].")
+    ] = None,
+    compile: Annotated[
+        bool | None, typer.Option("--compile", help="Compile the model: a slow start, then faster.")
+    ] = None,
+    sharding: Annotated[
+        str | None, typer.Option(help="full: weights are split over the processes [none].")
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N [auto].")] = None,
     valid_every: Annotated[
@@ -86,6 +95,8 @@ def train(
             "train.loss.smoothing": label_smoothing,
             "train.seed": seed,
             "train.precision": precision,
+            "train.compile": compile,
+            "train.sharding": sharding,
             "train.device": device,
             "train.valid_every": valid_every,
             "train.save_every": save_every,

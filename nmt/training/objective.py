@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from nmt.data.batching import Batch
@@ -12,14 +13,15 @@ from nmt.training.losses import Loss
 class Objective(nn.Module):
     """The loss of a batch."""
 
-    def __init__(self, model: Model, loss: Loss) -> None:
+    def __init__(self, model: Model, loss: Loss, compile: bool = False) -> None:
         super().__init__()
         self.model = model
         self.loss = loss
+        self.states = torch.compile(model.states, dynamic=True) if compile else model.states
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Loss and negative log-likelihood, summed over the batch's target tokens, in nats."""
-        states = self.model.states(batch.source, batch.target_input)  # [B, T, D]
+        states = self.states(batch.source, batch.target_input)  # [B, T, D]
         states = states.flatten(0, 1).index_select(0, batch.predicted)  # [P, D]
         labels = batch.target_output.flatten().index_select(0, batch.predicted)  # [P]
         return self.loss(states, self.model.output, labels)

@@ -1,6 +1,6 @@
 """Before the first update: everything that could fail after hours is tried once, in seconds.
 
-The longest batch goes forward and backward, the longest held-out sentences are scored and
+The longest batch goes forward and backward, the largest held-out batches are scored and
 translated, a checkpoint is written and read, and the disk is measured. Nothing of it changes what
 is trained: gradients are dropped, and random numbers are drawn anew in every update.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +22,7 @@ from nmt.checkpoint import Checkpoint, Run, weights_of
 from nmt.data.batching import Batch, make_batch
 from nmt.data.format import Split
 from nmt.errors import NmtError
+from nmt.training.parallel import whole
 from nmt.training.report import peak_memory_mb
 from nmt.training.trainer import Trainer
 from nmt.training.validation import Validation
@@ -34,10 +36,37 @@ def preflight(trainer: Trainer, validation: Validation) -> Rows:
     Raises:
         NmtError: the longest batch does not fit the device, or the checkpoints the disk.
     """
+    trainer.allocate()
+    if trainer.config.max_tokens == "auto" and trainer.world.device.type == "cuda":
+        _fit_micro_batches(trainer)
     seconds = _try_longest_batch(trainer)
-    validation.try_longest()
+    with trainer.parallel.evaluating():
+        validation.try_largest()
     kept = _try_checkpoint(trainer)
     return _describe(trainer, seconds, kept)
+
+
+def _fit_micro_batches(trainer: Trainer) -> None:
+    """Sets the largest micro-batch for which the longest pairs fit the GPU of every process."""
+    split, world = trainer.feed.split, trainer.world
+    fits = int(max(split.source_lengths.max(), split.target_lengths.max()))
+    for tokens in _candidates(fits, trainer.config.tokens_per_update // world.size):
+        try:
+            trainer.try_batch(longest_batch(split, tokens))
+        except torch.cuda.OutOfMemoryError:
+            break
+        fits = tokens
+    torch.cuda.empty_cache()
+    # The least of all processes; seven eighths of it, because memory will be fragmented.
+    trainer.fit_micro_batches(int(-world.max([-fits])[0]) * 7 // 8)
+
+
+def _candidates(least: int, most: int) -> Iterator[int]:
+    """Sizes of a micro-batch to try, each a half larger than the one before."""
+    tokens = least
+    while tokens < 8 / 7 * 1.5 * most:
+        yield tokens
+        tokens += tokens // 2
 
 
 def longest_batch(split: Split, max_tokens: int) -> Batch:
@@ -49,7 +78,8 @@ def longest_batch(split: Split, max_tokens: int) -> Batch:
 
 def _try_longest_batch(trainer: Trainer) -> float:
     """Seconds per position of the longest batch, forward and backward."""
-    batch = longest_batch(trainer.feed.split, trainer.config.max_tokens)
+    max_tokens = trainer.feed.max_tokens
+    batch = longest_batch(trainer.feed.split, max_tokens)
     try:
         for _ in range(2):  # the first one warms up
             start = time.perf_counter()
@@ -61,20 +91,20 @@ def _try_longest_batch(trainer: Trainer) -> float:
         raise NmtError(
             f"the longest batch, {len(batch.source)} pairs of up to {batch.source.shape[1]} and "
             f"{batch.target_output.shape[1]} tokens, does not fit the memory of the device; lower "
-            f"--max-tokens from {trainer.config.max_tokens}: the update stays the same"
+            f"--max-tokens from {max_tokens}: the update stays the same"
         ) from None
     return seconds / batch.num_positions
 
 
 def _try_checkpoint(trainer: Trainer) -> int:
     """Bytes of all checkpoints that will be kept, for which there is room on the disk."""
+    weights = whole(trainer.parallel, weights_of(trainer.model))
     if not trainer.world.is_first:
         return 0
     run, config = trainer.run, trainer.config
     with TemporaryDirectory(prefix=".preflight.partial-", dir=run.path) as scratch:
         path = Path(scratch)
         trial = Run(path, run.source_lang, run.target_lang, run.identity, run.data, run.recipe)
-        weights = weights_of(trainer.model)
         saved = trial.save(0, weights, None, {}, {}, best=True)
         read = Checkpoint.open(saved.path).weights()
         if not all(torch.equal(weights[name].cpu(), value) for name, value in read.items()):
@@ -100,13 +130,15 @@ def _describe(trainer: Trainer, seconds_per_position: float, kept: int) -> Rows:
     limit = math.inf if config.max_minutes is None else 60 * config.max_minutes
     per_update = tokens / order.updates_per_epoch / world.size * seconds_per_position
     processes = "1 process" if world.size == 1 else f"{world.size} processes"
-    made_up = f"{processes} x {len(first.batches)} micro-batches of up to {config.max_tokens:,}"
+    batches = len(first.batches)
+    shown = "1 micro-batch" if batches == 1 else f"{batches} micro-batches"
+    made_up = f"{processes} x {shown} of up to {trainer.feed.max_tokens:,}"
     return [
         ("parameters", f"{trainer.model.num_parameters():,}"),
         ("target tokens per update", f"{config.tokens_per_update:,} = {made_up} positions"),
         ("updates per epoch", f"{order.updates_per_epoch:,}"),
         ("updates to go", f"{updates:,}"),
-        ("peak memory of a process", f"{peak_memory_mb():,.0f} MB, and the optimizer's state"),
-        ("disk for checkpoints", f"{kept / 1e9:.1f} GB"),
+        ("peak memory of a process", f"{peak_memory_mb():,.0f} MB"),
+        ("disk for checkpoints", f"{kept / 1e6:,.0f} MB"),
         ("about", f"{timedelta(seconds=round(min(limit, updates * per_update)))} of training"),
     ]

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from nmt.checkpoint import Checkpoint, Run, set_weights
+from nmt.checkpoint import Checkpoint, Run
 from nmt.config import build, dump, flatten
 from nmt.data.format import Dataset
 from nmt.distributed import World
@@ -28,6 +28,7 @@ from nmt.training.validation import Validation
 MAY_CHANGE = (
     "train.data",
     "train.save_dir",
+    "train.sharding",
     "train.max_tokens",
     "train.max_updates",
     "train.max_minutes",
@@ -176,8 +177,7 @@ def _resume(trainer: Trainer) -> None:
             if trainer.world.is_first:
                 print(f"nmt: warning: {error}", file=sys.stderr)
             continue
-        set_weights(trainer.model, weights)
-        trainer.restore(optimizer, checkpoint.progress, checkpoint.scores)
+        trainer.restore(weights, optimizer, checkpoint.progress, checkpoint.scores)
         if trainer.world.is_first:
             trainer.run.link(checkpoint, trainer.is_at_best)  # a kill may have come between
         return

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import math
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
-from nmt.checkpoint import Run, weights_of
-from nmt.data.batching import Batch, Feed, Order, Update, prefetch
+from nmt.checkpoint import Run, set_weights, weights_of
+from nmt.data.batching import Batch, Feed, Order, Update, make_batch, prefetch
 from nmt.data.format import Split
 from nmt.distributed import World
 from nmt.errors import NmtError
 from nmt.evaluation.metrics import Metric, metrics
 from nmt.models import Model
-from nmt.precision import Precision, autocast
+from nmt.precision import Precision, autocast, pick_precision
 from nmt.training.divergence import FiniteWatch, FirstNonFinite
+from nmt.training.loss_scale import LossScale
 from nmt.training.losses import Loss, losses
 from nmt.training.objective import Objective
 from nmt.training.optimizers import OptimizerConfig, optimizers
+from nmt.training.parallel import Sharding, parallelize, whole
 from nmt.training.report import Report, Window, summarize
 from nmt.training.schedules import Schedule, schedules
 from nmt.training.signals import StopRequests
@@ -45,8 +46,9 @@ class TrainConfig:
     tokens_per_update: int = 25000
     """Target tokens of one optimizer update, without padding, over all processes; met on average.
     Which sentences make up an update depends on this and the seed, not on the machine."""
-    max_tokens: int = 4096
-    """Positions of one side of a micro-batch, padding included; bounds the memory of a device."""
+    max_tokens: Literal["auto"] | int = 4096
+    """Positions of one side of a micro-batch, padding included; bounds the memory of a device.
+    "auto" tries what fits a GPU before the first update; it is 4096 on a CPU."""
     max_updates: int = 100_000
     """Optimizer updates after which training ends."""
     max_minutes: float | None = None
@@ -64,7 +66,13 @@ class TrainConfig:
     seed: int = 1
     """Of initialisation, data order and dropout."""
     precision: Precision = "auto"
-    """Of matrix products: fp32, bf16, or auto, bf16 where the hardware is good at it."""
+    """Of matrix products: fp32, bf16, fp16 with a scaled loss, or auto, what the hardware is good
+    at. Weights and the optimizer's state are float32 in each."""
+    compile: bool = False
+    """Whether the model is compiled (torch.compile): minutes at the start for fewer kernels."""
+    sharding: Sharding = "none"
+    """"full" splits weights, gradients and the optimizer's state over the processes, for models
+    larger than a GPU; "none" keeps all of them on each."""
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto, a GPU where there is one."""
     valid_every: int = 1000
@@ -97,7 +105,7 @@ class TrainConfig:
             "keep_last",
             "log_every",
         ):
-            if getattr(self, name) < 1:
+            if getattr(self, name) != "auto" and getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         for name in ("clip_norm", "seed", "max_skipped"):
             if getattr(self, name) < 0:
@@ -143,6 +151,10 @@ class Progress:
     """Seconds of training at the last checkpoint."""
     windows: list[dict[str, float]] = field(default_factory=list)
     """Sums since the last report, of each process."""
+    loss_scale: list[float] = field(default_factory=list)
+    """In fp16, what the loss is multiplied by, and the updates since that last changed."""
+    max_tokens: int = 0
+    """Positions of a micro-batch, where they were found by trial."""
 
 
 class Trainer:
@@ -170,17 +182,15 @@ class Trainer:
         self.feed = Feed(
             split=split,
             order=self.order,
-            max_tokens=config.max_tokens,
+            max_tokens=4096 if config.max_tokens == "auto" else config.max_tokens,
             process=world.rank,
             num_processes=world.size,
             pinned=world.device.type == "cuda",
         )
-        self.own_objective = Objective(model, config.loss)
-        self.objective: torch.nn.Module = self.own_objective
-        if world.size > 1:
-            self.objective = DistributedDataParallel(
-                self.own_objective, gradient_as_bucket_view=True
-            )
+        self.own_objective = Objective(model, config.loss, config.compile)
+        self.parallel = parallelize(self.own_objective, model.output, config.sharding, world)
+        is_fp16 = pick_precision(config.precision, world.device) == "fp16"
+        self.scale = LossScale(is_fp16, world.device)
         self.optimizer = config.optimizer.build(model.parameters())
         self.progress = Progress()
         self.window = Window()
@@ -189,17 +199,26 @@ class Trainer:
         self.scores: dict[str, float] = {}  # of the current update, where it was validated
 
     def restore(
-        self, optimizer: dict[str, Tensor], progress: dict[str, Any], scores: dict[str, float]
+        self,
+        weights: dict[str, Tensor],
+        optimizer: dict[str, Tensor],
+        progress: dict[str, Any],
+        scores: dict[str, float],
     ) -> None:
-        """Continues from a checkpoint, whose weights are in the model already."""
+        """Continues from a checkpoint's content."""
         self.scores = scores
-        for name, weight in self.model.named_parameters():
+        own = dict(self.model.named_parameters())
+        share = self.parallel.share
+        set_weights(self.model, {name: share(weights[name], own[name]) for name in weights})
+        for name, weight in own.items():
             self.optimizer.state[weight] = {
-                path.rpartition("/")[2]: value.to(weight.device)
+                path.rpartition("/")[2]: share(value, weight)
                 for path, value in optimizer.items()
                 if path.rpartition("/")[0] == name
             }
         self.progress = Progress(**progress)
+        self.scale.restore(self.progress.loss_scale)
+        self.fit_micro_batches(self.progress.max_tokens or self.feed.max_tokens)
         self.stopwatch = Stopwatch(self.progress.seconds, self.progress.lap_seconds)
         windows = self.progress.windows
         if len(windows) == self.world.size:
@@ -210,12 +229,26 @@ class Trainer:
         """Whether no validation so far beat that of the current update."""
         return bool(self.scores) and self.progress.stale == 0 and self.progress.best is not None
 
+    def fit_micro_batches(self, max_tokens: int) -> None:
+        """Cuts updates into micro-batches of at most so many positions from now on."""
+        self.feed = replace(self.feed, max_tokens=max_tokens)
+        if self.config.max_tokens == "auto":
+            self.progress.max_tokens = max_tokens
+
+    def allocate(self) -> None:
+        """Makes the optimizer hold all that it will hold, so that a trial of memory is complete."""
+        for weight in self.model.parameters():
+            weight.grad = torch.zeros_like(weight)
+        self.optimizer.found_inf = torch.ones((), device=self.world.device)  # type: ignore[attr-defined]
+        self.optimizer.step()  # which does nothing else
+        self.parallel.clear(self.optimizer)
+
     def try_batch(self, batch: Batch) -> None:
         """Takes a batch forward and backward, and keeps nothing of it."""
         with autocast(self.config.precision, self.world.device):
             loss, _ = self.own_objective(batch.to(self.world.device))
         loss.backward()
-        self.optimizer.zero_grad()
+        self.parallel.clear(self.optimizer)
 
     def train(self, validation: Validation, report: Report) -> str:
         """Trains until there is a reason to stop, and says which.
@@ -224,6 +257,7 @@ class Trainer:
             "max_updates", "max_minutes", "patience", or "signal N".
         """
         self.model.train()
+        self.try_batch(make_batch(self.feed.split, np.array([], np.int64)))  # sharding needs one
         self.stopwatch.start()
         reason = self._reason_to_stop(0)
         if self._is_validation_due(reason) and not self.scores:
@@ -258,26 +292,40 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         loss, nll = self._accumulate(update)
-        limit = self.config.clip_norm or math.inf
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        norm = self._scale_gradients()
         is_finite = norm.isfinite()
         self.optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
         self.optimizer.step()  # which does nothing where `found_inf` is one
-        self.optimizer.zero_grad(set_to_none=self.world.size == 1)
+        self.parallel.clear(self.optimizer)
         self.window.add(update, is_finite, loss=loss, nll=nll, grad_norm=norm)
         self.progress.update = update.number
         self.scores = {}
-        return self.watch.after(update, is_finite)
+        is_no_failure = is_finite | self.scale.is_overflow(is_finite)
+        self.scale.update(is_finite)
+        return self.watch.after(update, is_no_failure)
+
+    def _scale_gradients(self) -> Tensor:
+        """Undoes the scale of the loss, clips, and gives the norm before clipping."""
+        gradients = [it.grad for it in self.model.parameters() if it.grad is not None]
+        norm = self.parallel.whole(torch.nn.utils.get_total_norm(gradients)) / self.scale.value
+        factor = 1 / self.scale.value
+        if self.config.clip_norm:
+            factor = factor * (self.config.clip_norm / norm).clamp(max=1.0)
+        if self.config.clip_norm or self.scale.wanted:
+            for gradient in gradients:
+                gradient.mul_(factor)
+        return norm
 
     def _accumulate(self, update: Update) -> tuple[Tensor, Tensor]:
         """Adds up the gradients of an update's batches; gives their loss and likelihood."""
         sums = torch.zeros(2, device=self.world.device)
         for batch in update.batches:
-            with self._synchronised(is_last=batch is update.batches[-1]):
+            with self.parallel.accumulating(is_last=batch is update.batches[-1]):
                 with autocast(self.config.precision, self.world.device):
-                    loss, nll = self.objective(batch.to(self.world.device))
-                # Data parallelism takes the mean over processes; what is wanted is the sum.
-                (loss * (self.world.size / update.target_tokens)).backward()
+                    loss, nll = self.parallel.objective(batch.to(self.world.device))
+                # The gradients' mean over processes will be taken; what is wanted is the sum.
+                factor = self.world.size / update.target_tokens
+                (loss * (factor * self.scale.value)).backward()
             sums += torch.stack((loss.detach(), nll))
         return sums[0], sums[1]
 
@@ -300,11 +348,6 @@ class Trainer:
                 "lower --lr, a longer --warmup-updates or train.clip_norm=1; or, if these were "
                 "accidents, resume with a higher train.max_skipped"
             )
-
-    def _synchronised(self, is_last: bool) -> contextlib.AbstractContextManager[object]:
-        if isinstance(self.objective, DistributedDataParallel) and not is_last:
-            return self.objective.no_sync()
-        return contextlib.nullcontext()
 
     def _report(self, update: Update, rate: float, report: Report) -> None:
         """Reports the sums since the last report over all processes, and begins anew."""
@@ -346,7 +389,7 @@ class Trainer:
 
     def _validate(self, validation: Validation, report: Report) -> bool:
         """Validates; whether this is the best so far."""
-        with self.stopwatch.paused():
+        with self.stopwatch.paused(), self.parallel.evaluating():
             self.scores = validation()
         value = self.scores[self.config.best_metric]
         is_best = self.config.is_better(value, self.progress.best)
@@ -367,12 +410,15 @@ class Trainer:
         self.progress.saved_seconds = self.progress.seconds
         self.progress.lap_seconds = self.stopwatch.since_lap
         self.progress.windows = self.world.gather(self.window.sums())
+        self.progress.loss_scale = self.scale.state() if self.scale.wanted else []
         with self.stopwatch.paused():
+            weights = whole(self.parallel, weights_of(self.model))
+            optimizer = whole(self.parallel, self._optimizer_state())
             if self.world.is_first:
                 self.run.save(
                     self.progress.update,
-                    weights_of(self.model),
-                    self._optimizer_state(),
+                    weights,
+                    optimizer,
                     dict(vars(self.progress)),
                     self.scores,
                     is_best,

@@ -18,6 +18,9 @@ from nmt.training.report import perplexity
 
 BATCH_TOKENS = 4096
 
+TRIED_SENTENCES = 64
+"""Translated before training; of the longest, so about a full batch of a search."""
+
 
 class Validation:
     """Measures loss, perplexity and the metrics of translations, with all processes at work."""
@@ -45,7 +48,8 @@ class Validation:
         self.world = world
         self.precision = precision
         self.objective = Objective(translator.model, CrossEntropy(name="cross_entropy"))
-        self.batches = in_length_order(split, BATCH_TOKENS)[world.rank :: world.size]
+        self.all_batches = in_length_order(split, BATCH_TOKENS)
+        self.batches = self.all_batches[world.rank :: world.size]
         self.sources = split.source_text()[world.rank :: world.size] if metrics else []
         self.references = split.reference_text() if metrics and world.is_first else []
 
@@ -66,12 +70,15 @@ class Validation:
             scores.update(self.world.gather(values)[0])
         return scores
 
-    def try_longest(self) -> None:
-        """Scores and translates the longest held-out source, and keeps nothing of it."""
-        longest = int(np.argmax(self.split.source_lengths))
-        self._nll(np.array([longest]))
+    def try_largest(self) -> None:
+        """Scores the largest batch, translates the longest sources, and keeps nothing of it."""
+        longer = np.maximum(self.split.source_lengths, self.split.target_lengths)
+        largest = max(self.all_batches, key=lambda batch: len(batch) * int(longer[batch].max()))
+        self._nll(largest)
         if self.metrics:
-            list(self.translator.translate([self.split.source_text()[longest]]))
+            longest = np.argsort(self.split.source_lengths)[-TRIED_SENTENCES:]
+            text = self.split.source_text()
+            list(self.translator.translate([text[index] for index in longest]))
 
     def loss(self) -> float:
         """Cross-entropy of the references, in nats per target token, without smoothing."""

@@ -204,7 +204,7 @@ MISTAKES = {
         "train --seed 7",
         "checkpoints: the run there was begun with another recipe: train.seed was 1, is 7. "
         "Use another --save-dir; a resumed run may change only train.data, train.save_dir, "
-        "train.max_tokens, train.max_updates, train.max_minutes, train.device, "
+        "train.sharding, train.max_tokens, train.max_updates, train.max_minutes, train.device, "
         "train.valid_every, train.patience, train.save_every, train.save_minutes, "
         "train.keep_last, train.log_every, train.max_skipped, train.timeout_minutes",
     ),

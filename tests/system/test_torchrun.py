@@ -10,11 +10,12 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from trained_runs import assert_same_run, last_update
+from trained_runs import assert_same_checkpoint, assert_same_run, last_update
 
 from nmt.checkpoint import Checkpoint
 
@@ -85,6 +86,31 @@ def test_two_processes_learn_what_one_does(
     assert "chrf" in log(two, "validation")[0]  # so translations were made by both
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_sharded_weights_train_as_replicated_ones_and_resume(
+    precision: str, recipe: Path, dataset: Path, tmp_path: Path
+) -> None:
+    options = (
+        *("--config", recipe, "--data", dataset, "--valid-every", 4, "--save-every", 3),
+        *("--set", "train.valid_metrics=[chrf]", "--set", "train.log_every=1", "--dropout", 0),
+        *("--set", "model.d_model=256", "--max-tokens", 40, "--precision", precision),
+        *("--set", "train.clip_norm=1"),
+    )
+    sharded = (*options, "--set", "train.sharding=full")
+    replicated, split, resumed = (tmp_path / name for name in ("replicated", "split", "resumed"))
+    for run, chosen in ((replicated, options), (split, sharded)):
+        done = torchrun("--save-dir", run, *chosen, "--max-updates", 8, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    for updates in (4, 8):
+        torchrun("--save-dir", resumed, *sharded, "--max-updates", updates, cwd=tmp_path)
+    assert_same_checkpoint(split / "last", resumed / "last")
+    for kind in ("train", "validation"):
+        for one, other in zip(log(replicated, kind), log(split, kind), strict=True):
+            assert one["loss"] == pytest.approx(
+                other["loss"], rel=1e-4 if precision == "fp32" else 0.02
+            )
+
+
 def test_the_failure_of_one_process_ends_the_other(
     recipe: Path, dataset: Path, tmp_path: Path
 ) -> None:
@@ -104,7 +130,7 @@ def test_kills_and_a_preemption_under_torchrun_change_nothing(
     print(f"seed {seed}")
     moments = random.Random(seed)
     options = (
-        *("--config", recipe, "--data", dataset, "--max-updates", 40, "--save-every", 4),
+        *("--config", recipe, "--data", dataset, "--max-updates", 100, "--save-every", 4),
         *("--dropout", 0.1, "--valid-every", 10, "--set", "train.log_every=2"),
     )
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -115,10 +141,11 @@ def test_kills_and_a_preemption_under_torchrun_change_nothing(
         while process.poll() is None and last_update(killed) < target:
             time.sleep(0.005)
         time.sleep(moments.random() * 0.05)
-        if number == signal.SIGTERM:
-            process.send_signal(number)  # which torchrun hands on
-        else:
-            os.killpg(process.pid, number)
+        with suppress(ProcessLookupError):  # it may have come to its end
+            if number == signal.SIGTERM:
+                process.send_signal(number)  # which torchrun hands on
+            else:
+                os.killpg(process.pid, number)
         _, err = process.communicate(timeout=500)
         if number == signal.SIGTERM and process.returncode:
             assert "training ended: signal 15\n" in err
