@@ -97,6 +97,46 @@ def test_a_gradient_that_overflows_in_the_backward_pass_is_skipped_too(trainer: 
     assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer.model), strict=True))
 
 
+def test_a_loss_that_is_not_finite_is_named_where_every_module_s_output_is(
+    trainer: Trainer,
+) -> None:
+    update = next(trainer.feed.updates(1))
+    with torch.no_grad():
+        trainer.model.output.weight[1] = float("nan")  # of a token that is in no sentence
+    assert trainer._origin(update) == "first in the logits or the loss"
+
+
+def test_the_process_is_named_on_which_a_value_first_was_not_finite(trainer: Trainer) -> None:
+    class Second(World):
+        """The second of two processes; the first one's values were all finite."""
+
+        def gather(self, value: object) -> list[object]:
+            return [None, value]
+
+    spoil(trainer.model, {1}, trainer)
+    update = next(trainer.feed.updates(1))
+    trainer.world = Second(rank=1, size=2)
+    assert trainer._origin(update) == "first in encoder.0.feed_forward.inner on rank 1"
+
+
+def test_a_gradient_is_scaled_down_only_where_it_is_greater_than_allowed(trainer: Trainer) -> None:
+    for limit, expected in ((0.0, 5.0), (9.0, 5.0), (1.0, 1.0)):
+        trainer.config = dataclasses.replace(trainer.config, clip_norm=limit)
+        for number, weight in enumerate(trainer.model.parameters()):
+            weight.grad = torch.zeros_like(weight)
+            weight.grad.view(-1)[0] = {0: 3.0, 1: 4.0}.get(number, 0.0)
+        assert trainer._scale_gradients().item() == 5.0
+        gradients = [weight.grad for weight in trainer.model.parameters()]
+        assert torch.nn.utils.get_total_norm(gradients).item() == pytest.approx(expected, 1e-4)
+
+
+def test_what_the_host_does_not_know_yet_is_found_before_a_checkpoint() -> None:
+    watch: FiniteWatch[int] = FiniteWatch()
+    watch._pending.append((7, torch.tensor(False), None))  # as a GPU leaves it
+    assert watch.rest() == [7]
+    assert watch.rest() == []
+
+
 def test_the_watch_finds_each_work_that_failed_once() -> None:
     watch: FiniteWatch[int] = FiniteWatch()
     found = [watch.after(number, torch.tensor(number not in (2, 3))) for number in range(1, 6)]

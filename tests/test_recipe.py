@@ -147,6 +147,12 @@ def test_a_recipe_must_be_utf8():
     ("assignment", "expected"),
     [
         ("trian.seed=1", "--set trian.seed: unknown section 'trian'; did you mean 'train'?"),
+        (
+            "max_updates=3",
+            "--set max_updates: a key without its section; did you mean 'train.max_updates'?",
+        ),
+        ("lr=3", "--set lr: a key without its section; did you mean 'train.schedule.lr'?"),
+        ("beam=3", "--set beam: a key without its section; did you mean 'search.strategy.beam'?"),
         ("train=1", "--set train: expected section.key=value"),
         ("train.seed", "--set train.seed: expected section.key=value"),
         ("train.seed=[", "--set train.seed: line 1: not valid YAML: "),

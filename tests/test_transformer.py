@@ -196,6 +196,8 @@ def test_tied_matrices_are_one_and_untied_ones_are_not() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        ({"d_model": 15, "heads": 3}, "sinusoidal positions need an even d_model, not 15"),
+        ({"d_k": -8}, "d_k must be at least 1, not -8"),
         ({"d_model": 30, "heads": 4}, "d_model 30 is not divisible by 4 heads"),
         ({"encoder_layers": 0}, "encoder_layers must be at least 1"),
         ({"dropout": 1.5}, "dropout"),

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from nmt.config import import_plugins, parse_assignment, parse_yaml, set_path
+from nmt.config import dump, flatten, import_plugins, parse_assignment, parse_yaml, set_path
 from nmt.errors import NmtError
 from nmt.registry import unknown
 
@@ -75,6 +75,8 @@ def load(
     for layer in (dict(base or {}), read(config)):
         _merge(values, layer)
     for path, value in [parse_assignment(text) for text in assignments or []]:
+        if "." not in path and path not in SECTIONS and (homes := _homes(path)):
+            raise NmtError(f"--set {path}: a key without its section; did you mean {homes[0]!r}?")
         _check_section(path.partition(".")[0], f"--set {path}")
         if "." not in path:
             raise NmtError(f"--set {path}: expected section.key=value")
@@ -109,6 +111,20 @@ def read(config: Path | None) -> dict[str, Any]:
         if name != "plugins" and not isinstance(section, (dict, type(None))):
             raise NmtError(f"{path}: {name}: expected keys and values")
     return {name: section for name, section in values.items() if section is not None}
+
+
+def _homes(key: str) -> list[str]:
+    """The dotted paths in all sections that end with a key, the shortest first."""
+    from nmt.evaluation import ScoreConfig
+    from nmt.inference import SearchConfig
+    from nmt.models import architectures
+    from nmt.preprocess.binarize import PreprocessConfig
+    from nmt.training.trainer import TrainConfig
+
+    parts = (PreprocessConfig(), architectures["transformer_base"], TrainConfig(), SearchConfig())
+    sections = dict(zip(SECTIONS, map(dump, (*parts, ScoreConfig())), strict=True))
+    homes = [path for path in flatten(sections) if path.endswith(f".{key}")]
+    return sorted(homes, key=lambda path: path.count("."))
 
 
 def _check_section(name: str, where: str) -> None:

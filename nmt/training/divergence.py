@@ -29,8 +29,15 @@ class FiniteWatch(Generic[T]):
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
         self._pending.append((work, is_finite, event))
+        return self._failed(unknown=0 if event is None else 1)
+
+    def rest(self) -> list[T]:
+        """Those that failed and are not known yet; waits for the device."""
+        return self._failed(unknown=0)
+
+    def _failed(self, unknown: int) -> list[T]:
         failed = []
-        while len(self._pending) > (0 if event is None else 1):
+        while len(self._pending) > unknown:
             done, was_finite, waited_for = self._pending.popleft()
             if waited_for is not None:
                 waited_for.synchronize()

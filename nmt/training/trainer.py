@@ -261,7 +261,8 @@ class Trainer:
         self.stopwatch.start()
         reason = self._reason_to_stop(0)
         if self._is_validation_due(reason) and not self.scores:
-            self._save(self._validate(validation, report))  # which an interruption prevented
+            # An interruption prevented it.
+            self._save(report, self._validate(validation, report))
             reason = reason or self._out_of_patience()
         updates = prefetch(self.feed.updates(self.progress.update + 1))
         with StopRequests() as requests, contextlib.closing(updates):
@@ -279,11 +280,11 @@ class Trainer:
                 is_best = False
                 if self._is_validation_due(reason):
                     if reason or self._is_save_due():
-                        self._save(is_best)  # validation may outlast a launcher's patience
+                        self._save(report, is_best)  # validation may outlast a launcher's patience
                     is_best = self._validate(validation, report)
                     reason = reason or self._out_of_patience()
                 if reason or is_best or self._is_save_due():
-                    self._save(is_best)
+                    self._save(report, is_best)
         return reason
 
     def _step(self, update: Update, rate: float) -> list[Update]:
@@ -332,12 +333,7 @@ class Trainer:
     def _note_failure(self, update: Update, report: Report) -> None:
         """Says which update was skipped and where it went wrong; gives up after too many."""
         self.progress.skipped += 1
-        torch.manual_seed(_mix(self.config.seed, update.number, self.world.rank))
-        with FirstNonFinite(self.model) as first, torch.no_grad():
-            for batch in update.batches:
-                with autocast(self.config.precision, self.world.device):
-                    self.own_objective(batch.to(self.world.device))
-        where = f"first in {first.name}" if first.name else "in the backward pass"
+        where = self._origin(update)
         sentences = sum(len(batch.source) for batch in update.batches)
         report.skipped(update.number, where, sentences)
         if self.progress.skipped > self.config.max_skipped:
@@ -348,6 +344,23 @@ class Trainer:
                 "lower --lr, a longer --warmup-updates or train.clip_norm=1; or, if these were "
                 "accidents, resume with a higher train.max_skipped"
             )
+
+    def _origin(self, update: Update) -> str:
+        """Where, on which process, an update first had a value that is not finite."""
+        torch.manual_seed(_mix(self.config.seed, update.number, self.world.rank))
+        nats = torch.zeros((), device=self.world.device)
+        with FirstNonFinite(self.model) as first, torch.no_grad():
+            for batch in update.batches:
+                with autocast(self.config.precision, self.world.device):
+                    nats += self.own_objective(batch.to(self.world.device))[0]
+        # The output layer is applied inside the loss, and so is no module's output.
+        own = first.name or (None if nats.isfinite() else "the logits or the loss")
+        places = self.world.gather(own)
+        found = [(rank, place) for rank, place in enumerate(places) if place]
+        if not found:
+            return "in the backward pass"
+        rank, place = found[0]
+        return f"first in {place}" + (f" on rank {rank}" if self.world.size > 1 else "")
 
     def _report(self, update: Update, rate: float, report: Report) -> None:
         """Reports the sums since the last report over all processes, and begins anew."""
@@ -406,7 +419,9 @@ class Trainer:
         by_clock = config.save_minutes is not None and minutes >= config.save_minutes
         return by_clock or progress.update % config.save_every == 0
 
-    def _save(self, is_best: bool) -> None:
+    def _save(self, report: Report, is_best: bool) -> None:
+        for failed in self.watch.rest():  # so that none is forgotten by a resumed run
+            self._note_failure(failed, report)
         self.progress.saved_seconds = self.progress.seconds
         self.progress.lap_seconds = self.stopwatch.since_lap
         self.progress.windows = self.world.gather(self.window.sums())
