@@ -142,9 +142,10 @@ def field_documentation(instance: Any) -> dict[str, str]:
             for name, text in strings_below_fields(kind):
                 cell = " ".join(text.split()).replace("``", "`").replace("|", r"\|")
                 texts.setdefault(name, cell)
-    if missing := {field.name for field in dataclasses.fields(instance)} - set(texts):
+    names = {field.name for field in dataclasses.fields(instance)}
+    if missing := names - set(texts):
         sys.exit(f"{type(instance).__name__}: nothing is written below {', '.join(missing)}")
-    return texts
+    return {name: text for name, text in texts.items() if name in names}  # no class variables
 
 
 def strings_below_fields(kind: type) -> Iterator[tuple[str, str]]:

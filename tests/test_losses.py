@@ -61,3 +61,25 @@ def test_a_perfect_model_scores_zero_by_the_definition_of_the_paper() -> None:
     torch.nn.init.eye_(output.weight)
     states = torch.tensor([[math.log(label), *[math.log(other)] * 3]])
     assert SMOOTHED(states, output, torch.tensor([0]))[0].item() == pytest.approx(0, abs=1e-6)
+
+
+def test_two_passes_that_agree_cost_twice_the_cross_entropy_and_no_more() -> None:
+    loss = losses["r_drop"]
+    output = torch.nn.Linear(4, 7)
+    states, labels = torch.randn(3, 4), torch.tensor([1, 5, 2])
+    once, nll = replace(SMOOTHED, definition="uniform")(states, output, labels)
+    both, mean_nll = loss(states.repeat(2, 1), output, labels)
+    torch.testing.assert_close(both, 2 * once)
+    torch.testing.assert_close(mean_nll, nll)
+
+
+def test_the_divergence_of_two_known_predictions() -> None:
+    loss = replace(losses["r_drop"], smoothing=0.0, alpha=1.0)
+    output = torch.nn.Linear(2, 2, bias=False)
+    torch.nn.init.eye_(output.weight)
+    one, two = (0.75, 0.25), (0.5, 0.5)
+    states = torch.tensor([one, two]).log()
+    cross_entropies = -math.log(one[1]) - math.log(two[1])
+    divergence = 0.25 * math.log(0.75 / 0.5) + -0.25 * math.log(0.25 / 0.5)  # of (p - q) log p/q
+    value = loss(states, output, torch.tensor([1]))[0].item()
+    assert value == pytest.approx(cross_entropies + divergence / 2, rel=1e-5)

@@ -65,3 +65,18 @@ def test_values_that_make_no_sense_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         replace(schedule, **values)
+
+
+def test_a_plateau_lowers_the_rate_after_every_so_many_validations_without_a_better_one() -> None:
+    schedule = replace(schedules["plateau"], lr=1.0, warmup_updates=10, plateau=2, shrink=0.5)
+    assert [schedule.is_plateau(stale) for stale in range(5)] == [False, False, True, False, True]
+    assert [schedule.rate(99, 1, 1, plateaus) for plateaus in range(3)] == [1.0, 0.5, 0.25]
+    assert replace(schedule, final_share=0.4).rate(99, 1, 1, plateaus=2) == 0.4
+    assert schedule.rate(5, 1, 1, plateaus=1) == 0.25
+
+
+def test_only_schedules_that_depend_on_the_last_update_change_with_it() -> None:
+    for name in schedules:
+        schedule = replace(schedules[name], lr=1.0, warmup_updates=10)
+        changes = schedule.rate(50, 512, 100) != schedule.rate(50, 512, 200)
+        assert changes == schedule.depends_on_max_updates, name

@@ -117,6 +117,43 @@ def test_a_changed_recipe_is_refused_with_the_names_of_the_keys(train: Any, run:
     )
 
 
+def test_the_last_update_may_change_only_where_the_schedule_does_not_depend_on_it(
+    train: Any, tmp_path: Path
+) -> None:
+    cosine = (tmp_path / "run", "--set", "train.schedule.name=cosine")
+    assert train(*cosine, "--max-updates", 2).status == 0
+    done = train(*cosine, "--max-updates", 4)
+    assert done.status == 1
+    assert "another recipe: train.max_updates was 2, is 4. Use another --save-dir" in done.err
+
+
+def test_the_plateaus_of_a_run_are_those_of_one_that_was_never_stopped(
+    train: Any, tmp_path: Path
+) -> None:
+    # So high a rate that validation soon finds nothing better.
+    rule = "train.schedule={name: plateau, lr: 0.5, warmup_updates: 0, shrink: 0.1}"
+    often = ("--set", rule, "--valid-every", 1, "--set", "train.log_every=1")
+    assert train(tmp_path / "whole", *often, "--max-updates", 8).status == 0
+    for updates in (4, 8):
+        assert train(tmp_path / "parts", *often, "--max-updates", updates).status == 0
+    assert records(tmp_path / "parts") == records(tmp_path / "whole")
+    rates = {line["lr"] for line in records(tmp_path / "whole") if line["record"] == "train"}
+    assert len(rates) > 1
+    assert_same_checkpoint(tmp_path / "parts" / "last", tmp_path / "whole" / "last")
+
+
+@pytest.mark.parametrize("name", ["adafactor", "nag", "adadelta", "sgd"])
+def test_training_with_another_optimizer_goes_on_as_if_never_stopped(
+    train: Any, tmp_path: Path, name: str
+) -> None:
+    options = ("--set", f"train.optimizer.name={name}", "--set", "train.loss.name=r_drop")
+    assert train(tmp_path / "whole", *options, "--max-updates", 4).status == 0
+    for updates in (2, 4):
+        assert train(tmp_path / "parts", *options, "--max-updates", updates).status == 0
+    assert records(tmp_path / "parts") == records(tmp_path / "whole")
+    assert_same_checkpoint(tmp_path / "parts" / "last", tmp_path / "whole" / "last")
+
+
 def test_what_a_resumed_run_may_change_it_can_change(
     train: Any, run: Path, dataset: Path, tmp_path: Path
 ) -> None:

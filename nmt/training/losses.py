@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from nmt.data.format import PAD
 from nmt.registry import Registry
@@ -27,6 +28,9 @@ class Loss(ABC):
     """A divergence of the model's distribution from a target distribution around the label."""
 
     registry: ClassVar[Registry[Loss]]
+
+    passes: ClassVar[int] = 1
+    """How often a batch goes through the model, each time with other dropout."""
 
     name: str = ""
     """Which loss."""
@@ -43,7 +47,7 @@ class Loss(ABC):
         """The loss and the negative log-likelihood, both summed over tokens, in nats.
 
         Args:
-            states: [P, D], the decoder's states where a token is to be predicted.
+            states: [passes x P, D], the decoder's states where a token is to be predicted.
             output: the model's output layer [V, D].
             labels: [P] int64, the tokens to predict; no padding.
 
@@ -106,6 +110,36 @@ class LabelSmoothedCrossEntropy(Loss):
         return -(label * math.log(label) + (vocabulary - 1) * other * math.log(other))
 
 
+@losses.register("r_drop")
+@dataclass(frozen=True, kw_only=True)
+class RDrop(LabelSmoothedCrossEntropy):
+    """R-Drop (Liang et al. 2021): two passes with different dropout are to predict the same.
+
+    The sum of both passes' cross-entropies and `alpha` times the mean of the two divergences
+    KL(p1 || p2) and KL(p2 || p1). Every update costs twice the time and memory.
+    """
+
+    definition: Literal["tensor2tensor", "fairseq", "uniform", "annotated"] = "uniform"
+    """As for label_smoothed_cross_entropy; the authors' is "uniform"."""
+    alpha: float = 5.0
+    """Weight of the divergence; the authors' for translation."""
+
+    passes: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.alpha < 0.0:
+            raise ValueError(f"alpha must not be negative, is {self.alpha}")
+
+    def __call__(self, states: Tensor, output: nn.Linear, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of both passes [2P, D], and the mean of their negative log-likelihoods."""
+        loss, nll = super().__call__(states, output, labels.repeat(self.passes))
+        divergence = _SlicedDivergence.apply(  # type: ignore[no-untyped-call]
+            states, output.weight, output.bias, torch.is_grad_enabled()
+        )
+        return loss + self.alpha * divergence, nll / self.passes
+
+
 class _SlicedLoss(torch.autograd.Function):
     """Loss and gradient of a linear layer and a softmax, a slice of tokens at a time.
 
@@ -125,10 +159,8 @@ class _SlicedLoss(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         label_mass, other_mass, pad_mass = masses
         device = states.device.type
-        low = torch.is_autocast_enabled(device)
-        dtype = torch.get_autocast_dtype(device) if low else weight.dtype
-        matrix, inputs = weight.to(dtype), states.to(dtype)
-        offset = None if bias is None else bias.to(dtype)
+        inputs, matrix, offset = _in_autocast_dtype(states, weight, bias)
+        dtype = matrix.dtype
         rows = max(1, SLICE_ELEMENTS[device] // len(weight))
         sums = inputs.sum(0, dtype=torch.float64)
         # Summed over the tokens and the vocabulary, logits are a product of two sums.
@@ -182,13 +214,71 @@ class _SlicedLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        d_states, d_weight, d_bias = ctx.saved_tensors
-        states_dtype, weight_dtype = ctx.dtypes
-        return (
-            (d_states * d_loss).to(states_dtype),
-            (d_weight * d_loss).to(weight_dtype),
-            None if d_bias is None else d_bias * d_loss,
-            None,
-            None,
-            None,
-        )
+        return *_chain(ctx, d_loss), None, None, None
+
+
+class _SlicedDivergence(torch.autograd.Function):
+    """Mean of KL(p1 || p2) and KL(p2 || p1), and its gradient, a slice of tokens at a time.
+
+    Summed over the tokens; p1 and p2 are predicted from the first and second half of the states.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, wants_gradient: bool
+    ) -> Tensor:
+        device = states.device.type
+        inputs, matrix, offset = _in_autocast_dtype(states, weight, bias)
+        halves = inputs.view(2, len(inputs) // 2, inputs.shape[1])  # [2, P, D]
+        # Two passes of a slice's tokens, and some four tables of them at a time.
+        rows = max(1, SLICE_ELEMENTS[device] // (8 * len(weight)))
+        total = torch.zeros((), dtype=torch.float64, device=states.device)
+        d_states = torch.empty_like(halves)
+        d_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_gradient else None
+        d_bias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None else None
+        with torch.autocast(device, enabled=False):
+            for first in range(0, halves.shape[1], rows):
+                part = halves[:, first : first + rows]  # [2, R, D]
+                log_p = F.linear(part, matrix, offset).log_softmax(-1, dtype=torch.float32)
+                p = log_p.exp()  # [2, R, V]
+                log_ratio = log_p - log_p.flip(0)
+                divergences = (p * log_ratio).sum(-1, keepdim=True)  # [2, R, 1]
+                total += 0.5 * divergences.sum(dtype=torch.float64)
+                if d_weight is None:
+                    continue
+                # By the logits of one pass: of the divergence from it, and of the one to it.
+                d_logits = p * (log_ratio - divergences) + (p - p.flip(0))
+                d_logits = (0.5 * d_logits).to(matrix.dtype)
+                d_states[:, first : first + rows] = d_logits @ matrix
+                d_weight += d_logits.flatten(0, 1).t() @ part.flatten(0, 1)
+                if d_bias is not None:
+                    d_bias += d_logits.sum((0, 1), dtype=torch.float32)
+        if wants_gradient:
+            ctx.save_for_backward(d_states.flatten(0, 1), d_weight, d_bias)
+            ctx.dtypes = (states.dtype, weight.dtype)
+        return total.float()
+
+    @staticmethod
+    def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor | None, ...]:
+        return *_chain(ctx, d_loss), None
+
+
+def _in_autocast_dtype(
+    states: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """States, weight and bias in the precision in which autocast would multiply them."""
+    device = states.device.type
+    low = torch.is_autocast_enabled(device)
+    dtype = torch.get_autocast_dtype(device) if low else weight.dtype
+    return states.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+
+
+def _chain(ctx: Any, d_loss: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The gradients that the forward pass saved, times that of what follows."""
+    d_states, d_weight, d_bias = ctx.saved_tensors
+    states_dtype, weight_dtype = ctx.dtypes
+    return (
+        (d_states * d_loss).to(states_dtype),
+        (d_weight * d_loss).to(weight_dtype),
+        None if d_bias is None else d_bias * d_loss,
+    )

@@ -21,7 +21,11 @@ class Objective(nn.Module):
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Loss and negative log-likelihood, summed over the batch's target tokens, in nats."""
-        states = self.states(batch.source, batch.target_input)  # [B, T, D]
-        states = states.flatten(0, 1).index_select(0, batch.predicted)  # [P, D]
+        passes = self.loss.passes
+        source, target = (rows.repeat(passes, 1) for rows in (batch.source, batch.target_input))
+        positions = batch.target_input.numel()
+        predicted = torch.cat([batch.predicted + n * positions for n in range(passes)])
+        states = self.states(source, target)  # [passes x B, T, D]
+        states = states.flatten(0, 1).index_select(0, predicted)  # [passes x P, D]
         labels = batch.target_output.flatten().index_select(0, batch.predicted)  # [P]
         return self.loss(states, self.model.output, labels)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from nmt.registry import Registry
 
@@ -17,7 +17,8 @@ from nmt.registry import Registry
 class OptimizerConfig(ABC):
     """How gradients move weights; the learning rate comes from the schedule.
 
-    Built ones are fused, and skip a step where the trainer sets their ``found_inf`` to one.
+    Built ones skip a step where the trainer sets their ``found_inf`` to one: on the device where
+    torch has a fused form, else after the host has waited for it.
     """
 
     registry: ClassVar[Registry[OptimizerConfig]]
@@ -34,6 +35,21 @@ optimizers: Registry[OptimizerConfig] = Registry("optimizer")
 OptimizerConfig.registry = optimizers
 
 
+def _check_share(name: str, value: float) -> None:
+    if not 0.0 <= value < 1.0:
+        raise ValueError(f"{name} lies in [0, 1), not {value}")
+
+
+def _check_positive(name: str, value: float) -> None:
+    if value <= 0.0:
+        raise ValueError(f"{name} must be more than 0, is {value}")
+
+
+def _check_decay(weight_decay: float) -> None:
+    if weight_decay < 0.0:
+        raise ValueError(f"weight_decay must not be negative, is {weight_decay}")
+
+
 @optimizers.register("adam")
 @dataclass(frozen=True, kw_only=True)
 class Adam(OptimizerConfig):
@@ -43,6 +59,11 @@ class Adam(OptimizerConfig):
     """Decay rates of the first and second moments."""
     eps: float = 1e-9
     """Added to the root of the second moment."""
+
+    def __post_init__(self) -> None:
+        for beta in self.betas:
+            _check_share("betas", beta)
+        _check_positive("eps", self.eps)
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """torch.optim.Adam, fused."""
@@ -56,6 +77,10 @@ class AdamW(Adam):
 
     weight_decay: float = 0.01
     """Share of each weight that is taken off per update, times the learning rate."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_decay(self.weight_decay)
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """torch.optim.AdamW, fused."""
@@ -72,7 +97,11 @@ class AdamW(Adam):
 @optimizers.register("sgd")
 @dataclass(frozen=True, kw_only=True)
 class SGD(OptimizerConfig):
-    """Stochastic gradient descent, with momentum and Nesterov's form of it where asked for."""
+    """Stochastic gradient descent, with momentum and Nesterov's form of it where asked for.
+
+    ``nag`` has the values of Gehring et al. 2017 (section 4.2), who take `lr` 0.25 and
+    `clip_norm` 0.1 with it.
+    """
 
     momentum: float = 0.0
     """Share of the last step that is taken again."""
@@ -80,6 +109,7 @@ class SGD(OptimizerConfig):
     """Whether the gradient is taken after the momentum's step ("nag")."""
 
     def __post_init__(self) -> None:
+        _check_share("momentum", self.momentum)
         if self.nesterov and self.momentum == 0.0:
             raise ValueError("nesterov needs a momentum")
 
@@ -93,3 +123,78 @@ class SGD(OptimizerConfig):
             for weight in optimizer.param_groups[0]["params"]:
                 optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
         return optimizer
+
+
+optimizers.add("nag", SGD(momentum=0.99, nesterov=True))
+
+
+@optimizers.register("adafactor")
+@dataclass(frozen=True, kw_only=True)
+class Adafactor(OptimizerConfig):
+    """Adafactor (Shazeer and Stern 2018): second moments by rows and columns, for little memory.
+
+    The schedule's rate is the greatest relative step: a weight moves by at most that share of its
+    root mean square, and of 1 / sqrt(update). The paper takes a constant `lr` of 0.01.
+    """
+
+    decay: float = 0.8
+    """The second moments' decay rate at update t is 1 - t^-decay."""
+    clip: float = 1.0
+    """Greatest root mean square of a weight's update, before the learning rate."""
+    min_scale: float = 1e-3
+    """Least root mean square of a weight that its steps are relative to."""
+    weight_decay: float = 0.0
+    """Share of each weight that is taken off per update, times the learning rate."""
+
+    def __post_init__(self) -> None:
+        for name in ("decay", "clip", "min_scale"):
+            _check_positive(name, getattr(self, name))
+        _check_decay(self.weight_decay)
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """torch.optim.Adafactor."""
+        return _SkippingAdafactor(
+            parameters,
+            lr=0.0,
+            beta2_decay=-self.decay,
+            eps=(None, self.min_scale),
+            d=self.clip,
+            weight_decay=self.weight_decay,
+        )
+
+
+@optimizers.register("adadelta")
+@dataclass(frozen=True, kw_only=True)
+class Adadelta(OptimizerConfig):
+    """Adadelta (Zeiler 2012), with the values of Bahdanau et al. 2015; its own `lr` is 1."""
+
+    rho: float = 0.95
+    """Decay rate of the squared gradients and of the squared steps."""
+    eps: float = 1e-6
+    """Added to both before the root is taken."""
+
+    def __post_init__(self) -> None:
+        _check_share("rho", self.rho)
+        _check_positive("eps", self.eps)
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """torch.optim.Adadelta."""
+        return _SkippingAdadelta(parameters, lr=0.0, rho=self.rho, eps=self.eps)
+
+
+class _SkippingAdafactor(torch.optim.Adafactor):
+    found_inf: Tensor | None = None
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        found, self.found_inf = self.found_inf, None  # which torch's own would refuse
+        if not found:
+            super().step(closure)  # type: ignore[no-untyped-call]
+
+
+class _SkippingAdadelta(torch.optim.Adadelta):
+    found_inf: Tensor | None = None
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        found, self.found_inf = self.found_inf, None  # which torch's own would refuse
+        if not found:
+            super().step(closure)

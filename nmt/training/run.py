@@ -42,7 +42,8 @@ MAY_CHANGE = (
     "train.max_skipped",
     "train.timeout_minutes",
 )
-"""Keys that a resumed run may change; the sections search, score and preprocess may, too."""
+"""Keys that a resumed run may change, `max_updates` only where the schedule does not depend on it;
+the sections search, score and preprocess may, too."""
 
 
 @dataclass(frozen=True)
@@ -150,15 +151,18 @@ def _refuse_changes(run: Run, experiment: Experiment) -> None:
         flatten({"model": dump(each.model), "train": dump(each.train)})
         for each in (begun, experiment)
     )
+    may_change = list(MAY_CHANGE)
+    if experiment.train.schedule.depends_on_max_updates:
+        may_change.remove("train.max_updates")
     changed = [
         f"{key} was {before.get(key)}, is {after.get(key)}"
         for key in sorted({*before, *after})
-        if before.get(key) != after.get(key) and key not in MAY_CHANGE
+        if before.get(key) != after.get(key) and key not in may_change
     ]
     if changed:
         raise NmtError(
             f"{run.path}: the run there was begun with another recipe: {'; '.join(changed)}. "
-            f"Use another --save-dir; a resumed run may change only {', '.join(MAY_CHANGE)}"
+            f"Use another --save-dir; a resumed run may change only {', '.join(may_change)}"
         )
 
 

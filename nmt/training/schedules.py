@@ -1,4 +1,4 @@
-"""Learning-rate schedules: pure functions of the update, counted from 1."""
+"""Learning-rate schedules: pure functions of the update, counted from 1, and of plateaus."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ class Schedule(ABC):
 
     registry: ClassVar[Registry[Schedule]]
 
+    depends_on_max_updates: ClassVar[bool] = False
+    """Whether another last update would change the rates before it; a resumed run cannot."""
+
     name: str = ""
     """Which schedule."""
     lr: float | None = None
@@ -29,12 +32,23 @@ class Schedule(ABC):
         if self.lr is not None and self.lr <= 0:
             raise ValueError(f"lr must be positive, is {self.lr}")
 
-    def rate(self, update: int, d_model: int, max_updates: int) -> float:
-        """The learning rate of an update (from 1) of a model of width `d_model`."""
+    def rate(self, update: int, d_model: int, max_updates: int, plateaus: int = 0) -> float:
+        """The learning rate of an update (from 1).
+
+        Args:
+            update: its number.
+            d_model: width of the model.
+            max_updates: the last update.
+            plateaus: how often :meth:`is_plateau` has been true so far.
+        """
         peak = self.peak(d_model)
         if update < self.warmup_updates:
             return peak * update / self.warmup_updates
         return peak * self.decay(update, max_updates)
+
+    def is_plateau(self, stale: int) -> bool:
+        """Whether the rate is to change after `stale` validations without a better one."""
+        return False
 
     def peak(self, d_model: int) -> float:
         """The learning rate at the end of the warm-up."""
@@ -49,6 +63,11 @@ class Schedule(ABC):
 
 schedules: Registry[Schedule] = Registry("schedule")
 Schedule.registry = schedules
+
+
+def _check_final_share(value: float) -> None:
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"final_share lies in [0, 1], not {value}")
 
 
 @schedules.register("inverse_sqrt")
@@ -91,10 +110,45 @@ class Constant(Schedule):
         return 1.0
 
 
+@schedules.register("plateau")
+@dataclass(frozen=True, kw_only=True)
+class Plateau(Constant):
+    """The highest learning rate, lowered whenever validation finds nothing better for a while.
+
+    What is better is decided by `best_metric`, as for the best checkpoint.
+    """
+
+    shrink: float = 0.5
+    """What the learning rate is multiplied with at each plateau."""
+    plateau: int = 1
+    """Validations in a row without a new best that make a plateau, and again as many the next."""
+    final_share: float = 0.0
+    """Share of the highest learning rate below which it is not lowered."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 < self.shrink < 1.0:
+            raise ValueError(f"shrink lies between 0 and 1, not {self.shrink}")
+        if self.plateau < 1:
+            raise ValueError(f"plateau must be at least 1, not {self.plateau}")
+        _check_final_share(self.final_share)
+
+    def rate(self, update: int, d_model: int, max_updates: int, plateaus: int = 0) -> float:
+        """The constant schedule's, shrunk once for each plateau."""
+        share = max(self.final_share, self.shrink**plateaus)
+        return share * super().rate(update, d_model, max_updates)
+
+    def is_plateau(self, stale: int) -> bool:
+        """Whether another `plateau` validations have gone by without a better one."""
+        return stale > 0 and stale % self.plateau == 0
+
+
 @schedules.register("linear")
 @dataclass(frozen=True, kw_only=True)
 class Linear(Schedule):
     """A straight line from the highest learning rate to zero at the last update."""
+
+    depends_on_max_updates: ClassVar[bool] = True
 
     def decay(self, update: int, max_updates: int) -> float:
         """The share of the updates after the warm-up that is still to come."""
@@ -106,8 +160,14 @@ class Linear(Schedule):
 class Cosine(Schedule):
     """Half a cosine from the highest learning rate to a share of it at the last update."""
 
+    depends_on_max_updates: ClassVar[bool] = True
+
     final_share: float = 0.0
     """Share of the highest learning rate that is left at the last update."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_final_share(self.final_share)
 
     def decay(self, update: int, max_updates: int) -> float:
         """Half a cosine over the updates after the warm-up."""

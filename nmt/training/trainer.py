@@ -50,7 +50,8 @@ class TrainConfig:
     """Positions of one side of a micro-batch, padding included; bounds the memory of a device.
     "auto" tries what fits a GPU before the first update; it is 4096 on a CPU."""
     max_updates: int = 100_000
-    """Optimizer updates after which training ends."""
+    """Optimizer updates after which training ends. A resumed run may raise it, unless the schedule
+    depends on it, as linear and cosine do."""
     max_minutes: float | None = None
     """Minutes of training, over all resumes, after which it ends."""
     optimizer: OptimizerConfig = optimizers["adam"]
@@ -145,6 +146,8 @@ class Progress:
     best: float | None = None
     stale: int = 0
     """Validations since the best one."""
+    plateaus: int = 0
+    """How often the schedule took this for a reason to lower the learning rate."""
     skipped: int = 0
     """Updates whose gradient was not finite."""
     saved_seconds: float = 0.0
@@ -269,7 +272,10 @@ class Trainer:
             while reason is None:
                 update = next(updates)
                 rate = self.config.schedule.rate(
-                    update.number, self.model.output.in_features, self.config.max_updates
+                    update.number,
+                    self.model.output.in_features,
+                    self.config.max_updates,
+                    self.progress.plateaus,
                 )
                 for failed in self._step(update, rate):
                     self._note_failure(failed, report)
@@ -410,6 +416,7 @@ class Trainer:
         if is_best:
             self.progress.best = value
             self.progress.stale = 0
+        self.progress.plateaus += self.config.schedule.is_plateau(self.progress.stale)
         report.validation(self.progress.update, self.scores, is_best)
         return is_best
 

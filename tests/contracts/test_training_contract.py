@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nmt.config import build, dump
-from nmt.training.losses import SLICE_ELEMENTS, Loss, losses
+from nmt.training.losses import SLICE_ELEMENTS, Loss, RDrop, losses
 from nmt.training.optimizers import OptimizerConfig, optimizers
 from nmt.training.schedules import Schedule, schedules
 
@@ -35,12 +35,16 @@ def test_a_schedule_rises_to_its_peak_and_never_exceeds_it(name: str) -> None:
     assert all(rate >= 0 for rate in rates)
 
 
+RATES = {"nag": 0.01, "adadelta": 100.0}
+"""Learning rates that suit the contract's little problems, where it is not 0.1."""
+
+
 @pytest.mark.parametrize("name", list(optimizers))
 def test_an_optimizer_goes_downhill(name: str) -> None:
     weight = torch.nn.Parameter(torch.tensor([3.0, -2.0]))
     optimizer = optimizers[name].build([weight])
     for group in optimizer.param_groups:
-        group["lr"] = 0.1
+        group["lr"] = RATES.get(name, 0.1)
     start = weight.square().sum().item()
     for _ in range(20):
         optimizer.zero_grad()
@@ -67,13 +71,18 @@ def test_an_optimizer_takes_no_step_where_a_gradient_was_not_finite(name: str) -
 def plain(loss: Loss, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """The same loss written out over the whole table of target probabilities."""
     vocabulary = logits.shape[1]
+    divergence = torch.zeros(())
+    if isinstance(loss, RDrop):
+        one, two = logits.log_softmax(1).chunk(2)
+        for log_p, log_q in ((one, two), (two, one)):
+            divergence = divergence + 0.5 * loss.alpha * (log_p.exp() * (log_p - log_q)).sum()
     label, other, pad = loss.masses(vocabulary)
     target = torch.full_like(logits, other)
     target[:, 0] = pad
     target.scatter_(1, labels[:, None], label)
     assert torch.allclose(target.sum(1), torch.ones(len(labels)), atol=1e-5)
     cross_entropy = -(target * logits.log_softmax(1)).sum()
-    return cross_entropy - loss.constant(vocabulary) * len(labels)
+    return cross_entropy - loss.constant(vocabulary) * len(labels) + divergence
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -84,16 +93,17 @@ def test_the_sliced_loss_and_its_gradients_are_those_of_the_plain_one(
     monkeypatch.setitem(SLICE_ELEMENTS, "cpu", 100)  # slices of 4 of 11 tokens
     torch.manual_seed(4)
     output = torch.nn.Linear(8, 23, bias=bias)
-    states = torch.randn(11, 8, requires_grad=True)
+    passes = losses[name].passes
+    states = torch.randn(passes * 11, 8, requires_grad=True)
     labels = torch.randint(1, 23, (11,))
     weights = [states, *output.parameters()]
-    expected = plain(losses[name], output(states), labels)
+    labels_of_all = labels.repeat(passes)
+    expected = plain(losses[name], output(states), labels_of_all)
     expected_gradients = torch.autograd.grad(3.0 * expected, weights)
     loss, nll = losses[name](states, output, labels)
     torch.testing.assert_close(loss, expected)
-    torch.testing.assert_close(
-        nll, torch.nn.functional.cross_entropy(output(states), labels, reduction="sum")
-    )
+    likelihoods = torch.nn.functional.cross_entropy(output(states), labels_of_all, reduction="sum")
+    torch.testing.assert_close(nll, likelihoods / passes)
     for own, other in zip(
         torch.autograd.grad(3.0 * loss, weights), expected_gradients, strict=True
     ):
@@ -113,10 +123,39 @@ def test_a_loss_of_no_tokens_is_zero_and_so_is_its_gradient(name: str) -> None:
 def test_under_autocast_a_loss_keeps_float32_gradients_near_the_exact_ones(name: str) -> None:
     torch.manual_seed(4)
     output = torch.nn.Linear(8, 23)
-    states, labels = torch.randn(11, 8), torch.randint(1, 23, (11,))
+    states = torch.randn(losses[name].passes * 11, 8)
+    labels = torch.randint(1, 23, (11,))
     exact, _ = losses[name](states, output, labels)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         low, _ = losses[name](states.bfloat16().requires_grad_(), output, labels)
     low.backward()
     assert math.isclose(low.item(), exact.item(), rel_tol=1e-2)
     assert output.weight.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("part", "values", "message"),
+    [
+        (optimizers["adam"], {"betas": (0.9, 1.0)}, r"betas lies in \[0, 1\), not 1.0"),
+        (optimizers["adam"], {"eps": 0.0}, "eps must be more than 0, is 0.0"),
+        (optimizers["adamw"], {"weight_decay": -1.0}, "weight_decay must not be negative, is -1.0"),
+        (optimizers["adamw"], {"eps": -1.0}, "eps must be more than 0"),
+        (optimizers["sgd"], {"momentum": 1.0}, r"momentum lies in \[0, 1\), not 1.0"),
+        (optimizers["nag"], {"momentum": 0.0}, "nesterov needs a momentum"),
+        (optimizers["adafactor"], {"decay": 0.0}, "decay must be more than 0"),
+        (optimizers["adafactor"], {"clip": -1.0}, "clip must be more than 0"),
+        (optimizers["adafactor"], {"min_scale": 0.0}, "min_scale must be more than 0"),
+        (optimizers["adafactor"], {"weight_decay": -0.1}, "weight_decay must not be negative"),
+        (optimizers["adadelta"], {"rho": 1.5}, r"rho lies in \[0, 1\), not 1.5"),
+        (optimizers["adadelta"], {"eps": 0.0}, "eps must be more than 0"),
+        (losses["r_drop"], {"alpha": -1.0}, "alpha must not be negative, is -1.0"),
+        (losses["r_drop"], {"smoothing": 1.0}, "smoothing lies in"),
+        (schedules["cosine"], {"final_share": 2.0}, r"final_share lies in \[0, 1\], not 2.0"),
+        (schedules["plateau"], {"shrink": 1.0}, "shrink lies between 0 and 1, not 1.0"),
+        (schedules["plateau"], {"plateau": 0}, "plateau must be at least 1, not 0"),
+        (schedules["plateau"], {"final_share": -1.0}, "final_share lies in"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(part, values, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(part, **values)
