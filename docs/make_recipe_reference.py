@@ -105,7 +105,8 @@ def type_text(hint: Any, choices: dict[str, Registry[Any]]) -> str:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         inner = [argument for argument in arguments if argument is not type(None)]
-        return " or ".join(type_text(argument, choices) for argument in inner) + ", or null"
+        null = ", or null" if len(inner) < len(arguments) else ""
+        return " or ".join(type_text(argument, choices) for argument in inner) + null
     if origin is Literal:
         return ", ".join(f"`{argument}`" for argument in arguments)
     if origin is tuple:
@@ -114,6 +115,8 @@ def type_text(hint: Any, choices: dict[str, Registry[Any]]) -> str:
     if registry := getattr(hint, "registry", None):
         choices[registry.kind] = registry
         return f"[{registry.kind}](#choice-{registry.kind.replace(' ', '-')})"
+    if dataclasses.is_dataclass(hint):
+        return f"keys {', '.join(f'`{field.name}`' for field in dataclasses.fields(hint))}"
     return WORDS[hint]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -9,19 +10,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from nmt.errors import NmtError
+
 
 @contextmanager
-def whole_directory(path: Path) -> Iterator[Path]:
+def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
     """A directory to fill, which becomes `path` at the end of the context.
 
     It is filled beside its place, synced to the disk and renamed; a directory that was there is
     replaced. If the context fails, nothing of it remains.
+
+    Args:
+        path: where it is to be in the end.
+        identity: letters and digits that stand for its content. Then the directory is the one that
+            a killed or interrupted process has left of the same identity, if there is one; others
+            that were left are removed.
+
+    Raises:
+        NmtError: another process is filling the directory of that identity.
     """
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    partial = path.with_name(f".{path.name}.partial-{identity or os.getpid()}")
     old = path.with_name(f".{path.name}.old-{os.getpid()}")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    if identity is None:
+        shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True, exist_ok=True)
+    lock = _hold(partial)
+    if lock is None:
+        raise NmtError(f"{path}: another process is writing it; wait for it or stop it")
+    stays = False
     try:
+        if identity is not None:
+            _remove_abandoned(path, partial)
         yield partial
         for file in partial.iterdir():
             sync(file)
@@ -30,11 +49,37 @@ def whole_directory(path: Path) -> Iterator[Path]:
             path.rename(old)
         partial.rename(path)
         sync(path.parent)
+    except KeyboardInterrupt:
+        stays = identity is not None
+        raise
     finally:
         if old.exists() and not path.exists():
             old.rename(path)
-        shutil.rmtree(partial, ignore_errors=True)
+        if not stays:
+            shutil.rmtree(partial, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+        os.close(lock)
+
+
+def _hold(directory: Path) -> int | None:
+    """A lock on a directory as a descriptor to close; None where another process has it."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except OSError:
+        pass  # a file system without locks
+    return descriptor
+
+
+def _remove_abandoned(path: Path, own: Path) -> None:
+    """Removes what dead processes have left of other directories that were to become `path`."""
+    for left in path.parent.glob(f".{path.name}.partial-*"):
+        if left != own and (lock := _hold(left)) is not None:
+            shutil.rmtree(left, ignore_errors=True)
+            os.close(lock)
 
 
 def remove_directory(path: Path) -> None:

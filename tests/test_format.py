@@ -19,7 +19,7 @@ def write(path: Path, pairs=PAIRS, vocabularies=(10, 20), text=None):
         with writer.split("train") as split:
             for source, target in pairs:  # one by one, as chunks would come
                 split.append(Sentences.of([source]), Sentences.of([target]))
-            split.drop("empty", 2)
+            split.dropped["empty"] = 2
         if text:
             with writer.split("valid") as split:
                 none = Sentences.of([[] for _ in text])
@@ -141,11 +141,11 @@ def test_what_is_not_a_dataset_is_refused(tmp_path, make):
 def test_another_version_of_the_format_is_refused(tmp_path):
     manifest = write(tmp_path / "data").path / "manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": 7}))
-    with pytest.raises(NmtError, match="a dataset of format 7, but this nmt reads format 1"):
+    with pytest.raises(NmtError, match="a dataset of format 7, but this nmt reads format 2"):
         Dataset.open(tmp_path / "data")
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"version": 1}', b'{"ver'])
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"version": 2}', b'{"ver'])
 def test_a_damaged_manifest_is_refused(tmp_path, content):
     (write(tmp_path / "data").path / "manifest.json").write_bytes(content)
     with pytest.raises(NmtError, match=r"manifest.json: damaged"):

@@ -1,8 +1,18 @@
 import gzip
+import itertools
+import lzma
+import multiprocessing
+import os
+import pickle
+import pkgutil
 import random
+import resource
 import shlex
+import signal
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 from hypothesis import given, settings
@@ -13,7 +23,7 @@ from nmt.cli import preprocess as command
 from nmt.config import build
 from nmt.data.format import EOS, Dataset
 from nmt.errors import NmtError
-from nmt.preprocess import corpus
+from nmt.preprocess import binarize, corpus, encoding
 from nmt.preprocess.binarize import PreprocessConfig, preprocess
 from nmt.preprocess.subwords import Subwords
 
@@ -83,7 +93,7 @@ def test_a_dataset_decodes_to_the_text_it_was_made_of(here):
 
 
 def test_the_data_are_the_same_in_every_run_and_for_any_number_of_workers(here, monkeypatch):
-    monkeypatch.setattr(corpus.Bitext.chunks, "__defaults__", ("error", 7))
+    monkeypatch.setattr(corpus.Bitext.blocks, "__defaults__", (7, 0))
     for workers in (1, 2, 0):
         preprocess(config(workers=workers, output_dir=f"out-{workers}"))
     assert contents(here / "out-1") == contents(here / "out-2") == contents(here / "out-0")
@@ -91,7 +101,7 @@ def test_the_data_are_the_same_in_every_run_and_for_any_number_of_workers(here, 
 
 def test_the_size_of_chunks_does_not_show(here, monkeypatch):
     whole = preprocess(config(output_dir="whole")).fingerprint
-    monkeypatch.setattr(corpus.Bitext.chunks, "__defaults__", ("error", 1))
+    monkeypatch.setattr(corpus.Bitext.blocks, "__defaults__", (1, 0))
     model = "whole/subwords.model"  # the sample from which it is learned has another order
     assert preprocess(config(output_dir="single", subword_model=model)).fingerprint == whole
 
@@ -195,7 +205,7 @@ def test_the_manifest_holds_the_whole_recipe_but_what_does_not_shape_the_data(he
     recipe = preprocess(config(seed=3)).recipe
     assert recipe["seed"] == 3
     assert recipe["max_tokens_per_sentence"] == 256
-    assert not {"workers", "output_dir"} & set(recipe)
+    assert not {"workers", "output_dir", "shard"} & set(recipe)
     assert build(PreprocessConfig, recipe, "preprocess") == PreprocessConfig(
         source_lang="en",
         target_lang="de",
@@ -214,13 +224,17 @@ def test_the_manifest_holds_the_whole_recipe_but_what_does_not_shape_the_data(he
             "preprocess: not given: --source-lang, --train, --valid; say it there or in the recipe",
         ),
         ({"target_lang": "en"}, "preprocess: source_lang and target_lang are both 'en'"),
+        ({"shard": "3/2"}, "preprocess: shard must be I/N with I from 1 to N, or auto, not '3/2'"),
+        ({"train": ["-", "-"]}, "preprocess: train has - twice, but there is one standard input"),
+        ({"train": [{"path": "corpus/train", "weight": 0}]}, "weight must be more than 0, not 0"),
+        ({"train": [{"path": "c", "max_pairs": 0}]}, "max_pairs must be at least 1, not 0"),
         ({"workers": -1}, "preprocess: workers must be at least 0, not -1"),
         ({"vocab_size": 3}, "preprocess: vocab_size must be more than the 4 special pieces"),
         ({"max_length_ratio": 0}, "preprocess: max_length_ratio must be at least 1, not 0"),
         ({"model_type": "word"}, "preprocess.model_type: unknown value 'word'"),
         ({"vocab_size": 9999}, "vocab_size 9999 is more than the text allows; use at most"),
-        ({"train": "corpus/tarin"}, "neither corpus/tarin.en nor corpus/tarin.en.gz"),
-        ({"test": "corpus/test"}, "neither corpus/test.en nor corpus/test.en.gz"),
+        ({"train": "corpus/tarin"}, "no such file: corpus/tarin.en, nor"),
+        ({"test": "corpus/test"}, "no such file: corpus/test.en, nor"),
         ({"subword_model": "there"}, "there: no such subword model"),
         (
             {"min_tokens_per_sentence": 99},
@@ -261,14 +275,232 @@ def test_invalid_bytes_are_an_error_unless_they_are_to_be_replaced(here):
     assert preprocess(config(on_invalid_utf8="replace")).splits["train"].pairs == 101
 
 
-def test_an_interrupted_run_leaves_nothing_behind(here, monkeypatch):
+def test_every_form_of_input_gives_the_same_data(here, monkeypatch):
+    plain = preprocess(config(output_dir="plain")).fingerprint
+    sides = [Path(f"corpus/train.{side}").read_text().splitlines() for side in ("en", "de")]
+    rows = "".join(f"{s}\t{t}\n" for s, t in zip(*sides, strict=True)).encode()
+    (here / "train.tsv").write_bytes(rows)
+    (here / "train.tsv.gz").write_bytes(gzip.compress(rows))
+    for suffix, compress in ((".xz", lzma.compress), (".zst", corpus.zstd.compress)):
+        for side in ("en", "de"):
+            text = Path(f"corpus/train.{side}").read_bytes()
+            Path(f"packed{suffix[1:]}.{side}{suffix}").write_bytes(compress(text))
+    for path in ("train.tsv", "train.tsv.gz", "packedxz", "packedzst", "-"):
+        with (here / "train.tsv").open() as stdin, monkeypatch.context() as patch:
+            patch.setattr("sys.stdin", stdin)
+            made = preprocess(config(output_dir="made", train=path))
+        assert made.fingerprint == plain, path
+
+
+def test_a_row_without_two_columns_is_named(here):
+    (here / "train.tsv").write_text("one\teins\ntwo zwei\n")
+    with pytest.raises(NmtError, match=r"train.tsv: line 2 has 1 columns instead of 2"):
+        preprocess(config(train="train.tsv"))
+
+
+@pytest.mark.parametrize("suffix", ["xz", "zst"])
+def test_a_truncated_file_is_named(here, suffix):
+    compress = {"xz": lzma.compress, "zst": corpus.zstd.compress}[suffix]
+    for side in ("en", "de"):
+        text = Path(f"corpus/train.{side}").read_bytes()
+        Path(f"cut.{side}.{suffix}").write_bytes(compress(text)[:-20])
+    with pytest.raises(NmtError, match=f"cut.en.{suffix}: the \\w+ file is truncated or damaged"):
+        preprocess(config(train="cut"))
+
+
+def test_of_equal_pairs_only_the_first_is_kept_and_the_others_are_shown(here, monkeypatch):
+    monkeypatch.setattr(binarize, "SELECTED_AT_ONCE", 30)
+    new = [("six six six", "eins"), ("one", "six")]
+    write(here / "corpus" / "more", [new[0], ("six six six", "zwei"), *new, new[1]])
+    without = preprocess(config(output_dir="first", train="corpus/train", clean=["duplicates"]))
+    unique = list(dict.fromkeys(numbers(100, seed=1)))
+    assert without.splits["train"].pairs == len(unique)
+    both = preprocess(
+        config(train=["corpus/more", "corpus/more"], clean=["duplicates"], subword_model="first")
+    )
+    train = both.splits["train"]
+    assert (train.pairs, train.dropped["duplicates"]) == (3, 7)
+    assert train.examples["duplicates"] == [list(new[0]), list(new[1]), list(new[0])]
+
+
+def test_weights_and_limits_say_how_often_pairs_are_there(here):
+    mix = [{"path": "corpus/train", "weight": 2.5}, {"path": "corpus/train", "max_pairs": 7}]
+    manifest = preprocess(config(train=mix))
+    split = Dataset.open(here / "data-bin").split("train")
+    assert len(split) == 257
+    assert manifest.splits["train"].dropped["not_sampled"] == 93
+    subwords = Subwords.load(here / "data-bin")
+    given = Counter(source for source, _ in numbers(100, seed=1))
+    taken = Counter(subwords.decode_target([split.source(i).tolist() for i in range(250)]))
+    assert all(2 * n <= taken[text] <= 3 * n for text, n in given.items())
+    other = preprocess(config(train=mix, seed=9, output_dir="other"))
+    assert other.fingerprint != manifest.fingerprint
+
+
+def test_no_held_out_line_is_trained_on(here):
+    kept, leaked = ("one two", "eins zwei"), numbers(10, seed=2)[3]
+    write(here / "corpus" / "more", [kept, leaked, (leaked[0], "eins"), ("one", leaked[1] + " ")])
+    settings = {"clean": ["spaces", "held_out"], "train": ["corpus/train", "corpus/more"]}
+    manifest = preprocess(config(**settings))
+    split = Dataset.open(here / "data-bin").split("train")
+    text = Subwords.load(here / "data-bin").decode_target(
+        [split.source(i).tolist() for i in range(len(split))]
+    )
+    assert not {source for source, _ in numbers(10, seed=2)} & set(text)
+    assert manifest.splits["train"].dropped["held_out"] >= 3
+    assert manifest.splits["train"].rewritten == {"spaces": 1}
+
+
+MOMENTS = [
+    ("nmt.preprocess.binarize.train_subwords", 1),
+    *[("nmt.preprocess.encoding.Encoder.__call__", count) for count in (1, 6, 7, 11, 4)],
+    ("nmt.preprocess.encoding.mark_repeated", 1),
+    ("nmt.preprocess.binarize._Draw.copies", 2),
+    ("nmt.data.format.DatasetWriter.finish", 1),
+    ("nmt.files.sync", 3),
+]
+
+
+def test_after_any_number_of_kills_the_same_call_ends_with_the_same_bytes(here, monkeypatch):
+    monkeypatch.setattr(corpus.Bitext.blocks, "__defaults__", (9, 0))
+    monkeypatch.setattr(binarize, "SAVE_EVERY", 3)
+    monkeypatch.setattr(binarize, "SELECTED_AT_ONCE", 50)
+    settings = {"train": ["corpus/train", "corpus/train"], "clean": ["duplicates"]}
+    preprocess(config(output_dir="whole", **settings))
+
+    def die_at(place: str, count: int) -> None:
+        module, _, name = place.rpartition(".")
+        owner = pkgutil.resolve_name(module)
+        calls = itertools.count(1)
+        original = getattr(owner, name)
+
+        def counted(*arguments: object, **named: object) -> object:
+            if next(calls) == count:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(*arguments, **named)
+
+        setattr(owner, name, counted)
+        preprocess(config(**settings))
+
+    fork = multiprocessing.get_context("fork")
+    for moment in MOMENTS:
+        child = fork.Process(target=die_at, args=moment)
+        child.start()
+        child.join()
+        assert child.exitcode == -signal.SIGKILL, moment
+        assert not (here / "data-bin").exists()
+    preprocess(config(**settings))
+    assert contents(here / "data-bin") == contents(here / "whole")
+    assert sorted(path.name for path in here.iterdir()) == ["corpus", "data-bin", "whole"]
+
+
+def test_an_interrupted_run_is_kept_for_the_same_call_and_removed_by_another(here, monkeypatch):
     def interrupt(self, lines):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Subwords, "encode_target", interrupt)
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
+        patch.setattr(Subwords, "encode_target", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            preprocess(config())
+    (left,) = here.glob(".data-bin.partial-*")
+    assert not (here / "data-bin").exists()
+    preprocess(config(seed=5))
+    assert not left.exists()
+
+
+def test_two_processes_do_not_write_the_same_dataset(here, monkeypatch):
+    def nested(*arguments):
         preprocess(config())
-    assert [file.name for file in here.iterdir()] == ["corpus"]
+
+    monkeypatch.setattr(binarize, "_fill", nested)
+    with pytest.raises(NmtError, match="data-bin: another process is writing it"):
+        preprocess(config())
+
+
+def test_a_disk_that_fills_costs_a_line_and_leaves_nothing_behind(here):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    model = preprocess(config(output_dir="model")) and "model/subwords.model"
+    write(here / "corpus" / "train", numbers(100_000, seed=1))
+    size = Path(model).stat().st_size + 1000  # the kernel refuses to write more to a file
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+        with pytest.raises(NmtError, match=r"data-bin: cannot be written: .*; make room and give"):
+            preprocess(config(subword_model=model))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert sorted(path.name for path in here.iterdir()) == ["corpus", "model"]
+
+
+def test_a_worker_that_is_killed_is_a_mistake_with_a_remedy(here, monkeypatch):
+    def die(self, block):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(encoding.Encoder, "__call__", die)
+    with pytest.raises(NmtError, match=r"a worker process was killed, .* with fewer --workers"):
+        preprocess(config(workers=2))
+
+
+def sentences(dataset: Dataset) -> list[tuple[list[int], list[int]]]:
+    split = dataset.split("train")
+    return sorted((split.source(i).tolist(), split.target(i).tolist()) for i in range(len(split)))
+
+
+def test_shards_are_one_dataset_without_duplicates(here):
+    whole = preprocess(config(output_dir="whole", clean=["duplicates", "identical"]))
+    write(here / "corpus" / "train", [*numbers(100, seed=1), ("one", "one")])
+    settings = {"subword_model": "whole", "clean": ["duplicates", "identical"]}
+    for number in (1, 2, 3):
+        preprocess(config(shard=f"{number}/3", **settings))
+        if number < 3:
+            with pytest.raises(NmtError, match=rf"shard-{number + 1}-of-3: missing; make it with "):
+                Dataset.open(here / "data-bin")
+    dataset = Dataset.open(here / "data-bin")
+    dataset.verify()
+    assert sentences(dataset) == sentences(Dataset.open(here / "whole"))
+    train = dataset.manifest.splits["train"]
+    assert train.pairs == whole.splits["train"].pairs
+    assert train.dropped["duplicates"] == whole.splits["train"].dropped["duplicates"]
+    assert train.dropped["identical"] == 1
+    assert dataset.split("valid").reference_text() == [target for _, target in numbers(10, 2)]
+    split = dataset.split("train")
+    chosen = np.array([0, len(split) - 1, len(split) // 2])
+    rows = split.padded("target", chosen)
+    for row, index in zip(rows.tolist(), chosen.tolist(), strict=True):
+        ids = split.target(index).tolist()
+        assert row == ids + [0] * (rows.shape[1] - len(ids))
+        assert split.target_lengths[index] == len(ids)
+    copy = pickle.loads(pickle.dumps(split))
+    assert np.array_equal(copy.padded("target", chosen), rows)
+    preprocess(config(shard="2/3", **settings | {"max_tokens_per_sentence": 9}))
+    with pytest.raises(NmtError, match="shard-2-of-3: made of other text or with other settings"):
+        Dataset.open(here / "data-bin")
+    preprocess(config(shard="1/2", **settings))
+    with pytest.raises(NmtError, match="data-bin: shards of several sets"):
+        Dataset.open(here / "data-bin")
+
+
+@pytest.mark.parametrize(
+    ("environment", "part"),
+    [
+        ({"RANK": "0", "WORLD_SIZE": "4"}, (1, 4)),
+        (
+            {
+                "SLURM_ARRAY_TASK_ID": "7",
+                "SLURM_ARRAY_TASK_MIN": "5",
+                "SLURM_ARRAY_TASK_COUNT": "4",
+            },
+            (3, 4),
+        ),
+    ],
+)
+def test_a_shard_can_be_that_of_the_process(monkeypatch, environment, part):
+    for name in ("RANK", "WORLD_SIZE", "SLURM_ARRAY_TASK_COUNT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(NmtError, match="shard is auto, but neither torchrun nor a Slurm array"):
+        config(shard="auto")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert config(shard="auto").part == part
 
 
 def run(arguments: str):

@@ -14,8 +14,9 @@ import pytest
 import torch
 import yaml
 
-from nmt.data.format import BOS, EOS, PAD
+from nmt.data.format import BOS, EOS, PAD, Dataset
 from nmt.models import architectures
+from nmt.preprocess.corpus import zstd
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 Command = Callable[..., Any]
@@ -26,7 +27,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", README, re.M | re.S)
 
 
-RECIPE, PLUGIN_RECIPE = blocks("yaml")
+RECIPE, LARGE_RECIPE, PLUGIN_RECIPE = blocks("yaml")
 (PLUGIN,) = blocks("python")
 EXAMPLE, MISTAKE = blocks("console")
 
@@ -88,6 +89,21 @@ def test_the_five_commands_run_and_print_what_is_shown(here: Path, nmt: Command)
     assert re.fullmatch(r"bleu = \d.*\|version:\S+\nchrf = \d.*\|version:\S+\n", scored, re.S)
     for shown in (preprocessed, trained, averaged):
         assert f"\n{shown}" in EXAMPLE
+
+
+def test_the_recipe_for_large_corpora_runs(here: Path, nmt: Command, write_numbers: Any) -> None:
+    write_numbers(here / "crawl", 50, seed=7)
+    sides = [Path(f"corpus/train.{side}").read_text().splitlines() for side in ("en", "de")]
+    rows = "".join(f"{s}\t{t}\n" for s, t in zip(*sides, strict=True))
+    Path("europarl.tsv.zst").write_bytes(zstd.compress(rows.encode()))
+    large = yaml.safe_load(LARGE_RECIPE)["preprocess"]
+    recipe = yaml.safe_load(Path("nmt.yaml").read_text(encoding="utf-8"))
+    Path("large.yaml").write_text(yaml.safe_dump({"preprocess": recipe["preprocess"] | large}))
+    for shard in ("1/2", "2/2"):
+        run(f"preprocess --config large.yaml --output-dir large --shard {shard}", nmt)
+    train = Dataset.open(Path("large")).manifest.splits["train"]
+    assert 100 < train.pairs < 230
+    assert {"held_out", "duplicates", "not_sampled"} <= {*train.dropped}
 
 
 def test_the_mistake_that_is_shown_costs_the_line_that_is_shown(here: Path, nmt: Command) -> None:

@@ -30,8 +30,9 @@ def preprocess(
         list[str] | None,
         typer.Option(
             metavar="PREFIX",
-            help="Training corpus: the files PREFIX.LANG or PREFIX.LANG.gz of both languages, one "
-            "sentence a line; may be given several times.",
+            help="Training corpus: the files PREFIX.LANG of both languages, one sentence a line, "
+            "plain or .gz, .xz, .zst; or FILE.tsv with source, tab, target on a line; or - for "
+            "such lines from stdin; may be given several times.",
         ),
     ] = None,
     valid: Annotated[
@@ -70,7 +71,27 @@ def preprocess(
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(metavar="THREADS", help="Threads that encode. Default: 0, one per core."),
+        typer.Option(
+            metavar="PROCESSES",
+            help="Processes that clean and encode. Default: 0, one per core.",
+        ),
+    ] = None,
+    clean: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STEP",
+            help="Clean the training text: unicode, control_characters, punctuation, spaces, "
+            "identical, length, script, held_out, duplicates; may be given several times. Their "
+            "settings are set in the recipe. Default: none.",
+        ),
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N",
+            help="Make the I-th of N parts, for instance on one of N machines; auto takes the "
+            "place from torchrun or a Slurm array. Default: the whole.",
+        ),
     ] = None,
     seed: Annotated[
         int | None,
@@ -85,9 +106,11 @@ def preprocess(
 
     Prints the directory of the dataset. On stderr, for every split: the pairs kept; the tokens of
     each language, end of sentence included, and how many per cent of them are unknown; the
-    training pairs dropped, and why. Every pair of --valid and --test is kept. Limits of length and
-    other settings are keys of the recipe, for instance
+    training pairs dropped, and why; the lines rewritten, by cleaning step. Every pair of --valid
+    and --test is kept. Limits of length and other settings are keys of the recipe, for instance
     --set preprocess.max_tokens_per_sentence=100.
+
+    When it was killed or interrupted, the same command goes on where it was.
     """
     given = {
         "source_lang": source_lang,
@@ -101,6 +124,8 @@ def preprocess(
         "subword_model": subword_model,
         "output_dir": output_dir,
         "workers": workers,
+        "clean": clean or None,
+        "shard": shard,
         "seed": seed,
     }
     recipe = load(config, set_, {f"preprocess.{key}": value for key, value in given.items()})
@@ -135,6 +160,10 @@ def report(manifest: "Manifest") -> str:
     sizes = f"{manifest.source_vocabulary:,} shared"
     if not manifest.shared_vocabulary:
         sizes = f"{manifest.source_vocabulary:,} {source}, {manifest.target_vocabulary:,} {target}"
-    lines.append(f"dropped from train: {manifest.splits['train'].why_dropped()}")
+    train = manifest.splits["train"]
+    lines.append(f"dropped from train: {train.why_dropped()}")
+    if train.rewritten:
+        counts = [f"{n:,} by {step}" for step, n in train.rewritten.items()]
+        lines.append(f"lines rewritten: {', '.join(counts)}")
     lines.append(f"vocabulary: {sizes}")
     return "\n".join(lines)

@@ -10,9 +10,10 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
@@ -24,7 +25,7 @@ from nmt import files
 from nmt.errors import NmtError
 from nmt.registry import unknown
 
-VERSION = 1
+VERSION = 2
 """Of the format; a dataset of another one is refused."""
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
@@ -32,10 +33,11 @@ PAD, UNK, BOS, EOS = 0, 1, 2, 3
 
 MANIFEST = "manifest.json"
 OFFSET_TYPE = "<i8"
+_SHARD = re.compile(r"shard-\d+-of-(\d+)")
 
 Side = Literal["source", "target"]
 Ids = npt.NDArray[np.integer[Any]]
-Lengths = npt.NDArray[np.int64]
+Lengths = npt.NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +53,28 @@ class SplitCounts:
     target_unknown: int
     dropped: dict[str, int]
     """Reason to number of pairs; empty for held-out splits, of which every pair is kept."""
+    rewritten: dict[str, int]
+    """Cleaning step to number of lines that it changed."""
+    examples: dict[str, list[list[str]]]
+    """The first few of what was dropped (source and target) or rewritten (before and after)."""
 
     def why_dropped(self) -> str:
         """The reasons that occurred, such as "3 empty, 1 too long", or "nothing"."""
         counts = [f"{n:,} {why.replace('_', ' ')}" for why, n in self.dropped.items() if n]
         return ", ".join(counts) or "nothing"
+
+    def __add__(self, other: SplitCounts) -> SplitCounts:
+        """The counts of both together, with the examples of the first."""
+        values = {}
+        for name, one in vars(self).items():
+            two = getattr(other, name)
+            if isinstance(one, int):
+                values[name] = one + two
+            elif name == "examples":
+                values[name] = two | one
+            else:
+                values[name] = {key: one.get(key, 0) + two.get(key, 0) for key in {**one, **two}}
+        return SplitCounts(**values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +113,8 @@ class Manifest:
     """Every other file of the directory."""
     recipe: dict[str, Any]
     """The ``preprocess`` section that made the data, complete."""
+    shard: str | None = None
+    """``I/N`` where the training split is the I-th of N parts, else None."""
 
     def language(self, side: Side) -> str:
         """The language of a side, as it appears in file names."""
@@ -131,29 +152,36 @@ class Manifest:
 class Dataset:
     """A dataset, opened for reading."""
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
+    def __init__(self, path: Path, manifest: Manifest, parts: Mapping[Path, Manifest]) -> None:
         self.path = path
         self.manifest = manifest
+        self._parts = dict(parts)
 
     @classmethod
     def open(cls, path: Path) -> Dataset:
-        """The dataset at `path`, in constant time and memory.
+        """The dataset at `path`, which may be in shards, in constant time and memory.
 
         Raises:
-            NmtError: there is none, it is of another format, or a file is missing or of another
-                size than when it was written.
+            NmtError: there is none, it is of another format, a file is missing or of another
+                size than when it was written, or shards are missing or do not belong together.
         """
-        manifest = Manifest.read(path)
-        for name, facts in manifest.files.items():
-            file = path / name
-            if not file.is_file():
-                raise NmtError(f"{file}: missing; make the dataset again with `nmt preprocess`")
-            if (size := file.stat().st_size) != facts.bytes:
-                raise NmtError(
-                    f"{file}: {size} bytes instead of {facts.bytes}; "
-                    "make the dataset again with `nmt preprocess`"
-                )
-        return cls(path, manifest)
+        parts = {part: Manifest.read(part) for part in _shards(path) or [path]}
+        for part, manifest in parts.items():
+            for name, facts in manifest.files.items():
+                file = part / name
+                if not file.is_file():
+                    raise NmtError(f"{file}: missing; make the dataset again with `nmt preprocess`")
+                if (size := file.stat().st_size) != facts.bytes:
+                    raise NmtError(
+                        f"{file}: {size} bytes instead of {facts.bytes}; "
+                        "make the dataset again with `nmt preprocess`"
+                    )
+        return cls(path, _united(parts), parts)
+
+    @property
+    def subwords(self) -> Path:
+        """The directory with the subword models."""
+        return next(iter(self._parts))
 
     def has_split(self, name: str) -> bool:
         """Whether the dataset holds that split."""
@@ -163,33 +191,100 @@ class Dataset:
         """The split of that name: ``train``, ``valid`` or ``test``."""
         if not self.has_split(name):
             raise NmtError(f"{self.path}: {unknown('split', name, self.manifest.splits)}")
-        return Split(self.path, name, self.manifest)
+        parts = list(self._parts) if name == "train" else [self.subwords]
+        return Split(parts, name, self.manifest)
 
     def verify(self) -> None:
         """Reads every file; one that is not as it was written is an :class:`NmtError`."""
-        for name, facts in self.manifest.files.items():
-            if FileFacts.of(self.path / name) != facts:
-                raise NmtError(
-                    f"{self.path / name}: the content has changed since it was written; "
-                    "make the dataset again with `nmt preprocess`"
-                )
+        for part, manifest in self._parts.items():
+            for name, facts in manifest.files.items():
+                if FileFacts.of(part / name) != facts:
+                    raise NmtError(
+                        f"{part / name}: the content has changed since it was written; "
+                        "make the dataset again with `nmt preprocess`"
+                    )
+
+
+def shard_directory(path: Path, shard: int, shards: int) -> Path:
+    """Where one of the parts of a dataset is that several machines make."""
+    return path / f"shard-{shard}-of-{shards}"
+
+
+def _shards(path: Path) -> list[Path]:
+    """The shards of a dataset in their order, none where it is in one piece."""
+    found = [match for it in path.glob("shard-*") if (match := _SHARD.fullmatch(it.name))]
+    if not found:
+        return []
+    count = int(found[0][1])
+    shards = [shard_directory(path, number, count) for number in range(1, count + 1)]
+    if len({match[1] for match in found}) > 1:
+        raise NmtError(f"{path}: shards of several sets; remove those of the older set")
+    for number, shard in enumerate(shards, 1):
+        if not shard.is_dir():
+            raise NmtError(
+                f"{shard}: missing; make it with `nmt preprocess --shard {number}/{count}`"
+            )
+    return shards
+
+
+def _united(parts: Mapping[Path, Manifest]) -> Manifest:
+    """What several shards are together."""
+    (place, first), *others = parts.items()
+    if not others:
+        return first
+    counts = first.splits["train"]
+    for other, manifest in others:
+        same_files = all(
+            manifest.files.get(name) == facts
+            for name, facts in first.files.items()
+            if not name.startswith("train.")
+        )
+        if manifest.recipe != first.recipe or not same_files:
+            raise NmtError(
+                f"{other}: made of other text or with other settings than {place.name}; "
+                "make both again with the same command"
+            )
+        counts += manifest.splits["train"]
+    lines = "".join(f"{manifest.fingerprint}\n" for manifest in parts.values())
+    return replace(
+        first,
+        fingerprint=hashlib.sha256(lines.encode("utf-8")).hexdigest(),
+        splits={**first.splits, "train": counts},
+        files={
+            f"{part.name}/{name}": facts
+            for part, manifest in parts.items()
+            for name, facts in manifest.files.items()
+        },
+        shard=None,
+    )
 
 
 class Split:
-    """The pairs of one split; the ids of a sentence end with EOS and have no BOS."""
+    """The pairs of one split; the ids of a sentence end with EOS and have no BOS.
 
-    def __init__(self, path: Path, name: str, manifest: Manifest) -> None:
+    All arrays are mapped from the files, read-only: processes share them, and handing a split to
+    another process hands on where the files are.
+    """
+
+    def __init__(self, parts: Sequence[Path], name: str, manifest: Manifest) -> None:
         self.name = name
-        self._stems = {side: f"{path / name}.{manifest.language(side)}" for side in _SIDES}
-        self._tokens = {
-            side: _map(f"{stem}.tokens", manifest.dtype(side)) for side, stem in self._stems.items()
+        self._made_of = (parts, name, manifest)
+        self._stems = {side: f"{parts[0] / name}.{manifest.language(side)}" for side in _SIDES}
+        self._columns = {
+            side: [
+                _Column(f"{part / name}.{manifest.language(side)}", manifest.dtype(side))
+                for part in parts
+            ]
+            for side in _SIDES
         }
-        self._offsets = {
-            side: _map(f"{stem}.offsets", OFFSET_TYPE) for side, stem in self._stems.items()
-        }
+        sizes = [len(column) for column in self._columns["source"]]
+        self._starts = np.cumsum([0, *sizes])
+
+    def __reduce__(self) -> tuple[type[Split], tuple[Sequence[Path], str, Manifest]]:
+        return Split, self._made_of
 
     def __len__(self) -> int:
-        return len(self._offsets["source"]) - 1
+        return int(self._starts[-1])
 
     def source(self, index: int) -> Ids:
         """Ids [S] of a source sentence, mapped from the file."""
@@ -201,22 +296,28 @@ class Split:
 
     @cached_property
     def source_lengths(self) -> Lengths:
-        """Tokens of every source sentence [n] int64, EOS included."""
-        return np.diff(self._offsets["source"])
+        """Tokens of every source sentence [n] int32, EOS included."""
+        return np.concatenate([column.lengths() for column in self._columns["source"]])
 
     @cached_property
     def target_lengths(self) -> Lengths:
-        """Tokens of every target sentence [n] int64, EOS included."""
-        return np.diff(self._offsets["target"])
+        """Tokens of every target sentence [n] int32, EOS included."""
+        return np.concatenate([column.lengths() for column in self._columns["target"]])
 
     def padded(self, side: Side, indices: Ids, pad: int = PAD) -> npt.NDArray[np.int64]:
         """The sentences at `indices` [B] as rows, filled with `pad` on the right: [B, L] int64."""
-        starts = self._offsets[side][indices]
-        lengths = self._offsets[side][indices + 1] - starts
-        columns = np.arange(lengths.max(initial=0))
-        real = columns < lengths[:, None]  # [B, L]
-        rows = np.full(real.shape, pad, dtype=np.int64)
-        rows[real] = self._tokens[side][(starts[:, None] + columns)[real]]
+        part = np.searchsorted(self._starts, indices, "right") - 1  # [B]
+        columns = self._columns[side]
+        found = {
+            it: columns[it].padded(indices[part == it] - self._starts[it], pad)
+            for it in map(int, np.unique(part))
+        }
+        if len(found) == 1:
+            return next(iter(found.values()))
+        width = max((some.shape[1] for some in found.values()), default=0)
+        rows = np.full((len(indices), width), pad, dtype=np.int64)
+        for it, some in found.items():
+            rows[part == it, : some.shape[1]] = some
         return rows
 
     def source_text(self) -> list[str]:
@@ -230,14 +331,42 @@ class Split:
     def _sentence(self, side: Side, index: int) -> Ids:
         if not 0 <= index < len(self):
             raise IndexError(f"pair {index} of {len(self)}")
-        start, end = self._offsets[side][index : index + 2]
-        return self._tokens[side][start:end]
+        part = int(np.searchsorted(self._starts, index, "right")) - 1
+        return self._columns[side][part].sentence(index - int(self._starts[part]))
 
     def _text(self, side: Side) -> list[str]:
         file = Path(self._stems[side])
         if not file.exists():
             raise ValueError(f"the split {self.name!r} keeps no text, only held-out splits do")
         return file.read_bytes().decode("utf-8").split("\n")[:-1]
+
+
+class _Column:
+    """The sentences of one side in one pair of files; `stem` is their path without suffix."""
+
+    def __init__(self, stem: str, dtype: str) -> None:
+        self.tokens = _map(f"{stem}.tokens", dtype)
+        self.offsets = _map(f"{stem}.offsets", OFFSET_TYPE)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def sentence(self, index: int) -> Ids:
+        start, end = self.offsets[index : index + 2]
+        return self.tokens[start:end]
+
+    def lengths(self) -> Lengths:
+        # Cast before subtracting, so that nothing of 8 bytes a sentence is held: right modulo 2^32.
+        return np.subtract(self.offsets[1:], self.offsets[:-1], dtype=np.int32, casting="unsafe")
+
+    def padded(self, indices: Ids, pad: int) -> npt.NDArray[np.int64]:
+        starts = self.offsets[indices]
+        lengths = self.offsets[indices + 1] - starts
+        columns = np.arange(lengths.max(initial=0))
+        real = columns < lengths[:, None]  # [B, L]
+        rows = np.full(real.shape, pad, dtype=np.int64)
+        rows[real] = self.tokens[(starts[:, None] + columns)[real]]
+        return rows
 
 
 class Sentences(NamedTuple):
@@ -256,19 +385,29 @@ class Sentences(NamedTuple):
 
     def keep(self, chosen: npt.NDArray[np.bool_]) -> Sentences:
         """Only the sentences chosen [n]."""
-        if chosen.all():
-            return self
-        return Sentences(self.tokens[np.repeat(chosen, self.lengths)], self.lengths[chosen])
+        return self if chosen.all() else self.take(np.flatnonzero(chosen))
+
+    def take(self, indices: Ids) -> Sentences:
+        """The sentences at `indices` [m], in that order and as often as they are there."""
+        lengths = self.lengths[indices]
+        starts = (np.cumsum(self.lengths) - self.lengths)[indices]
+        moves = starts - (np.cumsum(lengths) - lengths)  # from the place there to that here
+        return Sentences(self.tokens[np.repeat(moves, lengths) + np.arange(lengths.sum())], lengths)
 
 
 @contextmanager
-def staging(path: Path) -> Iterator[Path]:
+def staging(path: Path, identity: str | None = None) -> Iterator[Path]:
     """A directory to fill; it becomes `path` when the block ends, and vanishes when it fails.
 
     A dataset that is already at `path` stays there until then.
 
+    Args:
+        path: of the dataset.
+        identity: of what is made; what a killed process has left of the same is found again.
+
     Raises:
-        NmtError: at once, where `path` cannot be written or holds something other than a dataset.
+        NmtError: at once, where `path` cannot be written, holds something other than a dataset,
+            or is being written by another process.
     """
     path = path.resolve()
     if path.exists() and not path.is_dir():
@@ -279,7 +418,7 @@ def staging(path: Path) -> Iterator[Path]:
         )
     with ExitStack() as stack:
         try:
-            directory = stack.enter_context(files.whole_directory(path))
+            directory = stack.enter_context(files.whole_directory(path, identity))
         except OSError as error:
             raise NmtError(f"{path}: cannot be written: {error.strerror}") from None
         yield directory
@@ -302,7 +441,8 @@ class DatasetWriter:
         self.directory = directory
         self.languages = languages
         self.vocabularies = vocabularies
-        self.dtypes = tuple("<u2" if size <= 2**16 else "<i4" for size in vocabularies)
+        source, target = ("<u2" if size <= 2**16 else "<i4" for size in vocabularies)
+        self.dtypes = (source, target)
         self._splits: dict[str, SplitCounts] = {}
 
     @contextmanager
@@ -317,7 +457,9 @@ class DatasetWriter:
             yield writer
         self._splits[name] = writer.counts()
 
-    def finish(self, *, shared_vocabulary: bool, recipe: Mapping[str, Any]) -> Manifest:
+    def finish(
+        self, *, shared_vocabulary: bool, recipe: Mapping[str, Any], shard: str | None = None
+    ) -> Manifest:
         """Writes the manifest of everything that is in the directory."""
         facts = {file.name: FileFacts.of(file) for file in sorted(self.directory.iterdir())}
         manifest = Manifest(
@@ -333,6 +475,7 @@ class DatasetWriter:
             splits=self._splits,
             files=facts,
             recipe=dict(recipe),
+            shard=shard,
         )
         text = json.dumps(asdict(manifest), indent=2, ensure_ascii=False)
         (self.directory / MANIFEST).write_text(text + "\n", encoding="utf-8")
@@ -345,7 +488,10 @@ class SplitWriter:
     def __init__(self, source: _SideWriter, target: _SideWriter) -> None:
         self._source = source
         self._target = target
-        self._dropped: dict[str, int] = {}
+        self.dropped: dict[str, int] = {}
+        """What was left out, to be filled in; see :class:`SplitCounts` for these three."""
+        self.rewritten: dict[str, int] = {}
+        self.examples: dict[str, list[list[str]]] = {}
 
     def append(self, source: Sentences, target: Sentences) -> None:
         """Writes the pairs of as many source as target sentences."""
@@ -361,10 +507,6 @@ class SplitWriter:
         self._source.append_text(source)
         self._target.append_text(target)
 
-    def drop(self, reason: str, pairs: int) -> None:
-        """Counts pairs that were left out."""
-        self._dropped[reason] = self._dropped.get(reason, 0) + pairs
-
     def counts(self) -> SplitCounts:
         """What the split holds so far."""
         return SplitCounts(
@@ -373,7 +515,9 @@ class SplitWriter:
             target_tokens=self._target.tokens,
             source_unknown=self._source.unknown,
             target_unknown=self._target.unknown,
-            dropped=dict(self._dropped),
+            dropped=dict(self.dropped),
+            rewritten=dict(self.rewritten),
+            examples=dict(self.examples),
         )
 
 

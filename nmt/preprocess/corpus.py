@@ -1,4 +1,4 @@
-"""Parallel text: reading pairs of files in bounded memory, and judging which pairs to keep.
+"""Parallel text: reading it in bounded memory, from plain or compressed files, line by line.
 
 A line ends at a line feed and nowhere else: U+2028, a lone carriage return or a NUL inside a line
 never splits it, so that line 7 here is line 7 for every other tool.
@@ -7,70 +7,51 @@ never splits it, so that line 7 here is line 7 for every other tool.
 from __future__ import annotations
 
 import gzip
+import importlib
 import io
+import lzma
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from enum import IntEnum
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import BinaryIO, Literal, cast
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from nmt.errors import NmtError
+
+zstd: Any = None
+for _module in ("compression.zstd", "backports.zstd"):  # of Python 3.14, and for those before it
+    with suppress(ImportError):
+        zstd = zstd or importlib.import_module(_module)
 
 CHUNK = 10_000
 """Lines that are read, encoded and written at once."""
 
+STDIN = "-"
 
-class Verdict(IntEnum):
-    """What becomes of a training pair."""
-
-    KEPT = 0
-    EMPTY = 1
-    TOO_SHORT = 2
-    TOO_LONG = 3
-    UNEQUAL = 4
+_ZstdError: type[Exception] = zstd.ZstdError if zstd else EOFError
+_FORMATS = {".gz": "gzip", ".xz": "xz", ".zst": "zstd"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cleaning:
-    """Which training pairs are left out. Held-out pairs are never left out or shortened.
+class Corpus:
+    """A training corpus, and how much of it is used."""
 
-    Lengths are in subword tokens, EOS included.
-    """
+    path: str = ""
+    """As ``train`` takes it."""
 
-    on_empty: Literal["drop", "error"] = "drop"
-    """What to do with a training pair of which a side has no tokens."""
+    weight: float = 1.0
+    """How often each of its pairs is in the dataset: 2 for twice, 0.5 for a random half."""
 
-    on_invalid_utf8: Literal["error", "replace"] = "error"
-    """What to do with bytes that are not UTF-8; "replace" puts U+FFFD in their place."""
-
-    min_tokens_per_sentence: int = 1
-    """Training pairs with a shorter side are dropped; 1 drops none."""
-
-    max_tokens_per_sentence: int = 256
-    """Training pairs with a longer side are dropped; 256 as in the paper's own training."""
-
-    max_length_ratio: float | None = None
-    """Training pairs whose longer side is more than this many times the shorter one are dropped;
-    none by default, for only what training cannot use is dropped unasked. 1.5 is common for
-    well-aligned languages of alike morphology, 9 removes only what is certainly no translation."""
+    max_pairs: int | None = None
+    """The most pairs it may give; where it has more, a random sample is taken."""
 
     def __post_init__(self) -> None:
-        if self.min_tokens_per_sentence < 1:
-            raise ValueError(
-                f"min_tokens_per_sentence must be at least 1, not {self.min_tokens_per_sentence}"
-            )
-        if self.max_tokens_per_sentence < max(2, self.min_tokens_per_sentence):
-            raise ValueError(
-                "max_tokens_per_sentence must be at least 2 and min_tokens_per_sentence, "
-                f"not {self.max_tokens_per_sentence}"
-            )
-        if self.max_length_ratio is not None and self.max_length_ratio < 1:
-            raise ValueError(f"max_length_ratio must be at least 1, not {self.max_length_ratio}")
+        if self.weight <= 0:
+            raise ValueError(f"weight must be more than 0, not {self.weight}")
+        if self.max_pairs is not None and self.max_pairs < 1:
+            raise ValueError(f"max_pairs must be at least 1, not {self.max_pairs}")
 
 
 @dataclass(frozen=True)
@@ -83,16 +64,63 @@ class Chunk:
 
 
 @dataclass(frozen=True)
+class Block:
+    """Consecutive lines of a bitext as they are in its files, to be decoded elsewhere."""
+
+    bitext: Bitext
+    first: int
+    """Line number of the first, from 1."""
+    lines: int
+    source: bytes
+    target: bytes
+    """Empty where both columns are in `source`."""
+    position: int
+    """In the file of the source, compressed as it is: how far reading has come."""
+    corpus: int = 0
+    """Number of the bitext among those that are read."""
+
+    def decode(self, on_invalid_utf8: str = "error") -> Chunk:
+        """The pairs as text; bytes that are not UTF-8, or a row without two columns, raise."""
+        source = _decode(self.source, self.bitext.source, self.first, on_invalid_utf8)
+        if self.bitext.target is not None:
+            target = _decode(self.target, self.bitext.target, self.first, on_invalid_utf8)
+            return Chunk(source, target, self.first)
+        rows = [line.split("\t") for line in source]
+        for number, row in enumerate(rows, self.first):
+            if len(row) != 2:
+                raise NmtError(
+                    f"{self.bitext.source}: line {number} has {len(row)} columns instead of 2; "
+                    "write source, one tab and target on each line"
+                )
+        return Chunk([row[0] for row in rows], [row[1] for row in rows], self.first)
+
+
+@dataclass(frozen=True)
 class Bitext:
-    """Two files with a sentence a line, each the translation of the other's."""
+    """Two files with a sentence a line, each the translation of the other's; or one with both."""
 
     source: Path
-    target: Path
+    target: Path | None
+    """None where `source` holds two columns, divided by a tab."""
 
     @classmethod
-    def find(cls, prefix: str, source_lang: str, target_lang: str) -> Bitext:
-        """The files ``PREFIX.LANG`` or ``PREFIX.LANG.gz``; a missing one is an `NmtError`."""
-        return cls(_find(f"{prefix}.{source_lang}"), _find(f"{prefix}.{target_lang}"))
+    def find(cls, path: str, source_lang: str, target_lang: str) -> Bitext:
+        """The files ``PATH.LANG``, or the file PATH where its name says .tsv.
+
+        Raises:
+            NmtError: one is missing, also with .gz, .xz or .zst behind.
+        """
+        if ".tsv" in Path(path).suffixes[-2:]:
+            return cls(_find(path), None)
+        return cls(_find(f"{path}.{source_lang}"), _find(f"{path}.{target_lang}"))
+
+    def __str__(self) -> str:
+        return " and ".join(map(str, self.files))
+
+    @property
+    def files(self) -> list[Path]:
+        """Where the text is."""
+        return [self.source] if self.target is None else [self.source, self.target]
 
     def chunks(self, on_invalid_utf8: str = "error", size: int = CHUNK) -> Iterator[Chunk]:
         """The pairs, at most `size` at once.
@@ -101,70 +129,80 @@ class Bitext:
             NmtError: the files differ in their number of lines or have none, are not UTF-8
                 (unless that is to be replaced), or end in the middle of a compressed stream.
         """
-        first = 1
-        sources, targets = _blocks(self.source, size), _blocks(self.target, size)
-        ended: list[bytes] = []
-        for source, target in zip_longest(sources, targets, fillvalue=ended):
-            if len(source) != len(target):
-                raise NmtError(
-                    f"{self.source} has {first - 1 + len(source) + sum(map(len, sources))} lines, "
-                    f"but {self.target} has {first - 1 + len(target) + sum(map(len, targets))}; "
-                    "line n of one must be the translation of line n of the other"
-                )
-            yield Chunk(
-                _decode(source, self.source, first, on_invalid_utf8),
-                _decode(target, self.target, first, on_invalid_utf8),
-                first,
-            )
+        for block in self.blocks(size):
+            yield block.decode(on_invalid_utf8)
+
+    def blocks(self, size: int = CHUNK, skip: int = 0) -> Iterator[Block]:
+        """The lines behind the first `skip`, at most `size` at once; raises as :meth:`chunks`."""
+        first = 1 + skip
+        for (source, position), (target, _) in self._columns(size, skip):
+            yield Block(self, first, len(source), b"".join(source), b"".join(target), position)
             first += len(source)
         if first == 1:
-            raise NmtError(f"{self.source} and {self.target} are empty; give files with sentences")
+            raise NmtError(f"{self}: empty; give files with sentences")
+
+    def _columns(self, size: int, skip: int) -> Iterator[tuple[_Lines, _Lines]]:
+        """Equally many lines of both sides; of rows with both columns, none of the target."""
+        sources, none = _blocks(self.source, size, skip), _Lines([], 0)
+        if self.target is None:
+            yield from ((lines, none) for lines in sources)
+            return
+        targets, read = _blocks(self.target, size, skip), skip
+        for source, target in zip_longest(sources, targets, fillvalue=none):
+            if len(source.lines) != len(target.lines):
+                counts = [
+                    read + len(side.lines) + sum(len(it.lines) for it in rest)
+                    for side, rest in ((source, sources), (target, targets))
+                ]
+                raise NmtError(
+                    f"{self.source} has {counts[0]} lines, but {self.target} has {counts[1]}; "
+                    "line n of one must be the translation of line n of the other"
+                )
+            yield source, target
+            read += len(source.lines)
 
 
-def judge(
-    source: npt.NDArray[np.int64], target: npt.NDArray[np.int64], cleaning: Cleaning
-) -> npt.NDArray[np.intp]:
-    """The :class:`Verdict` on pairs of these lengths [n], EOS included; the first that applies."""
-    shorter, longer = np.minimum(source, target), np.maximum(source, target)
-    ratio = np.inf if cleaning.max_length_ratio is None else cleaning.max_length_ratio
-    applies = {
-        Verdict.EMPTY: shorter == 1,
-        Verdict.TOO_SHORT: shorter < cleaning.min_tokens_per_sentence,
-        Verdict.TOO_LONG: longer > cleaning.max_tokens_per_sentence,
-        Verdict.UNEQUAL: longer > ratio * shorter,
-    }
-    return np.select(list(applies.values()), list(applies), default=Verdict.KEPT)
+class _Lines(NamedTuple):
+    """Lines of a file with their line feeds, and how far the file has been read."""
+
+    lines: list[bytes]
+    position: int
 
 
 def _find(name: str) -> Path:
-    candidates = Path(name), Path(f"{name}.gz")
-    for path in candidates:
-        if path.is_file():
+    for suffix in ("", *_FORMATS):
+        if (path := Path(name + suffix)).is_file():
             return path
-    raise NmtError(f"no such file: neither {candidates[0]} nor {candidates[1]}")
+    raise NmtError(f"no such file: {name}, nor the same with .gz, .xz or .zst behind it")
 
 
-def _blocks(path: Path, size: int) -> Iterator[list[bytes]]:
+def _blocks(path: Path, size: int, skip: int) -> Iterator[_Lines]:
     """The lines of a file, `size` at once, each with its line feed (but perhaps the last)."""
-    with _open(path) as file:
+    with path.open("rb") as file:
+        stream = _decompressed(file, path)
         try:
-            while block := list(islice(file, size)):
-                yield block
-        except (EOFError, zlib.error, gzip.BadGzipFile):
+            for _ in islice(stream, skip):
+                pass
+            while block := list(islice(stream, size)):
+                yield _Lines(block, file.tell())
+        except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, _ZstdError):
             raise NmtError(
-                f"{path}: the gzip file is truncated or damaged; fetch or compress it again"
+                f"{path}: the {_FORMATS[path.suffix]} file is truncated or damaged; "
+                "fetch or compress it again"
             ) from None
 
 
-def _open(path: Path) -> BinaryIO:
-    if path.suffix == ".gz":
-        # GzipFile by itself reads lines in Python, several times more slowly.
-        return io.BufferedReader(cast(io.RawIOBase, gzip.open(path, "rb")), 1 << 18)
-    return path.open("rb")
+def _decompressed(file: BinaryIO, path: Path) -> BinaryIO:
+    if path.suffix not in _FORMATS:
+        return file
+    if path.suffix == ".zst" and zstd is None:
+        raise NmtError(f"{path}: reading .zst needs a package; pip install backports.zstd")
+    module = {".gz": gzip, ".xz": lzma, ".zst": zstd}[path.suffix]
+    # By themselves these read lines in Python, several times more slowly.
+    return io.BufferedReader(cast(io.RawIOBase, module.open(file)), 1 << 18)
 
 
-def _decode(block: list[bytes], path: Path, first: int, on_invalid_utf8: str) -> list[str]:
-    raw = b"".join(block)
+def _decode(raw: bytes, path: Path, first: int, on_invalid_utf8: str) -> list[str]:
     try:
         text = raw.decode("utf-8", "replace" if on_invalid_utf8 == "replace" else "strict")
     except UnicodeDecodeError as error:

@@ -130,12 +130,13 @@ class Subwords:
         """The ids of every line, without BOS and EOS; none for a line of white space."""
         return self._encode(self._target, lines)
 
+    def decode_source(self, ids: list[list[int]]) -> list[str]:
+        """The text of every sentence, one line each; special ids other than UNK leave no trace."""
+        return self._decode(self._source, ids)
+
     def decode_target(self, ids: list[list[int]]) -> list[str]:
         """The text of every sentence, one line each; special ids other than UNK leave no trace."""
-        if not ids:
-            return []  # which SentencePiece takes for one empty sentence
-        lines: list[str] = self._target.decode(ids, num_threads=self._num_threads)
-        return [line.replace("\n", " ") for line in lines]  # byte pieces can spell a line feed
+        return self._decode(self._target, ids)
 
     def source_pieces(self, ids: list[int]) -> list[str]:
         """The pieces that the ids stand for; "▁" is a space."""
@@ -150,6 +151,14 @@ class Subwords:
     ) -> list[list[int]]:
         ids: list[list[int]] = processor.encode(lines, num_threads=self._num_threads)
         return ids
+
+    def _decode(
+        self, processor: sentencepiece.SentencePieceProcessor, ids: list[list[int]]
+    ) -> list[str]:
+        if not ids:
+            return []  # which SentencePiece takes for one empty sentence
+        lines: list[str] = processor.decode(ids, num_threads=self._num_threads)
+        return [line.replace("\n", " ") for line in lines]  # byte pieces can spell a line feed
 
 
 def train_subwords(sentences: Iterable[str], training: SubwordTraining) -> bytes:

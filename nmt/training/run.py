@@ -79,7 +79,7 @@ def train(experiment: Experiment, world: World, dry_run: bool = False) -> tuple[
     """
     config = experiment.train
     dataset = Dataset.open(Path(config.data))
-    subwords = Subwords.load(dataset.path)
+    subwords = Subwords.load(dataset.subwords)
     torch.manual_seed(config.seed)
     model = experiment.model.build(subwords.source_size, subwords.target_size, subwords.shared)
     split, held_out = dataset.split("train"), dataset.split("valid")

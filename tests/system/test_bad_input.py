@@ -141,7 +141,7 @@ MISTAKES = {
     ),
     "text that is not there": Mistake(
         "preprocess --train no/train --valid corpus/valid --output-dir fresh",
-        "no such file: neither no/train.en nor no/train.en.gz",
+        "no such file: no/train.en, nor the same with .gz, .xz or .zst behind it",
     ),
     "files of different length": Mistake(
         PREPROCESS,
@@ -177,7 +177,7 @@ MISTAKES = {
     ),
     "a dataset of another version": Mistake(
         TRAIN,
-        "data-bin: a dataset of format 0, but this nmt reads format 1; "
+        "data-bin: a dataset of format 0, but this nmt reads format 2; "
         "make it again with `nmt preprocess`",
         edit("data-bin/manifest.json", version=0),
     ),

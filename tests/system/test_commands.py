@@ -126,7 +126,7 @@ def test_a_mistake_in_a_real_process_costs_one_line(shell: Shell) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (
         1,
         "",
-        "nmt: error: no such file: neither no/train.en nor no/train.en.gz\n",
+        "nmt: error: no such file: no/train.en, nor the same with .gz, .xz or .zst behind it\n",
     )
 
 

@@ -1,0 +1,402 @@
+"""Which training pairs are kept, and what is mended in them: named steps, then limits in tokens.
+
+A step either *rewrites* text, many lines at once, or *filters* pairs. What each did is counted,
+with examples, so that nobody has to guess what became of a corpus.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import compress, islice
+from typing import ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from nmt.data.format import Lengths
+from nmt.registry import Registry
+
+MAX_EXAMPLES = 3
+MAX_EXAMPLE_LENGTH = 200
+"""Characters of a line that are shown."""
+
+
+@dataclass
+class Tally:
+    """What cleaning did: how often, and the first examples; see the dataset's ``SplitCounts``."""
+
+    dropped: dict[str, int] = field(default_factory=dict)
+    rewritten: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, list[list[str]]] = field(default_factory=dict)
+
+    def drop(self, reason: str, pairs: int, examples: Iterable[Sequence[str]] = ()) -> None:
+        """Counts pairs that are left out."""
+        self.dropped[reason] = self.dropped.get(reason, 0) + pairs
+        self._show(reason, examples)
+
+    def rewrite(self, step: str, lines: int, examples: Iterable[Sequence[str]] = ()) -> None:
+        """Counts lines that were changed; examples are of before and after."""
+        self.rewritten[step] = self.rewritten.get(step, 0) + lines
+        self._show(step, examples)
+
+    def add(self, other: Tally) -> None:
+        """Adds what another has counted."""
+        for reason, pairs in other.dropped.items():
+            self.drop(reason, pairs, other.examples.get(reason, ()))
+        for step, lines in other.rewritten.items():
+            self.rewrite(step, lines, other.examples.get(step, ()))
+
+    def _show(self, name: str, examples: Iterable[Sequence[str]]) -> None:
+        kept = self.examples.get(name, [])
+        for example in islice(examples, MAX_EXAMPLES - len(kept)):
+            kept.append([line[:MAX_EXAMPLE_LENGTH] for line in example])
+            self.examples[name] = kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """Something done to the training text before subwords; held-out text is left as it is."""
+
+    registry: ClassVar[Registry[Step]]
+
+    name: str = ""
+    """Which step: see the registry."""
+
+
+steps: Registry[Step] = Registry("cleaning step")
+Step.registry = steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewriting(Step, ABC):
+    """Changes text."""
+
+    @abstractmethod
+    def rewrite(self, text: str) -> str:
+        """The text, changed; its line feeds stay, and none is added."""
+
+    def lines(self, lines: list[str]) -> list[str]:
+        """The lines, changed."""
+        text = "\n".join(lines)
+        changed = self.rewrite(text)
+        return lines if changed == text else changed.split("\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filtering(Step, ABC):
+    """Leaves pairs out."""
+
+    @abstractmethod
+    def keep(self, source: list[str], target: list[str], held_out: frozenset[str]) -> list[bool]:
+        """For every pair, whether it stays.
+
+        Args:
+            source: lines of text.
+            target: as many.
+            held_out: every line of the held-out splits, rewritten like the training text.
+        """
+
+
+@steps.register("unicode")
+@dataclass(frozen=True, kw_only=True)
+class Unicode(Rewriting):
+    """Brings characters that can be spelt in several ways into one form."""
+
+    form: Literal["NFC", "NFKC"] = "NFC"
+    """NFC composes letters and accents; NFKC also replaces ligatures, wide forms and the like."""
+
+    def rewrite(self, text: str) -> str:
+        """The text in the form."""
+        return unicodedata.normalize(self.form, text)
+
+
+@steps.register("control_characters")
+@dataclass(frozen=True, kw_only=True)
+class ControlCharacters(Rewriting):
+    """Replaces control characters and line separators by spaces, and drops what is invisible.
+
+    That is: byte order marks, zero-width spaces, soft hyphens and marks of direction.
+    """
+
+    def rewrite(self, text: str) -> str:
+        """The text without them."""
+        return _INVISIBLE.sub("", _CONTROL.sub(" ", text))
+
+
+@steps.register("punctuation")
+@dataclass(frozen=True, kw_only=True)
+class Punctuation(Rewriting):
+    """Replaces typographic quotes, dashes, dots and spaces, and wide forms, by those of ASCII.
+
+    Much as Moses's normalize-punctuation.perl, but by single characters and in every language.
+    """
+
+    def rewrite(self, text: str) -> str:
+        """The text with plain punctuation."""
+        return _TYPOGRAPHIC.sub(lambda match: _PLAIN[match[0]], text)
+
+
+@steps.register("spaces")
+@dataclass(frozen=True, kw_only=True)
+class Spaces(Rewriting):
+    """Leaves one space where there are several, and none at the ends of a line."""
+
+    def rewrite(self, text: str) -> str:
+        """The text with single spaces."""
+        return _OUTER_SPACE.sub("", _SPACES.sub(" ", text))
+
+
+@steps.register("identical")
+@dataclass(frozen=True, kw_only=True)
+class Identical(Filtering):
+    """Drops pairs whose sides are the same text."""
+
+    def keep(self, source: list[str], target: list[str], held_out: frozenset[str]) -> list[bool]:
+        """Whether the sides differ."""
+        return [one != other for one, other in zip(source, target, strict=True)]
+
+
+@steps.register("length")
+@dataclass(frozen=True, kw_only=True)
+class Length(Filtering):
+    """Drops pairs by their length before subwords."""
+
+    unit: Literal["words", "characters"] = "words"
+    """What is counted: words between spaces, or characters where a script writes none."""
+    min: int = 1
+    """A shorter side drops the pair."""
+    max: int = 250
+    """A longer side drops the pair."""
+    max_ratio: float | None = None
+    """Pairs whose longer side is more than this many times the shorter one are dropped."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min <= self.max:
+            raise ValueError(f"min must be from 0 to max, not {self.min} with max {self.max}")
+        if self.max_ratio is not None and self.max_ratio < 1:
+            raise ValueError(f"max_ratio must be at least 1, not {self.max_ratio}")
+
+    def keep(self, source: list[str], target: list[str], held_out: frozenset[str]) -> list[bool]:
+        """Whether both sides are within the limits."""
+        sides = [
+            np.fromiter(
+                (len(line.split()) for line in side) if self.unit == "words" else map(len, side),
+                np.int64,
+                len(side),
+            )
+            for side in (source, target)
+        ]
+        shorter, longer = np.minimum(*sides), np.maximum(*sides)
+        kept = (shorter >= self.min) & (longer <= self.max)
+        if self.max_ratio is not None:
+            kept &= longer <= self.max_ratio * shorter
+        return list(map(bool, kept))
+
+
+@steps.register("script")
+@dataclass(frozen=True, kw_only=True)
+class Script(Filtering):
+    """Drops pairs of which a side is written in another script than its language."""
+
+    source: tuple[str, ...] = ("LATIN",)
+    """Scripts of the source, as the names of their letters in Unicode begin: LATIN, CYRILLIC,
+    GREEK, ARABIC, DEVANAGARI, CJK, HIRAGANA, KATAKANA, HANGUL, ..."""
+    target: tuple[str, ...] = ("LATIN",)
+    """Scripts of the target."""
+    min_share: float = 0.5
+    """At least this share of a side's letters must be of its scripts; a side without letters
+    passes."""
+
+    def keep(self, source: list[str], target: list[str], held_out: frozenset[str]) -> list[bool]:
+        """Whether enough letters of both sides are of their scripts."""
+        one, other = _letters(self.source), _letters(self.target)
+        return [
+            self._passes(s, one) and self._passes(t, other)
+            for s, t in zip(source, target, strict=True)
+        ]
+
+    def _passes(self, line: str, letters: Mapping[int, str]) -> bool:
+        own_and_foreign = line.translate(letters)
+        own = own_and_foreign.count("1")
+        return own >= self.min_share * (own + own_and_foreign.count("0"))
+
+
+@steps.register("held_out")
+@dataclass(frozen=True, kw_only=True)
+class HeldOut(Filtering):
+    """Drops pairs of which a side is a line of the validation or test set, on either side."""
+
+    min_words: int = 1
+    """Lines of fewer words may be in both; 4 spares what everybody says, such as "Thank you"."""
+
+    def keep(self, source: list[str], target: list[str], held_out: frozenset[str]) -> list[bool]:
+        """Whether neither side is held out."""
+        sides = [[line in held_out for line in side] for side in (source, target)]
+        return [
+            not any(
+                is_held and len(line.split()) >= self.min_words
+                for is_held, line in ((in_source, s), (in_target, t))
+            )
+            if in_source or in_target
+            else True
+            for in_source, in_target, s, t in zip(*sides, source, target, strict=True)
+        ]
+
+
+@steps.register("duplicates")
+@dataclass(frozen=True, kw_only=True)
+class Duplicates(Step):
+    """Leaves of equal pairs, over all corpora, only the first, after all other steps and limits.
+
+    Pairs are compared by 128 bits of BLAKE2b: among a thousand million different pairs, two are
+    taken for equal with a probability below 1e-20.
+    """
+
+
+class Verdict(IntEnum):
+    """What becomes of a training pair when its tokens are counted."""
+
+    KEPT = 0
+    EMPTY = 1
+    TOO_SHORT = 2
+    TOO_LONG = 3
+    UNEQUAL = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cleaning:
+    """Which training pairs are left out. Held-out pairs are never left out or shortened.
+
+    Lengths are in subword tokens, EOS included.
+    """
+
+    clean: tuple[Step, ...] = ()
+    """Steps that mend the training text or leave pairs out before subwords, in this order; none
+    by default, for only what training cannot use is dropped unasked."""
+
+    on_empty: Literal["drop", "error"] = "drop"
+    """What to do with a training pair of which a side has no tokens."""
+
+    on_invalid_utf8: Literal["error", "replace"] = "error"
+    """What to do with bytes that are not UTF-8; "replace" puts U+FFFD in their place."""
+
+    min_tokens_per_sentence: int = 1
+    """Training pairs with a shorter side are dropped; 1 drops none."""
+
+    max_tokens_per_sentence: int = 256
+    """Training pairs with a longer side are dropped; 256 as in the paper's own training."""
+
+    max_length_ratio: float | None = None
+    """Training pairs whose longer side is more than this many times the shorter one are dropped.
+    1.5 is common for well-aligned languages of alike morphology, 9 removes only what is certainly
+    no translation."""
+
+    def __post_init__(self) -> None:
+        if self.min_tokens_per_sentence < 1:
+            raise ValueError(
+                f"min_tokens_per_sentence must be at least 1, not {self.min_tokens_per_sentence}"
+            )
+        if self.max_tokens_per_sentence < max(2, self.min_tokens_per_sentence):
+            raise ValueError(
+                "max_tokens_per_sentence must be at least 2 and min_tokens_per_sentence, "
+                f"not {self.max_tokens_per_sentence}"
+            )
+        if self.max_length_ratio is not None and self.max_length_ratio < 1:
+            raise ValueError(f"max_length_ratio must be at least 1, not {self.max_length_ratio}")
+
+    @property
+    def drops_duplicates(self) -> bool:
+        """Whether of equal pairs only the first is kept."""
+        return any(isinstance(step, Duplicates) for step in self.clean)
+
+    def rewritten(self, lines: list[str]) -> list[str]:
+        """The lines after the steps that rewrite, one line for each."""
+        for step in self.clean:
+            if isinstance(step, Rewriting):
+                lines = step.lines(lines)
+        return lines
+
+    def cleaned(
+        self, source: list[str], target: list[str], held_out: frozenset[str], tally: Tally
+    ) -> tuple[npt.NDArray[np.intp], list[str], list[str]]:
+        """The pairs that the steps leave, mended, and where in `source` each of them was."""
+        places = np.arange(len(source))
+        for step in self.clean:
+            if isinstance(step, Rewriting):
+                sides = [(side, step.lines(side)) for side in (source, target)]
+                pairs = [
+                    pair
+                    for before, after in sides
+                    if before is not after
+                    for pair in zip(before, after, strict=True)
+                    if pair[0] != pair[1]
+                ]
+                tally.rewrite(step.name, len(pairs), pairs)
+                source, target = sides[0][1], sides[1][1]
+            elif isinstance(step, Filtering):
+                kept = step.keep(source, target, held_out)
+                dropped = [not it for it in kept]
+                examples = zip(compress(source, dropped), compress(target, dropped), strict=True)
+                tally.drop(step.name, sum(dropped), examples)
+                if any(dropped):
+                    places = places[kept]
+                    source, target = list(compress(source, kept)), list(compress(target, kept))
+        return places, source, target
+
+
+def judge(source: Lengths, target: Lengths, cleaning: Cleaning) -> npt.NDArray[np.intp]:
+    """The :class:`Verdict` on pairs of these lengths [n], EOS included; the first that applies."""
+    shorter, longer = np.minimum(source, target), np.maximum(source, target)
+    ratio = np.inf if cleaning.max_length_ratio is None else cleaning.max_length_ratio
+    applies = {
+        Verdict.EMPTY: shorter == 1,
+        Verdict.TOO_SHORT: shorter < cleaning.min_tokens_per_sentence,
+        Verdict.TOO_LONG: longer > cleaning.max_tokens_per_sentence,
+        Verdict.UNEQUAL: longer > ratio * shorter,
+    }
+    return np.select(list(applies.values()), list(applies), default=Verdict.KEPT)
+
+
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+_INVISIBLE = re.compile(r"[\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
+_SPACES = re.compile(r"[^\S\n]{2,}|[^\S\n ]")
+_OUTER_SPACE = re.compile(r"^ | $", re.MULTILINE)
+_PLAIN = {
+    **dict.fromkeys("„“”«»‟″〝〞＂", '"'),
+    **dict.fromkeys("‘’‚‛′‹›´`＇", "'"),
+    **dict.fromkeys("–‐‑‒−－", "-"),
+    **dict.fromkeys("—―", " - "),
+    **dict.fromkeys("\u00a0\u2002\u2003\u2009\u202f\u3000", " "),
+    "…": "...",
+    **{chr(ord(plain) + 0xFEE0): plain for plain in "!#$%&()*+,./:;<=>?@[\\]^_{|}~"},
+    "、": ",",
+    "。": ".",
+}
+_TYPOGRAPHIC = re.compile(f"[{re.escape(''.join(_PLAIN))}]")
+
+
+class _Letters(dict[int, str]):
+    """For ``str.translate``: a letter to 1 if it is of the scripts, else to 0; others to space."""
+
+    def __init__(self, scripts: tuple[str, ...]) -> None:
+        self.scripts = scripts
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        mark = " "
+        if character.isalpha():
+            mark = "1" if unicodedata.name(character, "").startswith(self.scripts) else "0"
+        self[code] = mark
+        return mark
+
+
+_TABLES: dict[tuple[str, ...], _Letters] = {}
+
+
+def _letters(scripts: tuple[str, ...]) -> _Letters:
+    return _TABLES.setdefault(scripts, _Letters(scripts))

@@ -1,0 +1,67 @@
+"""Which of many keys came before, exactly and in bounded memory: a sort in 256 parts on disk."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+Keys = npt.NDArray[np.uint64]
+
+BLOCK = 1 << 17
+"""Keys that are read at once."""
+
+_PARTS = 256
+_ENTRY = np.dtype([("high", "<u8"), ("low", "<u8"), ("index", "<i8")])
+
+
+def mark_repeated(keys: Path, marks: Path, scratch: Path) -> None:
+    """Writes for every key of a file whether an equal one came before it.
+
+    Memory is that of a 256th of the keys, 24 bytes each.
+
+    Args:
+        keys: n keys of two little-endian uint64.
+        marks: written: n bytes, 1 where the key is a repetition, else 0.
+        scratch: a directory to be made, for 1.5 times the size of `keys`.
+    """
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    with ExitStack() as stack:
+        parts = [stack.enter_context((scratch / f"{part}").open("wb")) for part in range(_PARTS)]
+        for start, block in _blocks(keys):
+            part = (block[:, 0] >> np.uint64(56)).astype(np.uint8)
+            order = np.argsort(part, kind="stable")
+            entries = np.empty(len(block), _ENTRY)
+            entries["high"], entries["low"] = block[order].T
+            entries["index"] = start + order
+            ends = np.cumsum(np.bincount(part, minlength=_PARTS))
+            for file, some in zip(parts, np.split(entries, ends[:-1]), strict=True):
+                file.write(some.tobytes())
+    with marks.open("wb") as file:
+        file.truncate(keys.stat().st_size // 16)
+    if marks.stat().st_size == 0:
+        return
+    repeated = np.memmap(marks, np.bool_, "r+")
+    for part in range(_PARTS):
+        file_of_part = scratch / f"{part}"
+        entries = np.fromfile(file_of_part, _ENTRY)
+        file_of_part.unlink()
+        order = np.lexsort((entries["low"], entries["high"]))  # stable: the first comes first
+        high, low = entries["high"][order], entries["low"][order]
+        again = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
+        repeated[entries["index"][order[1:][again]]] = True
+    repeated.flush()
+
+
+def _blocks(keys: Path) -> Iterator[tuple[int, Keys]]:
+    """The keys [k, 2], some at once, each time with the number of the first."""
+    start = 0
+    with keys.open("rb") as file:
+        while len(block := np.fromfile(file, "<u8", 2 * BLOCK)):
+            yield start, block.reshape(-1, 2)
+            start += len(block) // 2

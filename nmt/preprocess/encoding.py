@@ -1,0 +1,250 @@
+"""Blocks of text to token ids, by as many processes as there are cores, in the order of the text.
+
+What has been encoded is *spooled*: appended to plain files, from which it goes on after a kill.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from nmt import files
+from nmt.data.format import Sentences
+from nmt.errors import NmtError
+from nmt.preprocess.cleaning import Cleaning, Tally, Verdict, judge
+from nmt.preprocess.corpus import CHUNK, Block
+from nmt.preprocess.duplicates import Keys, mark_repeated
+from nmt.preprocess.subwords import Subwords
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What became of a block."""
+
+    source: Sentences
+    target: Sentences
+    keys: Keys
+    """Of the pairs [n, 2], equal for equal pairs; [0, 2] where nobody asks for them."""
+    tally: Tally
+    block: Block
+    """Without its text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoder:
+    """Cleans and encodes a block of training text."""
+
+    cleaning: Cleaning
+    subwords: Subwords
+    held_out: frozenset[str]
+    shard: int = 1
+    shards: int = 1
+
+    def __call__(self, block: Block) -> Encoded:
+        """The pairs of the block that are kept, and belong to the shard.
+
+        Equal pairs belong to the same shard, whichever machine reads them: so shards that are free
+        of duplicates, each by itself, are so together.
+        """
+        chunk = block.decode(self.cleaning.on_invalid_utf8)
+        tally, held_out = Tally(), self.held_out
+        lines, *pairs = self.cleaning.cleaned(chunk.source, chunk.target, held_out, tally)
+        keys = np.empty((0, 2), np.uint64)
+        if self.shards > 1 or self.cleaning.drops_duplicates:
+            keys = _keys(*pairs)
+        if self.shards > 1:
+            own = keys[:, 1] % np.uint64(self.shards) == self.shard - 1
+            keys, lines = keys[own], lines[own]
+            pairs = [list(itertools.compress(side, own)) for side in pairs]
+            if block.first // CHUNK % self.shards != self.shard - 1:
+                tally = Tally()  # every shard cleans everything, but one of them counts it
+        encode = (self.subwords.encode_source, self.subwords.encode_target)
+        sides = [Sentences.of(ids(side)) for ids, side in zip(encode, pairs, strict=True)]
+        verdicts = judge(sides[0].lengths, sides[1].lengths, self.cleaning)
+        for verdict in list(Verdict)[1:]:
+            found = np.flatnonzero(verdicts == verdict)
+            if verdict == Verdict.EMPTY and found.size and self.cleaning.on_empty == "error":
+                raise NmtError(
+                    f"{block.bitext}: a side of line {block.first + lines[found[0]]} is empty; "
+                    "mend it or set on_empty to drop"
+                )
+            examples = ([side[i] for side in pairs] for i in found)
+            tally.drop(verdict.name.lower(), len(found), examples)
+        kept = verdicts == Verdict.KEPT
+        if len(keys):
+            keys = keys[kept]
+        source, target = (side.keep(kept) for side in sides)
+        return Encoded(source, target, keys, tally, replace(block, source=b"", target=b""))
+
+
+def _keys(source: list[str], target: list[str]) -> Keys:
+    digests = b"".join(
+        hashlib.blake2b(f"{one}\t{other}".encode(), digest_size=16).digest()
+        for one, other in zip(source, target, strict=True)
+    )
+    return np.frombuffer(digests, "<u8").reshape(-1, 2)
+
+
+def encode(blocks: Iterable[Block], encoder: Encoder, workers: int) -> Iterator[Encoded]:
+    """What the encoder makes of the blocks, in their order, by that many processes."""
+    if workers == 1:
+        yield from map(encoder, blocks)
+        return
+    kind = "fork" if sys.platform == "linux" else "spawn"
+    with ProcessPoolExecutor(
+        workers, multiprocessing.get_context(kind), _begin_worker, (encoder,)
+    ) as pool:
+        waiting: deque[Future[Encoded]] = deque()
+        try:
+            for block in blocks:
+                waiting.append(pool.submit(_encode, block))
+                if len(waiting) > 2 * workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        except BrokenProcessPool:
+            raise NmtError(
+                "preprocess: a worker process was killed, most likely for want of memory; "
+                "give the command again, with fewer --workers"
+            ) from None
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+_encoder: Encoder
+
+
+def _begin_worker(encoder: Encoder) -> None:
+    global _encoder
+    _encoder = encoder
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)  # it was killed: nobody else would stop this process
+
+
+def _encode(block: Block) -> Encoded:
+    return _encoder(block)
+
+
+@dataclass
+class Progress:
+    """How far encoding has come."""
+
+    lines: list[int] = field(default_factory=list)
+    """Of each corpus begun, read so far; all but the last have been read to the end."""
+    pairs: list[int] = field(default_factory=list)
+    """Of each corpus begun, spooled."""
+    tally: Tally = field(default_factory=Tally)
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Of the spool's files in bytes: what is behind was written after this was saved."""
+    is_done: bool = False
+
+
+class Spool:
+    """Encoded pairs in the order of the text: tokens, lengths and keys in plain files."""
+
+    FILES = ("source.tokens", "source.lengths", "target.tokens", "target.lengths", "keys")
+
+    def __init__(self, directory: Path, dtypes: tuple[str, str]) -> None:
+        """Opens a spool, or begins one.
+
+        Args:
+            directory: for its files, made where it is missing.
+            dtypes: of the token ids of the source and the target.
+        """
+        directory.mkdir(exist_ok=True)
+        self.directory = directory
+        self._dtypes = dtypes
+        self._saved = directory / "progress.json"
+        self.progress = Progress()
+        if self._saved.exists():
+            values = json.loads(self._saved.read_bytes())
+            self.progress = Progress(**values | {"tally": Tally(**values["tally"])})
+
+    def fill(self, encoded: Iterable[Encoded], save_every: int) -> None:
+        """Appends what was encoded, to the end.
+
+        Args:
+            encoded: everything behind what :attr:`progress` says.
+            save_every: blocks after which the progress is saved.
+        """
+        progress = self.progress
+        with ExitStack() as stack:
+            out = {name: stack.enter_context(self._open(name)) for name in self.FILES}
+
+            def save() -> None:
+                for name, file in out.items():
+                    file.flush()
+                    os.fsync(file.fileno())
+                    progress.sizes[name] = file.tell()
+                with files.whole_file(self._saved) as path:
+                    path.write_text(json.dumps(asdict(progress)), encoding="utf-8")
+
+            for count, it in enumerate(encoded, 1):
+                corpus = it.block.corpus
+                while len(progress.lines) <= corpus:
+                    progress.lines.append(0)
+                    progress.pairs.append(0)
+                for side, sentences, dtype in zip(
+                    ("source", "target"), (it.source, it.target), self._dtypes, strict=True
+                ):
+                    out[f"{side}.tokens"].write(sentences.tokens.astype(dtype).tobytes())
+                    out[f"{side}.lengths"].write(sentences.lengths.astype("<i4").tobytes())
+                out["keys"].write(it.keys.tobytes())
+                progress.lines[corpus] += it.block.lines
+                progress.pairs[corpus] += len(it.source.lengths)
+                progress.tally.add(it.tally)
+                if count % save_every == 0:
+                    save()
+            progress.is_done = True
+            save()
+
+    @contextmanager
+    def reader(self) -> Iterator[Callable[[int], tuple[Sentences, Sentences]]]:
+        """A function that gives the next so many pairs, from the first on."""
+        with ExitStack() as stack:
+            opened = [
+                stack.enter_context((self.directory / name).open("rb")) for name in self.FILES[:4]
+            ]
+
+            def side(number: int, pairs: int) -> Sentences:
+                tokens, lengths = opened[2 * number : 2 * number + 2]
+                counts = np.fromfile(lengths, "<i4", pairs).astype(np.int64)
+                ids = np.fromfile(tokens, self._dtypes[number], int(counts.sum()))
+                return Sentences(ids, counts)
+
+            yield lambda pairs: (side(0, pairs), side(1, pairs))
+
+    def repeated(self) -> npt.NDArray[np.bool_]:
+        """For every pair [n], whether an equal one came before it; mapped from a file."""
+        scratch, marks = self.directory / "parts", self.directory / "repeated"
+        mark_repeated(self.directory / "keys", marks, scratch)
+        return np.memmap(marks, np.bool_, "r") if marks.stat().st_size else np.zeros(0, np.bool_)
+
+    def _open(self, name: str) -> BinaryIO:
+        file = (self.directory / name).open("ab")
+        file.truncate(self.progress.sizes.get(name, 0))
+        return file

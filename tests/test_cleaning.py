@@ -1,0 +1,122 @@
+import numpy as np
+import pytest
+
+from nmt.config import build, dump
+from nmt.errors import NmtError
+from nmt.preprocess.binarize import PreprocessConfig
+from nmt.preprocess.cleaning import Cleaning, Filtering, Rewriting, Step, Tally, steps
+
+
+def cleaned(*pairs, clean, held_out=()):
+    """The pairs that a recipe's steps leave, and what they counted."""
+    config = build(PreprocessConfig, {"clean": clean}, "preprocess")
+    tally = Tally()
+    lines, source, target = config.cleaned(
+        [one for one, _ in pairs], [other for _, other in pairs], frozenset(held_out), tally
+    )
+    assert len(lines) == len(source)
+    return list(zip(source, target, strict=True)), tally
+
+
+def rewritten(text, step):
+    ((pair,), _) = cleaned((text, "x"), clean=[step])
+    return pair[0]
+
+
+@pytest.mark.parametrize(
+    ("step", "before", "after"),
+    [
+        ("unicode", "e\u0301 ﬁ", "é ﬁ"),
+        ({"name": "unicode", "form": "NFKC"}, "e\u0301 ﬁ Ａ", "é fi A"),
+        ("control_characters", "a\x00b\tc\u2028d\x85e", "a b c d e"),
+        ("control_characters", "\ufeffa\u200bb\u00adc", "abc"),
+        ("punctuation", "„so“ – ‘it’s’… «a»\u00a0b", '"so" - \'it\'s\'... "a" b'),
+        ("punctuation", "好，对！", "好,对!"),
+        ("spaces", "  a \u00a0 b\tc ", "a b c"),
+        ("spaces", " ", ""),
+    ],
+)
+def test_a_step_that_rewrites(step, before, after):
+    assert rewritten(before, step) == after
+
+
+@pytest.mark.parametrize(
+    ("step", "kept", "dropped"),
+    [
+        ("identical", ("a", "b"), ("a", "a")),
+        ({"name": "length", "max": 2}, ("a b", "c"), ("a b c", "d")),
+        ({"name": "length", "min": 2}, ("a b", "c d"), ("a b", "c")),
+        ({"name": "length", "max_ratio": 2}, ("a b", "c"), ("a b c", "d")),
+        ({"name": "length", "unit": "characters", "max": 3}, ("a b", "好"), ("a bc", "d")),
+        ({"name": "script", "target": "CYRILLIC"}, ("one, 1", "один OK"), ("one", "two OK")),
+        ("script", ("12:30", "–"), ("один", "one")),
+        ("held_out", ("a b", "c"), ("secret line", "c")),
+        ({"name": "held_out", "min_words": 2}, ("yes", "c"), ("a", "secret line")),
+    ],
+)
+def test_a_step_that_filters(step, kept, dropped):
+    pairs, tally = cleaned(kept, dropped, clean=[step], held_out=["secret line", "yes"])
+    name = step if isinstance(step, str) else step["name"]
+    if name == "held_out" and step == "held_out":
+        assert cleaned(("yes", "c"), clean=[step], held_out=["yes"])[0] == []
+    assert pairs == [kept]
+    assert tally.dropped == {name: 1}
+    assert tally.examples == {name: [list(dropped)]}
+
+
+def test_steps_are_done_in_the_order_of_the_recipe():
+    pair = ("a\u00a0", "a")
+    assert cleaned(pair, clean=["identical", "spaces"])[0] == [("a", "a")]
+    assert cleaned(pair, clean=["spaces", "identical"])[0] == []
+
+
+def test_rewritten_lines_are_counted_with_the_first_examples_of_before_and_after():
+    pairs, tally = cleaned(*[(f"{i}  x", f"{i}") for i in range(9)], clean=["spaces"])
+    assert pairs[8] == ("8 x", "8")
+    assert tally.rewritten == {"spaces": 9}
+    assert tally.examples == {"spaces": [["0  x", "0 x"], ["1  x", "1 x"], ["2  x", "2 x"]]}
+
+
+def test_tallies_add_up():
+    whole = Tally()
+    for number in range(5):
+        part = Tally()
+        part.drop("empty", 2, [[f"{number}", "a"], [f"{number}", "b"]])
+        whole.add(part)
+    assert whole.dropped == {"empty": 10}
+    assert whole.examples == {"empty": [["0", "a"], ["0", "b"], ["1", "a"]]}
+
+
+@pytest.mark.parametrize("name", list(steps))
+def test_every_step_is_built_from_what_it_dumps(name):
+    assert build(Step, dump(steps[name]), "step") == steps[name]
+
+
+@pytest.mark.parametrize("name", list(steps))
+def test_no_step_makes_lines_or_loses_them(name):
+    lines = ["", " ", "\x00\u2028\x85", "a\r", "ﬁ\u0301", "好", "\ud7ff", "🙂 x"]
+    step = steps[name]
+    if isinstance(step, Rewriting):
+        assert len(step.lines(lines)) == len(lines)
+    if isinstance(step, Filtering):
+        assert len(step.keep(lines, lines[::-1], frozenset())) == len(lines)
+
+
+@pytest.mark.parametrize(
+    ("clean", "message"),
+    [
+        (["duplicate"], "unknown cleaning step 'duplicate'; did you mean 'duplicates'"),
+        ([{"name": "length", "min": 9, "max": 3}], "min must be from 0 to max, not 9 with max 3"),
+        ([{"name": "length", "max_ratio": 0.5}], "max_ratio must be at least 1, not 0.5"),
+    ],
+)
+def test_a_step_that_cannot_be_is_answered(clean, message):
+    with pytest.raises(NmtError, match=message):
+        build(PreprocessConfig, {"clean": clean}, "preprocess")
+
+
+def test_nothing_is_cleaned_unasked():
+    source = ["a\x00", "same", "same"]
+    lines, *pairs = Cleaning().cleaned(source, source, frozenset(["same"]), Tally())
+    assert pairs == [source, source]
+    assert np.array_equal(lines, [0, 1, 2])
