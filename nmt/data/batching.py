@@ -23,13 +23,17 @@ from torch import Tensor
 from nmt.data.format import BOS, EOS, PAD, Split
 
 T = TypeVar("T")
-Indices = NDArray[np.int64]
+Indices = NDArray[np.integer]
 
 BUCKET_TOKENS = 3600
 """Target tokens of similar length that stay together; an update of more is several buckets.
 
 A little under 4096, so that with its padding a bucket still fits the usual micro-batch.
 """
+
+
+_LONGEST = np.iinfo(np.int16).max
+"""Longer sentences are sorted as if they had this length: numpy sorts 16 bits in linear time."""
 
 
 @dataclass(frozen=True)
@@ -130,9 +134,13 @@ class Order:
         """All buckets of an epoch (from 1), in the order in which they are trained on."""
         if self._epoch is None or self._epoch[0] != epoch:
             random = np.random.Generator(np.random.PCG64([self.seed, epoch]))
-            shuffled = random.permutation(len(self.target_lengths))
-            target = self.target_lengths[shuffled]
-            source = self.source_lengths[shuffled].astype(np.int64)
+            count = len(self.target_lengths)
+            kind = np.int32 if count < 2**31 else np.int64
+            shuffled = random.permutation(np.arange(count, dtype=kind))
+            target, source = (
+                np.minimum(lengths, _LONGEST).astype(np.int16)[shuffled]
+                for lengths in (self.target_lengths, self.source_lengths)
+            )
             # Up and down by turns, so that a bucket over two target lengths has like sources.
             source[target % 2 == 1] *= -1
             buckets = np.split(shuffled[np.lexsort((source, target))], self.cuts)
