@@ -81,7 +81,20 @@ class Checkpoint:
         """The optimizer's state, checked."""
         return self._tensors("optimizer.safetensors")
 
+    def verify(self) -> None:
+        """Reads every file that is kept; one that is missing or damaged is an `NmtError`."""
+        for name in self.files:
+            if name == "model.safetensors" or (self.path / name).exists():
+                self._checked(name)
+
     def _tensors(self, name: str) -> dict[str, Tensor]:
+        path = self._checked(name)
+        try:
+            return load_file(path)
+        except SafetensorError as error:
+            raise NmtError(f"{path}: not a safetensors file: {error}") from None
+
+    def _checked(self, name: str) -> Path:
         path = self.path / name
         if not path.exists():
             raise NmtError(f"{path}: missing; use another checkpoint of the run")
@@ -90,10 +103,7 @@ class Checkpoint:
                 f"{path}: damaged: {path.stat().st_size} bytes that do not match the checksum "
                 "in checkpoint.json; use another checkpoint of the run"
             )
-        try:
-            return load_file(path)
-        except SafetensorError as error:
-            raise NmtError(f"{path}: not a safetensors file: {error}") from None
+        return path
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import typer
 
 from nmt import __version__
-from nmt.cli import average, preprocess, score, train, translate
+from nmt.cli import average, inspect, preprocess, score, train, translate
 from nmt.errors import NmtError
 
 app = typer.Typer(
@@ -45,6 +45,7 @@ def _add(name: str, command: Callable[..., None], example: str) -> None:
 
 
 _add("preprocess", preprocess.preprocess, preprocess.EXAMPLE)
+_add("inspect", inspect.inspect, inspect.EXAMPLE)
 _add("train", train.train, train.EXAMPLE)
 _add("average-checkpoints", average.average_checkpoints, average.EXAMPLE)
 _add("translate", translate.translate, translate.EXAMPLE)

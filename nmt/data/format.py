@@ -304,6 +304,12 @@ class Split:
         """Tokens of every target sentence [n] int32, EOS included."""
         return np.concatenate([column.lengths() for column in self._columns["target"]])
 
+    def sampled_lengths(self, side: Side, most: int) -> Lengths:
+        """Tokens of at most `most` sentences of a side, evenly spread over the split."""
+        step = max(1, -(-len(self) // most))
+        columns = self._columns[side]
+        return np.concatenate([it.offsets[1::step] - it.offsets[:-1:step] for it in columns])
+
     def padded(self, side: Side, indices: Ids, pad: int = PAD) -> npt.NDArray[np.int64]:
         """The sentences at `indices` [B] as rows, filled with `pad` on the right: [B, L] int64."""
         part = np.searchsorted(self._starts, indices, "right") - 1  # [B]

@@ -1,0 +1,125 @@
+"""``nmt inspect``: what a dataset or a run holds, and how it came about."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from nmt.checkpoint import Checkpoint, Run
+    from nmt.data.format import Dataset, Side
+
+EXAMPLE = "Example: nmt inspect data-bin"
+
+_SAMPLE = 100_000
+"""Sentences from whose lengths the quantiles are taken, evenly spread over the split."""
+
+
+def inspect(
+    path: Annotated[Path, typer.Argument(help="Dataset, or run.")],
+    examples: Annotated[
+        int, typer.Option(metavar="N", help="Training pairs to show, as pieces.")
+    ] = 2,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read every file and compare its checksum.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the description as it is stored, as JSON.")
+    ] = False,
+) -> None:
+    """Show what a dataset or a run holds.
+
+    Of a dataset: pairs, tokens (end of sentence included) and unknown ones of every split; lengths
+    in tokens (mean, median, 90 and 99 per cent, greatest; but for the mean, of at most 100,000
+    sentences spread over the split); what cleaning dropped and rewrote, with examples; the first
+    training pairs, as pieces ("▁" is a space); the fingerprint, equal for equal data.
+
+    Of a run: its languages, architecture and data; each checkpoint, with what validation measured.
+    """
+    if (path / "run.json").exists():
+        _run(path, verify, as_json)
+        return
+    from nmt.data.format import Dataset
+
+    dataset = Dataset.open(path)
+    if verify:
+        dataset.verify()
+    if as_json:
+        print(json.dumps(asdict(dataset.manifest), ensure_ascii=False))
+        return
+    _show_dataset(dataset, examples)
+    if verify:
+        print("checksums: as written")
+
+
+def _show_dataset(dataset: "Dataset", examples: int) -> None:
+    from nmt.cli.preprocess import report
+    from nmt.preprocess.subwords import Subwords
+
+    manifest = dataset.manifest
+    print(f"dataset of format {manifest.version}, {manifest.source_lang} to {manifest.target_lang}")
+    print(report(manifest))
+    sides: tuple[Side, Side] = ("source", "target")
+    for name in manifest.splits:
+        for side in sides:
+            lengths = _lengths(dataset, name, side)
+            print(f"{name} {manifest.language(side)} tokens a sentence: {lengths}")
+    for reason, shown in manifest.splits["train"].examples.items():
+        for one, other in shown:
+            print(f"{reason}: {one!r} | {other!r}")
+    subwords = Subwords.load(dataset.subwords)
+    train = dataset.split("train")
+    for index in range(min(examples, len(train))):
+        source = " ".join(subwords.source_pieces(train.source(index).tolist()))
+        target = " ".join(subwords.target_pieces(train.target(index).tolist()))
+        print(f"pair {index}: {source} | {target}")
+    print(f"fingerprint: {manifest.fingerprint}")
+
+
+def _lengths(dataset: "Dataset", split: str, side: "Side") -> str:
+    """Mean and quantiles of the lengths of a split's sentences."""
+    import numpy as np
+
+    counts = dataset.manifest.splits[split]
+    tokens = counts.source_tokens if side == "source" else counts.target_tokens
+    lengths = dataset.split(split).sampled_lengths(side, _SAMPLE)
+    median, most, nearly_all = np.quantile(lengths, [0.5, 0.9, 0.99], method="inverted_cdf")
+    return (
+        f"mean {tokens / counts.pairs:.1f}, median {median}, 90% {most}, 99% {nearly_all}, "
+        f"greatest {lengths.max()}"
+    )
+
+
+def _run(path: Path, verify: bool, as_json: bool) -> None:
+    from nmt.checkpoint import Run
+
+    run = Run.open(path)
+    checkpoints = run.checkpoints()
+    if verify:
+        for checkpoint in checkpoints:
+            checkpoint.verify()
+    if as_json:
+        described = [{"update": it.update, "scores": it.scores} for it in checkpoints]
+        values = {key: value for key, value in vars(run).items() if key != "path"}
+        print(json.dumps({**values, "checkpoints": described}, ensure_ascii=False))
+        return
+    _show_run(run, checkpoints)
+    if verify:
+        print("checksums: as written")
+
+
+def _show_run(run: "Run", checkpoints: "list[Checkpoint]") -> None:
+    print(f"run, {run.source_lang} to {run.target_lang}, {run.recipe['model']['arch']}")
+    print(f"trained on the dataset with fingerprint {run.data}")
+    links = {name: (run.path / name).resolve() for name in ("last", "best")}
+    for checkpoint in checkpoints:
+        scores = "".join(f" | {name} {value:.3f}" for name, value in checkpoint.scores.items())
+        marks = [name for name, place in links.items() if place == checkpoint.path.resolve()]
+        size = sum(int(facts["bytes"]) for facts in checkpoint.files.values())
+        print(
+            f"{checkpoint.path.name}: {size:,} bytes{scores}{''.join(f' | {it}' for it in marks)}"
+        )
+    if not checkpoints:
+        print("no checkpoint yet")

@@ -1,0 +1,89 @@
+import json
+import re
+import shutil
+
+from nmt.preprocess.binarize import PreprocessConfig, preprocess
+
+
+def write(directory, name, pairs):
+    for number, side in enumerate(("en", "de")):
+        text = "".join(f"{pair[number]}\n" for pair in pairs)
+        (directory / f"{name}.{side}").write_text(text, encoding="utf-8")
+
+
+def test_a_dataset_is_shown_with_what_became_of_its_text(tmp_path, monkeypatch, nmt):
+    monkeypatch.chdir(tmp_path)
+    pairs = [("one  two", "eins zwei"), ("same", "same"), *[("one", "eins")] * 3]
+    write(tmp_path, "train", pairs)
+    write(tmp_path, "valid", [("two", "zwei")])
+    preprocess(
+        PreprocessConfig(
+            source_lang="en",
+            target_lang="de",
+            train=("train",),
+            valid="valid",
+            vocab_size=19,
+            byte_fallback=False,
+            workers=1,
+        )
+    )
+    done = nmt("preprocess", "-s", "en", "-t", "de", "--train", "train", "--valid", "valid",
+               "--subword-model", "data-bin", "--output-dir", "clean", "--workers", 1,
+               *("--clean", "spaces", "--clean", "identical", "--clean", "duplicates"))  # fmt: skip
+    assert done.status == 0, done.err
+    assert "lines rewritten: 1 by spaces\n" in done.err
+    shown = nmt("inspect", "clean", "--examples", 1, "--verify")
+    assert (shown.status, shown.err) == (0, "")
+    lines = shown.out.splitlines()
+    assert lines[0] == "dataset of format 2, en to de"
+    assert "dropped from train: 1 identical, 2 duplicates" in lines
+    assert "spaces: 'one  two' | 'one two'" in lines
+    assert "identical: 'same' | 'same'" in lines
+    assert lines.count("duplicates: 'one' | 'eins'") == 2
+    assert any(line.startswith("train en tokens a sentence: mean ") for line in lines)
+    (pair,) = [line for line in lines if line.startswith("pair ")]
+    assert re.fullmatch(r"pair 0: ▁.* </s> \| ▁.* </s>", pair)
+    manifest = json.loads((tmp_path / "clean" / "manifest.json").read_bytes())
+    assert lines[-2:] == [f"fingerprint: {manifest['fingerprint']}", "checksums: as written"]
+    assert json.loads(nmt("inspect", "clean", "--json").out) == manifest
+
+
+def test_damage_is_found_when_it_is_looked_for(tmp_path, dataset, nmt):
+    copy = shutil.copytree(dataset, tmp_path / "copy")
+    content = bytearray((copy / "train.de.tokens").read_bytes())
+    content[4] ^= 1
+    (copy / "train.de.tokens").write_bytes(content)
+    assert nmt("inspect", copy).status == 0
+    done = nmt("inspect", copy, "--verify")
+    assert done.status == 1
+    assert "train.de.tokens: the content has changed since it was written" in done.err
+
+
+def test_a_run_is_shown_with_its_checkpoints(run, dataset, nmt):
+    done = nmt("inspect", run, "--verify")
+    assert done.status == 0, done.err
+    head, data, *checkpoints, verified = done.out.splitlines()
+    assert head == "run, en to de, transformer_tiny"
+    fingerprint = json.loads((dataset / "manifest.json").read_bytes())["fingerprint"]
+    assert data == f"trained on the dataset with fingerprint {fingerprint}"
+    assert [line.split(":")[0] for line in checkpoints] == [
+        "update_0000002",
+        "update_0000004",
+        "update_0000006",
+    ]
+    assert " | loss " in checkpoints[2]
+    assert " | last" in checkpoints[2]
+    assert verified == "checksums: as written"
+    described = json.loads(nmt("inspect", run, "--json").out)
+    assert [it["update"] for it in described["checkpoints"]] == [2, 4, 6]
+    weights = run / "update_0000004" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    damaged = nmt("inspect", run, "--verify")
+    assert damaged.status == 1
+    assert "update_0000004/model.safetensors: damaged" in damaged.err
+
+
+def test_what_is_neither_is_refused(tmp_path, nmt):
+    done = nmt("inspect", tmp_path)
+    assert (done.status, done.out) == (1, "")
+    assert done.err.endswith("not a dataset (no manifest.json); make one with `nmt preprocess`\n")
