@@ -157,9 +157,14 @@ class Side:
             self.pipes.append(pipe)
 
     def turn(self, updates: int) -> tuple[float, float]:
-        """Target tokens per second over some updates; peak megabytes of all processes so far."""
+        """Target tokens per second over some updates; peak megabytes of all processes so far.
+
+        No updates end the processes.
+        """
         for pipe in self.pipes:
             pipe.send(updates)
+        if not updates:
+            return 0.0, 0.0
         answers = [pipe.recv() for pipe in self.pipes]
         seconds = max(answer["seconds"] for answer in answers)
         return answers[0]["target_tokens"] / seconds, sum(it["megabytes"] for it in answers)
@@ -219,6 +224,8 @@ def main() -> None:
             "plain": Side("plain", replace(setting, train=low), 1),
         }
         print(json.dumps(measure(setting, sides, arguments.rounds, arguments.updates), indent=1))
+        for side in sides.values():
+            side.turn(0)
 
 
 def measure(
