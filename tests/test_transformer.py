@@ -10,8 +10,8 @@ from nmt.errors import NmtError
 from nmt.models import ModelConfig, architectures, attention
 from nmt.models.attention import Attend, CrossAttention, Heads, SelfAttention, mix_values
 from nmt.models.dropout import Dropout
+from nmt.models.feed_forward import FeedForward
 from nmt.models.positions import SinusoidalPositions, sinusoids
-from nmt.models.transformer import FeedForward, TransformerConfig
 
 
 def parameters(config: ModelConfig, vocabulary: int, shared: bool = True) -> int:
@@ -70,7 +70,7 @@ def test_one_attention_and_one_feed_forward_have_the_known_numbers_of_parameters
     heads = Heads(width=512, count=8, key_width=64, value_width=64, bias=False, dropout=0.0)
     attention = SelfAttention(heads)
     assert sum(weight.numel() for weight in attention.parameters()) == 1_048_576
-    feed_forward = FeedForward(TransformerConfig())
+    feed_forward = FeedForward(512, 2048, dropout=0.0)
     assert sum(weight.numel() for weight in feed_forward.parameters()) == 2_099_712
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,10 +32,17 @@ class Heads:
     """d_k, of one head's queries and keys."""
     value_width: int
     """d_v, of one head's values."""
+    key_value_count: int | None = None
+    """Heads of keys and values, which groups of queries' heads share; None for `count`."""
     bias: bool
     """Whether the projections have biases."""
     dropout: float
     """Dropout rate on the attention weights."""
+
+    @property
+    def keys_and_values(self) -> int:
+        """Heads of keys and of values."""
+        return self.key_value_count or self.count
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -60,20 +68,65 @@ def mix_values(
             queries, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=causal
         )
     scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-1, -2)  # [B, H, Q, S]
+    return attention_weights(scores, mask, causal, dropout) @ values
+
+
+def attention_weights(scores: Tensor, mask: Tensor | None, causal: bool, dropout: float) -> Tensor:
+    """The softmax of the scores [B, H, Q, S] that are allowed, some of its weights dropped."""
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf)
     if causal:
-        future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(future, -math.inf)
-    return F.dropout(scores.softmax(dim=-1), dropout) @ values
+    return F.dropout(scores.softmax(dim=-1), dropout)
+
+
+class FullAttention(nn.Module):
+    """:func:`mix_values` as a module; in its place stand others that are called the same way.
+
+    In self-attention the queries are those of the last keys: all of them, or in a decoder's step
+    the newest one.
+    """
+
+    def forward(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        dropout: float = 0.0,
+    ) -> Tensor:
+        """As :func:`mix_values`."""
+        return mix_values(queries, keys, values, mask, causal, dropout)
+
+
+class GroupedAttention(nn.Module):
+    """Groups of queries' heads that share a head of keys and values (Ainslie et al. 2023)."""
+
+    def __init__(self, group: int, inner: nn.Module) -> None:
+        super().__init__()
+        self.group = group
+        self.inner = inner
+
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, *options: Any, **named: Any
+    ) -> Tensor:
+        """As :func:`mix_values`, with keys and values of fewer heads."""
+        keys, values = (x.repeat_interleave(self.group, dim=1) for x in (keys, values))
+        mixed: Tensor = self.inner(queries, keys, values, *options, **named)
+        return mixed
 
 
 class Attend(nn.Module):
     """Mixes the values of each head and projects the heads back to the width of the model."""
 
-    def __init__(self, heads: Heads) -> None:
+    def __init__(self, heads: Heads, mixer: nn.Module | None = None) -> None:
         super().__init__()
         self.dropout = heads.dropout
+        self.mixer = mixer or FullAttention()
+        if heads.keys_and_values != heads.count:
+            self.mixer = GroupedAttention(heads.count // heads.keys_and_values, self.mixer)
         self.output = glorot(
             nn.Linear(heads.count * heads.value_width, heads.width, bias=heads.bias)
         )
@@ -99,7 +152,7 @@ class Attend(nn.Module):
             [B, Q, D].
         """
         rate = self.dropout if self.training else 0.0
-        mixed = mix_values(queries, keys, values, mask, causal, rate)
+        mixed = self.mixer(queries, keys, values, mask, causal, rate)
         output: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return output
 
@@ -107,21 +160,20 @@ class Attend(nn.Module):
 class SelfAttention(nn.Module):
     """Queries, keys and values from the same states, through one fused projection."""
 
-    def __init__(self, heads: Heads) -> None:
+    def __init__(self, heads: Heads, mixer: nn.Module | None = None) -> None:
         super().__init__()
-        self.heads = heads.count
-        keys, values = heads.count * heads.key_width, heads.count * heads.value_width
-        self.sizes = [keys, keys, values]
+        self.counts = [heads.count, heads.keys_and_values, heads.keys_and_values]
+        widths = [heads.key_width, heads.key_width, heads.value_width]
+        self.sizes = [count * width for count, width in zip(self.counts, widths, strict=True)]
         # Glorot over the fused [D, 3D] matrix, as tensor2tensor had it in 2017; the same bound
         # as fairseq's gain of 1 / sqrt(2) on three separate ones.
         self.project_in = glorot(nn.Linear(heads.width, sum(self.sizes), bias=heads.bias))
-        self.attend = Attend(heads)
+        self.attend = Attend(heads, mixer)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values [B, H, T, C] of the states [B, T, D]."""
-        queries, keys, values = (
-            split_heads(part, self.heads) for part in self.project_in(x).split(self.sizes, dim=-1)
-        )
+        parts = self.project_in(x).split(self.sizes, dim=-1)
+        queries, keys, values = map(split_heads, parts, self.counts)
         return queries, keys, values
 
 
@@ -131,16 +183,17 @@ class CrossAttention(nn.Module):
     def __init__(self, heads: Heads) -> None:
         super().__init__()
         self.heads = heads.count
-        keys, values = heads.count * heads.key_width, heads.count * heads.value_width
-        self.sizes = [keys, values]
-        self.project_query = glorot(nn.Linear(heads.width, keys, bias=heads.bias))
+        self.memory_heads = heads.keys_and_values
+        self.sizes = [self.memory_heads * width for width in (heads.key_width, heads.value_width)]
+        queries = heads.count * heads.key_width
+        self.project_query = glorot(nn.Linear(heads.width, queries, bias=heads.bias))
         self.project_memory = glorot(nn.Linear(heads.width, sum(self.sizes), bias=heads.bias))
         self.attend = Attend(heads)
 
     def project(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values [B, H, S, C] of the states attended to [B, S, D]."""
         keys, values = (
-            split_heads(part, self.heads)
+            split_heads(part, self.memory_heads)
             for part in self.project_memory(memory).split(self.sizes, dim=-1)
         )
         return keys, values

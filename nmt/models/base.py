@@ -58,6 +58,10 @@ class Model(nn.Module, ABC):
         """Logits [B, T, V]: at position t, those of the token that follows ``target[:, t]``."""
         return self.project(self.states(source, target))
 
+    def penalty(self) -> Tensor | float:
+        """What the last :meth:`states` in training adds to the loss of every target token."""
+        return 0.0
+
     @abstractmethod
     def start(self, source: Tensor, max_steps: int) -> State:
         """The state before any target token, with one row per sentence.

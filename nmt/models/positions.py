@@ -1,12 +1,21 @@
-"""Encodings of positions (Vaswani et al. 2017, section 3.5), to be added to embeddings."""
+"""Encodings of positions: added to embeddings (Vaswani et al. 2017, section 3.5), or attended with.
+
+Those that act in attention put another self-attention in the place of the plain one, and are called
+as it is (:class:`nmt.models.attention.FullAttention`).
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from abc import ABC
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+
+from nmt.models.attention import Heads, attention_weights
+from nmt.registry import Registry
 
 Layout = Literal["interleaved", "concatenated"]
 
@@ -63,3 +72,222 @@ class LearnedPositions(nn.Module):
         positions = torch.arange(first, first + count, device=device)
         rows: Tensor = self.table(positions.clamp(max=self.table.num_embeddings - 1))
         return rows
+
+
+class NoPositions(nn.Module):
+    """Nothing is added to embeddings."""
+
+    def forward(self, first: int, count: int, device: torch.device) -> Tensor:
+        """Zero, which broadcasts."""
+        return torch.zeros((), device=device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionPart(ABC):
+    """How a Transformer knows the order of tokens."""
+
+    registry: ClassVar[Registry[PositionPart]]
+    patterns: ClassVar[tuple[str, ...]] = ("full", "neighbourhood", "performer", "linformer")
+    """Attention patterns that these positions go together with."""
+
+    name: str = ""
+    """Which encoding of positions."""
+
+    def embedding(self, width: int, layout: Layout) -> nn.Module:
+        """What is added to embeddings, called as :class:`SinusoidalPositions` is."""
+        return NoPositions()
+
+    def mixer(self, heads: Heads, inner: nn.Module) -> nn.Module:
+        """Self-attention that knows positions, made of one that does not (see `attention`)."""
+        return inner
+
+
+position_parts: Registry[PositionPart] = Registry("encoding of positions")
+PositionPart.registry = position_parts
+
+
+@position_parts.register("none")
+@dataclass(frozen=True, kw_only=True)
+class Absent(PositionPart):
+    """No positions: the decoder knows them from what it may see, the encoder not at all."""
+
+
+@position_parts.register("sinusoidal")
+@dataclass(frozen=True, kw_only=True)
+class Sinusoidal(PositionPart):
+    """Sines and cosines that are added to embeddings, the paper's."""
+
+    def embedding(self, width: int, layout: Layout) -> nn.Module:
+        """Sines and cosines in that layout."""
+        return SinusoidalPositions(width, layout)
+
+
+@position_parts.register("learned")
+@dataclass(frozen=True, kw_only=True)
+class Learned(PositionPart):
+    """A learned table that is added to embeddings, one for both sides (Table 3, row E)."""
+
+    max_positions: int = 1024
+    """Rows of the table; later positions share the last one."""
+
+    def __post_init__(self) -> None:
+        if self.max_positions < 1:
+            raise ValueError(f"max_positions must be at least 1, not {self.max_positions}")
+
+    def embedding(self, width: int, layout: Layout) -> nn.Module:
+        """A table N(0, width^-0.5)."""
+        return LearnedPositions(self.max_positions, width, std=width**-0.5)
+
+
+@position_parts.register("rotary")
+@dataclass(frozen=True, kw_only=True)
+class Rotary(PositionPart):
+    """Queries and keys are turned by their position (Su et al. 2021)."""
+
+    patterns: ClassVar[tuple[str, ...]] = ("full", "neighbourhood", "performer")
+
+    base: float = 10000.0
+    """Pair i of a head's d features turns by base^(-2i/d) for every position."""
+
+    def mixer(self, heads: Heads, inner: nn.Module) -> nn.Module:
+        """`inner` of turned queries and keys."""
+        return RotaryAttention(heads.key_width, self.base, inner)
+
+
+class RotaryAttention(nn.Module):
+    """Turns queries and keys before attention.
+
+    Keys are turned when they are used, not when they are cached: that costs as much as reading
+    them, and a cache need not know of positions.
+    """
+
+    def __init__(self, width: int, base: float, inner: nn.Module) -> None:
+        super().__init__()
+        if width % 2:
+            raise ValueError(f"rotary positions need an even width of a head, not {width}")
+        self.rates = [base ** (-pair / width) for pair in range(0, width, 2)]
+        self.inner = inner
+
+    def forward(
+        self, queries: Tensor, keys: Tensor, values: Tensor, *options: Any, **named: Any
+    ) -> Tensor:
+        """As :func:`nmt.models.attention.mix_values`."""
+        first = keys.shape[2] - queries.shape[2]  # the queries are those of the last keys
+        mixed: Tensor = self.inner(
+            self.turn(queries, first), self.turn(keys, 0), values, *options, **named
+        )
+        return mixed
+
+    def turn(self, x: Tensor, first: int) -> Tensor:
+        """[B, H, T, C] of the positions from `first` on."""
+        places = torch.arange(first, first + x.shape[2], device=x.device, dtype=torch.float32)
+        angles = places[:, None] * torch.tensor(self.rates, device=x.device)  # [T, C/2]
+        sines, cosines = angles.sin().to(x.dtype), angles.cos().to(x.dtype)
+        even, odd = x[..., ::2], x[..., 1::2]
+        turned = (even * cosines - odd * sines, even * sines + odd * cosines)
+        return torch.stack(turned, dim=-1).flatten(-2)
+
+
+@position_parts.register("alibi")
+@dataclass(frozen=True, kw_only=True)
+class Alibi(PositionPart):
+    """Scores fall with the distance, in every head at another rate (Press et al. 2021)."""
+
+    patterns: ClassVar[tuple[str, ...]] = ("full",)
+
+    def mixer(self, heads: Heads, inner: nn.Module) -> nn.Module:
+        """Attention with the distances' biases."""
+        return AlibiAttention(heads.count)
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """The bias of each head per position of distance.
+
+    2^(-8h/H) where H is a power of two; else those of the next lower one, and then every second of
+    the next higher one.
+    """
+    lower = 1 << (heads.bit_length() - 1)
+    slopes = [2 ** (-8 * head / lower) for head in range(1, lower + 1)]
+    more = [2 ** (-4 * head / lower) for head in range(1, 2 * lower + 1, 2)]
+    return slopes + more[: heads - lower]
+
+
+class AlibiAttention(nn.Module):
+    """Attention whose scores have -slope * |i - j| added."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.slopes = alibi_slopes(heads)
+
+    def forward(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        dropout: float = 0.0,
+    ) -> Tensor:
+        """As :func:`nmt.models.attention.mix_values`."""
+        slopes = torch.tensor(self.slopes, device=keys.device)[:, None, None]
+        distances = _distances(queries, keys).abs()
+        scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
+        scores = scores - (slopes * distances).to(scores.dtype)
+        return attention_weights(scores, mask, causal, dropout) @ values
+
+
+@position_parts.register("relative")
+@dataclass(frozen=True, kw_only=True)
+class Relative(PositionPart):
+    """Learned vectors for distances, added to keys and values (Shaw et al. 2018)."""
+
+    patterns: ClassVar[tuple[str, ...]] = ("full",)
+
+    clip: int = 16
+    """k: greater distances share the vector of this one."""
+
+    def __post_init__(self) -> None:
+        if self.clip < 1:
+            raise ValueError(f"clip must be at least 1, not {self.clip}")
+
+    def mixer(self, heads: Heads, inner: nn.Module) -> nn.Module:
+        """Attention with vectors of distances, the same for all heads of a layer."""
+        return RelativeAttention(heads.key_width, heads.value_width, self.clip)
+
+
+class RelativeAttention(nn.Module):
+    """Attention with a^K added to keys and a^V to values, by clipped distance."""
+
+    def __init__(self, key_width: int, value_width: int, clip: int) -> None:
+        super().__init__()
+        self.clip = clip
+        self.keys = nn.Parameter(torch.empty(2 * clip + 1, key_width))
+        self.values = nn.Parameter(torch.empty(2 * clip + 1, value_width))
+        nn.init.xavier_uniform_(self.keys)
+        nn.init.xavier_uniform_(self.values)
+
+    def forward(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        dropout: float = 0.0,
+    ) -> Tensor:
+        """As :func:`nmt.models.attention.mix_values`."""
+        queries = queries * queries.shape[-1] ** -0.5
+        rows = _distances(queries, keys).clamp(-self.clip, self.clip) + self.clip  # [Q, S]
+        scores = queries @ keys.transpose(-1, -2)
+        rows = rows.expand_as(scores)
+        scores = scores + (queries @ self.keys.t().to(queries.dtype)).gather(-1, rows)
+        weights = attention_weights(scores, mask, causal, dropout)
+        by_distance = weights.new_zeros(*weights.shape[:3], len(self.values))
+        by_distance = by_distance.scatter_add(-1, rows, weights)  # [B, H, Q, 2k+1]
+        return weights @ values + by_distance @ self.values.to(weights.dtype)
+
+
+def _distances(queries: Tensor, keys: Tensor) -> Tensor:
+    """J - i of key j and query i [Q, S]; the queries are those of the last keys."""
+    places = torch.arange(keys.shape[2], device=keys.device)
+    return places[None] - places[keys.shape[2] - queries.shape[2] :, None]

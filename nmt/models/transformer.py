@@ -4,6 +4,9 @@ Post-norm, sinusoidal positions, embeddings scaled by sqrt(d) and tied three way
 sublayer's output and on the sums of embeddings and positions. Where the paper leaves something
 open, this does what tensor2tensor did in June 2017: biases on the attention projections, LayerNorm
 with eps 1e-6, Glorot uniform weights, embeddings N(0, d^-0.5).
+
+What has been changed about it since are parts behind a contract of few lines each, chosen in the
+recipe and put together once: `residual`, `feed_forward`, `positions`, `patterns`.
 """
 
 from __future__ import annotations
@@ -12,17 +15,30 @@ import math
 from dataclasses import dataclass
 from typing import Literal, cast
 
+import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from nmt.data.format import PAD
 from nmt.errors import NmtError
 from nmt.models.attention import CrossAttention, Heads, SelfAttention
 from nmt.models.base import Model, ModelConfig, State, architectures, check_rates, check_sizes
 from nmt.models.dropout import Dropout
-from nmt.models.initialization import embedding, glorot
-from nmt.models.positions import Layout, SinusoidalPositions
+from nmt.models.feed_forward import FeedForwardPart, MixtureOfExperts, feed_forwards
+from nmt.models.initialization import embedding
+from nmt.models.patterns import AttentionPattern, patterns
+from nmt.models.positions import Layout, PositionPart, position_parts
+from nmt.models.residual import (
+    DeepNorm,
+    Norm,
+    Placement,
+    PostNorm,
+    PreNorm,
+    deep_norm_scales,
+    make_norm,
+)
 from nmt.models.state import Cache, Memory
+
+Stack = Literal["encoder", "decoder"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +71,22 @@ class TransformerConfig(ModelConfig):
     """"all": source, target and output share one matrix; "decoder": target and output do."""
     sinusoids: Layout = "interleaved"
     """The paper's interleaved sines and cosines, or tensor2tensor's concatenated ones."""
+    positions: PositionPart = position_parts["sinusoidal"]
+    """How the order of tokens is known."""
+    feed_forward: FeedForwardPart = feed_forwards["relu"]
+    """The feed-forward layers."""
+    residual: Placement = "post_norm"
+    """Where a sublayer is normalised: after it is added, as in the paper; before it reads; or
+    after, with DeepNorm's weights, which let a hundred layers train."""
+    norm: Norm = "layer_norm"
+    """The paper's LayerNorm, or RMSNorm."""
+    key_value_heads: int | None = None
+    """Heads of keys and values, which the queries' heads share in groups; 1 is multi-query
+    attention; None for as many as `heads`."""
+    encoder_attention: AttentionPattern = patterns["full"]
+    """Which positions of the source attend to which."""
+    decoder_attention: AttentionPattern = patterns["full"]
+    """Which positions of the target attend to which before them."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "encoder_layers", "decoder_layers", "d_model", "d_ff", "heads")
@@ -64,6 +96,29 @@ class TransformerConfig(ModelConfig):
         if (self.d_k is None or self.d_v is None) and self.d_model % self.heads:
             raise ValueError(f"d_model {self.d_model} is not divisible by {self.heads} heads")
         check_rates(self, "dropout", "attention_dropout", "activation_dropout")
+        self._check_parts()
+
+    def _check_parts(self) -> None:
+        """Refuses parts that do not go together."""
+        shared = self.key_value_heads
+        if shared is not None and (shared < 1 or self.heads % shared):
+            raise ValueError(f"{self.heads} heads cannot share {shared} key_value_heads evenly")
+        for name in ("encoder_attention", "decoder_attention"):
+            pattern = getattr(self, name).name
+            if pattern not in self.positions.patterns:
+                raise ValueError(
+                    f"{self.positions.name} positions are written into the scores of all pairs, "
+                    f"which {name} {pattern} does not have; use sinusoidal or learned positions"
+                )
+        if not self.decoder_attention.is_causal:
+            raise ValueError(
+                f"decoder_attention {self.decoder_attention.name} cannot look at the past alone; "
+                "use it for encoder_attention"
+            )
+        if self.positions.name == "rotary" and self.attention.key_width % 2:
+            raise ValueError(
+                f"rotary positions need an even width of a head, not {self.attention.key_width}"
+            )
 
     @property
     def attention(self) -> Heads:
@@ -74,6 +129,7 @@ class TransformerConfig(ModelConfig):
             count=self.heads,
             key_width=self.d_k or head,
             value_width=self.d_v or head,
+            key_value_count=self.key_value_heads,
             bias=self.attention_bias,
             dropout=self.attention_dropout,
         )
@@ -88,33 +144,41 @@ class TransformerConfig(ModelConfig):
         return Transformer(self, source_vocabulary, target_vocabulary)
 
 
-class FeedForward(nn.Module):
-    """max(0, x W1 + b1) W2 + b2 (section 3.3)."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.inner = glorot(nn.Linear(config.d_model, config.d_ff))
-        self.dropout = Dropout(config.activation_dropout)
-        self.outer = glorot(nn.Linear(config.d_ff, config.d_model))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., D] to [..., D]."""
-        output: Tensor = self.outer(self.dropout(F.relu(self.inner(x))))
-        return output
+def make_residual(config: TransformerConfig, stack: Stack) -> PostNorm:
+    """The way around one sublayer of a stack."""
+    if config.residual == "deep_norm":
+        alpha, _ = deep_norm_scales(config.encoder_layers, config.decoder_layers)[stack]
+        return DeepNorm(config.d_model, config.norm, config.dropout, alpha)
+    kind = PreNorm if config.residual == "pre_norm" else PostNorm
+    return kind(config.d_model, config.norm, config.dropout)
 
 
-class Residual(nn.Module):
-    """LayerNorm(x + Dropout(sublayer(x))) (sections 3.1 and 5.4)."""
+def make_self_attention(config: TransformerConfig, stack: Stack) -> SelfAttention:
+    """Self-attention with the stack's pattern and the model's positions."""
+    heads = config.attention
+    pattern: AttentionPattern = getattr(config, f"{stack}_attention")
+    return SelfAttention(heads, config.positions.mixer(heads, pattern.build(heads)))
 
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.dropout = Dropout(config.dropout)
-        self.norm = nn.LayerNorm(config.d_model, eps=1e-6)
 
-    def forward(self, x: Tensor, output: Tensor) -> Tensor:
-        """The sublayer's output [..., D] added to its input and normalised."""
-        normed: Tensor = self.norm(x + self.dropout(output))
-        return normed
+def make_feed_forward(config: TransformerConfig) -> nn.Module:
+    """The feed-forward layer of the recipe."""
+    return config.feed_forward.build(config.d_model, config.d_ff, config.activation_dropout)
+
+
+@torch.no_grad()
+def scale_for_deep_norm(layer: EncoderLayer | DecoderLayer, beta: float) -> None:
+    """Multiplies by `beta` the weights of feed-forward, values and attention's output."""
+    attentions: list[SelfAttention | CrossAttention] = [layer.attention]
+    into_values = [layer.attention.project_in]
+    if isinstance(layer, DecoderLayer):
+        attentions.append(layer.cross)
+        into_values.append(layer.cross.project_memory)
+    for attention, project in zip(attentions, into_values, strict=True):
+        project.weight[-attention.sizes[-1] :] *= beta
+        attention.attend.output.weight *= beta
+    for name, weight in layer.feed_forward.named_parameters():
+        if weight.dim() > 1 and not name.startswith("gate"):
+            weight.mul_(beta)
 
 
 class EncoderLayer(nn.Module):
@@ -122,17 +186,17 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.attention = SelfAttention(config.attention)
-        self.attention_residual = Residual(config)
-        self.feed_forward = FeedForward(config)
-        self.feed_forward_residual = Residual(config)
+        self.attention = make_self_attention(config, "encoder")
+        self.attention_residual = make_residual(config, "encoder")
+        self.feed_forward = make_feed_forward(config)
+        self.feed_forward_residual = make_residual(config, "encoder")
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """States [B, S, D] to states; mask [B, 1, 1, S] is True at tokens."""
-        queries, keys, values = self.attention.project(x)
-        x = self.attention_residual(x, self.attention.attend(queries, keys, values, mask))
-        output: Tensor = self.feed_forward_residual(x, self.feed_forward(x))
-        return output
+        projected = self.attention.project(self.attention_residual.enter(x))
+        x = self.attention_residual.leave(x, self.attention.attend(*projected, mask))
+        made = self.feed_forward(self.feed_forward_residual.enter(x))
+        return self.feed_forward_residual.leave(x, made)
 
 
 class DecoderLayer(nn.Module):
@@ -140,32 +204,34 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.attention = SelfAttention(config.attention)
-        self.attention_residual = Residual(config)
+        self.attention = make_self_attention(config, "decoder")
+        self.attention_residual = make_residual(config, "decoder")
         self.cross = CrossAttention(config.attention)
-        self.cross_residual = Residual(config)
-        self.feed_forward = FeedForward(config)
-        self.feed_forward_residual = Residual(config)
+        self.cross_residual = make_residual(config, "decoder")
+        self.feed_forward = make_feed_forward(config)
+        self.feed_forward_residual = make_residual(config, "decoder")
 
     def forward(self, x: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
         """States [B, T, D] of whole targets to states."""
-        queries, keys, values = self.attention.project(x)
-        attended = self.attention.attend(queries, keys, values, causal=True)
+        projected = self.attention.project(self.attention_residual.enter(x))
+        attended = self.attention.attend(*projected, causal=True)
         return self._after_attention(x, attended, memory, mask)
 
     def step(self, x: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor, cache: Cache) -> Tensor:
         """States [B, K, D] of one step of K rows to states; the cache grows by that step."""
-        queries, keys, values = self.attention.project(x.flatten(0, 1)[:, None])  # [N, H, 1, C]
+        entered = self.attention_residual.enter(x).flatten(0, 1)  # [N, D]
+        queries, keys, values = self.attention.project(entered[:, None])  # [N, H, 1, C]
         attended = self.attention.attend(queries, *cache.extend(keys, values))  # [N, 1, D]
         return self._after_attention(x, attended.view_as(x), memory, mask)
 
     def _after_attention(
         self, x: Tensor, attended: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor
     ) -> Tensor:
-        x = self.attention_residual(x, attended)
-        x = self.cross_residual(x, self.cross(x, *memory, mask))
-        output: Tensor = self.feed_forward_residual(x, self.feed_forward(x))
-        return output
+        x = self.attention_residual.leave(x, attended)
+        found = self.cross(self.cross_residual.enter(x), *memory, mask)
+        x = self.cross_residual.leave(x, found)
+        made = self.feed_forward(self.feed_forward_residual.enter(x))
+        return self.feed_forward_residual.leave(x, made)
 
 
 class TransformerState:
@@ -204,12 +270,26 @@ class Transformer(Model):
             nn.init.normal_(self.output.weight, std=config.d_model**-0.5)
         else:
             self.output.weight = self.target_embedding.weight
-        self.positions = SinusoidalPositions(config.d_model, config.sinusoids)
+        self.positions = config.positions.embedding(config.d_model, config.sinusoids)
         self.dropout = Dropout(config.dropout)
         encoder = [EncoderLayer(config) for _ in range(config.encoder_layers)]
         decoder = [DecoderLayer(config) for _ in range(config.decoder_layers)]
         self.encoder = cast("list[EncoderLayer]", nn.ModuleList(encoder))
         self.decoder = cast("list[DecoderLayer]", nn.ModuleList(decoder))
+        # With pre-norm nothing is normalised after the last sublayer of a stack.
+        ends = [
+            make_norm(config.norm, config.d_model)
+            if config.residual == "pre_norm"
+            else nn.Identity()
+            for _ in range(2)
+        ]
+        self.encoder_end, self.decoder_end = ends
+        if config.residual == "deep_norm":
+            scales = deep_norm_scales(config.encoder_layers, config.decoder_layers)
+            for encoder_layer in encoder:
+                scale_for_deep_norm(encoder_layer, scales["encoder"][1])
+            for decoder_layer in decoder:
+                scale_for_deep_norm(decoder_layer, scales["decoder"][1])
 
     def encode(self, source: Tensor) -> Memory:
         """The encoder's output, projected to each decoder layer's keys and values."""
@@ -218,6 +298,7 @@ class Transformer(Model):
         x = self._embed(self.source_embedding, source, positions)  # [B, S, D]
         for layer in self.encoder:
             x = layer(x, mask)
+        x = self.encoder_end(x)
         return Memory([layer.cross.project(x) for layer in self.decoder], mask)
 
     def states(self, source: Tensor, target: Tensor) -> Tensor:
@@ -227,7 +308,13 @@ class Transformer(Model):
         x = self._embed(self.target_embedding, target, positions)  # [B, T, D]
         for layer, keys_values in zip(self.decoder, memory.layers, strict=True):
             x = layer(x, keys_values, memory.mask)
-        return x
+        last: Tensor = self.decoder_end(x)
+        return last
+
+    def penalty(self) -> Tensor | float:
+        """What mixtures of experts add to the loss for being chosen unevenly."""
+        mixtures = [part for part in self.modules() if isinstance(part, MixtureOfExperts)]
+        return sum((part.penalty for part in mixtures), 0.0)
 
     def start(self, source: Tensor, max_steps: int) -> TransformerState:
         """The encoded sources, and empty caches."""
@@ -243,7 +330,7 @@ class Transformer(Model):
         ):
             x = layer.step(x, keys_values, state.memory.mask, cache)
         state.position += 1
-        return self.project(x)
+        return self.project(self.decoder_end(x))
 
     def _embed(self, table: nn.Module, tokens: Tensor, positions: Tensor) -> Tensor:
         embedded: Tensor = self.dropout(table(tokens) * self.scale + positions)
@@ -268,4 +355,9 @@ architectures.add(
     TransformerConfig(
         encoder_layers=4, decoder_layers=4, d_model=128, d_ff=256, heads=4, dropout=0.3
     ),
+)
+# A deep encoder and a single decoder layer (Kasai et al. 2021), whose steps are cheap.
+architectures.add(
+    "transformer_deep_shallow",
+    TransformerConfig(encoder_layers=12, decoder_layers=1, dropout=0.2),
 )

@@ -20,7 +20,10 @@ class Objective(nn.Module):
         self.states = torch.compile(model.states, dynamic=True) if compile else model.states
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Loss and negative log-likelihood, summed over the batch's target tokens, in nats."""
+        """Loss and negative log-likelihood, summed over the batch's target tokens, in nats.
+
+        The loss includes the model's own penalty, the likelihood does not.
+        """
         passes = self.loss.passes
         source, target = (rows.repeat(passes, 1) for rows in (batch.source, batch.target_input))
         positions = batch.target_input.numel()
@@ -28,4 +31,5 @@ class Objective(nn.Module):
         states = self.states(source, target)  # [passes x B, T, D]
         states = states.flatten(0, 1).index_select(0, predicted)  # [passes x P, D]
         labels = batch.target_output.flatten().index_select(0, batch.predicted)  # [P]
-        return self.loss(states, self.model.output, labels)
+        loss, nll = self.loss(states, self.model.output, labels)
+        return loss + len(labels) * self.model.penalty(), nll

@@ -1,0 +1,228 @@
+"""Attention patterns: self-attention that is cheaper than every position with every other.
+
+Each is called as :func:`nmt.models.attention.mix_values` is.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmt.models.attention import FullAttention, Heads, mix_values
+from nmt.registry import Registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionPattern(ABC):
+    """Which positions a self-attention mixes, and how."""
+
+    registry: ClassVar[Registry[AttentionPattern]]
+    is_causal: ClassVar[bool] = True
+    """Whether it can look at the past alone, as a decoder must."""
+
+    name: str = ""
+    """Which pattern."""
+
+    @abstractmethod
+    def build(self, heads: Heads) -> nn.Module:
+        """The attention of one layer."""
+
+
+patterns: Registry[AttentionPattern] = Registry("attention pattern")
+AttentionPattern.registry = patterns
+
+
+@patterns.register("full")
+@dataclass(frozen=True, kw_only=True)
+class Full(AttentionPattern):
+    """Every position attends to every other, the paper's."""
+
+    def build(self, heads: Heads) -> nn.Module:
+        """softmax(Q K^T / sqrt(d_k)) V."""
+        return FullAttention()
+
+
+@patterns.register("neighbourhood")
+@dataclass(frozen=True, kw_only=True)
+class Neighbourhood(AttentionPattern):
+    """A position attends to those at most `radius` away (section 4), in time and memory O(n r)."""
+
+    radius: int = 32
+    """r: position i attends to j where |i - j| <= r; a decoder only to 0 <= i - j <= r."""
+
+    def __post_init__(self) -> None:
+        if self.radius < 1:
+            raise ValueError(f"radius must be at least 1, not {self.radius}")
+
+    def build(self, heads: Heads) -> nn.Module:
+        """Attention in blocks."""
+        return NeighbourhoodAttention(self.radius)
+
+
+class NeighbourhoodAttention(nn.Module):
+    """Blocks of `radius` queries, each with its own block of keys and those beside it."""
+
+    def __init__(self, radius: int) -> None:
+        super().__init__()
+        self.radius = radius
+
+    def forward(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        dropout: float = 0.0,
+    ) -> Tensor:
+        """As :func:`nmt.models.attention.mix_values`."""
+        length = keys.shape[2]
+        if queries.shape[2] < length:  # one step of a decoder
+            first = max(0, length - 1 - self.radius)
+            return mix_values(queries, keys[:, :, first:], values[:, :, first:], dropout=dropout)
+        size = self.radius
+        end = -length % size  # up to whole blocks
+        beyond = 0 if causal else size
+        if mask is None:
+            mask = torch.ones(1, 1, 1, length, dtype=torch.bool, device=keys.device)
+
+        def around(x: Tensor) -> Tensor:  # [B, H, S, C] to [B, H, blocks, C, keys of a block]
+            padded = F.pad(x, (0, 0, size, end + beyond))
+            return padded.unfold(2, 2 * size + beyond, size)
+
+        blocks = F.pad(queries, (0, 0, 0, end)).unflatten(2, (-1, size))  # type: ignore[no-untyped-call]
+        scores = (blocks * queries.shape[-1] ** -0.5) @ around(keys)  # [B, H, blocks, r, keys]
+        key_places = torch.arange(2 * size + beyond, device=keys.device) - size
+        ahead = key_places[None] - torch.arange(size, device=keys.device)[:, None]
+        near = (ahead.abs() <= self.radius) & (ahead <= (0 if causal else size))
+        allowed = around(mask.transpose(2, 3)) & near  # [B, 1, blocks, r, keys]
+        # Finite, for a block of padding has nothing to attend to.
+        scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+        weights = F.dropout(scores.softmax(dim=-1), dropout)
+        mixed = weights @ around(values).transpose(-1, -2)
+        return mixed.flatten(2, 3)[:, :, :length]
+
+
+@patterns.register("performer")
+@dataclass(frozen=True, kw_only=True)
+class Performer(AttentionPattern):
+    """The softmax by positive random features, in time O(n) (Choromanski et al. 2020)."""
+
+    is_causal: ClassVar[bool] = False
+
+    features: int = 128
+    """m, random features; more come nearer to the softmax."""
+    seed: int = 1
+    """Of the features, which are drawn once and not learned."""
+
+    def __post_init__(self) -> None:
+        if self.features < 1:
+            raise ValueError(f"features must be at least 1, not {self.features}")
+
+    def build(self, heads: Heads) -> nn.Module:
+        """FAVOR+, the same features in all layers."""
+        return PerformerAttention(orthogonal_features(self.features, heads.key_width, self.seed))
+
+
+def orthogonal_features(count: int, width: int, seed: int) -> Tensor:
+    """Gaussian vectors [count, width], orthogonal to each other in groups of `width`."""
+    generator = torch.Generator("cpu").manual_seed(seed)
+    groups = []
+    for _ in range(math.ceil(count / width)):
+        square = torch.randn(width, width, generator=generator, device="cpu")
+        lengths = torch.randn(width, width, generator=generator, device="cpu").norm(dim=1)
+        q, r = torch.linalg.qr(square)
+        rotation = (q * r.diagonal().sign()).t()  # without the signs, not uniform (Mezzadri 2007)
+        groups.append(rotation * lengths[:, None])
+    return torch.cat(groups)[:count]
+
+
+class PerformerAttention(nn.Module):
+    """phi(Q) (phi(K)^T V), normalised; phi(x) = exp(w x - |x|^2 / 2) for every feature w."""
+
+    def __init__(self, features: Tensor) -> None:
+        super().__init__()
+        self.features = features  # no buffer: made of a seed, and no part of a checkpoint
+
+    def forward(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        dropout: float = 0.0,
+    ) -> Tensor:
+        """As :func:`nmt.models.attention.mix_values`, without dropout, and never causal."""
+        with torch.autocast(queries.device.type, enabled=False):  # exponentials need range
+            by_query = self._exponents(queries)
+            by_query = (by_query - by_query.amax(-1, keepdim=True)).exp()  # [B, H, Q, m]
+            by_key = self._exponents(keys)
+            if mask is not None:
+                by_key = by_key.masked_fill(~mask.transpose(2, 3), -math.inf)
+            by_key = (by_key - by_key.amax((-2, -1), keepdim=True)).exp()  # [B, H, S, m]
+            total = by_query @ by_key.sum(2)[..., None]  # [B, H, Q, 1]
+            mixed = by_query @ (by_key.transpose(-1, -2) @ values.float())
+            return (mixed / total).to(values.dtype)
+
+    def _exponents(self, x: Tensor) -> Tensor:
+        self.features = self.features.to(x.device)
+        x = x.float() * x.shape[-1] ** -0.25
+        return x @ self.features.t() - x.square().sum(-1, keepdim=True) / 2
+
+
+@patterns.register("linformer")
+@dataclass(frozen=True, kw_only=True)
+class Linformer(AttentionPattern):
+    """Keys and values of all positions are mixed into a few, in time O(n) (Wang et al. 2020)."""
+
+    is_causal: ClassVar[bool] = False
+
+    rank: int = 64
+    """k: how many keys and values are left."""
+    max_positions: int = 1024
+    """Positions from here on are not attended to."""
+
+    def __post_init__(self) -> None:
+        if self.rank < 1 or self.max_positions < 1:
+            raise ValueError("rank and max_positions must be at least 1")
+
+    def build(self, heads: Heads) -> nn.Module:
+        """Attention to learned mixtures, the same for all heads of a layer."""
+        return LinformerAttention(self.rank, self.max_positions)
+
+
+class LinformerAttention(nn.Module):
+    """softmax(Q (E K)^T / sqrt(d_k)) F V; E and F mix positions."""
+
+    def __init__(self, rank: int, max_positions: int) -> None:
+        super().__init__()
+        self.mix_keys = nn.Parameter(torch.empty(rank, max_positions))
+        self.mix_values = nn.Parameter(torch.empty(rank, max_positions))
+        for weight in self.parameters():
+            nn.init.normal_(weight, std=rank**-0.5)
+
+    def forward(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        dropout: float = 0.0,
+    ) -> Tensor:
+        """As :func:`nmt.models.attention.mix_values`, never causal."""
+        length = min(keys.shape[2], self.mix_keys.shape[1])
+        keys, values = keys[:, :, :length], values[:, :, :length]
+        if mask is not None:
+            tokens = mask.transpose(2, 3)[:, :, :length].to(keys.dtype)  # [B, 1, S, 1]
+            keys, values = keys * tokens, values * tokens
+        keys = self.mix_keys[:, :length].to(keys.dtype) @ keys  # [B, H, k, C]
+        values = self.mix_values[:, :length].to(values.dtype) @ values
+        return mix_values(queries, keys, values, dropout=dropout)

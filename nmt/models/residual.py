@@ -1,0 +1,79 @@
+"""Ways around a sublayer: what it reads, and how what it gives is added.
+
+A residual has two acts. ``enter`` gives what the sublayer reads, ``leave`` adds what it made of it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor, nn
+
+from nmt.models.dropout import Dropout
+
+Norm = Literal["layer_norm", "rms_norm"]
+Placement = Literal["post_norm", "pre_norm", "deep_norm"]
+
+
+def make_norm(norm: Norm, width: int) -> nn.Module:
+    """LayerNorm (Ba et al. 2016), or RMSNorm without mean and bias (Zhang and Sennrich 2019)."""
+    if norm == "rms_norm":
+        return nn.RMSNorm(width, eps=1e-6)
+    return nn.LayerNorm(width, eps=1e-6)
+
+
+class PostNorm(nn.Module):
+    """LayerNorm(x + Dropout(sublayer(x))) (Vaswani et al. 2017, sections 3.1 and 5.4)."""
+
+    def __init__(self, width: int, norm: Norm, dropout: float) -> None:
+        super().__init__()
+        self.dropout = Dropout(dropout)
+        self.norm = make_norm(norm, width)
+
+    def enter(self, x: Tensor) -> Tensor:
+        """What the sublayer reads: the states [..., D] themselves."""
+        return x
+
+    def leave(self, x: Tensor, output: Tensor) -> Tensor:
+        """The sublayer's output [..., D] added to its input and normalised."""
+        normed: Tensor = self.norm(x + self.dropout(output))
+        return normed
+
+
+class PreNorm(PostNorm):
+    """x + Dropout(sublayer(LayerNorm(x))) (Wang et al. 2019; tensor2tensor since October 2017)."""
+
+    def enter(self, x: Tensor) -> Tensor:
+        """The states, normalised."""
+        normed: Tensor = self.norm(x)
+        return normed
+
+    def leave(self, x: Tensor, output: Tensor) -> Tensor:
+        """The sublayer's output added to the states."""
+        added: Tensor = x + self.dropout(output)
+        return added
+
+
+class DeepNorm(PostNorm):
+    """LayerNorm(alpha x + Dropout(sublayer(x))) (Wang et al. 2022, *DeepNet*)."""
+
+    def __init__(self, width: int, norm: Norm, dropout: float, alpha: float) -> None:
+        super().__init__(width, norm, dropout)
+        self.alpha = alpha
+
+    def leave(self, x: Tensor, output: Tensor) -> Tensor:
+        """As post-norm, with alpha times the states."""
+        return super().leave(self.alpha * x, output)
+
+
+def deep_norm_scales(encoder_layers: int, decoder_layers: int) -> dict[str, tuple[float, float]]:
+    """DeepNorm's alpha and beta of each stack of an encoder-decoder (the paper's figure 2).
+
+    Alpha weighs the way past a sublayer; beta scales the first weights of feed-forward layers,
+    values and attention's output.
+    """
+    depth = encoder_layers**4 * decoder_layers
+    return {
+        "encoder": (0.81 * depth ** (1 / 16), 0.87 * depth ** (-1 / 16)),
+        "decoder": ((3 * decoder_layers) ** 0.25, (12 * decoder_layers) ** -0.25),
+    }

@@ -1,0 +1,91 @@
+import dataclasses
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from nmt.config import build
+from nmt.data.batching import Batch
+from nmt.errors import NmtError
+from nmt.models import ModelConfig, architectures
+from nmt.models.feed_forward import FeedForwardPart, feed_forwards
+from nmt.training.losses import losses
+from nmt.training.objective import Objective
+
+EXPERTS = {"name": "mixture_of_experts", "experts": 4}
+
+
+def test_swiglu_of_two_thirds_the_width_is_as_large_as_the_paper_s() -> None:
+    sizes = [
+        sum(weight.numel() for weight in feed_forwards[name].build(512, inner, 0.0).parameters())
+        for name, inner in (("relu", 2048), ("swiglu", 1365))
+    ]
+    assert sizes == [2_099_712, 2_096_640]
+
+
+def test_swiglu_is_the_paper_s_equation() -> None:
+    layer = feed_forwards["swiglu"].build(3, 5, 0.0)
+    x = torch.randn(2, 3)
+    w, v = layer.inner.weight.chunk(2)
+    expected = (F.silu(x @ w.t()) * (x @ v.t())) @ layer.outer.weight.t()
+    assert torch.allclose(layer(x), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("chosen", [1, 2])
+def test_a_position_goes_through_the_experts_that_its_gate_likes_best(chosen: int) -> None:
+    torch.manual_seed(1)
+    layer = build(FeedForwardPart, {**EXPERTS, "chosen": chosen}, "here").build(6, 8, 0.0)
+    x = torch.randn(2, 5, 6)
+    mixed = layer(x)
+    for position, own in zip(x.flatten(0, 1), mixed.flatten(0, 1), strict=True):
+        probabilities = layer.gate(position).softmax(0)
+        best = probabilities.argsort(descending=True)[:chosen].tolist()
+        shares = probabilities[best] / (probabilities[best].sum() if chosen > 1 else 1)
+        made = torch.stack([layer.experts[expert](position) for expert in best])
+        assert torch.allclose(own, shares @ made, atol=1e-5)
+
+
+def test_the_penalty_is_least_where_experts_are_chosen_evenly() -> None:
+    layer = build(FeedForwardPart, {**EXPERTS, "balance": 0.5}, "here").build(4, 8, 0.0)
+    torch.nn.init.eye_(layer.gate.weight)
+    layer(9 * torch.eye(4))
+    assert layer.penalty.item() == pytest.approx(0.5, rel=1e-3)
+    layer(9 * torch.eye(4)[[2, 2, 2, 2]])
+    assert layer.penalty.item() == pytest.approx(0.5 * 4, rel=1e-2)
+    layer.eval()(torch.eye(4))
+    assert layer.penalty == 0.0
+
+
+def test_the_penalty_of_a_model_is_added_for_every_target_token() -> None:
+    config = dataclasses.replace(
+        architectures["transformer_tiny"],
+        d_model=8,
+        d_ff=8,
+        heads=2,
+        dropout=0.0,
+        feed_forward=build(FeedForwardPart, EXPERTS, "here"),
+    )
+    model = config.build(12, 12, True)
+    batch = Batch(
+        source=torch.tensor([[5, 6, 3]]),
+        target_input=torch.tensor([[2, 7, 8, 9]]),
+        target_output=torch.tensor([[7, 8, 9, 3]]),
+        predicted=torch.arange(4),
+    )
+    loss, nll = Objective(model, losses["cross_entropy"])(batch)
+    assert model.penalty().item() > 0
+    torch.testing.assert_close(loss, nll + 4 * model.penalty())
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"chosen": 3}, "chosen must be 1 or 2, not 3"),
+        ({"experts": 1}, "experts must be at least 2, not 1"),
+        ({"balance": -1}, "balance must not be negative"),
+    ],
+)
+def test_experts_that_make_no_sense_are_refused(values: dict[str, int], message: str) -> None:
+    feed_forward = {**EXPERTS, **values}
+    with pytest.raises(NmtError, match=f"model.feed_forward: {message}"):
+        build(ModelConfig, {"arch": "transformer_tiny", "feed_forward": feed_forward}, "model")

@@ -1,0 +1,96 @@
+import pytest
+import torch
+
+from nmt.models.attention import mix_values
+from nmt.models.patterns import (
+    LinformerAttention,
+    NeighbourhoodAttention,
+    PerformerAttention,
+    orthogonal_features,
+)
+
+
+def heads(length: int) -> list[torch.Tensor]:
+    torch.manual_seed(1)
+    return [torch.randn(2, 3, length, 8, requires_grad=True) for _ in range(3)]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("length", "radius"), [(1, 3), (7, 1), (8, 4), (23, 5), (9, 30)])
+def test_a_neighbourhood_is_full_attention_with_a_mask(
+    length: int, radius: int, causal: bool
+) -> None:
+    queries, keys, values = heads(length)
+    lengths = torch.tensor([length, max(1, length - 4)])
+    tokens = torch.arange(length) < lengths[:, None]  # [B, S]
+    distance = torch.arange(length)[:, None] - torch.arange(length)
+    near = (distance <= radius) & (distance >= (0 if causal else -radius))
+    allowed = near & tokens[:, None, None, :]
+    mask = tokens[:, None, None, :]
+    at_tokens = tokens[:, None, :, None]
+    own = NeighbourhoodAttention(radius)(queries, keys, values, mask, causal) * at_tokens
+    # A row of padding may have nothing to attend to: it sees everything, and is not compared.
+    full = mix_values(queries, keys, values, allowed | ~tokens[:, None, :, None]) * at_tokens
+    assert torch.allclose(own, full, atol=1e-5)
+    for mine, theirs in zip(
+        torch.autograd.grad(own.square().sum(), (queries, keys, values)),
+        torch.autograd.grad(full.square().sum(), (queries, keys, values)),
+        strict=True,
+    ):
+        assert torch.allclose(mine, theirs, atol=1e-4)
+
+
+def test_the_newest_query_alone_sees_its_neighbourhood() -> None:
+    queries, keys, values = heads(9)
+    attention = NeighbourhoodAttention(3)
+    whole = attention(queries, keys, values, causal=True)
+    alone = attention(queries[:, :, -1:], keys, values)
+    assert torch.allclose(alone, whole[:, :, -1:], atol=1e-6)
+
+
+def test_a_neighbourhood_holds_no_matrix_of_all_pairs() -> None:
+    queries, keys, values = heads(64)
+    largest = 0
+
+    def watch(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal largest
+        largest = max(largest, tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(watch, lambda tensor: tensor):
+        NeighbourhoodAttention(4)(queries, keys, values, causal=True)
+    assert largest <= 2 * 3 * (64 + 8) * 2 * 8  # n times the keys of a block or its features
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_performer_comes_near_the_softmax(masked: bool) -> None:
+    queries, keys, values = (0.5 * x.detach() for x in heads(12))
+    mask = (torch.arange(12) < torch.tensor([[12], [5]]))[:, None, None] if masked else None
+    attention = PerformerAttention(orthogonal_features(4096, 8, seed=1))
+    own, full = (mix(queries, keys, values, mask) for mix in (attention, mix_values))
+    without_keys = mix_values(0 * queries, keys, values, mask)
+    assert (own - full).abs().mean() < 0.3 * (without_keys - full).abs().mean()
+
+
+def test_features_are_orthogonal_and_the_same_for_a_seed() -> None:
+    features = orthogonal_features(8, 8, seed=3)
+    products = features @ features.t()
+    assert torch.allclose(products, torch.diag(products.diag()), atol=1e-4)
+    assert torch.equal(features, orthogonal_features(8, 8, seed=3))
+    assert not torch.equal(features, orthogonal_features(8, 8, seed=4))
+
+
+def test_a_linformer_that_mixes_nothing_is_full_attention() -> None:
+    queries, keys, values = heads(6)
+    attention = LinformerAttention(rank=6, max_positions=6)
+    for weight in attention.parameters():
+        torch.nn.init.eye_(weight)
+    own = attention(queries, keys, values)
+    assert torch.allclose(own, mix_values(queries, keys, values), atol=1e-6)
+
+
+def test_a_linformer_does_not_attend_beyond_its_positions() -> None:
+    queries, keys, values = heads(6)
+    attention = LinformerAttention(rank=2, max_positions=4)
+    cut = attention(queries, keys[:, :, :4], values[:, :, :4])
+    assert torch.equal(attention(queries, keys, values), cut)

@@ -1,0 +1,81 @@
+import pytest
+import torch
+
+from nmt.models.attention import FullAttention
+from nmt.models.positions import (
+    AlibiAttention,
+    LearnedPositions,
+    RelativeAttention,
+    RotaryAttention,
+    alibi_slopes,
+)
+
+CPU = torch.device("cpu")
+
+
+def heads(queries: int, keys: int) -> list[torch.Tensor]:
+    torch.manual_seed(1)
+    return [torch.randn(2, 4, length, 6) for length in (queries, keys, keys)]
+
+
+def test_a_rotation_of_a_worked_example() -> None:
+    rotary = RotaryAttention(4, 10000.0, FullAttention())
+    turned = rotary.turn(torch.tensor([[[[1.0, 0, 1, 0]]]]), 3)
+    expected = torch.tensor([-0.989992, 0.141120, 0.999550, 0.029996])  # angles 3 and 0.03
+    torch.testing.assert_close(turned[0, 0, 0], expected, atol=1e-6, rtol=0)
+
+
+def test_rotary_scores_depend_on_distances_alone() -> None:
+    rotary = RotaryAttention(6, 10000.0, FullAttention())
+    queries, keys, _ = heads(5, 5)
+    near = rotary.turn(queries, 2) @ rotary.turn(keys, 0).transpose(-1, -2)
+    far = rotary.turn(queries, 42) @ rotary.turn(keys, 40).transpose(-1, -2)
+    assert torch.allclose(near, far, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        (8, [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]),
+        (12, [*(2.0**-h for h in range(1, 9)), 0.7071, 0.3536, 0.1768, 0.0884]),
+    ],
+)
+def test_alibi_slopes_are_the_paper_s(count: int, expected: list[float]) -> None:
+    assert alibi_slopes(count) == pytest.approx(expected, abs=1e-4)
+
+
+def test_alibi_lowers_scores_by_distance() -> None:
+    queries, keys, values = heads(3, 3)
+    mixed = AlibiAttention(4)(0 * queries, keys, values)
+    slope = alibi_slopes(4)[1]
+    weights = torch.exp(-slope * torch.tensor([1.0, 0.0, 1.0]))
+    expected = (weights / weights.sum()) @ values[:, 1]
+    assert torch.allclose(mixed[:, 1, 1], expected, atol=1e-6)
+
+
+def test_relative_attention_is_that_of_the_paper_written_out() -> None:
+    queries, keys, values = heads(5, 5)
+    attention = RelativeAttention(6, 6, clip=2)
+    expected = torch.zeros_like(queries)
+    for i in range(5):
+        rows = [max(-2, min(2, j - i)) + 2 for j in range(5)]
+        scores = (queries[:, :, i, None] * (keys + attention.keys[rows])).sum(-1) / 6**0.5
+        weights = scores.softmax(-1)
+        expected[:, :, i] = (weights[..., None] * (values + attention.values[rows])).sum(2)
+    assert torch.allclose(attention(queries, keys, values), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [AlibiAttention(4), RelativeAttention(6, 6, 2), RotaryAttention(6, 10.0, FullAttention())],
+)
+def test_the_newest_query_alone_finds_what_it_finds_among_all(attention: torch.nn.Module) -> None:
+    queries, keys, values = heads(5, 5)
+    whole = attention(queries, keys, values, causal=True)
+    alone = attention(queries[:, :, -1:], keys, values)
+    assert torch.allclose(alone, whole[:, :, -1:], atol=1e-6)
+
+
+def test_learned_positions_beyond_the_table_share_its_last_row() -> None:
+    positions = LearnedPositions(4, 3, std=1.0)
+    assert torch.equal(positions(2, 4, CPU), positions.table.weight[[2, 3, 3, 3]])

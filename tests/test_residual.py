@@ -1,0 +1,112 @@
+from typing import Any
+
+import pytest
+import torch
+
+from nmt.config import build
+from nmt.errors import NmtError
+from nmt.models import ModelConfig
+from nmt.models.residual import DeepNorm, PostNorm, PreNorm, deep_norm_scales
+
+TINY = {"arch": "transformer_tiny", "d_model": 8, "d_ff": 12, "heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("layers", "encoder", "decoder"),
+    [
+        (6, (1.4179, 0.4970), (2.0598, 0.3433)),
+        (18, (1.9987, 0.3526), (2.7108, 0.2608)),
+        (100, (3.4157, 0.2063), (4.1618, 0.1699)),
+    ],
+)
+def test_the_scales_of_deep_norm_are_the_paper_s(
+    layers: int, encoder: tuple[float, float], decoder: tuple[float, float]
+) -> None:
+    scales = deep_norm_scales(layers, layers)
+    assert scales["encoder"] == pytest.approx(encoder, abs=1e-4)
+    assert scales["decoder"] == pytest.approx(decoder, abs=1e-4)
+
+
+def test_what_a_sublayer_reads_and_what_becomes_of_it() -> None:
+    x, made = torch.randn(3, 8), torch.randn(3, 8)
+    norm = torch.nn.functional.layer_norm
+
+    def normed(y: torch.Tensor) -> torch.Tensor:
+        return norm(y, (8,), eps=1e-6)
+
+    post, pre, deep = (
+        PostNorm(8, "layer_norm", 0.0),
+        PreNorm(8, "layer_norm", 0.0),
+        DeepNorm(8, "layer_norm", 0.0, alpha=3.0),
+    )
+    assert torch.equal(post.enter(x), x)
+    assert torch.allclose(post.leave(x, made), normed(x + made))
+    assert torch.allclose(pre.enter(x), normed(x))
+    assert torch.equal(pre.leave(x, made), x + made)
+    assert torch.allclose(deep.leave(x, made), normed(3 * x + made))
+    rms = PostNorm(8, "rms_norm", 0.0).leave(x, made)
+    expected = (x + made) / (x + made).square().mean(-1, keepdim=True).sqrt()
+    assert torch.allclose(rms, expected, atol=1e-5)
+
+
+def test_deep_norm_scales_the_first_weights_of_values_outputs_and_feed_forward_alone() -> None:
+    models = []
+    for residual in ("post_norm", "deep_norm"):
+        torch.manual_seed(1)
+        config = build(ModelConfig, {**TINY, "residual": residual}, "model")
+        models.append(dict(config.build(20, 20, True).named_parameters()))
+    beta = deep_norm_scales(4, 4)["decoder"][1]
+    for name, plain in models[0].items():
+        scaled = models[1][name]
+        if name.startswith("decoder.0.") and name.endswith(
+            ("inner.weight", "outer.weight", "output.weight")
+        ):
+            assert torch.allclose(scaled, beta * plain)
+        elif name == "decoder.0.attention.project_in.weight":
+            assert torch.equal(scaled[:16], plain[:16])
+            assert torch.allclose(scaled[16:], beta * plain[16:])
+        elif "norm" in name or "embedding" in name:
+            assert torch.equal(scaled, plain)
+
+
+def test_the_plain_transformer_has_the_weights_it_always_had() -> None:
+    model = build(ModelConfig, TINY, "model").build(20, 20, True)
+    layer = {name[len("decoder.0.") :] for name, _ in model.named_parameters() if "oder.0." in name}
+    attention = ["project_in", "attend.output"]
+    cross = ["project_query", "project_memory", "attend.output"]
+    names = [f"attention.{part}" for part in attention] + [f"cross.{part}" for part in cross]
+    names += [f"{part}_residual.norm" for part in ("attention", "cross", "feed_forward")]
+    names += ["feed_forward.inner", "feed_forward.outer"]
+    assert layer == {f"{name}.{kind}" for name in names for kind in ("weight", "bias")}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"positions": "alibi", "encoder_attention": "neighbourhood"},
+            "alibi positions are written into the scores of all pairs, which encoder_attention "
+            "neighbourhood does not have; use sinusoidal or learned positions",
+        ),
+        (
+            {"positions": "rotary", "encoder_attention": "linformer"},
+            "rotary positions are .* which encoder_attention linformer",
+        ),
+        (
+            {"decoder_attention": "performer"},
+            "decoder_attention performer cannot look at the past alone; use it for",
+        ),
+        ({"positions": "rotary", "d_k": 3}, "rotary positions need an even width of a head, not 3"),
+        ({"key_value_heads": 3}, "2 heads cannot share 3 key_value_heads evenly"),
+        ({"key_value_heads": 0}, "2 heads cannot share 0 key_value_heads evenly"),
+        ({"residual": "prenorm"}, "model.residual: unknown value 'prenorm'; did you mean"),
+        ({"positions": {"name": "learned", "max_positions": 0}}, "max_positions must be at least"),
+        ({"positions": {"name": "relative", "clip": 0}}, "clip must be at least 1"),
+        ({"encoder_attention": {"name": "neighbourhood", "radius": 0}}, "radius must be at least"),
+        ({"encoder_attention": {"name": "performer", "features": 0}}, "features must be at least"),
+        ({"encoder_attention": {"name": "linformer", "rank": 0}}, "rank and max_positions must be"),
+    ],
+)
+def test_parts_that_do_not_go_together_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(NmtError, match=message):
+        build(ModelConfig, {**TINY, **values}, "model")
