@@ -23,6 +23,7 @@ from nmt.distributed import World
 from nmt.evaluation.metrics import metrics
 from nmt.inference.translator import SearchConfig, Translator
 from nmt.training.losses import losses
+from nmt.training.report import Report
 from nmt.training.signals import StopRequests
 from nmt.training.stopwatch import Stopwatch
 from nmt.training.validation import Validation
@@ -69,7 +70,10 @@ def test_a_run_that_is_done_stays_as_it_is(train: Any, run: Path) -> None:
     before = {path: path.read_bytes() for path in run.rglob("*.safetensors")}
     done = train(run)
     assert done.status == 0
-    assert "training ended: max_updates" in done.err
+    assert (
+        "nothing to do after update 6: to go on, raise --max-updates, or begin another run with "
+        "--init-from this one\ntraining ended: max_updates\n"
+    ) in done.err
     assert {path: path.read_bytes() for path in run.rglob("*.safetensors")} == before
 
 
@@ -222,6 +226,77 @@ def test_training_stops_when_validation_finds_nothing_better(train: Any, tmp_pat
     assert Checkpoint.open(tmp_path / "run" / "last").update == 4  # the first is the best
     assert Checkpoint.open(tmp_path / "run" / "best").update == 1
     assert "training ended: patience" in train(tmp_path / "run", *frozen).err
+
+
+def test_of_validations_that_are_equal_the_one_with_the_lower_loss_is_the_best(
+    train: Any, tmp_path: Path
+) -> None:
+    by_bleu = ("--set", "train.valid_metrics=[bleu]", "--set", "train.best_metric=bleu")
+    run = tmp_path / "run"
+    assert train(run, *by_bleu, "--valid-every", 1, "--lr", 1e-4).status == 0
+    lines = [line for line in records(run) if line["record"] == "validation"]
+    assert {line["bleu"] for line in lines} == {0.0}
+    assert sorted((line["loss"] for line in lines), reverse=True) == [it["loss"] for it in lines]
+    assert all(line["best"] for line in lines)
+    assert Checkpoint.open(run / "best").update == 6
+
+
+def test_validation_is_due_by_the_clock_too(train: Any, tmp_path: Path) -> None:
+    rarely = ("--valid-every", 100, "--max-updates", 3)
+    for name, minutes, validated in (("never", "1000", [3]), ("always", "1e-9", [1, 2, 3])):
+        run = tmp_path / name
+        assert train(run, *rarely, "--set", f"train.valid_minutes={minutes}").status == 0
+        lines = [line for line in records(run) if line["record"] == "validation"]
+        assert [line["update"] for line in lines] == validated
+    assert Checkpoint.open(run / "last").progress["valid_seconds"] > 0
+
+
+def test_a_run_begins_with_the_weights_of_another_and_counts_anew(
+    train: Any, trained: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    tuned = ("--init-from", trained / "last", "--lr", 1e-30, "--save-every", 1)
+    assert train(run, *tuned, "--max-updates", 1).status == 0
+    first, parent = (Checkpoint.open(path).weights() for path in (run / "last", trained / "last"))
+    for name, weight in first.items():
+        torch.testing.assert_close(weight, parent[name])
+    assert Checkpoint.open(run / "last").update == 1
+    moved = shutil.move(trained, tmp_path / "moved")  # nobody asks for it after the beginning
+    try:
+        assert "resumed after update 1" in train(run, *tuned, "--max-updates", 2).err
+    finally:
+        shutil.move(moved, trained)
+
+
+def test_weights_of_another_vocabulary_or_shape_are_refused(
+    train: Any, nmt: Any, trained: Path, recipe: Path, corpus: Path, tmp_path: Path
+) -> None:
+    prefixes = [f"--{split}={corpus / split}" for split in ("train", "valid")]
+    other = ("--output-dir", tmp_path / "other", "--vocab-size", 40)
+    assert nmt("preprocess", "--config", recipe, *prefixes, *other).status == 0
+    done = train(tmp_path / "run", "--data", tmp_path / "other", "--init-from", trained)
+    assert (done.status, done.err) == (
+        1,
+        f"nmt: error: --init-from {trained}: its vocabulary is not that of the dataset; preprocess "
+        f"the text again with --subword-model {trained}\n",
+    )
+    done = train(tmp_path / "run", "--set", "model.d_ff=64", "--init-from", trained)
+    assert done.status == 1
+    assert f"--init-from {trained}: different shapes: " in done.err
+    assert done.err.endswith("give the model section of its recipe.yaml\n")
+
+
+def test_a_sign_of_life_is_given_where_no_report_was_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with Report(tmp_path / "log.jsonl", 900, 0) as report:
+        for update, seconds in ((1, 59.0), (2, 2.0), (3, 58.0), (4, 3.0)):
+            now += seconds
+            report.advance(update)
+    assert capsys.readouterr().err == "update 2/900 is done\nupdate 4/900 is done\n"
+    assert not (tmp_path / "log.jsonl").exists()
 
 
 def test_training_stops_when_its_time_is_up_and_can_go_on(
@@ -386,6 +461,8 @@ def test_a_stopwatch_counts_only_while_it_runs(monkeypatch: pytest.MonkeyPatch) 
     [
         ("train.clip_norm=-1", "clip_norm must not be negative, is -1.0"),
         ("train.seed=-1", "seed must not be negative, is -1"),
+        ("train.ema_decay=1", "ema_decay lies in [0, 1), not 1.0"),
+        ("train.valid_minutes=0", "valid_minutes must be more than 0, is 0.0"),
         ("train.patience=0", "patience must be more than 0, is 0"),
         ("train.max_minutes=-5", "max_minutes must be more than 0, is -5.0"),
         ("train.valid_metrics=[bleu, bleu]", "valid_metrics names a metric twice: bleu, bleu"),

@@ -33,6 +33,9 @@ def train(
         ),
     ] = None,
     max_updates: Annotated[int | None, typer.Option(help="Updates to train [100000].")] = None,
+    init_from: Annotated[
+        Path | None, typer.Option(help="Run or checkpoint whose weights to begin with.")
+    ] = None,
     max_minutes: Annotated[float | None, typer.Option(help="Minutes to train.")] = None,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate [paper's].")] = None,
     warmup_updates: Annotated[
@@ -66,6 +69,9 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Try everything once, say what it takes, and stop.")
     ] = False,
+    plot: Annotated[
+        bool, typer.Option("--plot", help="Draw the log as curves.svg in the run directory.")
+    ] = False,
     config: ConfigFlag = None,
     set_: SetFlag = None,
 ) -> None:
@@ -74,6 +80,7 @@ def train(
     from nmt.distributed import join
     from nmt.inference.translator import SearchConfig
     from nmt.models import ModelConfig
+    from nmt.training.plot import plot as draw
     from nmt.training.run import Experiment
     from nmt.training.run import train as run_training
     from nmt.training.trainer import TrainConfig
@@ -89,6 +96,7 @@ def train(
             "train.tokens_per_update": tokens_per_update,
             "train.max_tokens": max_tokens,
             "train.max_updates": max_updates,
+            "train.init_from": _text(init_from),
             "train.max_minutes": max_minutes,
             "train.schedule.lr": lr,
             "train.schedule.warmup_updates": warmup_updates,
@@ -114,6 +122,8 @@ def train(
     with join(experiment.train.device, experiment.train.timeout_minutes) as world:
         run, reason = run_training(experiment, world, dry_run)
     if world.is_first:
+        if plot:
+            draw(run.path / "log.jsonl", run.path / "curves.svg")
         say(f"training ended: {reason}")
         print(run.path)
     if reason.startswith("signal"):

@@ -106,6 +106,10 @@ class Subwords:
             return cls(source, target, num_threads)
         return cls(_read_model(path / SHARED), num_threads=num_threads)
 
+    def is_same_as(self, other: Subwords) -> bool:
+        """Whether both cut every text into the same ids."""
+        return self._models == other._models
+
     def save(self, directory: Path) -> None:
         """Writes the model files into an existing directory."""
         names = (SHARED,) if self.shared else SEPARATE

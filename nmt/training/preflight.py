@@ -111,7 +111,9 @@ def _try_checkpoint(trainer: Trainer) -> int:
             raise NmtError(f"{run.path}: a checkpoint written there reads back with other weights")
         size: int = sum(file["bytes"] for file in saved.files.values())
     # Adam holds two numbers per weight, for the two newest; one more is written before one goes.
-    needed = (config.keep_last + 2) * size + 3 * 2 * size
+    # With a moving average the weights themselves come to these.
+    beside = 3 if trainer.average else 2
+    needed = (config.keep_last + 2) * size + 3 * beside * size
     free = shutil.disk_usage(run.path).free
     if free < needed:
         raise NmtError(

@@ -18,6 +18,9 @@ from tqdm import tqdm
 
 from nmt.data.batching import Update
 
+SILENCE = 60.0
+"""Seconds after which a sign of life is given between two reports."""
+
 
 @dataclass
 class Window:
@@ -105,7 +108,7 @@ class Report:
         self.max_updates = max_updates
         self.max_seconds = max_seconds
         self.first = first
-        self.started = time.monotonic()
+        self.started = self.spoke = time.monotonic()
         self.bar = tqdm(
             total=max_updates,
             initial=first,
@@ -121,9 +124,11 @@ class Report:
     def __exit__(self, *_: object) -> None:
         self.bar.close()
 
-    def advance(self) -> None:
-        """Shows that one more update is done."""
+    def advance(self, update: int) -> None:
+        """Shows that one more update is done: on the bar, or in a line where none was for long."""
         self.bar.update()
+        if self.bar.disable and time.monotonic() - self.spoke >= SILENCE:
+            self.say(f"update {update}/{self.max_updates} is done")
 
     def record(self, kind: str, values: dict[str, object]) -> None:
         """Appends one JSON record."""
@@ -133,6 +138,7 @@ class Report:
 
     def say(self, message: str) -> None:
         """Prints one line for people."""
+        self.spoke = time.monotonic()
         if not self.quiet:
             self.bar.write(message, file=sys.stderr)
             sys.stderr.flush()

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from nmt.checkpoint import Checkpoint, Run
+from nmt.checkpoint import Checkpoint, Run, load_model, set_weights, weights_of
 from nmt.config import build, dump, flatten
 from nmt.data.format import Dataset
 from nmt.distributed import World
 from nmt.errors import NmtError
 from nmt.inference.translator import SearchConfig, Translator
-from nmt.models import ModelConfig
+from nmt.models import Model, ModelConfig
 from nmt.precision import pick_precision
 from nmt.preprocess.subwords import Subwords
 from nmt.training.preflight import preflight
@@ -27,6 +27,7 @@ from nmt.training.validation import Validation
 
 MAY_CHANGE = (
     "train.data",
+    "train.init_from",
     "train.save_dir",
     "train.sharding",
     "train.max_tokens",
@@ -34,6 +35,7 @@ MAY_CHANGE = (
     "train.max_minutes",
     "train.device",
     "train.valid_every",
+    "train.valid_minutes",
     "train.patience",
     "train.save_every",
     "train.save_minutes",
@@ -44,6 +46,14 @@ MAY_CHANGE = (
 )
 """Keys that a resumed run may change, `max_updates` only where the schedule does not depend on it;
 the sections search, score and preprocess may, too."""
+
+
+GO_ON = {
+    "max_updates": "to go on, raise --max-updates, or begin another run with --init-from this one",
+    "max_minutes": "to go on, raise --max-minutes",
+    "patience": "to go on, raise --patience, or begin another run with --init-from this one",
+}
+"""What to do with a run that is over, by the reason why it is."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +95,8 @@ def train(experiment: Experiment, world: World, dry_run: bool = False) -> tuple[
     split, held_out = dataset.split("train"), dataset.split("valid")
     with Run.locked(Path(config.save_dir), world.is_first):
         run = _open_run(experiment, dataset, subwords, world)
+        if config.init_from is not None and not run.checkpoint_paths():
+            _initialize(model, Path(config.init_from), subwords)
         trainer = Trainer(run, config, model.to(world.device), split, world)
         _resume(trainer)
         translator = Translator(
@@ -107,7 +119,10 @@ def train(experiment: Experiment, world: World, dry_run: bool = False) -> tuple[
             if dry_run or trainer.progress.update == 0:
                 for name, value in preflight(trainer, validation):
                     report.say(f"{name + ':':<26} {value}")
+            done = trainer.progress.update
             reason = "dry run" if dry_run else trainer.train(validation, report)
+            if trainer.progress.update == done and reason in GO_ON:
+                report.say(f"nothing to do after update {done}: {GO_ON[reason]}")
     return run, reason
 
 
@@ -164,6 +179,26 @@ def _refuse_changes(run: Run, experiment: Experiment) -> None:
             f"{run.path}: the run there was begun with another recipe: {'; '.join(changed)}. "
             f"Use another --save-dir; a resumed run may change only {', '.join(may_change)}"
         )
+
+
+def _initialize(model: Model, parent: Path, subwords: Subwords) -> None:
+    """Gives a model the weights of a trained one.
+
+    Raises:
+        NmtError: there is no such model, or its vocabulary or its shapes are others.
+    """
+    loaded = load_model(parent)
+    if not loaded.subwords.is_same_as(subwords):
+        raise NmtError(
+            f"--init-from {parent}: its vocabulary is not that of the dataset; preprocess the text "
+            f"again with --subword-model {loaded.run.path}"
+        )
+    try:
+        set_weights(model, weights_of(loaded.model))
+    except NmtError as error:
+        raise NmtError(
+            f"--init-from {parent}: {error}; give the model section of its recipe.yaml"
+        ) from None
 
 
 def _resume(trainer: Trainer) -> None:

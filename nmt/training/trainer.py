@@ -20,8 +20,10 @@ from nmt.evaluation.metrics import Metric, metrics
 from nmt.models import Model
 from nmt.precision import Precision, autocast, pick_precision
 from nmt.training.divergence import FiniteWatch, FirstNonFinite
+from nmt.training.freezing import freeze
 from nmt.training.loss_scale import LossScale
 from nmt.training.losses import Loss, losses
+from nmt.training.moving_average import MovingAverage
 from nmt.training.objective import Objective
 from nmt.training.optimizers import OptimizerConfig, optimizers
 from nmt.training.parallel import Sharding, parallelize, whole
@@ -30,6 +32,9 @@ from nmt.training.schedules import Schedule, schedules
 from nmt.training.signals import StopRequests
 from nmt.training.stopwatch import Stopwatch
 from nmt.training.validation import Validation
+
+OWN = "weight"
+"""With a moving average, the optimizer's name for the weights that it is the average of."""
 
 PLANNED = ("max_updates", "max_minutes")
 """Reasons to stop at which the last update is validated, too."""
@@ -52,6 +57,12 @@ class TrainConfig:
     max_updates: int = 100_000
     """Optimizer updates after which training ends. A resumed run may raise it, unless the schedule
     depends on it, as linear and cosine do."""
+    init_from: str | None = None
+    """Run or checkpoint whose weights a new run begins with; its counters begin anew. The
+    vocabulary must be the same: preprocess with `subword_model` set to that run."""
+    freeze: tuple[str, ...] = ()
+    """Names of weights that are not trained, as shell patterns, such as "encoder.*"; the names are
+    those in `model.safetensors`."""
     max_minutes: float | None = None
     """Minutes of training, over all resumes, after which it ends."""
     optimizer: OptimizerConfig = optimizers["adam"]
@@ -62,6 +73,9 @@ class TrainConfig:
     """What is minimised."""
     clip_norm: float = 0.0
     """Greatest norm of the gradient, larger ones are scaled down; 0 for none, as in the paper."""
+    ema_decay: float = 0.0
+    """What is kept, per update, of the exponential moving average of the weights, such as 0.9999;
+    validation, checkpoints and so translations then use the average. 0 for none."""
     max_skipped: int = 10
     """Updates that are skipped because their gradient is not finite before training ends."""
     seed: int = 1
@@ -78,6 +92,8 @@ class TrainConfig:
     """cpu, cuda, cuda:N, or auto, a GPU where there is one."""
     valid_every: int = 1000
     """Updates between validations."""
+    valid_minutes: float | None = None
+    """Minutes of training between validations, besides those of `valid_every`."""
     valid_metrics: tuple[Metric, ...] = (metrics["bleu"],)
     """Metrics of translations of the validation set; may be empty."""
     best_metric: str = "bleu"
@@ -111,10 +127,20 @@ class TrainConfig:
         for name in ("clip_norm", "seed", "max_skipped"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, is {getattr(self, name)}")
-        for name in ("max_minutes", "save_minutes", "patience", "timeout_minutes"):
+        for name in (
+            "max_minutes",
+            "valid_minutes",
+            "save_minutes",
+            "patience",
+            "timeout_minutes",
+        ):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"{name} must be more than 0, is {value}")
+        if not 0.0 <= self.ema_decay < 1.0:
+            raise ValueError(f"ema_decay lies in [0, 1), not {self.ema_decay}")
+        if self.ema_decay and self.sharding == "full":
+            raise ValueError("ema_decay needs all weights in every process; take sharding none")
         names = [metric.name for metric in self.valid_metrics]
         if len(set(names)) < len(names):
             raise ValueError(f"valid_metrics names a metric twice: {', '.join(names)}")
@@ -144,6 +170,8 @@ class Progress:
     lap_seconds: float = 0.0
     """Of these, since the last report."""
     best: float | None = None
+    best_loss: float | None = None
+    """Of the best validation; of two equally good ones, that with the lower loss is better."""
     stale: int = 0
     """Validations since the best one."""
     plateaus: int = 0
@@ -152,6 +180,8 @@ class Progress:
     """Updates whose gradient was not finite."""
     saved_seconds: float = 0.0
     """Seconds of training at the last checkpoint."""
+    valid_seconds: float = 0.0
+    """Seconds of training at the last validation."""
     windows: list[dict[str, float]] = field(default_factory=list)
     """Sums since the last report, of each process."""
     loss_scale: list[float] = field(default_factory=list)
@@ -190,11 +220,15 @@ class Trainer:
             num_processes=world.size,
             pinned=world.device.type == "cuda",
         )
+        freeze(model, config.freeze)
+        self.average = MovingAverage(model, config.ema_decay) if config.ema_decay else None
         self.own_objective = Objective(model, config.loss, config.compile)
         self.parallel = parallelize(self.own_objective, model.output, config.sharding, world)
         is_fp16 = pick_precision(config.precision, world.device) == "fp16"
         self.scale = LossScale(is_fp16, world.device)
-        self.optimizer = config.optimizer.build(model.parameters())
+        self.optimizer = config.optimizer.build(
+            [weight for weight in model.parameters() if weight.requires_grad]
+        )
         self.progress = Progress()
         self.window = Window()
         self.watch: FiniteWatch[Update] = FiniteWatch()
@@ -212,12 +246,17 @@ class Trainer:
         self.scores = scores
         own = dict(self.model.named_parameters())
         share = self.parallel.share
+        if self.average:
+            self.average.load(weights)
+            weights = {name: optimizer[f"{name}/{OWN}"] for name in weights}
         set_weights(self.model, {name: share(weights[name], own[name]) for name in weights})
         for name, weight in own.items():
+            if not weight.requires_grad:
+                continue
             self.optimizer.state[weight] = {
                 path.rpartition("/")[2]: share(value, weight)
                 for path, value in optimizer.items()
-                if path.rpartition("/")[0] == name
+                if path.rpartition("/")[0] == name and not path.endswith(f"/{OWN}")
             }
         self.progress = Progress(**progress)
         self.scale.restore(self.progress.loss_scale)
@@ -240,7 +279,7 @@ class Trainer:
 
     def allocate(self) -> None:
         """Makes the optimizer hold all that it will hold, so that a trial of memory is complete."""
-        for weight in self.model.parameters():
+        for weight in self.optimizer.param_groups[0]["params"]:
             weight.grad = torch.zeros_like(weight)
         self.optimizer.found_inf = torch.ones((), device=self.world.device)  # type: ignore[attr-defined]
         self.optimizer.step()  # which does nothing else
@@ -279,7 +318,7 @@ class Trainer:
                 )
                 for failed in self._step(update, rate):
                     self._note_failure(failed, report)
-                report.advance()
+                report.advance(update.number)
                 if update.number % self.config.log_every == 0:
                     self._report(update, rate, report)
                 reason = self._reason_to_stop(requests.received)
@@ -304,6 +343,8 @@ class Trainer:
         self.optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
         self.optimizer.step()  # which does nothing where `found_inf` is one
         self.parallel.clear(self.optimizer)
+        if self.average:
+            self.average.add(update.number, is_finite)
         self.window.add(update, is_finite, loss=loss, nll=nll, grad_norm=norm)
         self.progress.update = update.number
         self.scores = {}
@@ -399,8 +440,11 @@ class Trainer:
         return self._out_of_patience()
 
     def _is_validation_due(self, reason: str | None) -> bool:
-        update = self.progress.update
-        return update > 0 and (update % self.config.valid_every == 0 or reason in PLANNED)
+        config, progress = self.config, self.progress
+        minutes = (progress.seconds - progress.valid_seconds) / 60
+        by_clock = config.valid_minutes is not None and minutes >= config.valid_minutes
+        by_count = progress.update % config.valid_every == 0
+        return progress.update > 0 and (by_clock or by_count or reason in PLANNED)
 
     def _out_of_patience(self) -> str | None:
         patience = self.config.patience
@@ -408,13 +452,16 @@ class Trainer:
 
     def _validate(self, validation: Validation, report: Report) -> bool:
         """Validates; whether this is the best so far."""
-        with self.stopwatch.paused(), self.parallel.evaluating():
+        self.progress.valid_seconds = self.progress.seconds
+        with self.stopwatch.paused(), self.parallel.evaluating(), self._averaged():
             self.scores = validation()
-        value = self.scores[self.config.best_metric]
+        value, loss = self.scores[self.config.best_metric], self.scores["loss"]
         is_best = self.config.is_better(value, self.progress.best)
+        if value == self.progress.best and self.progress.best_loss is not None:
+            is_best = loss < self.progress.best_loss
         self.progress.stale += 1
         if is_best:
-            self.progress.best = value
+            self.progress.best, self.progress.best_loss = value, loss
             self.progress.stale = 0
         self.progress.plateaus += self.config.schedule.is_plateau(self.progress.stale)
         report.validation(self.progress.update, self.scores, is_best)
@@ -439,7 +486,7 @@ class Trainer:
             if self.world.is_first:
                 self.run.save(
                     self.progress.update,
-                    weights,
+                    self.average.values if self.average else weights,
                     optimizer,
                     dict(vars(self.progress)),
                     self.scores,
@@ -449,12 +496,19 @@ class Trainer:
             self.world.barrier()
 
     def _optimizer_state(self) -> dict[str, Tensor]:
-        return {
+        state = {
             f"{name}/{key}": value
             for name, weight in self.model.named_parameters()
-            for key, value in self.optimizer.state[weight].items()
+            for key, value in self.optimizer.state.get(weight, {}).items()
             if isinstance(value, Tensor)
         }
+        if self.average:  # which takes the place of the weights themselves in a checkpoint
+            own = weights_of(self.model)
+            state.update({f"{name}/{OWN}": weight for name, weight in own.items()})
+        return state
+
+    def _averaged(self) -> contextlib.AbstractContextManager[None]:
+        return self.average.in_place_of_the_weights() if self.average else contextlib.nullcontext()
 
 
 def _mix(*numbers: int) -> int:

@@ -1,0 +1,45 @@
+"""Freezing: weights that are to stay as they are, by the patterns of their names."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from itertools import accumulate
+
+from torch import nn
+
+from nmt.errors import NmtError
+
+
+def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
+    """Takes the weights whose names match a shell pattern out of training.
+
+    Args:
+        model: whose weights of other names stay as trainable as they are.
+        patterns: such as "encoder.*", "*.attention.*" or a whole name; `*` matches dots, too.
+
+    Raises:
+        NmtError: a pattern matches nothing, or all patterns leave nothing to train.
+    """
+    weights = dict(model.named_parameters())
+    for pattern in patterns:
+        frozen = [name for name in weights if fnmatchcase(name, pattern)]
+        if not frozen:
+            raise NmtError(
+                f"train.freeze: no weight matches {pattern!r}; did you mean "
+                f"{_nearest(pattern, list(weights))!r}?"
+            )
+        for name in frozen:
+            weights[name].requires_grad_(False)
+    if not any(weight.requires_grad for weight in weights.values()):
+        raise NmtError(f"train.freeze: {', '.join(patterns)} leave nothing to train")
+
+
+def _nearest(pattern: str, names: list[str]) -> str:
+    """The name of a weight, or the pattern of a module, that is spelt most like a pattern."""
+    known = set(names)
+    for name in names:
+        modules = accumulate(name.split(".")[:-1], "{}.{}".format)
+        known |= {f"{module}.*" for module in modules}
+    return difflib.get_close_matches(pattern, sorted(known), n=1, cutoff=0.0)[0]

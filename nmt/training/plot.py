@@ -1,0 +1,103 @@
+"""The log of a run as a picture: curves of loss, learning rate and each metric, in SVG."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from nmt import files
+from nmt.errors import NmtError
+
+Curve = dict[int, float]
+"""Values by the update after which they were measured."""
+
+WIDTH, HEIGHT = 720, 200
+LEFT, RIGHT, TOP, BOTTOM = 70, 20, 30, 30
+COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd")
+
+
+def plot(log: Path, picture: Path) -> None:
+    """Draws a log into a picture, which appears whole or not at all.
+
+    Args:
+        log: of a run, as ``nmt train`` writes it.
+        picture: the SVG file to write.
+
+    Raises:
+        NmtError: the log holds no report yet.
+    """
+    panels = read_curves(log)
+    if not panels:
+        raise NmtError(f"{log}: no report to draw yet; train for at least train.log_every updates")
+    last = max(
+        update for curves in panels.values() for curve in curves.values() for update in curve
+    )
+    drawn = [
+        f'<g transform="translate(0 {HEIGHT * row})">{_panel(title, curves, last)}</g>'
+        for row, (title, curves) in enumerate(panels.items())
+    ]
+    size = f'width="{WIDTH}" height="{HEIGHT * len(panels)}"'
+    style = 'font-family="sans-serif" font-size="11" fill="none"'
+    with files.whole_file(picture) as partial:
+        partial.write_text(
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>\n'
+            '<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(drawn) + "\n</svg>\n",
+            encoding="utf-8",
+        )
+
+
+def read_curves(log: Path) -> dict[str, dict[str, Curve]]:
+    """The curves of each panel by name. What was done again after a kill counts once."""
+    panels: dict[str, dict[str, Curve]] = {}
+    try:
+        lines = log.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
+    except FileNotFoundError:
+        lines = []
+    for line in lines:
+        record = json.loads(line)
+        kind, update = record["record"], record.get("update")
+        if kind == "train":
+            found = {"loss": {"training": "loss"}, "learning rate": {"": "lr"}}
+        elif kind == "validation":
+            others = record.keys() - {"record", "update", "loss", "perplexity", "best"}
+            found = {"loss": {"validation": "loss"}} | {name: {"": name} for name in sorted(others)}
+        else:
+            continue
+        for title, curves in found.items():
+            for name, key in curves.items():
+                if math.isfinite(record[key]):
+                    panels.setdefault(title, {}).setdefault(name, {})[update] = record[key]
+    return panels
+
+
+def _panel(title: str, curves: dict[str, Curve], last: int) -> str:
+    """One panel: a frame with the least and the greatest value, and a line for each curve."""
+    values = [value for curve in curves.values() for value in curve.values()]
+    low, high = min(values), max(values)
+    spread = high - low or 1.0
+    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+
+    def place(update: int, value: float) -> str:
+        x = LEFT + (right - LEFT) * update / last
+        return f"{x:.1f},{bottom - (bottom - TOP) * (value - low) / spread:.1f}"
+
+    parts = [
+        f'<path stroke="#999" d="M{LEFT} {TOP}V{bottom}H{right}"/>',
+        _text(LEFT, TOP - 10, "start", title),
+        _text(LEFT - 6, TOP + 4, "end", f"{high:.4g}"),
+        _text(LEFT - 6, bottom + 4, "end", f"{low:.4g}"),
+        _text(LEFT, bottom + 16, "middle", "0"),
+        _text(right, bottom + 16, "end", f"update {last:,}"),
+    ]
+    for number, (name, curve) in enumerate(curves.items()):
+        colour = COLOURS[number % len(COLOURS)]
+        points = " ".join(place(update, value) for update, value in sorted(curve.items()))
+        parts.append(f'<polyline stroke="{colour}" stroke-width="1.5" points="{points}"/>')
+        parts.append(_text(right - 90 * number, TOP - 10, "end", name, colour))
+    return "".join(parts)
+
+
+def _text(x: int, y: int, anchor: str, text: str, colour: str = "#333") -> str:
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="{colour}">{escape(text)}</text>'
