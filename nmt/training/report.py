@@ -17,6 +17,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from nmt.data.batching import Update
+from nmt.training.tensorboard import Board
 
 SILENCE = 60.0
 """Seconds after which a sign of life is given between two reports."""
@@ -90,6 +91,7 @@ class Report:
         first: int,
         quiet: bool = False,
         max_seconds: float = math.inf,
+        board: Board | None = None,
     ) -> None:
         """A report that appends to `log`.
 
@@ -99,7 +101,9 @@ class Report:
             first: updates already done.
             max_seconds: of training, after which it ends in any case.
             quiet: write nothing at all, as all processes but the first do.
+            board: where the records go, too.
         """
+        self.board = board
         self.quiet = quiet
         self.log = log
         if not quiet and log.exists():
@@ -123,6 +127,8 @@ class Report:
 
     def __exit__(self, *_: object) -> None:
         self.bar.close()
+        if self.board:
+            self.board.close()
 
     def advance(self, update: int) -> None:
         """Shows that one more update is done: on the bar, or in a line where none was for long."""
@@ -135,6 +141,8 @@ class Report:
         if not self.quiet:
             with self.log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"record": kind, **values}) + "\n")
+        if self.board:
+            self.board.add(kind, values)
 
     def say(self, message: str) -> None:
         """Prints one line for people."""

@@ -22,6 +22,7 @@ from nmt.precision import pick_precision
 from nmt.preprocess.subwords import Subwords
 from nmt.training.preflight import preflight
 from nmt.training.report import Report
+from nmt.training.tensorboard import Board
 from nmt.training.trainer import TrainConfig, Trainer
 from nmt.training.validation import Validation
 
@@ -41,6 +42,7 @@ MAY_CHANGE = (
     "train.save_minutes",
     "train.keep_last",
     "train.log_every",
+    "train.tensorboard",
     "train.max_skipped",
     "train.timeout_minutes",
 )
@@ -108,12 +110,16 @@ def train(experiment: Experiment, world: World, dry_run: bool = False) -> tuple[
         )
         validation = Validation(held_out, translator, config.valid_metrics, world, config.precision)
         limit = math.inf if config.max_minutes is None else 60 * config.max_minutes
+        board = None
+        if config.tensorboard and world.is_first:
+            board = Board(run.path / "tensorboard", trainer.progress.update)
         with Report(
             run.path / "log.jsonl",
             config.max_updates,
             trainer.progress.update,
             quiet=not world.is_first,
             max_seconds=limit,
+            board=board,
         ) as report:
             _introduce(experiment, trainer, report)
             if dry_run or trainer.progress.update == 0:
