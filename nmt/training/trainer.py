@@ -61,8 +61,8 @@ class TrainConfig:
     """Run or checkpoint whose weights a new run begins with; its counters begin anew. The
     vocabulary must be the same: preprocess with `subword_model` set to that run."""
     freeze: tuple[str, ...] = ()
-    """Names of weights that are not trained, as shell patterns, such as "encoder.*"; the names are
-    those in `model.safetensors`."""
+    """Names of weights that are not trained, as shell patterns, such as "encoder.*", in quotes
+    where they begin with `*`; the names are those in `model.safetensors`."""
     max_minutes: float | None = None
     """Minutes of training, over all resumes, after which it ends."""
     optimizer: OptimizerConfig = optimizers["adam"]
