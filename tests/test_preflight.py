@@ -1,12 +1,18 @@
 import shutil
 from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
+from nmt.data.batching import Batch
 from nmt.data.format import Dataset
-from nmt.training.preflight import longest_batch
+from nmt.distributed import World
+from nmt.training.preflight import fit_micro_batches, longest_batch
+from nmt.training.trainer import Trainer
+from nmt.training.validation import Validation
 
 
 def test_a_dry_run_tries_everything_says_what_it_takes_and_trains_nothing(
@@ -31,6 +37,49 @@ def test_a_disk_too_small_for_the_checkpoints_is_an_error_before_the_first_updat
     assert done.status == 1
     assert "the checkpoints of --keep-last 5 need" in done.err
     assert "but 0.0 GB are free" in done.err
+
+
+def test_a_batch_or_a_validation_that_does_not_fit_a_gpu_is_an_error_with_the_key_to_lower(
+    train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Validation, "try_largest", full)
+        done = train(tmp_path / "run")
+    assert done.err.endswith(
+        "nmt: error: validation does not fit the memory of the device beside training; "
+        "lower search.batch_tokens from 16384, or --max-tokens\n"
+    )
+    monkeypatch.setattr(Trainer, "try_batch", full)
+    done = train(tmp_path / "run")
+    assert done.status == 1
+    assert "lower --max-tokens from 100: the update stays the same" in done.err
+
+
+def test_micro_batches_are_as_large_as_fits(
+    dataset: Path,
+) -> None:
+    tried: list[int] = []
+
+    def memory_of_2000_positions(batch: Batch) -> None:
+        tried.append(batch.num_positions)
+        if batch.num_positions > 2000:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    trainer = SimpleNamespace(
+        config=SimpleNamespace(tokens_per_update=100_000),
+        feed=SimpleNamespace(split=Dataset.open(dataset).split("train")),
+        world=World(),
+        try_batch=memory_of_2000_positions,
+        fit_micro_batches=lambda tokens: chosen.append(tokens),
+    )
+    chosen: list[int] = []
+    fit_micro_batches(trainer)  # type: ignore[arg-type]
+    assert tried == sorted(tried)
+    assert tried[-1] > 2000 >= tried[-2]
+    assert 2 * chosen[0] * 1.5 * 8 / 7 > 2000 > 2 * chosen[0]
 
 
 def test_the_longest_batch_holds_the_longest_pairs_that_fit(dataset: Path) -> None:

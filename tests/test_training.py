@@ -498,3 +498,14 @@ def test_fp16_learns_what_fp32_learns_and_keeps_its_scale(train: Any, tmp_path: 
     progress = Checkpoint.open(tmp_path / "fp16" / "last").progress
     assert progress["loss_scale"][0] > 1.0
     assert sum(progress["loss_scale"]) > 2.0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch compiles for a CPU with g++")
+def test_a_compiled_model_learns_the_same(train: Any, tmp_path: Path) -> None:
+    losses = {}
+    for options in ((), ("--compile",)):
+        run = tmp_path / f"run{len(options)}"
+        assert train(run, *options, "--dropout", 0, "--max-updates", 4).status == 0
+        losses[options] = [line["loss"] for line in records(run)]
+    assert losses["--compile",] == pytest.approx(losses[()], rel=1e-4)

@@ -38,15 +38,21 @@ def preflight(trainer: Trainer, validation: Validation) -> Rows:
     """
     trainer.allocate()
     if trainer.config.max_tokens == "auto" and trainer.world.device.type == "cuda":
-        _fit_micro_batches(trainer)
+        fit_micro_batches(trainer)
     seconds = _try_longest_batch(trainer)
-    with trainer.parallel.evaluating():
-        validation.try_largest()
+    try:
+        with trainer.parallel.evaluating():
+            validation.try_largest()
+    except torch.cuda.OutOfMemoryError:
+        raise NmtError(
+            "validation does not fit the memory of the device beside training; lower "
+            f"search.batch_tokens from {validation.translator.config.batch_tokens}, or --max-tokens"
+        ) from None
     kept = _try_checkpoint(trainer)
     return _describe(trainer, seconds, kept)
 
 
-def _fit_micro_batches(trainer: Trainer) -> None:
+def fit_micro_batches(trainer: Trainer) -> None:
     """Sets the largest micro-batch for which the longest pairs fit the GPU of every process."""
     split, world = trainer.feed.split, trainer.world
     fits = int(max(split.source_lengths.max(), split.target_lengths.max()))
