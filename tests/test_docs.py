@@ -57,7 +57,7 @@ def test_every_command_that_is_shown_exists_with_its_flags(path: Path) -> None:
     known = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     for name, *words in commands(script):
         flags = {flag for parameter in known[name].params for flag in parameter.opts}
-        assert {word.partition("=")[0] for word in words if word.startswith("-")} <= flags
+        assert {word.partition("=")[0] for word in words if re.match(r"--?\w", word)} <= flags
 
 
 def test_commands_are_found_in_shell_text() -> None:

@@ -162,8 +162,7 @@ def report(manifest: "Manifest") -> str:
         sizes = f"{manifest.source_vocabulary:,} {source}, {manifest.target_vocabulary:,} {target}"
     train = manifest.splits["train"]
     lines.append(f"dropped from train: {train.why_dropped()}")
-    if train.rewritten:
-        counts = [f"{n:,} by {step}" for step, n in train.rewritten.items()]
+    if counts := [f"{n:,} by {step}" for step, n in train.rewritten.items() if n]:
         lines.append(f"lines rewritten: {', '.join(counts)}")
     lines.append(f"vocabulary: {sizes}")
     return "\n".join(lines)
