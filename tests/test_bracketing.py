@@ -1,0 +1,75 @@
+import pytest
+
+from nmt.errors import NmtError
+from nmt.evaluation.bracketing import Bracketing, Tree, read_trees, score_brackets
+
+GOLD = "(TOP (S (NP-SBJ (NNP John)) (VP (VBZ has) (NP (DT a) (NN dog))) (. .)))"
+
+
+def trees(*texts: str) -> list[Tree]:
+    return [tree for text in texts for tree in read_trees(text, "here")]
+
+
+def test_a_tree_is_read_and_written() -> None:
+    (tree,) = trees(GOLD.replace(" (", "\n  ("))
+    assert str(tree) == GOLD
+    assert tree.words() == ["John", "has", "a", "dog", "."]
+
+
+def test_a_tree_matches_itself_whatever_its_root_tags_and_traces() -> None:
+    traced = GOLD.replace("(TOP", "(").replace("(NN dog)", "(NN dog) (-NONE- *T*-1)")
+    traced = traced.replace("(VP", "(NP (-NONE- *))  (VP")
+    result = score_brackets(trees(GOLD), trees(traced))
+    assert result == Bracketing(sentences=1, matched=4, gold=4, proposed=4, complete=1)
+    assert result.f1 == 100.0
+
+
+def test_brackets_counted_by_hand() -> None:
+    # Gold: S(0,4) NP(0,1) VP(1,4) NP(2,4). Proposed: S(0,4) NP(0,1) VP(1,3) NP(2,3) NP(3,4).
+    proposed = "(TOP (S (NP (NNP John)) (VP (VBZ has) (NP (DT a))) (NP (NN dog)) (. .)))"
+    result = score_brackets(trees(GOLD), trees(proposed))
+    assert result == Bracketing(sentences=1, matched=2, gold=4, proposed=5, complete=0)
+    assert result.precision == pytest.approx(40.0)
+    assert result.recall == pytest.approx(50.0)
+    assert result.f1 == pytest.approx(100 * 2 * 2 / 9)
+
+
+def test_the_same_bracket_twice_is_matched_at_most_twice() -> None:
+    once = "(TOP (NP (NN dog)))"
+    twice = "(TOP (NP (NP (NN dog))))"
+    assert score_brackets(trees(once), trees(twice)).matched == 1
+    assert score_brackets(trees(twice), trees(twice)).matched == 2
+
+
+def test_advp_and_prt_are_one_label_and_tags_of_words_none() -> None:
+    gold = "(TOP (VP (VB give) (PRT (RP up))))"
+    proposed = "(TOP (VP (NN give) (ADVP (RB up))))"
+    assert score_brackets(trees(gold), trees(proposed)).complete == 1
+
+
+def test_where_punctuation_hangs_does_not_matter_nor_how_it_is_tagged() -> None:
+    gold = "(TOP (S (NP (NN dog) (, ,)) (VP (VB go))))"
+    proposed = "(TOP (S (NP (NN dog)) (NN ,) (VP (VB go))))"
+    assert score_brackets(trees(gold), trees(proposed)).complete == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("(S (NN dog)", "here: 1 brackets are not closed"),
+        ("(NN dog))", "here: a closing bracket without an opening one"),
+        ("dog", "here: 'dog' stands outside of every tree"),
+        ("(NN big dog)", "a bracket holds one word, or other brackets"),
+        ("(S)", "a bracket holds one word, or other brackets"),
+    ],
+)
+def test_a_text_that_holds_no_tree_is_refused(text: str, message: str) -> None:
+    with pytest.raises(NmtError, match=message):
+        trees(text)
+
+
+def test_trees_of_other_sentences_are_refused() -> None:
+    with pytest.raises(NmtError, match="tree 1: its words are not those of the gold tree"):
+        score_brackets(trees(GOLD), trees("(TOP (NN cat))"))
+    with pytest.raises(NmtError, match="0 trees for 1 gold trees"):
+        score_brackets(trees(GOLD), [])

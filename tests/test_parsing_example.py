@@ -1,0 +1,79 @@
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from nmt.errors import NmtError
+from nmt.evaluation.bracketing import read_trees
+
+PATH = Path(__file__).parents[1] / "examples/parsing/trees.py"
+spec = importlib.util.spec_from_file_location("parsing_trees", PATH)
+trees = importlib.util.module_from_spec(spec)
+sys.modules["parsing_trees"] = trees
+spec.loader.exec_module(trees)
+
+JOHN = "(TOP (S (NP (NNP John)) (VP (VBZ has) (NP (DT a) (NN dog))) (. .)))"
+SYMBOLS = "S NP NNP /NP VP VBZ NP DT NN /NP /VP . /S"
+WORDS = ["John", "has", "a", "dog", "."]
+
+
+def test_a_tree_is_linearised_as_tensor2tensor_does() -> None:
+    (tree,) = read_trees(JOHN, "here")
+    assert " ".join(trees.linearise(tree)) == SYMBOLS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        JOHN,
+        "(TOP (NP (NP (NP (NN dog)))))",
+        "(TOP (NN dog))",
+        "(TOP (NP (NN dog)) (. .))",
+        "(TOP (S (NP (-LRB- -LRB-) (NN dog) (-RRB- -RRB-)) (VP (VB go))))",
+    ],
+)
+def test_restoring_is_the_inverse_of_linearising(text: str) -> None:
+    (tree,) = read_trees(text, "here")
+    symbols = trees.linearise(tree)
+    assert str(trees.restore(tree.words(), symbols)) == text
+    assert trees.is_well_formed(tree.words(), symbols)
+
+
+@pytest.mark.parametrize(
+    ("symbols", "restored"),
+    [
+        (f"/VP {SYMBOLS} NN NN", JOHN),
+        (f"{SYMBOLS[:-3]} NP /NP /S", JOHN),
+        (SYMBOLS.replace("NN /NP /VP", "NN /VP"), JOHN),
+        ("S NP NNP /NP VP VBZ", "(TOP (S (NP (NNP John)) (VP (VBZ has)) (NN a) (NN dog) (NN .)))"),
+        ("NP NNP /NP VBZ", "(TOP (S (NP (NNP John)) (VBZ has) (NN a) (NN dog) (NN .)))"),
+        ("", "(TOP (S (NN John) (NN has) (NN a) (NN dog) (NN .)))"),
+    ],
+)
+def test_what_is_ill_formed_is_repaired_and_keeps_the_words(symbols: str, restored: str) -> None:
+    assert str(trees.restore(WORDS, symbols.split())) == restored
+    assert not trees.is_well_formed(WORDS, symbols.split())
+
+
+def test_a_treebank_is_split_by_file_and_scored(tmp_path: Path) -> None:
+    traced = "( (S (NP-SBJ-1 (NNP John)) (VP (VBZ has) (NP (DT a) (NN dog) (-NONE- *))) (. .)) )\n"
+    for number in range(1, 31):
+        (tmp_path / f"wsj_{number:04}.mrg").write_text(2 * traced)
+    trees.split(tmp_path, tmp_path / "out")
+    counts = {
+        name: len((tmp_path / f"out/{name}.word").read_text().splitlines())
+        for name in ("train", "valid", "test")
+    }
+    assert counts == {"train": 20, "valid": 20, "test": 20}
+    assert (tmp_path / "out/test.tree").read_text() == 20 * f"{SYMBOLS}\n"
+    result = trees.score(tmp_path / "out/test.trees", tmp_path / "out/test.tree")
+    assert result == (
+        "labelled bracketing F1 = 100.00 (precision 100.00, recall 100.00), complete 100.0%, "
+        "well-formed 100.0% of 20 trees"
+    )
+
+
+def test_a_directory_without_trees_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NmtError, match=r"no files wsj_\*.mrg"):
+        trees.split(tmp_path, tmp_path / "out")
