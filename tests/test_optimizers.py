@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from nmt.training.optimizers import optimizers
+from nmt.training.trainer import TrainConfig
 
 
 def test_adam_has_the_paper_s_values() -> None:
@@ -25,3 +26,9 @@ def test_adamw_takes_its_decay_off_the_weight_itself() -> None:
 def test_nesterov_without_momentum_is_refused() -> None:
     with pytest.raises(ValueError, match="nesterov needs a momentum"):
         replace(optimizers["sgd"], nesterov=True)
+
+
+def test_an_optimizer_that_needs_whole_weights_is_not_sharded() -> None:
+    with pytest.raises(ValueError, match="adafactor needs whole weights; take sharding none"):
+        TrainConfig(optimizer=optimizers["adafactor"], sharding="full")
+    TrainConfig(optimizer=optimizers["adam"], sharding="full")

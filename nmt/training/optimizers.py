@@ -26,6 +26,9 @@ class OptimizerConfig(ABC):
     name: str = ""
     """Which optimizer."""
 
+    can_be_sharded: ClassVar[bool] = True
+    """Whether a part of a weight can be stepped without the others."""
+
     @abstractmethod
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer of these parameters, with a learning rate still to be set."""
@@ -136,6 +139,8 @@ class Adafactor(OptimizerConfig):
     The schedule's rate is the greatest relative step: a weight moves by at most that share of its
     root mean square, and of 1 / sqrt(update). The paper takes a constant `lr` of 0.01.
     """
+
+    can_be_sharded: ClassVar[bool] = False
 
     decay: float = 0.8
     """The second moments' decay rate at update t is 1 - t^-decay."""

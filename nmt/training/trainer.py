@@ -143,6 +143,8 @@ class TrainConfig:
             raise ValueError(f"ema_decay lies in [0, 1), not {self.ema_decay}")
         if self.ema_decay and self.sharding == "full":
             raise ValueError("ema_decay needs all weights in every process; take sharding none")
+        if self.sharding == "full" and not self.optimizer.can_be_sharded:
+            raise ValueError(f"{self.optimizer.name} needs whole weights; take sharding none")
         names = [metric.name for metric in self.valid_metrics]
         if len(set(names)) < len(names):
             raise ValueError(f"valid_metrics names a metric twice: {', '.join(names)}")
