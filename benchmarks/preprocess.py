@@ -167,13 +167,15 @@ def open_index(path: Path, pairs: int) -> dict[str, float]:
             facts["bytes"] = (path / name).stat().st_size
         (path / "manifest.json").write_text(json.dumps(manifest))
     program = (
-        "import resource, sys, time; from pathlib import Path\n"
+        "import re, sys, time; from pathlib import Path\n"
         "from nmt.data.format import Dataset\n"
         "start = time.perf_counter()\n"
         "split = Dataset.open(Path(sys.argv[1])).split('train')\n"
         "assert len(split.source(len(split) - 1)) == 0\n"
-        "print(len(split), time.perf_counter() - start,\n"
-        "      resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)\n"
+        "seconds = time.perf_counter() - start\n"
+        # Not getrusage, whose peak is that of the parent before exec, if that was higher.
+        "peak = re.search(r'VmHWM:\\s+(\\d+) kB', Path('/proc/self/status').read_text())[1]\n"
+        "print(len(split), seconds, int(peak) / 1024)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, path], capture_output=True, text=True, check=True
