@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from nmt.training.run import MAY_CHANGE
+
 
 @dataclass(frozen=True)
 class Mistake:
@@ -137,7 +139,7 @@ MISTAKES = {
         f"{TRAIN} --device gpu", "unknown device 'gpu'; use cpu, cuda, cuda:N or auto"
     ),
     "an unknown precision": Mistake(
-        f"{TRAIN} --precision fp16", "train.precision: unknown value 'fp16'; did you mean 'bf16'?"
+        f"{TRAIN} --precision bp16", "train.precision: unknown value 'bp16'; did you mean 'fp16'?"
     ),
     "text that is not there": Mistake(
         "preprocess --train no/train --valid corpus/valid --output-dir fresh",
@@ -203,10 +205,7 @@ MISTAKES = {
     "a run begun with another recipe": Mistake(
         "train --seed 7",
         "checkpoints: the run there was begun with another recipe: train.seed was 1, is 7. "
-        "Use another --save-dir; a resumed run may change only train.data, train.save_dir, "
-        "train.sharding, train.max_tokens, train.max_updates, train.max_minutes, train.device, "
-        "train.valid_every, train.patience, train.save_every, train.save_minutes, "
-        "train.keep_last, train.log_every, train.max_skipped, train.timeout_minutes",
+        f"Use another --save-dir; a resumed run may change only {', '.join(MAY_CHANGE)}",
     ),
     "no model": Mistake(
         f"{TRANSLATE} --model models/best",
