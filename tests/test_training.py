@@ -423,6 +423,7 @@ def test_the_shares_of_processes_in_validation_are_put_together_in_order(
 
 
 def test_a_first_signal_is_noted_and_a_second_one_ends_the_process() -> None:
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it
     before = signal.getsignal(signal.SIGINT)
     with StopRequests() as requests:
         assert requests.received == 0
@@ -431,6 +432,7 @@ def test_a_first_signal_is_noted_and_a_second_one_ends_the_process() -> None:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) == before
+    signal.signal(signal.SIGINT, inherited)
 
 
 def test_every_signal_is_noted_by_its_number() -> None:

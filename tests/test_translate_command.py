@@ -138,8 +138,8 @@ def test_a_flag_of_another_strategy_is_an_error(run: Path, tmp_path: Path) -> No
 
 def test_an_unknown_precision_is_an_error(run: Path, tmp_path: Path) -> None:
     with pytest.raises(NmtError) as error:
-        invoke(run, tmp_path, b"a", "--precision", "fp16")
-    assert str(error.value) == "--precision: unknown value 'fp16'; did you mean 'bf16'?"
+        invoke(run, tmp_path, b"a", "--precision", "bp16")
+    assert str(error.value) == "--precision: unknown value 'bp16'; did you mean 'fp16'?"
 
 
 def test_a_line_that_is_not_utf_8_is_an_error_with_its_number(run: Path, tmp_path: Path) -> None:
