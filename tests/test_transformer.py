@@ -211,6 +211,13 @@ def test_sizes_that_make_no_sense_are_refused_when_the_recipe_is_read(
         build(ModelConfig, {"arch": "transformer_tiny", **values}, "model")
 
 
+def test_a_width_may_be_odd_without_sinusoids() -> None:
+    values = {"arch": "transformer_tiny", "d_model": 15, "heads": 3, "positions": "learned"}
+    config = build(ModelConfig, values, "model")  # type: ignore[type-abstract]
+    logits = config.build(20, 20, True)(torch.tensor([[5, 3]]), torch.tensor([[2, 5]]))
+    assert logits.shape == (1, 2, 20)
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_attention_written_as_products_equals_the_fused_kernel(
     monkeypatch: pytest.MonkeyPatch, dropout: float

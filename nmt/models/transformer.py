@@ -91,7 +91,7 @@ class TransformerConfig(ModelConfig):
     def __post_init__(self) -> None:
         check_sizes(self, "encoder_layers", "decoder_layers", "d_model", "d_ff", "heads")
         check_sizes(self, *[name for name in ("d_k", "d_v") if getattr(self, name) is not None])
-        if self.d_model % 2:
+        if self.positions.name == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"sinusoidal positions need an even d_model, not {self.d_model}")
         if (self.d_k is None or self.d_v is None) and self.d_model % self.heads:
             raise ValueError(f"d_model {self.d_model} is not divisible by {self.heads} heads")

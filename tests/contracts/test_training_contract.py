@@ -159,3 +159,16 @@ def test_under_autocast_a_loss_keeps_float32_gradients_near_the_exact_ones(name:
 def test_values_that_make_no_sense_are_refused(part, values, message) -> None:
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(part, **values)
+
+
+def test_only_an_optimizer_that_moves_each_number_alone_can_be_sharded() -> None:
+    for name in optimizers:
+        alone = []
+        for neighbour in (1.0, 100.0):
+            weight = torch.nn.Parameter(torch.ones(2, 2))
+            optimizer = optimizers[name].build([weight])
+            optimizer.param_groups[0]["lr"] = 0.1
+            weight.grad = torch.tensor([[1.0, neighbour], [neighbour, neighbour]])
+            optimizer.step()
+            alone.append(weight[0, 0].item())
+        assert (alone[0] == alone[1]) == optimizers[name].can_be_sharded, name
