@@ -20,7 +20,7 @@ LAYERS = (
     {"search", "checkpoint"},
     {"models", "preprocess"},
     {"data", "evaluation"},
-    {"config", "distributed", "files", "precision"},
+    {"config", "distributed", "files", "lines", "precision"},
     {"memory", "registry"},
     {"errors"},
 )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,10 +19,11 @@ import typer
 from typer.testing import CliRunner
 
 from nmt.checkpoint import Run, load_model, weights_of
-from nmt.cli.translate import rounds, translate, translate_stream
+from nmt.cli.translate import translate, translate_stream
 from nmt.config import build, dump
 from nmt.errors import NmtError
 from nmt.inference import SearchConfig, Translator
+from nmt.lines import Lines
 from nmt.models.base import ModelConfig
 from nmt.preprocess.subwords import Subwords, SubwordTraining, train_subwords
 
@@ -61,7 +64,7 @@ def invoke(run: Path, tmp_path: Path, text: bytes, *flags: str) -> bytes:
     app = typer.Typer()
     app.command()(translate)
     (tmp_path / "in.txt").write_bytes(text)
-    arguments = ["--model", run, "--device", "cpu", "--input", tmp_path / "in.txt"]
+    arguments = [tmp_path / "in.txt", "--model", run, "--device", "cpu"]
     arguments += ["--output", tmp_path / "out.txt", *flags]
     result = CliRunner().invoke(app, list(map(str, arguments)))
     if result.exception:
@@ -121,6 +124,10 @@ def test_a_carriage_return_before_the_line_feed_is_dropped(run: Path, tmp_path: 
         ),
         (["--max-length-offset", "1"], {"max_length_offset": 1}),
         (["--set", "search.max_source_length=3"], {"max_source_length": 3}),
+        (
+            ["--set", "search.max_source_length=3", "--on-long-line", "split"],
+            {"max_source_length": 3, "on_long_line": "split"},
+        ),
         (["--batch-tokens", "1", "--window", "1"], {}),
     ],
 )
@@ -146,7 +153,8 @@ def test_a_line_that_is_not_utf_8_is_an_error_with_its_number(run: Path, tmp_pat
     with pytest.raises(NmtError) as error:
         invoke(run, tmp_path, b"a\nb\n\xe9t\xe9\n", "--window", "1")
     assert str(error.value) == (
-        f"{tmp_path}/in.txt:3: byte 0xe9 is not UTF-8; convert it with iconv"
+        f"{tmp_path}/in.txt:3: byte 0xe9 is not UTF-8; convert it with iconv, "
+        "or set on_invalid_utf8 to replace"
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt"]  # no half an output
 
@@ -155,17 +163,17 @@ def test_output_may_be_a_device(run: Path, tmp_path: Path) -> None:
     app = typer.Typer()
     app.command()(translate)
     (tmp_path / "in.txt").write_bytes(b"a cat\n")
-    flags = ["--model", str(run), "--input", str(tmp_path / "in.txt"), "--output", os.devnull]
+    flags = [str(tmp_path / "in.txt"), "--model", str(run), "--output", os.devnull]
     assert CliRunner().invoke(app, flags).exit_code == 0
     assert Path(os.devnull).is_char_device()
 
 
 class Upper:
-    """A translator to upper case that may lose lines."""
+    """A translator to upper case that may lose the first line of each block."""
 
     def __init__(self, losing: bool = False) -> None:
         self.config = SearchConfig(window=2)
-        self.truncated = 0
+        self.truncated = self.split = 0
         self.target_tokens = 0
         self.losing = losing
 
@@ -173,27 +181,64 @@ class Upper:
         yield from (line.upper() for line in lines[self.losing :])
 
 
-def test_a_line_that_is_lost_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "in.txt").write_bytes(b"a\nb\nc\n")
-    with (tmp_path / "in.txt").open("rb") as source, pytest.raises(NmtError) as error:
-        translate_stream(Upper(losing=True), source, io.BytesIO())  # type: ignore[arg-type]
+def stream(text: bytes) -> Lines:
+    """The lines of a pipe."""
+    reading, writing = os.pipe()
+    threading.Thread(target=lambda: (os.write(writing, text), os.close(writing))).start()
+    return Lines(os.fdopen(reading, "rb"), "pipe")
+
+
+def test_a_line_that_is_lost_is_an_error() -> None:
+    with pytest.raises(NmtError) as error:
+        translate_stream(Upper(losing=True), stream(b"a\n"), io.BytesIO())  # type: ignore[arg-type]
     assert str(error.value) == (
-        f"{tmp_path}/in.txt: 3 lines gave 1 translations; do not use them, and report this"
+        "pipe: 1 lines gave 0 translations; do not use them, and report this"
     )
 
 
-def test_lines_that_were_cut_are_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "in.txt").write_bytes(b"a\n")
+def test_lines_that_were_cut_or_split_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     upper = Upper()
-    upper.truncated = 1
-    with (tmp_path / "in.txt").open("rb") as source:
-        translate_stream(upper, source, io.BytesIO())  # type: ignore[arg-type]
-    assert capsys.readouterr().err.splitlines()[1] == (
+    upper.truncated, upper.split = 1, 2
+    translate_stream(upper, stream(b"a\n"), io.BytesIO())  # type: ignore[arg-type]
+    assert capsys.readouterr().err.splitlines()[1:] == [
         "nmt: warning: 1 lines were cut to 1024 pieces; "
-        "split them, or raise search.max_source_length"
+        "use --on-long-line split, or raise search.max_source_length",
+        "nmt: warning: 2 lines were split into parts of at most 1024 pieces",
+    ]
+
+
+def test_a_model_that_has_diverged_costs_one_line(
+    run: Path, tmp_path: Path, nmt: Callable[..., Any]
+) -> None:
+    broken = shutil.copytree(run, tmp_path / "broken", symlinks=True)
+    loaded = load_model(broken)
+    weights = weights_of(loaded.model)
+    weights["output.bias" if "output.bias" in weights else "target_embedding.weight"].fill_(
+        float("nan")
     )
+    loaded.run.save(2, weights, None, {}, {}, True)
+    (tmp_path / "in.txt").write_text("a cat\n")
+    done = nmt("translate", tmp_path / "in.txt", "--model", broken / "update_0000002")
+    assert (done.status, done.out) == (1, "")
+    assert done.err == (
+        "nmt: error: step 1 of the search: the model's logits are not numbers; "
+        "it has diverged: use another checkpoint\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("closed", "message"),
+    [
+        (">&-", "stdout is closed; use > /dev/null where results are not wanted"),
+        ("<&-", "stdin is closed; name a file to read"),
+    ],
+)
+def test_a_stream_that_the_shell_closed_costs_one_line(
+    run: Path, closed: str, message: str
+) -> None:
+    command = f"echo a cat | {sys.executable} -m nmt translate --model {run} {closed}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"nmt: error: {message}\n")
 
 
 def test_a_line_in_a_pipe_is_answered_before_the_next_is_written() -> None:
@@ -205,7 +250,8 @@ def test_a_line_in_a_pipe_is_answered_before_the_next_is_written() -> None:
         open(target_end, "rb") as answers,
         open(target, "wb") as shown,
     ):
-        worker = threading.Thread(target=translate_stream, args=(Upper(), lines, shown))
+        arguments = (Upper(), Lines(lines, "pipe"), shown)
+        worker = threading.Thread(target=translate_stream, args=arguments)
         worker.start()
         for line in (b"one\n", b"two\n", b"three\n"):
             typed.write(line)
@@ -213,38 +259,3 @@ def test_a_line_in_a_pipe_is_answered_before_the_next_is_written() -> None:
         typed.close()
         worker.join(timeout=10)
         assert not worker.is_alive()
-
-
-def test_a_full_pipe_fills_rounds() -> None:
-    reading, writing = os.pipe()
-    os.write(writing, b"1\n2\n3\n4\n5\n")
-    os.close(writing)
-    with open(reading, "rb") as stream:
-        taken = rounds(stream, 2)
-        first = next(taken)
-        for thread in threading.enumerate():
-            if thread.daemon and thread is not threading.current_thread():
-                thread.join(timeout=0.2)  # the reader has now put what fits
-        rest = list(taken)
-    assert b"".join([*first, *(line for round_ in rest for line in round_)]) == b"1\n2\n3\n4\n5\n"
-    assert len(rest[0]) == 2
-    assert all(len(round_) <= 2 for round_ in rest)
-
-
-def test_an_error_of_reading_is_no_end_of_the_input() -> None:
-    def lines() -> Iterator[bytes]:
-        yield b"a\n"
-        raise OSError(5, "Input/output error")
-
-    reading, writing = os.pipe()
-
-    class Broken:
-        fileno = staticmethod(lambda: reading)
-        __iter__ = staticmethod(lines)
-
-    taken = rounds(Broken(), 2)  # type: ignore[arg-type]
-    assert next(taken) == [b"a\n"]
-    with pytest.raises(OSError, match="Input/output error"):
-        next(taken)
-    os.close(reading)
-    os.close(writing)

@@ -157,7 +157,7 @@ def test_the_mode_is_restored_after_an_error() -> None:
     failing = translator()
     failing.model.train()
     failing.model.row = lambda sentence, prefix: [float("nan")] * Letters.target_size  # type: ignore[assignment]
-    with pytest.raises(ValueError, match="step 1 of the search"):
+    with pytest.raises(NmtError, match="step 1 of the search"):
         failing.search(["a"])
     assert failing.model.training
 

@@ -59,8 +59,8 @@ if [[ ! -e $work/averaged/best ]]; then
 fi
 
 if [[ ! -f $work/test.hyp.de ]]; then
-  nmt translate --model "$work/averaged" \
-    --input "$work/data-bin/test.en" --output "$work/test.hyp.de"
+  nmt translate "$work/data-bin/test.en" \
+    --model "$work/averaged" --output "$work/test.hyp.de"
 fi
 
 nmt score --config "$recipe.yaml" --data "$work/data-bin" "$work/test.hyp.de"

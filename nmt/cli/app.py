@@ -75,6 +75,10 @@ def main() -> None:
     Exit status: 0 done; 1 a mistake in data, recipe or files; 2 a mistake in the command line;
     130 interrupted; 141 the reader of stdout went away.
     """
+    if sys.stderr is None:  # closed by the shell, and print would take stdout for it
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 -- for as long as the process lives
+    if sys.stdout is None:
+        sys.exit(_fail("stdout is closed; use > /dev/null where results are not wanted", 1))
     try:
         status = app(prog_name="nmt", standalone_mode=False)
         sys.stdout.flush()

@@ -1,9 +1,6 @@
 """``nmt score``: how near translations are to the references, with the signature of the number."""
 
-import gzip
 import json
-import sys
-import zlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +10,7 @@ import typer
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
 from nmt.config import build
 from nmt.errors import NmtError
+from nmt.lines import Lines
 
 EXAMPLE = "Example: nmt score --reference test.de --metric bleu --metric ter output.txt"
 
@@ -70,7 +68,7 @@ def score(
     recipe = load(config, set_, {"score.metrics": metric or None})
     settings = build(ScoreConfig, recipe.section("score"), "score")
     references = _references(reference, data, split)
-    translations = _read_lines(hypotheses)
+    translations = Lines.open(hypotheses).read()
     for chosen in settings.metrics:
         result = chosen.score(translations, references)
         print(json.dumps(asdict(result)) if as_json else result)
@@ -78,7 +76,7 @@ def score(
 
 def _references(reference: Path | None, data: Path | None, split: str) -> list[str]:
     if data is None:
-        return _read_lines(reference)
+        return Lines.open(reference).read()
     from nmt.data.format import Dataset
 
     held_out = Dataset.open(data).split(split)
@@ -86,26 +84,3 @@ def _references(reference: Path | None, data: Path | None, split: str) -> list[s
         return held_out.reference_text()
     except ValueError as error:
         raise NmtError(f"{data}: {error}; choose one with --split") from None
-
-
-def _read_lines(path: Path | None) -> list[str]:
-    """The lines of a text, which end at a newline and nowhere else; None or - is stdin."""
-    if path is None or str(path) == "-":
-        name, content = "stdin", sys.stdin.buffer.read()
-    else:
-        name, content = str(path), path.read_bytes()
-    if name.endswith(".gz"):
-        try:
-            content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error):
-            raise NmtError(f"{name}: the gzip file is truncated or damaged") from None
-    lines = content.removesuffix(b"\n").split(b"\n") if content else []
-    return [_decode(line, f"{name}:{number}") for number, line in enumerate(lines, 1)]
-
-
-def _decode(line: bytes, where: str) -> str:
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        byte = line[error.start]
-        raise NmtError(f"{where}: byte 0x{byte:02x} is not UTF-8; convert it with iconv") from None

@@ -1,14 +1,9 @@
 """``nmt translate``: lines in, translations out, as many and in the same order."""
 
-import os
-import queue
-import stat
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, cast, get_args
 
@@ -19,6 +14,7 @@ from nmt.cli.console import say, warn
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
 from nmt.config import build
 from nmt.errors import NmtError
+from nmt.lines import Lines
 from nmt.registry import unknown
 
 if TYPE_CHECKING:
@@ -28,6 +24,13 @@ EXAMPLE = "Example: nmt translate --model checkpoints < input.txt > output.txt"
 
 
 def translate(
+    text: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Text, one sentence a line; plain or .gz. Default, and -: stdin.",
+            show_default=False,
+        ),
+    ] = None,
     model: Annotated[
         Path,
         typer.Option(
@@ -35,12 +38,6 @@ def translate(
             help="A run (its best checkpoint) or one of its checkpoints.",
         ),
     ] = Path("checkpoints"),
-    input_: Annotated[
-        Path | None,
-        typer.Option(
-            "--input", help="Text, one sentence a line. Default: stdin.", show_default=False
-        ),
-    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -83,6 +80,23 @@ def translate(
         int | None,
         typer.Option(help="Lines that are sorted together. Default: 4096.", show_default=False),
     ] = None,
+    on_long_line: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What becomes of a line with too many pieces: it is cut (default), or split at "
+            "the ends of sentences, else of clauses, else of words.",
+            show_default=False,
+        ),
+    ] = None,
+    on_invalid_utf8: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Bytes that are not UTF-8 are an error (default), or replace puts U+FFFD there.",
+            show_default=False,
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
     precision: Annotated[
         str, typer.Option(help="What the model computes in: fp32, bf16, or auto, the faster one.")
@@ -94,7 +108,8 @@ def translate(
 
     Every line gives one line, in the same order, and a blank one gives an empty one. Lines end
     with a line feed, a carriage return before it is dropped; no other character ends a line. Text
-    is UTF-8. From a terminal or a pipe, what has been written so far is answered at once.
+    is UTF-8; a line has at most 16 MiB. From a terminal or a pipe, what has been written so far is
+    answered at once.
 
     Settings come from the model's own recipe, then nmt.yaml, then flags. At the end the number of
     lines, the seconds and the rates are printed on stderr.
@@ -115,8 +130,10 @@ def translate(
         "search.max_length_offset": max_length_offset,
         "search.batch_tokens": batch_tokens,
         "search.window": window,
+        "search.on_long_line": on_long_line,
+        "search.on_invalid_utf8": on_invalid_utf8,
     }
-    source = _open(input_)
+    lines = Lines.open(text)  # a missing file is known before the model is read
     with _writer(output) as target:
         place = pick_device(device)
         keep_freed_memory()
@@ -127,84 +144,41 @@ def translate(
         translator = Translator(
             loaded.model, loaded.subwords, search, place, cast("Precision", precision)
         )
-        translate_stream(translator, source, target)
+        lines.on_invalid_utf8 = search.on_invalid_utf8
+        translate_stream(translator, lines, target)
 
 
-def translate_stream(translator: "Translator", source: IO[bytes], target: IO[bytes]) -> None:
-    """Translates all lines of a stream, and says on stderr how that went.
+def translate_stream(translator: "Translator", source: Lines, target: IO[bytes]) -> None:
+    """Translates all lines, and says on stderr how that went.
 
     Raises:
-        NmtError: a line is not UTF-8, or the lines written are not as many as those read.
+        NmtError: a line cannot be read, or the lines written are not as many as those read.
     """
     start, lines, written = time.monotonic(), 0, 0
-    name = "stdin" if isinstance(source.name, int) else source.name
-    for round_ in rounds(source, translator.config.window):
-        texts = [_decode(line, f"{name}:{at}") for at, line in enumerate(round_, lines + 1)]
-        lines += len(texts)
-        for text in translator.translate(texts):
+    for block in source.arriving(translator.config.window):
+        lines += len(block)
+        for text in translator.translate(block):
             target.write(text.encode() + b"\n")
             written += 1
         target.flush()
     if written != lines:
         raise NmtError(
-            f"{name}: {lines} lines gave {written} translations; do not use them, and report this"
+            f"{source.name}: {lines} lines gave {written} translations; "
+            "do not use them, and report this"
         )
     seconds = max(time.monotonic() - start, 1e-9)
     say(
         f"translated {lines} lines in {seconds:.1f} s: {lines / seconds:.1f} sentences/s, "
         f"{translator.target_tokens / seconds:.1f} target tokens/s"
     )
+    longest = translator.config.max_source_length
     if translator.truncated:
         warn(
-            f"{translator.truncated} lines were cut to {translator.config.max_source_length} "
-            "pieces; split them, or raise search.max_source_length"
+            f"{translator.truncated} lines were cut to {longest} pieces; "
+            "use --on-long-line split, or raise search.max_source_length"
         )
-
-
-def rounds(stream: IO[bytes], most: int) -> Iterator[list[bytes]]:
-    """The lines of a stream, as many at a time as there are, at most `most`.
-
-    Of a file, all there are. Of a terminal or pipe, those that have arrived: one that was typed is
-    not kept waiting for the next, and a full pipe still fills a round.
-    """
-    if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-        while round_ := list(islice(stream, most)):
-            yield round_
-        return
-    end = b""  # which is no line
-    waiting: queue.Queue[bytes] = queue.Queue(most)
-    failures: list[OSError] = []
-
-    def read() -> None:
-        try:
-            for line in stream:
-                waiting.put(line)
-        except OSError as error:
-            failures.append(error)
-        waiting.put(end)
-
-    threading.Thread(target=read, daemon=True).start()
-    ended = False
-    while not ended:
-        round_ = [waiting.get()]
-        while len(round_) < most and not waiting.empty():
-            round_.append(waiting.get())
-        if ended := round_[-1] == end:
-            round_.pop()
-        if round_:
-            yield round_
-    if failures:
-        raise failures[0]
-
-
-def _open(path: Path | None) -> IO[bytes]:
-    """A file or stdin, open for as long as the process lives.
-
-    To close it would be to wait for the thread that may be reading it, hence for the next line.
-    """
-    if path is None:
-        return open(sys.stdin.fileno(), "rb", closefd=False)
-    return path.open("rb")
+    if translator.split:
+        warn(f"{translator.split} lines were split into parts of at most {longest} pieces")
 
 
 @contextmanager
@@ -218,11 +192,3 @@ def _writer(path: Path | None) -> Iterator[IO[bytes]]:
     else:
         with files.whole_file(path) as partial, partial.open("wb") as stream:
             yield stream
-
-
-def _decode(line: bytes, where: str) -> str:
-    try:
-        return line.removesuffix(b"\n").removesuffix(b"\r").decode()
-    except UnicodeDecodeError as error:
-        byte = line[error.start]
-        raise NmtError(f"{where}: byte 0x{byte:02x} is not UTF-8; convert it with iconv") from None

@@ -10,12 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from nmt.data.format import EOS, PAD
+from nmt.inference.long_lines import parts
+from nmt.lines import OnInvalidUtf8
 from nmt.models.base import Model
 from nmt.precision import Precision, autocast
 from nmt.search import Hypothesis, Strategy, strategies
@@ -38,7 +40,14 @@ class SearchConfig:
     """Pieces that a translation may be longer than the ratio allows; 50 is the paper's."""
 
     max_source_length: int = 1024
-    """Longer sources are cut to this length, and counted."""
+    """Longer sources are cut to this length or split, and counted."""
+
+    on_long_line: Literal["cut", "split"] = "cut"
+    """What becomes of a longer source: it is cut, or split at the ends of sentences, else of
+    clauses, else of words, and the translations of the parts are put together."""
+
+    on_invalid_utf8: OnInvalidUtf8 = "error"
+    """What to do with bytes that are not UTF-8; "replace" puts U+FFFD in their place."""
 
     batch_tokens: int = 16384
     """The most source tokens in a batch, padding included, times the rows of the search. More is
@@ -66,6 +75,7 @@ class Translator:
 
     Attributes:
         truncated: how many sources were cut so far.
+        split: how many lines were split so far.
         target_tokens: how many tokens the translations so far have, each with its EOS.
     """
 
@@ -92,17 +102,34 @@ class Translator:
         self.device = device
         self.precision = precision
         self.truncated = 0
+        self.split = 0
         self.target_tokens = 0
 
     def translate(self, lines: Iterable[str]) -> Iterator[str]:
         """One translation per line, in order, lazily; reads at most a window of lines ahead."""
         waiting = iter(lines)
         while window := list(islice(waiting, self.config.window)):
-            found = self.search(window)
-            texts = self.subwords.decode_target(
-                [hypotheses[0].tokens if hypotheses else [] for hypotheses in found]
-            )
-            yield from texts
+            if self.config.on_long_line == "cut":
+                yield from self._translate(window)
+                continue
+            divided = [parts(line, self._fits) for line in window]
+            self.split += sum(len(line) > 1 for line in divided)
+            texts = iter(self._translate([part for line in divided for part in line]))
+            for _, *others in divided:
+                whole = next(texts)
+                for part in others:  # what stood between two parts stands before the second
+                    whole += part[: len(part) - len(part.lstrip())] + next(texts)
+                yield whole
+
+    def _translate(self, lines: list[str]) -> list[str]:
+        """The texts of the best hypotheses."""
+        return self.subwords.decode_target(
+            [hypotheses[0].tokens if hypotheses else [] for hypotheses in self.search(lines)]
+        )
+
+    def _fits(self, text: str) -> bool:
+        (tokens,) = self.subwords.encode_source([text])
+        return len(tokens) < self.config.max_source_length  # and EOS
 
     def search(self, lines: Sequence[str]) -> list[list[Hypothesis]]:
         """The hypotheses of each line, best first; none for a blank one.

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from nmt.data.format import BOS, EOS, PAD
+from nmt.errors import NmtError
 from nmt.models.base import Model
 from nmt.registry import Registry
 
@@ -64,7 +65,8 @@ class Strategy(ABC):
             max_lengths: [B] int64, from 1; the most target tokens of each sentence, with EOS.
 
         Raises:
-            ValueError: a length below 1, or logits that are not numbers.
+            ValueError: a length below 1.
+            NmtError: the model's logits are not numbers.
         """
         shortest, longest = torch.stack(max_lengths.aminmax()).tolist()
         if shortest < 1:
@@ -79,7 +81,10 @@ class Strategy(ABC):
             is_nan = frontier.alive.log_probabilities.isnan().any(1)
             num_done, num_nan = torch.stack((done, is_nan)).sum(1).tolist()  # waits for the device
             if num_nan:
-                raise ValueError(f"step {step} of the search: the model's logits are not numbers")
+                raise NmtError(
+                    f"step {step} of the search: the model's logits are not numbers; "
+                    "it has diverged: use another checkpoint"
+                )
             if num_done:
                 leaving, staying = done.nonzero()[:, 0], (~done).nonzero()[:, 0]
                 hypotheses = frontier.of(leaving).hypotheses()

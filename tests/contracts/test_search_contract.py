@@ -9,6 +9,7 @@ import torch
 from table_model import TableModel, random_sources, unpad
 
 from nmt.data.format import BOS, EOS, PAD
+from nmt.errors import NmtError
 from nmt.search import Hypothesis, Strategy, strategies
 
 
@@ -106,7 +107,7 @@ def test_logits_that_are_not_numbers_are_an_error_with_the_step(strategy: Strate
                 logits[0, 0, PAD] = float("nan")
             return logits
 
-    with pytest.raises(ValueError, match="step 2 of the search: the model's logits are not"):
+    with pytest.raises(NmtError, match="step 2 of the search: the model's logits are not"):
         strategy.search(Diverged(0), random_sources(0, 2), torch.tensor([5, 5]))
 
 

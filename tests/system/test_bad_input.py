@@ -61,7 +61,7 @@ def truncate(name: str, size: int) -> Callable[[], object]:
 
 PREPROCESS = "preprocess --train corpus/train --valid corpus/valid --output-dir fresh"
 TRAIN = "train --save-dir fresh"
-TRANSLATE = "translate --input input.txt --output fresh.txt"
+TRANSLATE = "translate input.txt --output fresh.txt"
 AVERAGE = "average-checkpoints --output fresh"
 SCORE = "score --reference corpus/test.de"
 MODEL = "checkpoints/update_0000006/model.safetensors"
@@ -247,15 +247,16 @@ MISTAKES = {
         "search.strategy: unknown search strategy 'beem'; did you mean 'beam'?",
     ),
     "input that is not there": Mistake(
-        "translate --input no.txt --output fresh.txt", "no.txt: No such file or directory"
+        "translate no.txt --output fresh.txt", "no.txt: No such file or directory"
     ),
     "input that is not UTF-8": Mistake(
         TRANSLATE,
-        "input.txt:2: byte 0xe9 is not UTF-8; convert it with iconv",
+        "input.txt:2: byte 0xe9 is not UTF-8; convert it with iconv, or set "
+        "on_invalid_utf8 to replace",
         text("input.txt", b"one\ncaf\xe9\n"),
     ),
     "output in a directory that is not there": Mistake(
-        "translate --input input.txt --output no/fresh.txt",
+        "translate input.txt --output no/fresh.txt",
         "no/fresh.txt: No such file or directory",
     ),
     "an average of nothing": Mistake(

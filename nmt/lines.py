@@ -1,0 +1,154 @@
+"""Text as lines, for whoever translates or scores it.
+
+A line ends at a line feed and nowhere else: U+2028, a lone carriage return or a NUL inside a line
+never splits it, so that line 7 here is line 7 for every other tool. One carriage return before the
+line feed is taken off. Files whose name ends with ``.gz`` are decompressed on the way.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import queue
+import stat
+import sys
+import threading
+import zlib
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import IO, Literal, cast
+
+from nmt.errors import NmtError
+
+OnInvalidUtf8 = Literal["error", "replace"]
+
+LONGEST = 1 << 24
+"""Bytes of the longest line that is read, so that no input can fill the memory."""
+
+
+class Lines:
+    """The lines of a stream, without their ends; they can be read once."""
+
+    def __init__(
+        self, stream: IO[bytes], name: str, on_invalid_utf8: OnInvalidUtf8 | None = None
+    ) -> None:
+        """The lines that a stream will give.
+
+        Args:
+            stream: read in binary; never closed here, for that would be to wait for the thread
+                that may be reading it.
+            name: what messages call it.
+            on_invalid_utf8: whether bytes that are not UTF-8 are an error or become U+FFFD; None
+                for an error where the user has no such choice.
+        """
+        self.name = name
+        self._stream = stream
+        self.on_invalid_utf8 = on_invalid_utf8
+
+    @classmethod
+    def open(cls, path: Path | None, on_invalid_utf8: OnInvalidUtf8 | None = None) -> Lines:
+        """The lines of a file; None, or the path ``-``, is stdin."""
+        if path is None or str(path) == "-":
+            return cls(_stdin(), "stdin", on_invalid_utf8)
+        if path.suffix == ".gz":
+            # GzipFile by itself reads lines in Python, several times more slowly.
+            raw = cast(io.RawIOBase, gzip.GzipFile(path, "rb"))
+            return cls(io.BufferedReader(raw, 1 << 18), str(path), on_invalid_utf8)
+        return cls(path.open("rb"), str(path), on_invalid_utf8)
+
+    def read(self) -> list[str]:
+        """All lines at once."""
+        return self._decode(list(self._raw()), 1)
+
+    def blocks(self, size: int) -> Iterator[list[str]]:
+        """The lines, `size` at a time, and fewer only at the end."""
+        raw, first = self._raw(), 1
+        while block := list(islice(raw, size)):
+            yield self._decode(block, first)
+            first += len(block)
+
+    def arriving(self, most: int) -> Iterator[list[str]]:
+        """The lines, as many at a time as there are, at most `most`.
+
+        Of a file, all there are. Of a terminal or pipe, those that have arrived: one that was
+        typed is not kept waiting for the next, and a full pipe still fills a block.
+        """
+        if stat.S_ISREG(os.fstat(self._stream.fileno()).st_mode):
+            yield from self.blocks(most)
+            return
+        first = 1
+        for block in _arriving(self._raw(), most):
+            yield self._decode(block, first)
+            first += len(block)
+
+    def _raw(self) -> Iterator[bytes]:
+        """The lines as they are, each with its line feed (but perhaps the last)."""
+        try:
+            for number, line in enumerate(
+                iter(lambda: self._stream.readline(LONGEST + 1), b""), start=1
+            ):
+                if len(line) > LONGEST:
+                    raise NmtError(
+                        f"{self.name}:{number}: the line is longer than {LONGEST:,} bytes; "
+                        "is this text, one sentence a line?"
+                    )
+                yield line
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            raise NmtError(
+                f"{self.name}: the gzip file is truncated or damaged; fetch or compress it again"
+            ) from None
+
+    def _decode(self, block: list[bytes], first: int) -> list[str]:
+        raw = b"".join(block)
+        try:
+            text = raw.decode("utf-8", "replace" if self.on_invalid_utf8 == "replace" else "strict")
+        except UnicodeDecodeError as error:
+            line = first + raw.count(b"\n", 0, error.start)
+            choice = ", or set on_invalid_utf8 to replace" if self.on_invalid_utf8 else ""
+            raise NmtError(
+                f"{self.name}:{line}: byte 0x{raw[error.start]:02x} is not UTF-8; "
+                f"convert it with iconv{choice}"
+            ) from None
+        lines = text.split("\n")
+        if not lines[-1]:
+            lines.pop()
+        if "\r" in text:
+            lines = [line.removesuffix("\r") for line in lines]
+        return lines
+
+
+def _stdin() -> IO[bytes]:
+    """A stream of its own: the interpreter waits for whoever reads Python's when it ends."""
+    if sys.stdin is None:
+        raise NmtError("stdin is closed; name a file to read")
+    return os.fdopen(sys.stdin.fileno(), "rb", closefd=False)
+
+
+def _arriving(lines: Iterator[bytes], most: int) -> Iterator[list[bytes]]:
+    """Blocks of what a thread has read so far; what it fails with is raised after the last line."""
+    end = b""  # which is no line
+    waiting: queue.Queue[bytes] = queue.Queue(most)
+    failures: list[Exception] = []
+
+    def read() -> None:
+        try:
+            for line in lines:
+                waiting.put(line)
+        except (OSError, NmtError) as error:
+            failures.append(error)
+        waiting.put(end)
+
+    threading.Thread(target=read, daemon=True).start()
+    ended = False
+    while not ended:
+        block = [waiting.get()]
+        while len(block) < most and not waiting.empty():
+            block.append(waiting.get())
+        if ended := block[-1] == end:
+            block.pop()
+        if block:
+            yield block
+    if failures:
+        raise failures[0]

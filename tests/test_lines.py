@@ -1,0 +1,147 @@
+"""Text as lines: from files, compressed files, pipes, and hostile bytes."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from nmt.errors import NmtError
+from nmt.lines import LONGEST, Lines
+
+HOSTILE = [
+    "",
+    "\0",
+    "a\rb",
+    "\u2028",
+    "x\u2029y\u0085z",
+    "\x0b\x0c\x1c\x1d\x1e",
+    "\ufeffbom",
+    "e\u0301",
+]
+
+
+def in_memory(content: bytes, on_invalid_utf8: str | None = None) -> Lines:
+    return Lines(io.BytesIO(content), "text", on_invalid_utf8)  # type: ignore[arg-type]
+
+
+@given(st.lists(st.text().map(lambda it: it.replace("\n", "").removesuffix("\r"))))
+@example(HOSTILE)
+def test_only_a_line_feed_ends_a_line(lines: list[str]) -> None:
+    content = "".join(f"{line}\n" for line in lines).encode()
+    assert in_memory(content).read() == lines
+    assert [line for block in in_memory(content).blocks(2) for line in block] == lines
+    windows = content.replace(b"\n", b"\r\n")
+    assert in_memory(windows).read() == lines
+
+
+@given(st.binary())
+def test_any_bytes_give_as_many_lines_as_they_have_line_feeds(content: bytes) -> None:
+    lines = in_memory(content, "replace").read()
+    assert len(lines) == content.count(b"\n") + (content[-1:] not in (b"", b"\n"))
+
+
+@pytest.mark.parametrize(
+    ("on_invalid_utf8", "choice"), [(None, ""), ("error", ", or set on_invalid_utf8 to replace")]
+)
+def test_bytes_that_are_not_utf8_are_an_error_with_their_line(
+    on_invalid_utf8: str | None, choice: str
+) -> None:
+    blocks = in_memory(b"a\nb\nc\xe9\n", on_invalid_utf8).blocks(2)
+    assert next(blocks) == ["a", "b"]
+    with pytest.raises(NmtError) as error:
+        next(blocks)
+    assert str(error.value) == f"text:3: byte 0xe9 is not UTF-8; convert it with iconv{choice}"
+
+
+def test_a_line_that_would_fill_the_memory_is_an_error() -> None:
+    with pytest.raises(NmtError) as error:
+        in_memory(b"a\n" + b"x" * (LONGEST + 1)).read()
+    assert str(error.value) == (
+        "text:2: the line is longer than 16,777,216 bytes; is this text, one sentence a line?"
+    )
+    assert len(in_memory(b"x" * LONGEST).read()[0]) == LONGEST
+
+
+def test_a_compressed_file_is_read_as_a_plain_one(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").write_bytes(gzip.compress("ä\n\nb".encode()))
+    for read in (Lines.read, lambda lines: next(lines.arriving(9))):
+        assert read(Lines.open(tmp_path / "a.gz")) == ["ä", "", "b"]
+
+
+def pipe(write: Callable[[int], object]) -> Iterator[list[str]]:
+    """Blocks of at most two lines of what a thread writes into a pipe."""
+    reading, writing = os.pipe()
+
+    def run() -> None:
+        write(writing)
+        os.close(writing)
+
+    threading.Thread(target=run, daemon=True).start()
+    return Lines(os.fdopen(reading, "rb"), "pipe").arriving(2)
+
+
+def test_a_full_pipe_fills_blocks() -> None:
+    taken = pipe(lambda to: os.write(to, b"1\n2\n3\n4\n5\n"))
+    first = next(taken)
+    deadline = time.monotonic() + 5
+    while any(it.daemon for it in threading.enumerate()) and time.monotonic() < deadline:
+        time.sleep(0.01)  # the reader waits once two lines wait, or has ended
+        if len(first) == 2:
+            break
+    rest = list(taken)
+    assert [line for block in (first, *rest) for line in block] == list("12345")
+    assert all(len(block) <= 2 for block in rest)
+
+
+def test_a_line_in_a_pipe_is_given_before_the_next_is_written() -> None:
+    go_on = threading.Event()
+
+    def write(to: int) -> None:
+        os.write(to, b"one\n")
+        assert go_on.wait(10)
+        os.write(to, b"two\n")
+
+    taken = pipe(write)
+    assert next(taken) == ["one"]
+    go_on.set()
+    assert list(taken) == [["two"]]
+
+
+def test_an_endless_pipe_is_read_as_it_is_used() -> None:
+    written = []
+
+    def write(to: int) -> None:
+        try:
+            for _ in range(1000):
+                written.append(os.write(to, b"x" * 4095 + b"\n"))
+        except BrokenPipeError:
+            pass
+
+    assert [len(line) for block in islice(pipe(write), 2) for line in block][:2] == [4095, 4095]
+    assert sum(written) < 300_000  # the pipe's own 64 KiB, a buffer, and a few lines
+
+
+def test_an_error_of_reading_is_no_end_of_the_input() -> None:
+    class Broken(io.BytesIO):
+        fileno = staticmethod(lambda: os.pipe()[0])  # type: ignore[assignment]
+
+        def readline(self, size: int | None = -1, /) -> bytes:
+            line = super().readline(size)
+            if not line:
+                raise OSError(5, "Input/output error")
+            return line
+
+    taken = Lines(Broken(b"a\n"), "pipe").arriving(2)
+    assert next(taken) == ["a"]
+    with pytest.raises(OSError, match="Input/output error"):
+        next(taken)
