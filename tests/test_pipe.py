@@ -22,6 +22,7 @@ from torch import Tensor
 
 from nmt.cli.translate import translate_stream
 from nmt.data.format import EOS
+from nmt.distributed import World
 from nmt.inference import SearchConfig, Translator
 from nmt.lines import Lines
 from nmt.models.base import State
@@ -95,7 +96,7 @@ def through(translator: Translator, content: Iterator[bytes]) -> bytes:
 
     threading.Thread(target=write, daemon=True).start()
     out = io.BytesIO()
-    translate_stream(translator, Lines(os.fdopen(reading, "rb"), "pipe", "replace"), out)
+    translate_stream(translator, Lines(os.fdopen(reading, "rb"), "pipe", "replace"), out, World())
     return out.getvalue()
 
 
@@ -178,7 +179,7 @@ def check_stream(count: int) -> None:
 
     threading.Thread(target=write, daemon=True).start()
     before, null = peak_memory_mb(), Null()
-    translate_stream(Counter(), Lines(os.fdopen(reading, "rb"), "pipe"), null)  # type: ignore[arg-type]
+    translate_stream(Counter(), Lines(os.fdopen(reading, "rb"), "pipe"), null, World())  # type: ignore[arg-type]
     assert null.lines == count
     assert peak_memory_mb() - before < 20
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
-from nmt.precision import autocast, pick_precision
+from nmt.data.format import BOS, EOS, PAD
+from nmt.errors import NmtError
+from nmt.models import Model, architectures
+from nmt.precision import Int8Linear, autocast, convert, pick_precision
 
 CPU = torch.device("cpu")
 
@@ -39,3 +44,58 @@ def test_products_are_computed_in_the_precision_and_weights_stay_float32() -> No
         with autocast(precision, CPU):  # type: ignore[arg-type]
             assert layer(torch.ones(1, 4)).dtype == dtype
         assert layer.weight.dtype == torch.float32
+
+
+def tiny_model() -> Model:
+    torch.manual_seed(1)
+    config = dataclasses.replace(architectures["transformer_tiny"], encoder_layers=1)
+    return config.build(40, 40, True).eval()
+
+
+SOURCE = torch.tensor([[7, 8, 9, EOS], [10, EOS, PAD, PAD]])
+TARGET = torch.tensor([[BOS, 11, 12], [BOS, 13, 14]])
+
+
+@torch.no_grad()
+def test_weights_kept_in_bf16_give_what_autocast_gives() -> None:
+    model = tiny_model()
+    with autocast("bf16", CPU):
+        expected = model(SOURCE, TARGET)
+        convert(model, "bf16", CPU)
+        assert torch.equal(model(SOURCE, TARGET), expected)
+    assert model.output.weight.dtype == torch.bfloat16
+    assert model.target_embedding.weight.dtype == torch.float32
+
+
+@torch.no_grad()
+def test_int8_is_near_fp32_and_every_linear_layer_is_converted() -> None:
+    model = tiny_model()
+    expected = model(SOURCE, TARGET)
+    convert(model, "int8", CPU)
+    assert not any(type(module) is torch.nn.Linear for module in model.modules())
+    difference = (model(SOURCE, TARGET) - expected).abs().max()
+    assert 0 < difference < 0.1 * expected.std()
+
+
+@torch.no_grad()
+def test_an_int8_layer_multiplies_what_8_bits_hold() -> None:
+    linear = torch.nn.Linear(3, 2)
+    linear.weight.copy_(torch.tensor([[127.0, -64.0, 1.0], [0.0, 0.0, 0.0]]))
+    linear.bias.copy_(torch.tensor([0.5, 2.0]))
+    product = Int8Linear(linear)(torch.tensor([[[127.0, 0.0, 1.0]]]))
+    torch.testing.assert_close(product, torch.tensor([[[127.0 * 127 + 1.5, 2.0]]]))
+
+
+def test_fp32_leaves_a_model_as_it_is() -> None:
+    model = tiny_model()
+    before = [(name, id(weight)) for name, weight in model.named_parameters()]
+    convert(model, "fp32", CPU)
+    assert [(name, id(weight)) for name, weight in model.named_parameters()] == before
+
+
+def test_int8_is_refused_where_it_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NmtError, match="precision int8 is for CPUs; use bf16 on cuda"):
+        convert(tiny_model(), "int8", torch.device("cuda"))
+    monkeypatch.setattr(torch.backends.quantized, "engine", "none")
+    with pytest.raises(NmtError, match="precision int8: this torch has no quantised kernels"):
+        convert(tiny_model(), "int8", CPU)

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from nmt.checkpoint import Run, load_model, weights_of
 from nmt.cli.translate import translate, translate_stream
 from nmt.config import build, dump
+from nmt.distributed import World
 from nmt.errors import NmtError
 from nmt.inference import SearchConfig, Translator
 from nmt.lines import Lines
@@ -143,6 +144,21 @@ def test_a_flag_of_another_strategy_is_an_error(run: Path, tmp_path: Path) -> No
         invoke(run, tmp_path, b"a", "--strategy", "greedy", "--beam", "2")
 
 
+@pytest.mark.parametrize("flags", [["--workers", "1"], ["--workers", "3"]], ids=str)
+def test_any_number_of_workers_gives_the_same(run: Path, tmp_path: Path, flags: list[str]) -> None:
+    text = "\n".join(LINES * 3).encode()
+    assert invoke(run, tmp_path, text, *flags) == expected(run, LINES * 3)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_other_precisions_give_a_line_for_every_line(
+    run: Path, tmp_path: Path, precision: str
+) -> None:
+    out = invoke(run, tmp_path, "\n".join(LINES).encode(), "--precision", precision)
+    assert out.count(b"\n") == 6
+    assert out.split(b"\n")[1] == out.split(b"\n")[3] == b""
+
+
 def test_an_unknown_precision_is_an_error(run: Path, tmp_path: Path) -> None:
     with pytest.raises(NmtError) as error:
         invoke(run, tmp_path, b"a", "--precision", "bp16")
@@ -190,7 +206,7 @@ def stream(text: bytes) -> Lines:
 
 def test_a_line_that_is_lost_is_an_error() -> None:
     with pytest.raises(NmtError) as error:
-        translate_stream(Upper(losing=True), stream(b"a\n"), io.BytesIO())  # type: ignore[arg-type]
+        translate_stream(Upper(losing=True), stream(b"a\n"), io.BytesIO(), World())  # type: ignore[arg-type]
     assert str(error.value) == (
         "pipe: 1 lines gave 0 translations; do not use them, and report this"
     )
@@ -199,7 +215,7 @@ def test_a_line_that_is_lost_is_an_error() -> None:
 def test_lines_that_were_cut_or_split_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     upper = Upper()
     upper.truncated, upper.split = 1, 2
-    translate_stream(upper, stream(b"a\n"), io.BytesIO())  # type: ignore[arg-type]
+    translate_stream(upper, stream(b"a\n"), io.BytesIO(), World())  # type: ignore[arg-type]
     assert capsys.readouterr().err.splitlines()[1:] == [
         "nmt: warning: 1 lines were cut to 1024 pieces; "
         "use --on-long-line split, or raise search.max_source_length",
@@ -250,7 +266,7 @@ def test_a_line_in_a_pipe_is_answered_before_the_next_is_written() -> None:
         open(target_end, "rb") as answers,
         open(target, "wb") as shown,
     ):
-        arguments = (Upper(), Lines(lines, "pipe"), shown)
+        arguments = (Upper(), Lines(lines, "pipe"), shown, World())
         worker = threading.Thread(target=translate_stream, args=arguments)
         worker.start()
         for line in (b"one\n", b"two\n", b"three\n"):

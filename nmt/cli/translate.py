@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain, repeat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, cast, get_args
 
@@ -18,7 +19,11 @@ from nmt.lines import Lines
 from nmt.registry import unknown
 
 if TYPE_CHECKING:
+    from nmt.distributed import World
     from nmt.inference import Translator
+
+WAIT_MINUTES = 60.0 * 24 * 365
+"""For which processes wait for each other: as long as someone may take to type a line."""
 
 EXAMPLE = "Example: nmt translate --model checkpoints < input.txt > output.txt"
 
@@ -99,8 +104,21 @@ def translate(
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
     precision: Annotated[
-        str, typer.Option(help="What the model computes in: fp32, bf16, or auto, the faster one.")
+        str,
+        typer.Option(
+            help="What the model computes in: fp32, bf16, int8 (linear layers, on a CPU), or auto: "
+            "bf16 where the device is good at it, else fp32."
+        ),
     ] = "fp32",
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Processes that share the batches, each with one thread; 1 is one process with "
+            "all threads. Default: one for each core of a CPU, 1 on a GPU.",
+            show_default=False,
+        ),
+    ] = None,
     config: ConfigFlag = None,
     set_: SetFlag = None,
 ) -> None:
@@ -111,17 +129,20 @@ def translate(
     is UTF-8; a line has at most 16 MiB. From a terminal or a pipe, what has been written so far is
     answered at once.
 
+    With torchrun, the processes share the lines, and the first one reads and writes all of them.
+
     Settings come from the model's own recipe, then nmt.yaml, then flags. At the end the number of
     lines, the seconds and the rates are printed on stderr.
     """
     from nmt.checkpoint import load_model
-    from nmt.distributed import pick_device
+    from nmt.distributed import join
     from nmt.inference import SearchConfig, Translator
-    from nmt.memory import keep_freed_memory
-    from nmt.precision import Precision
+    from nmt.precision import InferencePrecision, convert
 
-    if precision not in get_args(Precision):
-        raise NmtError(f"--precision: {unknown('value', precision, get_args(Precision))}")
+    precisions = get_args(InferencePrecision)
+    if precision not in precisions:
+        raise NmtError(f"--precision: {unknown('value', precision, precisions)}")
+    number_format = cast("InferencePrecision", precision)
     flags = {
         "search.strategy": strategy,
         "search.strategy.beam": beam,
@@ -134,57 +155,103 @@ def translate(
         "search.on_invalid_utf8": on_invalid_utf8,
     }
     lines = Lines.open(text)  # a missing file is known before the model is read
-    with _writer(output) as target:
-        place = pick_device(device)
-        keep_freed_memory()
-        loaded = load_model(model, place)
+    with join(device, WAIT_MINUTES) as world, _writer(output, world.is_first) as target:
+        loaded = load_model(model, world.device)
         base = {"search": loaded.recipe.get("search") or {}}
         values = load(config, set_, flags, base).section("search")
         search = build(SearchConfig, values, "search")
+        convert(loaded.model, number_format, world.device)
         translator = Translator(
-            loaded.model, loaded.subwords, search, place, cast("Precision", precision)
+            loaded.model,
+            loaded.subwords,
+            search,
+            world.device,
+            number_format,
+            _num_workers(workers, world.device.type),
         )
         lines.on_invalid_utf8 = search.on_invalid_utf8
-        translate_stream(translator, lines, target)
+        translate_stream(translator, lines, target, world)
 
 
-def translate_stream(translator: "Translator", source: Lines, target: IO[bytes]) -> None:
+def _num_workers(wanted: int | None, device: str) -> int:
+    """How many processes share the batches; where they are several, each has one thread."""
+    import torch
+
+    from nmt.inference.workers import available_cores
+
+    if device != "cpu":
+        if wanted not in (None, 1):
+            raise NmtError(f"--workers {wanted}: several processes on one GPU; use torchrun")
+        return 1
+    count = wanted or available_cores()
+    if count > 1:
+        torch.set_num_threads(1)  # of this one too, which takes the batches that come alone
+    return count
+
+
+def translate_stream(
+    translator: "Translator", source: Lines, target: IO[bytes], world: "World"
+) -> None:
     """Translates all lines, and says on stderr how that went.
+
+    Args:
+        translator: of this process.
+        source: read by the first process.
+        target: written by the first process.
+        world: the processes that share the lines.
 
     Raises:
         NmtError: a line cannot be read, or the lines written are not as many as those read.
     """
     start, lines, written = time.monotonic(), 0, 0
-    for block in source.arriving(translator.config.window):
+    for block in _shared(source, translator.config.window, world):
         lines += len(block)
-        for text in translator.translate(block):
-            target.write(text.encode() + b"\n")
-            written += 1
-        target.flush()
+        own = list(translator.translate(block[world.rank :: world.size]))
+        texts = [""] * sum(map(len, shares := world.gather(own)))
+        for rank, share in enumerate(shares):
+            texts[rank :: world.size] = share
+        if world.is_first:
+            target.writelines(text.encode() + b"\n" for text in texts)
+            target.flush()
+        written += len(texts)
     if written != lines:
         raise NmtError(
             f"{source.name}: {lines} lines gave {written} translations; "
             "do not use them, and report this"
         )
+    counts = [translator.target_tokens, translator.truncated, translator.split]
+    target_tokens, truncated, split = world.sum([float(count) for count in counts])
+    if not world.is_first:
+        return
     seconds = max(time.monotonic() - start, 1e-9)
     say(
         f"translated {lines} lines in {seconds:.1f} s: {lines / seconds:.1f} sentences/s, "
-        f"{translator.target_tokens / seconds:.1f} target tokens/s"
+        f"{target_tokens / seconds:.1f} target tokens/s"
     )
     longest = translator.config.max_source_length
-    if translator.truncated:
+    if truncated:
         warn(
-            f"{translator.truncated} lines were cut to {longest} pieces; "
+            f"{truncated:.0f} lines were cut to {longest} pieces; "
             "use --on-long-line split, or raise search.max_source_length"
         )
-    if translator.split:
-        warn(f"{translator.split} lines were split into parts of at most {longest} pieces")
+    if split:
+        warn(f"{split:.0f} lines were split into parts of at most {longest} pieces")
+
+
+def _shared(source: Lines, window: int, world: "World") -> Iterator[list[str]]:
+    """The blocks that the first process reads, in every process: a window for each."""
+    blocks = source.arriving(window * world.size) if world.is_first else repeat([])
+    for block in chain(blocks, [[]]):
+        shared = world.gather(block)[0]
+        if not shared:
+            return
+        yield shared
 
 
 @contextmanager
-def _writer(path: Path | None) -> Iterator[IO[bytes]]:
-    """Stdout, or a file that appears whole at the end of the context."""
-    if path is None:
+def _writer(path: Path | None, is_first: bool) -> Iterator[IO[bytes]]:
+    """Stdout, or a file that appears whole at the end; the first process alone writes."""
+    if path is None or not is_first:
         yield sys.stdout.buffer
     elif path.exists() and not path.is_file():  # a device or a named pipe
         with path.open("wb") as stream:

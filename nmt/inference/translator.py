@@ -17,9 +17,10 @@ from torch import Tensor
 
 from nmt.data.format import EOS, PAD
 from nmt.inference.long_lines import parts
+from nmt.inference.workers import Workers
 from nmt.lines import OnInvalidUtf8
 from nmt.models.base import Model
-from nmt.precision import Precision, autocast
+from nmt.precision import InferencePrecision, autocast
 from nmt.search import Hypothesis, Strategy, strategies
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ class Translator:
         subwords: Subwords,
         config: SearchConfig,
         device: torch.device = torch.device("cpu"),  # noqa: B008 -- an immutable value
-        precision: Precision = "fp32",
+        precision: InferencePrecision = "fp32",
+        workers: int = 1,
     ) -> None:
         """A translator that holds the model, not a copy.
 
@@ -94,7 +96,9 @@ class Translator:
             subwords: the model's own.
             config: how to search.
             device: where sources are put.
-            precision: what the model computes in; scores are summed in float32 all the same.
+            precision: what the model computes in; scores are summed in float32 all the same. For
+                "int8" the model must have been through :func:`nmt.precision.convert`.
+            workers: processes of one thread each among which batches are shared out (CPU).
         """
         self.model = model
         self.subwords = subwords
@@ -104,6 +108,7 @@ class Translator:
         self.truncated = 0
         self.split = 0
         self.target_tokens = 0
+        self._workers = Workers(self._search_batch, workers)
 
     def translate(self, lines: Iterable[str]) -> Iterator[str]:
         """One translation per line, in order, lazily; reads at most a window of lines ahead."""
@@ -140,13 +145,13 @@ class Translator:
         found: list[list[Hypothesis]] = [[] for _ in lines]
         sources = self._encode(lines)
         longest_first = sorted(sources, key=lambda at: -len(sources[at]))
-        with self._inference():
-            for batch in self._batches(longest_first, sources):
-                source = [sources[at] for at in batch]
-                for at, hypotheses in zip(batch, self._search_batch(source), strict=True):
-                    found[at] = hypotheses
-                    best = hypotheses[0]
-                    self.target_tokens += len(best.tokens) + best.finished
+        batches = list(self._batches(longest_first, sources))
+        results = self._workers.map([[sources[at] for at in batch] for batch in batches])
+        for batch, result in zip(batches, results, strict=True):
+            for at, hypotheses in zip(batch, result, strict=True):
+                found[at] = hypotheses
+                best = hypotheses[0]
+                self.target_tokens += len(best.tokens) + best.finished
         return found
 
     def _encode(self, lines: Sequence[str]) -> dict[int, list[int]]:
@@ -163,11 +168,15 @@ class Translator:
     def _batches(
         self, longest_first: Sequence[int], sources: dict[int, list[int]]
     ) -> Iterator[Sequence[int]]:
-        """Runs of `longest_first` with at most `batch_tokens`, or a single sentence."""
-        start = 0
+        """Runs of `longest_first` with at most `batch_tokens`, or a single sentence.
+
+        There are at least as many as workers, where there are as many sentences.
+        """
+        rows, start = self.config.strategy.rows, 0
+        share = -(-rows * sum(map(len, sources.values())) // self._workers.count)
+        limit = min(self.config.batch_tokens, share)
         while start < len(longest_first):
-            tokens = len(sources[longest_first[start]]) * self.config.strategy.rows
-            size = max(1, self.config.batch_tokens // tokens)
+            size = max(1, limit // (rows * len(sources[longest_first[start]])))
             yield longest_first[start : start + size]
             start += size
 
@@ -175,7 +184,7 @@ class Translator:
         width = max(map(len, sources))
         padded = [tokens + [PAD] * (width - len(tokens)) for tokens in sources]
         max_lengths = [self.config.max_length(len(tokens)) for tokens in sources]
-        with autocast(self.precision, self.device):
+        with self._inference(), autocast(self.precision, self.device):
             return self.config.strategy.search(
                 self.model, self._tensor(padded), self._tensor(max_lengths)
             )

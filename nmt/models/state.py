@@ -5,27 +5,45 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+ROOM = 16
+"""Steps for which a cache makes room at a time."""
+
 
 class Cache:
-    """Keys and values of the steps so far: [N, H, T, C] each, one row per hypothesis."""
+    """Keys and values of the steps so far: [N, H, T, C] each, one row per hypothesis.
+
+    They are written into room that is made ahead, so that a step copies nothing but itself.
+    """
 
     def __init__(self) -> None:
-        self.keys: Tensor | None = None
-        self.values: Tensor | None = None
+        self.steps = 0
+        self._keys: Tensor | None = None  # [N, H, at least T, C]
+        self._values: Tensor | None = None
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """All keys and values up to and with those of this step [N, H, 1, C]."""
-        if self.keys is not None and self.values is not None:
-            keys = torch.cat((self.keys, keys), dim=2)
-            values = torch.cat((self.values, values), dim=2)
-        self.keys, self.values = keys, values
-        return keys, values
+        self._keys = _write(self._keys, keys, self.steps)
+        self._values = _write(self._values, values, self.steps)
+        self.steps += 1
+        return self._keys[:, :, : self.steps], self._values[:, :, : self.steps]
 
     def select(self, rows: Tensor) -> None:
         """Row i becomes what row ``rows[i]`` was; rows [N'] int64."""
-        if self.keys is not None and self.values is not None:
-            self.keys = self.keys.index_select(0, rows)
-            self.values = self.values.index_select(0, rows)
+        if self._keys is not None and self._values is not None:
+            self._keys = self._keys.index_select(0, rows)
+            self._values = self._values.index_select(0, rows)
+
+
+def _write(stored: Tensor | None, step: Tensor, at: int) -> Tensor:
+    """The stored steps with that step written at its place, in more room where there is none."""
+    if stored is None or at == stored.shape[2]:
+        rows, heads, _, width = step.shape
+        roomy = step.new_empty(rows, heads, at + ROOM, width)
+        if stored is not None:
+            roomy[:, :, :at] = stored
+        stored = roomy
+    stored[:, :, at] = step[:, :, 0]
+    return stored
 
 
 class Memory:
@@ -40,7 +58,8 @@ class Memory:
 
     def select(self, sentences: Tensor) -> None:
         """Sentence i becomes what sentence ``sentences[i]`` was; [B'] int64."""
-        if torch.equal(sentences, torch.arange(len(self.mask), device=sentences.device)):
+        # On a GPU to compare would be to wait for the device, which costs more than the copy.
+        if sentences.device.type == "cpu" and torch.equal(sentences, torch.arange(len(self.mask))):
             return
         self.mask = self.mask.index_select(0, sentences)
         self.layers = [

@@ -36,11 +36,11 @@ class Fails(CrossEntropy):
 """
 
 
-def start(*arguments: object, cwd: Path) -> subprocess.Popen[str]:
-    """``torchrun --nproc-per-node 2 -m nmt train ARGUMENTS``, on a free port."""
+def start(*arguments: object, cwd: Path, command: str = "train") -> subprocess.Popen[str]:
+    """``torchrun --nproc-per-node 2 -m nmt COMMAND ARGUMENTS``, on a free port."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return subprocess.Popen(
-        [sys.executable, *launcher, "-m", "nmt", "train", *map(str, arguments)],
+        [sys.executable, *launcher, "-m", "nmt", command, *map(str, arguments)],
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -49,9 +49,11 @@ def start(*arguments: object, cwd: Path) -> subprocess.Popen[str]:
     )
 
 
-def torchrun(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+def torchrun(
+    *arguments: object, cwd: Path, command: str = "train"
+) -> subprocess.CompletedProcess[str]:
     """The same, when it has ended."""
-    process = start(*arguments, cwd=cwd)
+    process = start(*arguments, cwd=cwd, command=command)
     out, err = process.communicate(timeout=500)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
@@ -179,3 +181,14 @@ def test_a_signal_to_one_process_lets_all_save_and_leave_with_its_status(
         assert process.returncode == 128 + signal.SIGUSR1
     checkpoint = Checkpoint.open(tmp_path / "checkpoints" / "last")
     assert checkpoint.update >= last_update(tmp_path / "checkpoints")
+
+
+def test_two_processes_translate_what_one_does_and_keep_the_order(
+    trained: Path, corpus: Path, tmp_path: Path, nmt: Any
+) -> None:
+    flags = (corpus / "test.en", "--model", trained, "--window", 2, "--workers", 1)
+    done = torchrun(*flags, cwd=tmp_path, command="translate")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == nmt("translate", *flags).out
+    assert done.stdout.count("\n") == 10
+    assert done.stderr.count("translated 10 lines") == 1

@@ -1,0 +1,52 @@
+"""Work that is shared out to processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+import torch
+
+from nmt.errors import NmtError
+from nmt.inference.workers import Workers, available_cores
+
+
+def test_results_come_in_order_from_other_processes_of_one_thread() -> None:
+    workers = Workers(lambda it: (2 * it, os.getpid(), torch.get_num_threads()), 2)
+    doubles, processes, threads = zip(*workers.map(range(9)), strict=True)
+    assert doubles == tuple(range(0, 18, 2))
+    assert os.getpid() not in processes
+    assert set(threads) == {1}
+
+
+def test_what_comes_alone_or_to_one_worker_is_done_here() -> None:
+    for count, things in ((1, [1, 2, 3]), (4, [1])):
+        assert set(Workers(lambda it: os.getpid(), count).map(things)) == {os.getpid()}
+
+
+def test_an_error_in_a_worker_is_raised_here() -> None:
+    def fail(it: int) -> None:
+        raise NmtError(f"not {it}")
+
+    with pytest.raises(NmtError, match="not 1"):
+        list(Workers(fail, 2).map([1, 2]))
+
+
+def test_a_worker_that_is_killed_is_an_error() -> None:
+    def die(it: int) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(NmtError) as error:
+        list(Workers(die, 2).map([1, 2]))
+    assert str(error.value) == (
+        "a worker was killed, perhaps for lack of memory; use fewer --workers or "
+        "smaller --batch-tokens"
+    )
+
+
+def test_processes_of_torchrun_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = available_cores()
+    assert alone >= 1
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(2 * alone))
+    assert available_cores() == 1
