@@ -13,7 +13,7 @@ from nmt.config import build
 from nmt.data.format import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
 from nmt.search import Beam, Greedy, LengthPenalty, Strategy, length_penalties
-from nmt.search.base import likeliest_tokens
+from nmt.search.base import Continuations
 
 NONE = length_penalties["none"]
 PENALTIES = [length_penalties[name] for name in length_penalties]
@@ -146,6 +146,13 @@ def test_an_end_that_was_second_best_may_win_but_not_with_the_first_beam_stop() 
     assert best(Beam(beam=1, length_penalty=NONE, stop="first_beam"), model) == ([4], True)  # 0.36
 
 
+def test_pruning_gives_up_what_is_far_below_the_best() -> None:
+    model = Given({(): {4: 0.6, 5: 0.4}, (4,): {4: 0.6, 5: 0.4}, (5,): {4: 1.0}})
+    wide = Beam(beam=2, length_penalty=NONE)
+    assert best(replace(wide, pruning=0.41), model) == ([5, 4], True)  # log(0.6 / 0.4) = 0.405
+    assert best(replace(wide, pruning=0.40), model) == ([4, 4], True)
+
+
 @pytest.mark.parametrize("strategy", [Greedy(), Beam(), Beam(beam=1)], ids=repr)
 def test_equals_go_to_the_lowest_id(strategy: Strategy) -> None:
     model = Given({(): {UNK: 1 / 3, 4: 1 / 3, 5: 1 / 3}})
@@ -158,15 +165,17 @@ def test_the_likeliest_tokens_are_those_of_the_softmax() -> None:
     generator = torch.Generator().manual_seed(5)
     logits = torch.randn(3, 2, 50, generator=generator)
     logits[..., PAD] = logits[..., BOS] = 9.0  # likeliest of all, but never produced
-    values, tokens = likeliest_tokens(logits, 7)
+    values, tokens = Continuations.of(logits).likeliest(7)
     expected = logits.log_softmax(-1)
     expected[..., [PAD, BOS]] = float("-inf")
     torch.testing.assert_close(values.sort(descending=True)[0][..., :7], expected.topk(7)[0])
-    torch.testing.assert_close(values, expected.gather(-1, tokens))
+    for_values = expected.gather(-1, tokens).where(values > float("-inf"), float("-inf"))
+    torch.testing.assert_close(values, for_values)
+    assert not {PAD, BOS} & set(tokens.flatten().tolist())
 
 
 def test_half_precision_logits_give_log_probabilities_in_full_precision() -> None:
-    values, _ = likeliest_tokens(torch.zeros(1, 1, 1000, dtype=torch.bfloat16), 1)
+    values, _ = Continuations.of(torch.zeros(1, 1, 1000, dtype=torch.bfloat16)).likeliest(1)
     assert values.max().item() == pytest.approx(-6.907755, abs=1e-5)
 
 
@@ -199,6 +208,7 @@ def test_a_penalty_never_falls_with_length(penalty: LengthPenalty) -> None:
     ("values", "message"),
     [
         ({"name": "beam", "beam": 0}, "s: beam must be at least 1, not 0"),
+        ({"name": "beam", "pruning": -1}, "s: pruning must be at least 0, not -1"),
         ({"name": "greedy", "beam": 4}, "s: unknown key 'beam'; known: name"),
         ({"name": "bean"}, "s: unknown search strategy 'bean'; did you mean 'beam'?"),
         (

@@ -51,7 +51,7 @@ def translate(
     ] = None,
     strategy: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="beam (default) or greedy.", show_default=False),
+        typer.Option(metavar="NAME", help="beam (default), greedy or sample.", show_default=False),
     ] = None,
     beam: Annotated[
         int | None, typer.Option(help="Width of the beam. Default: 4.", show_default=False)
@@ -66,6 +66,32 @@ def translate(
             help="Exponent of the length penalty; more prefers longer outputs. "
             "Default: 0.6 of gnmt, 1 of power.",
             show_default=False,
+        ),
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            help="Of sampling: less draws likelier tokens. Default: 1, the model as it is.",
+            show_default=False,
+        ),
+    ] = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option(
+            help="Sample from that many likeliest tokens. Default: all.", show_default=False
+        ),
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(
+            help="Sample from the likeliest tokens of that probability together. Default: all.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Of sampling; equal lines give equal samples. Default: 1.", show_default=False
         ),
     ] = None,
     max_length_offset: Annotated[
@@ -148,6 +174,10 @@ def translate(
         "search.strategy.beam": beam,
         "search.strategy.length_penalty": length_penalty,
         "search.strategy.length_penalty.alpha": alpha,
+        "search.strategy.temperature": temperature,
+        "search.strategy.top_k": top_k,
+        "search.strategy.top_p": top_p,
+        "search.strategy.seed": seed,
         "search.max_length_offset": max_length_offset,
         "search.batch_tokens": batch_tokens,
         "search.window": window,

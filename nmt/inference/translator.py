@@ -21,7 +21,7 @@ from nmt.inference.workers import Workers
 from nmt.lines import OnInvalidUtf8
 from nmt.models.base import Model
 from nmt.precision import InferencePrecision, autocast
-from nmt.search import Hypothesis, Strategy, strategies
+from nmt.search import Constraint, Hypothesis, Strategy, strategies
 
 if TYPE_CHECKING:
     from nmt.preprocess.subwords import Subwords
@@ -33,6 +33,10 @@ class SearchConfig:
 
     strategy: Strategy = strategies["beam"]
     """How to search; the default is the paper's beam of 4 with the length penalty of GNMT."""
+
+    constraints: tuple[Constraint, ...] = ()
+    """What may not appear in a translation, or not yet; a list of names, or of mappings with a name
+    and its settings."""
 
     max_length_ratio: float = 1.0
     """A translation has at most this times its source's length, plus the offset."""
@@ -186,7 +190,10 @@ class Translator:
         max_lengths = [self.config.max_length(len(tokens)) for tokens in sources]
         with self._inference(), autocast(self.precision, self.device):
             return self.config.strategy.search(
-                self.model, self._tensor(padded), self._tensor(max_lengths)
+                self.model,
+                self._tensor(padded),
+                self._tensor(max_lengths),
+                self.config.constraints,
             )
 
     def _tensor(self, values: object) -> Tensor:

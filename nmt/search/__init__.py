@@ -1,20 +1,26 @@
 """Search: from a model's next-token logits to whole hypotheses, best first.
 
 A strategy sees a model only through ``start``, ``step`` and ``select`` of
-:mod:`nmt.models.base`. Importing this package registers every strategy and length penalty.
+:mod:`nmt.models.base`. Importing this package registers every strategy, length penalty
+and constraint.
 """
 
 from nmt.search.base import Hypothesis, Strategy, strategies
 from nmt.search.beam import Beam
+from nmt.search.constraints import Constraint, constraints
 from nmt.search.greedy import Greedy
 from nmt.search.ranking import LengthPenalty, length_penalties
+from nmt.search.sample import Sample
 
 __all__ = [
     "Beam",
+    "Constraint",
     "Greedy",
     "Hypothesis",
     "LengthPenalty",
+    "Sample",
     "Strategy",
+    "constraints",
     "length_penalties",
     "strategies",
 ]

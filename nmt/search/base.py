@@ -9,16 +9,18 @@ the model gives to its tokens.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from nmt.data.format import BOS, EOS, PAD
+from nmt.data.format import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
 from nmt.models.base import Model
 from nmt.registry import Registry
+from nmt.search.constraints import Constraint
 
 
 @dataclass(frozen=True)
@@ -56,17 +58,24 @@ class Strategy(ABC):
     def open(self, source: Tensor, max_lengths: Tensor) -> Frontier:
         """The frontier before the first step; arguments as for :meth:`search`."""
 
-    def search(self, model: Model, source: Tensor, max_lengths: Tensor) -> list[list[Hypothesis]]:
+    def search(
+        self,
+        model: Model,
+        source: Tensor,
+        max_lengths: Tensor,
+        constraints: Sequence[Constraint] = (),
+    ) -> list[list[Hypothesis]]:
         """What was found for each sentence: at least one hypothesis, best first.
 
         Args:
             model: in the mode, and under the gradient and precision contexts, of the caller.
             source: [B, S] int64, each row ends with EOS, padded on the right.
             max_lengths: [B] int64, from 1; the most target tokens of each sentence, with EOS.
+            constraints: what may not follow the tokens so far.
 
         Raises:
             ValueError: a length below 1.
-            NmtError: the model's logits are not numbers.
+            NmtError: the model's logits are not numbers, or the constraints leave nothing.
         """
         shortest, longest = torch.stack(max_lengths.aminmax()).tolist()
         if shortest < 1:
@@ -76,7 +85,13 @@ class Strategy(ABC):
         state = model.start(source, longest)
         frontier = self.open(source, max_lengths)
         for step in range(1, longest + 1):
-            parents = frontier.advance(model.step(frontier.alive.tokens[:, :, -1], state))
+            logits = model.step(frontier.alive.last, state)
+            continuations = Continuations.of(logits)
+            if constraints:
+                continuations = replace(continuations, logits=logits.clone())
+                for constraint in constraints:
+                    constraint.forbid(continuations.logits, frontier.alive.tokens)
+            parents = frontier.advance(continuations)
             done = frontier.is_done() | (max_lengths[sentences] <= step)
             is_nan = frontier.alive.log_probabilities.isnan().any(1)
             num_done, num_nan = torch.stack((done, is_nan)).sum(1).tolist()  # waits for the device
@@ -95,6 +110,8 @@ class Strategy(ABC):
                 sentences, frontier = sentences[staying], frontier.of(staying)
             if parents is not None:
                 state.select(parents)
+        if not all(found.values()):
+            raise NmtError("the constraints of the search leave a sentence without any output")
         return [found[sentence] for sentence in range(len(source))]
 
 
@@ -109,11 +126,11 @@ class Frontier(ABC):
     """The sequences that the model is to continue."""
 
     @abstractmethod
-    def advance(self, logits: Tensor) -> Tensor | None:
+    def advance(self, continuations: Continuations) -> Tensor | None:
         """Moves every sentence by one token.
 
         Args:
-            logits: [B, K, V] of the tokens that may follow the K alive rows.
+            continuations: the tokens that may follow the K alive rows.
 
         Returns:
             What the new rows continue, as ``State.select`` wants it: [B, K'] int64; None where
@@ -140,6 +157,12 @@ class Rows:
     tokens: Tensor  # [B, R, T] int64, BOS first, PAD after EOS
     log_probabilities: Tensor  # [B, R] float32
     scores: Tensor  # [B, R] float32; minus infinity where there is no sequence
+
+    @property
+    def last(self) -> Tensor:
+        """What the model is to continue: [B, R]; UNK, which nobody reads, where a row has ended."""
+        last = self.tokens[:, :, -1]
+        return last.masked_fill((last == EOS) | (last == PAD), UNK)
 
     @classmethod
     def open(cls, source: Tensor) -> Rows:
@@ -191,22 +214,43 @@ def _hypothesis(tokens: list[int], log_probability: float, score: float) -> Hypo
     return Hypothesis(tokens[1:end], log_probability, score, finished)
 
 
-def likeliest_tokens(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The likeliest next tokens, found without writing the whole vocabulary's log-probabilities.
+@dataclass(frozen=True)
+class Continuations:
+    """The tokens that may follow each row."""
 
-    Args:
-        logits: [B, K, V] of any floating type; left as they are.
-        count: how many are wanted of each row.
+    logits: Tensor
+    """[B, K, V] of any floating type; minus infinity where a token may not follow. PAD and BOS
+    may not in any case."""
 
-    Returns:
-        float32 log-probabilities and int64 tokens, both [B, K, C]: the `count` likeliest or all
-        there are, and maybe others, in the order of their ids, so that whoever takes the first of
-        equals takes the lowest id. PAD and BOS may not be produced: they are minus infinity.
-    """
-    logits = logits.float()
-    normaliser = logits.logsumexp(-1, keepdim=True)  # [B, K, 1]
-    values, tokens = logits.topk(min(count + 2, logits.size(-1)))  # [B, K, C]
-    tokens, order = tokens.sort(-1)
-    forbidden = (tokens == PAD) | (tokens == BOS)
-    values = values.gather(-1, order).masked_fill(forbidden, float("-inf"))
-    return values - normaliser, tokens
+    normalisers: Tensor
+    """[B, K, 1] float32: what logits are lowered by to give the model's log-probabilities."""
+
+    @classmethod
+    def of(cls, logits: Tensor) -> Continuations:
+        """All that the model gives [B, K, V]."""
+        return cls(logits, logits.float().logsumexp(-1, keepdim=True))
+
+    def likeliest(self, count: int) -> tuple[Tensor, Tensor]:
+        """The likeliest tokens, found without writing the whole vocabulary's log-probabilities.
+
+        Args:
+            count: how many are wanted of each row.
+
+        Returns:
+            float32 log-probabilities and int64 tokens, both [B, K, C]: the `count` likeliest or all
+            there are, and maybe others, in the order of their ids, so that whoever takes the first
+            of equals takes the lowest id. What may not follow is UNK with minus infinity.
+        """
+        values, tokens = self.logits.float().topk(min(count + 2, self.logits.size(-1)))
+        tokens, order = tokens.sort(-1)  # [B, K, C]
+        values = values.gather(-1, order)
+        forbidden = (tokens == PAD) | (tokens == BOS)
+        values = values.masked_fill(forbidden, float("-inf")) - self.normalisers
+        return values, tokens.masked_fill(values.isneginf(), UNK)
+
+    def log_probabilities(self, tokens: Tensor) -> Tensor:
+        """Of one token for each row [B, K'], where K' is K, or K is 1: [B, K'] float32."""
+        logits, normalisers = (
+            each.expand(-1, tokens.size(1), -1) for each in (self.logits, self.normalisers)
+        )
+        return (logits.gather(-1, tokens[..., None]).float() - normalisers)[..., 0]

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt.data.format import EOS, PAD
-from nmt.search.base import Frontier, Hypothesis, Rows, Strategy, likeliest_tokens, strategies
+from nmt.search.base import Continuations, Frontier, Hypothesis, Rows, Strategy, strategies
 from nmt.search.ranking import LengthPenalty, length_penalties
 
 
@@ -37,9 +37,15 @@ class Beam(Strategy):
     runners-up. `first_beam` (fairseq's): a beam of hypotheses is finished; a hypothesis may end
     only among the best beam of candidates."""
 
+    pruning: float | None = None
+    """Alive sequences whose log-probability is more than this below the best alive one of their
+    sentence are given up (Wu et al. 2016 have 3)."""
+
     def __post_init__(self) -> None:
         if self.beam < 1:
             raise ValueError(f"beam must be at least 1, not {self.beam}")
+        if self.pruning is not None and not self.pruning >= 0:
+            raise ValueError(f"pruning must be at least 0, not {self.pruning:g}")
 
     @property
     def rows(self) -> int:
@@ -66,25 +72,25 @@ class BeamFrontier(Frontier):
     finished: Rows  # [B, beam]
     final_divisors: Tensor  # [B], the length penalty at the greatest length
 
-    def advance(self, logits: Tensor) -> Tensor:
+    def advance(self, continuations: Continuations) -> Tensor:
         """Candidates become alive or finished; gives the rows that the alive ones continue."""
-        beam, (sentences, rows, _) = self.strategy.beam, logits.shape
-        candidates, parents = self._candidates(logits)  # [B, at most 2 beam]
+        beam, (sentences, rows, _) = self.strategy.beam, continuations.logits.shape
+        candidates, parents = self._candidates(continuations)  # [B, at most 2 beam]
         is_eos = candidates.tokens[:, :, -1] == EOS
         num_alive = min(beam, parents.size(1) - rows)  # at most one candidate per row ends
         alive = is_eos.int().argsort(dim=1, stable=True)[:, :num_alive]
-        self.alive = candidates.take(alive)
+        self.alive = self._prune(candidates.take(alive))
         if self.strategy.stop == "first_beam":
             is_eos[:, beam:] = False
         self._finish(candidates, is_eos)
-        first_rows = torch.arange(0, sentences * rows, rows, device=logits.device)
+        first_rows = torch.arange(0, sentences * rows, rows, device=parents.device)
         return first_rows[:, None] + parents.gather(1, alive)
 
-    def _candidates(self, logits: Tensor) -> tuple[Rows, Tensor]:
+    def _candidates(self, continuations: Continuations) -> tuple[Rows, Tensor]:
         """The best continuations, best first, and the rows [B, n] that they continue."""
-        _, rows, vocabulary = logits.shape
+        _, rows, vocabulary = continuations.logits.shape
         wanted = 2 * self.strategy.beam
-        values, tokens = likeliest_tokens(logits, wanted)  # [B, K, C]
+        values, tokens = continuations.likeliest(wanted)  # [B, K, C]
         values = self.alive.log_probabilities[..., None] + values
         order = values.flatten(1).argsort(dim=1, descending=True, stable=True)
         best = order[:, : min(wanted, rows * (vocabulary - 2))]  # PAD and BOS never
@@ -96,6 +102,17 @@ class BeamFrontier(Frontier):
             scores=log_probabilities / self._divisor(self.alive.tokens.size(-1)),
         )
         return candidates, parents
+
+    def _prune(self, alive: Rows) -> Rows:
+        if self.strategy.pruning is None:
+            return alive
+        log_probabilities = alive.log_probabilities
+        hopeless = log_probabilities < log_probabilities[:, :1] - self.strategy.pruning
+        return Rows(
+            alive.tokens,
+            log_probabilities.masked_fill(hopeless, float("-inf")),
+            alive.scores.masked_fill(hopeless, float("-inf")),
+        )
 
     def _divisor(self, length: int) -> float:
         return float(self.strategy.length_penalty.divisor(torch.tensor(length)))

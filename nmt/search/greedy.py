@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from nmt.data.format import EOS
-from nmt.search.base import Frontier, Hypothesis, Rows, Strategy, likeliest_tokens, strategies
+from nmt.search.base import Continuations, Frontier, Hypothesis, Rows, Strategy, strategies
 
 
 @strategies.register("greedy")
@@ -31,9 +31,9 @@ class GreedyFrontier(Frontier):
 
     alive: Rows
 
-    def advance(self, logits: Tensor) -> None:
+    def advance(self, continuations: Continuations) -> None:
         """Adds the likeliest token; of equals, the one with the lowest id."""
-        values, tokens = likeliest_tokens(logits, 1)
+        values, tokens = continuations.likeliest(1)
         gains, best = values.max(-1, keepdim=True)  # [B, 1, 1]
         log_probabilities = self.alive.log_probabilities + gains[..., 0]
         self.alive = self.alive.extend(

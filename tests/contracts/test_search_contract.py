@@ -8,9 +8,10 @@ import pytest
 import torch
 from table_model import TableModel, random_sources, unpad
 
-from nmt.data.format import BOS, EOS, PAD
+from nmt.data.format import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
-from nmt.search import Hypothesis, Strategy, strategies
+from nmt.search import Beam, Constraint, Hypothesis, Strategy, constraints, strategies
+from nmt.search.constraints import Forbidden, MinLength, NoRepeatNgram
 
 
 def variants() -> list[Strategy]:
@@ -22,11 +23,20 @@ def variants() -> list[Strategy]:
             found += [replace(strategy, beam=beam) for beam in (1, 3)]
         if "stop" in names:
             found += [replace(strategy, stop=stop) for stop in ("all_finished", "first_beam")]
+        if "pruning" in names:
+            found.append(replace(strategy, pruning=1.0))
+        if "samples" in names:
+            found += [
+                replace(strategy, samples=3, **it) for it in ({}, {"top_k": 3}, {"top_p": 0.8})
+            ]
     return found
 
 
 def ids(strategy: Strategy) -> str:
-    extra = [str(getattr(strategy, name, "")) for name in ("beam", "stop")]
+    extra = [
+        str(getattr(strategy, name, ""))
+        for name in ("beam", "stop", "pruning", "samples", "top_k", "top_p")
+    ]
     return " ".join([strategy.name, *extra]).strip()
 
 
@@ -73,7 +83,11 @@ def test_a_log_probability_is_the_one_the_model_gives(strategy: Strategy, seed: 
 
 
 @every_seed
-@pytest.mark.parametrize("strategy", [it for it in variants() if hasattr(it, "beam")], ids=ids)
+@pytest.mark.parametrize(
+    "strategy",
+    [it for it in variants() if hasattr(it, "beam") and getattr(it, "pruning", None) is None],
+    ids=ids,
+)
 def test_a_wide_beam_finds_what_exhaustive_search_finds(strategy: Strategy, seed: int) -> None:
     model, source, max_length = TableModel(seed), random_sources(seed, 2), 4
     wide = replace(strategy, beam=200)  # more than all prefixes of 3 tokens that go on
@@ -88,6 +102,78 @@ def test_a_wide_beam_finds_what_exhaustive_search_finds(strategy: Strategy, seed
         best = max(scores, key=lambda output: scores[output])
         assert (*hypotheses[0].tokens, EOS) == best
         assert hypotheses[0].score == pytest.approx(scores[best], abs=1e-5)
+
+
+CONSTRAINTS = [
+    Forbidden(tokens=(UNK,)),
+    MinLength(length=3),
+    NoRepeatNgram(size=2),
+]
+every_constraint = pytest.mark.parametrize("constraint", CONSTRAINTS, ids=repr)
+
+
+def test_every_constraint_is_tested() -> None:
+    assert {type(constraints[name]) for name in constraints} == set(map(type, CONSTRAINTS))
+
+
+def keeps(constraint: Constraint, output: tuple[int, ...]) -> bool:
+    """Whether a whole output, its end included, is one that the constraint allows."""
+    match constraint:
+        case Forbidden():
+            return not set(constraint.tokens) & set(output)
+        case MinLength():
+            return output[-1] != EOS or len(output) - 1 >= constraint.length
+        case NoRepeatNgram():
+            at = range(len(output) - constraint.size + 1)
+            ngrams = [output[it : it + constraint.size] for it in at]
+            return len(set(ngrams)) == len(ngrams)
+    raise AssertionError(constraint)
+
+
+@every_seed
+@every_constraint
+@every_strategy
+def test_constraints_are_kept_in_a_batch_as_alone(
+    strategy: Strategy, constraint: Constraint, seed: int
+) -> None:
+    model, source = TableModel(seed), random_sources(seed, 4)
+    max_lengths = torch.tensor([6, 1, 9, 4])
+    together = strategy.search(model, source, max_lengths, [constraint])
+    for row, max_length, found in zip(source.tolist(), max_lengths, together, strict=True):
+        sentence = torch.tensor([unpad(row)])
+        (alone,) = strategy.search(model, sentence, max_length[None], [constraint])
+        assert same(found, alone)
+        for it in found:
+            output = (*it.tokens, EOS) if it.finished else tuple(it.tokens)
+            assert keeps(constraint, output)
+            assert it.log_probability == pytest.approx(model.score(unpad(row), output), abs=1e-5)
+
+
+@every_seed
+@every_constraint
+def test_a_wide_beam_finds_the_best_of_what_a_constraint_allows(
+    constraint: Constraint, seed: int
+) -> None:
+    model, source = TableModel(seed), random_sources(seed, 1)
+    wide = Beam(beam=200)
+    ((found, *_),) = wide.search(model, source, torch.tensor([4]), [constraint])
+    (row,) = source.tolist()
+    scores = {
+        output: model.score(unpad(row), output)
+        / float(wide.length_penalty.divisor(torch.tensor(len(output))))
+        for output in model.all_outputs(4)
+        if keeps(constraint, output)
+    }
+    assert (*found.tokens, EOS) == max(scores, key=lambda output: scores[output])
+
+
+@every_strategy
+def test_constraints_that_leave_nothing_are_an_error(strategy: Strategy) -> None:
+    nothing = Forbidden(tokens=(UNK, 4, 5))
+    with pytest.raises(NmtError, match="the constraints of the search leave a sentence without"):
+        strategy.search(
+            TableModel(0), random_sources(0, 2), torch.tensor([5, 5]), [nothing, MinLength()]
+        )
 
 
 @every_strategy

@@ -1,0 +1,101 @@
+"""Constraints: what may not follow the tokens so far.
+
+A constraint is a function of the tokens alone, so that it has nothing to remember and nothing to
+reorder. The log-probabilities of what remains are those that the model gives, not renormalised.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from nmt.data.format import EOS, PAD, UNK
+from nmt.registry import Registry
+
+NEVER = float("-inf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constraint(ABC):
+    """Forbids continuations. It must leave at least one, such as the end, wherever it can."""
+
+    registry: ClassVar[Registry[Constraint]]
+
+    name: str = ""
+    """Name of the constraint whose values the other keys override."""
+
+    @abstractmethod
+    def forbid(self, logits: Tensor, tokens: Tensor) -> None:
+        """Sets the logits of forbidden tokens to minus infinity.
+
+        Args:
+            logits: [B, K, V] of what may follow; changed in place.
+            tokens: [B, K, T] int64 so far, BOS first; whatever follows an EOS matters to nobody.
+        """
+
+
+constraints: Registry[Constraint] = Registry("constraint")
+Constraint.registry = constraints
+
+
+@constraints.register("forbidden")
+@dataclass(frozen=True, kw_only=True)
+class Forbidden(Constraint):
+    """Tokens that never appear."""
+
+    tokens: tuple[int, ...] = (UNK,)
+    """Their ids; the unknown token by default."""
+
+    def __post_init__(self) -> None:
+        if EOS in self.tokens or min(self.tokens, default=0) < 0:
+            raise ValueError(f"tokens are ids from 0 and not {EOS}, the end of the sentence")
+
+    def forbid(self, logits: Tensor, tokens: Tensor) -> None:
+        """The same ones at every step."""
+        known = [token for token in self.tokens if token < logits.size(-1)]
+        logits[..., known] = NEVER
+
+
+@constraints.register("min_length")
+@dataclass(frozen=True, kw_only=True)
+class MinLength(Constraint):
+    """No end before a number of tokens, unless the greatest length comes first."""
+
+    length: int = 1
+    """Tokens without the end of the sentence."""
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise ValueError(f"length must be at least 1, not {self.length}")
+
+    def forbid(self, logits: Tensor, tokens: Tensor) -> None:
+        """The end, while there are too few tokens."""
+        if tokens.size(-1) - 1 < self.length:
+            logits[..., EOS] = NEVER
+
+
+@constraints.register("no_repeat_ngram")
+@dataclass(frozen=True, kw_only=True)
+class NoRepeatNgram(Constraint):
+    """No run of tokens appears twice in one output."""
+
+    size: int = 3
+    """Tokens in such a run."""
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"size must be at least 1, not {self.size}")
+
+    def forbid(self, logits: Tensor, tokens: Tensor) -> None:
+        """What followed an earlier appearance of the last tokens."""
+        body = tokens[..., 1:]  # without BOS
+        if body.size(-1) < self.size:
+            return
+        ngrams = body.unfold(-1, self.size, 1)  # [B, K, W, size]
+        last = body[..., body.size(-1) - self.size + 1 :]  # [B, K, size - 1]
+        seen = (ngrams[..., :-1] == last[..., None, :]).all(-1)  # [B, K, W]
+        follows = ngrams[..., -1].where(seen, PAD)  # which never follows anything
+        logits.scatter_(-1, follows, NEVER)

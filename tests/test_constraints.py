@@ -1,0 +1,52 @@
+"""Constraints, token by token."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nmt.config import build
+from nmt.data.format import BOS, EOS, UNK
+from nmt.errors import NmtError
+from nmt.search import Constraint
+from nmt.search.constraints import Forbidden, MinLength, NoRepeatNgram
+
+
+def forbidden(constraint: Constraint, *tokens: int) -> set[int]:
+    """What may not follow the tokens, of the ids below 10."""
+    logits = torch.zeros(1, 1, 10)
+    constraint.forbid(logits, torch.tensor([[[BOS, *tokens]]]))
+    return {*logits[0, 0].isneginf().nonzero()[:, 0].tolist()} - {0}
+
+
+def test_what_followed_the_same_tokens_may_not_follow_them_again() -> None:
+    assert forbidden(NoRepeatNgram(size=2), 4, 5, 4) == {5}
+    assert forbidden(NoRepeatNgram(size=2), 4, 5, 4, 6, 4) == {5, 6}
+    assert forbidden(NoRepeatNgram(size=2), 4, 5, 6) == set()
+    assert forbidden(NoRepeatNgram(size=3), 4, 5, 6, 4, 5) == {6}
+    assert forbidden(NoRepeatNgram(size=3), 4, 5) == set()
+    assert forbidden(NoRepeatNgram(size=1), 4, 5) == {4, 5}
+
+
+def test_the_end_waits_for_the_least_length() -> None:
+    assert forbidden(MinLength(length=2), 4) == {EOS}
+    assert forbidden(MinLength(length=2), 4, 5) == set()
+
+
+def test_forbidden_tokens_that_the_vocabulary_lacks_are_no_matter() -> None:
+    assert forbidden(Forbidden()) == {UNK}
+    assert forbidden(Forbidden(tokens=(4, 99))) == {4}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"name": "forbidden", "tokens": [3]}, "tokens are ids from 0 and not 3, the end of the"),
+        ({"name": "min_length", "length": 0}, "length must be at least 1, not 0"),
+        ({"name": "no_repeat_ngram", "size": 0}, "size must be at least 1, not 0"),
+    ],
+)
+def test_a_mistaken_value_is_one_line(values: dict[str, object], message: str) -> None:
+    with pytest.raises(NmtError) as error:
+        build(Constraint, values, "c")  # type: ignore[type-abstract]
+    assert str(error.value).startswith(f"c: {message}")

@@ -1,0 +1,76 @@
+"""Sampling, beyond the laws of all strategies."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+from table_model import TableModel, unpad
+
+from nmt.config import build
+from nmt.data.format import BOS, EOS, PAD, UNK
+from nmt.errors import NmtError
+from nmt.search import Greedy, Sample, Strategy
+
+SOURCE = torch.tensor([[7, 8, EOS]])
+
+
+def samples(strategy: Sample, model: TableModel, max_length: int = 6) -> list[list[int]]:
+    (found,) = strategy.search(model, SOURCE, torch.tensor([max_length]))
+    return [it.tokens for it in found]
+
+
+def test_tokens_are_drawn_with_the_probabilities_of_the_model() -> None:
+    model, count = TableModel(3), 20_000
+    drawn = Counter(tuple(it) for it in samples(Sample(samples=count), model, max_length=1))
+    given = model.log_probabilities(unpad(SOURCE[0].tolist()), ())
+    possible = {token: math.exp(given[token]) for token in (UNK, EOS, 4, 5)}
+    for token in (UNK, 4, 5):
+        expected = possible[token] / sum(possible.values())
+        assert drawn[(token,)] / count == pytest.approx(expected, abs=0.015)
+
+
+def test_a_low_temperature_or_one_token_to_draw_from_is_greedy() -> None:
+    model = TableModel(5)
+    ((greedy,),) = Greedy().search(model, SOURCE, torch.tensor([6]))
+    assert samples(Sample(temperature=1e-4), model) == [greedy.tokens]
+    assert samples(Sample(top_k=1), model) == [greedy.tokens]
+    assert samples(Sample(top_p=1e-6), model) == [greedy.tokens]
+
+
+def test_another_seed_gives_other_samples_and_the_same_one_the_same() -> None:
+    model = TableModel(5)
+    first, again, other = (samples(Sample(samples=5, seed=it), model) for it in (1, 1, 2))
+    assert first == again != other
+
+
+def test_what_tokens_are_drawn_with() -> None:
+    logits = torch.tensor([0.4, 0.1, 0.3, 0.2, 0.1]).log()
+    logits = torch.cat((logits, torch.tensor([float("-inf")])))  # of PAD, UNK, BOS, EOS, 4, 5
+    assert (PAD, UNK, BOS, EOS) == (0, 1, 2, 3)
+
+    def probabilities(**keys: float) -> list[float]:
+        return [round(it, 4) for it in Sample(**keys).probabilities(logits).tolist()]  # type: ignore[arg-type]
+
+    assert probabilities() == [0, 0.25, 0, 0.5, 0.25, 0]
+    assert probabilities(temperature=0.5) == [0, 0.1667, 0, 0.6667, 0.1667, 0]
+    assert probabilities(top_k=1) == [0, 0, 0, 1, 0, 0]
+    assert probabilities(top_p=0.5) == [0, 0, 0, 0.5, 0, 0]  # not divided by what is left
+    assert probabilities(top_p=0.51) == [0, 0.25, 0, 0.5, 0.25, 0]  # equals stay together
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("samples", 0, "samples must be at least 1, not 0"),
+        ("temperature", 0, "temperature must be more than 0, not 0"),
+        ("top_k", 0, "top_k must be at least 1, not 0"),
+        ("top_p", 1.5, "top_p lies in (0, 1], not 1.5"),
+    ],
+)
+def test_a_mistaken_value_is_one_line(key: str, value: float, message: str) -> None:
+    with pytest.raises(NmtError) as error:
+        build(Strategy, {"name": "sample", key: value}, "s")  # type: ignore[type-abstract]
+    assert str(error.value) == f"s: {message}"
