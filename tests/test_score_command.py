@@ -5,8 +5,10 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -173,7 +175,42 @@ def test_an_unknown_metric_is_answered_with_the_nearest():
 def test_the_references_come_from_one_place(arguments: list[str]):
     result = run(*arguments, "output.txt")
     assert result.exit_code == 2
-    assert "give either --reference or --data" in result.stderr
+    assert "give either --reference or --data, or a --model" in result.stderr
+
+
+def test_a_model_gives_the_log_probability_that_its_search_gave(
+    trained: Path, corpus: Path, nmt: Callable[..., Any]
+) -> None:
+    found = nmt("translate", corpus / "test.en", "--model", trained, "--json").out
+    translations = [json.loads(line) for line in found.splitlines()]
+    Path("output.txt").write_text("".join(f"{it['text']}\n" for it in translations))
+    flags = ("score", "output.txt", "--model", trained, "--source", corpus / "test.en")
+    plain, objects = nmt(*flags).out.splitlines(), nmt(*flags, "--json").out.splitlines()
+    for translation, value, line in zip(translations, plain, objects, strict=True):
+        scored = json.loads(line)
+        assert float(value) == pytest.approx(scored["log_probability"], abs=1e-6)
+        assert scored["words"] == translation["text"].split()
+        words = sum(scored["word_log_probabilities"]) + scored["token_log_probabilities"][-1]
+        assert words == pytest.approx(scored["log_probability"])
+        assert scored["mean_log_probability"] == pytest.approx(
+            scored["log_probability"] / len(scored["tokens"])
+        )
+        if scored["tokens"] == translation["tokens"]:  # the text may be cut into others
+            assert float(value) == pytest.approx(translation["log_probability"], abs=1e-4)
+    assert all(field in " ".join(nmt("score", "--help").out.split()) for field in scored)
+
+
+def test_a_model_scores_pairs_of_lines(trained: Path, nmt: Callable[..., Any]) -> None:
+    done = nmt("score", "output.txt", "--model", trained)
+    assert (done.status, done.out) == (2, "")
+    assert "--model needs --source, the text that was translated" in done.err
+    Path("source.txt").write_text("one\ntwo\n")
+    done = nmt("score", "output.txt", "--model", trained, "--source", "source.txt")
+    assert (done.status, done.out) == (1, "")
+    assert done.err == (
+        "nmt: error: source.txt and output.txt differ in their number of lines; "
+        "line n of one must be the translation of line n of the other\n"
+    )
 
 
 def test_scoring_does_not_wait_for_torch(dataset: Path):

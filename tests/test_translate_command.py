@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import shutil
@@ -157,6 +158,40 @@ def test_other_precisions_give_a_line_for_every_line(
     out = invoke(run, tmp_path, "\n".join(LINES).encode(), "--precision", precision)
     assert out.count(b"\n") == 6
     assert out.split(b"\n")[1] == out.split(b"\n")[3] == b""
+
+
+def test_n_best_lists_have_the_form_of_moses(run: Path, tmp_path: Path) -> None:
+    out = invoke(run, tmp_path, b"the cat sat\n\na dog\n", "--n-best", "2").decode()
+    best = expected(run, ["the cat sat", "", "a dog"]).decode().split("\n")
+    rows = [line.split(" ||| ") for line in out.splitlines()]
+    assert [row[0] for row in rows] == ["0", "0", "1", "2", "2"]
+    assert [rows[at][1] for at in (0, 2, 3)] == best[:3]
+    assert " ||| ".join(rows[2]) == "1 |||  ||| LogProbability= 0.000000 Length= 1 ||| 0.000000"
+    for _, _, features, score in rows:
+        assert re.fullmatch(r"LogProbability= -?\d+\.\d{6} Length= \d+", features)
+        assert float(score) >= float(features.split()[1])  # for it is divided by 1 or more
+    assert float(rows[0][3]) >= float(rows[1][3])
+
+
+@pytest.mark.parametrize("flags", [[], ["--n-best", "2"]], ids=str)
+def test_json_has_an_object_for_every_line(
+    run: Path, tmp_path: Path, flags: list[str], nmt: Callable[..., Any]
+) -> None:
+    lines = [
+        json.loads(line)
+        for line in invoke(run, tmp_path, b"the cat sat\n\na dog\n", "--json", *flags).splitlines()
+    ]
+    best = expected(run, ["the cat sat", "", "a dog"]).decode().split("\n")
+    assert [(line["id"], line["text"]) for line in lines] == list(enumerate(best[:3]))
+    help_ = " ".join(nmt("translate", "--help").out.split())
+    assert all(field in help_ for field in lines[0])
+    for line in lines:
+        assert ("others" in line) == bool(flags)
+        for each in (line, *line.get("others", [])):
+            if line["id"] != 1:
+                assert len(each["tokens"]) == len(each["token_log_probabilities"])
+            summed = sum(each["token_log_probabilities"])
+            assert summed == pytest.approx(each["log_probability"], abs=1e-4)
 
 
 def test_an_unknown_precision_is_an_error(run: Path, tmp_path: Path) -> None:

@@ -1,9 +1,13 @@
-"""``nmt score``: how near translations are to the references, with the signature of the number."""
+"""``nmt score``: how near translations are to the references, with the signature of the number.
+
+Or how likely a model finds them.
+"""
 
 import json
 from dataclasses import asdict
+from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,6 +15,9 @@ from nmt.cli.recipe import ConfigFlag, SetFlag, load
 from nmt.config import build
 from nmt.errors import NmtError
 from nmt.lines import Lines
+
+BLOCK = 1024
+"""Pairs that are read and scored by a model at once."""
 
 EXAMPLE = "Example: nmt score --reference test.de --metric bleu --metric ter output.txt"
 
@@ -42,13 +49,25 @@ def score(
             show_default=False,
         ),
     ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            help="A run or checkpoint: print the log-probability it gives to each translation.",
+            show_default=False,
+        ),
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(help="With --model, what was translated; plain or .gz.", show_default=False),
+    ] = None,
+    device: Annotated[str, typer.Option(help="With --model: cpu, cuda, cuda:N or auto.")] = "auto",
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per metric and line.")
+        bool, typer.Option("--json", help="One JSON object per line of the output.")
     ] = False,
     config: ConfigFlag = None,
     set_: SetFlag = None,
 ) -> None:
-    """Score translations against references.
+    """Score translations against references, or by a model.
 
     Prints one line per metric: its name and value, what the value is made of, and the signature.
     Values with different signatures must not be compared. Settings of a metric are set in the
@@ -60,9 +79,20 @@ def score(
 
     With --json a line is an object with the fields metric, value (in per cent, not rounded),
     details (what it is made of), signature, and higher_is_better (false for an error rate).
+
+    With --model a line is printed for each translation: the natural logarithm of the probability
+    that the model gives to it and its end, after the line of --source. With --json it is an object
+    with the fields log_probability, mean_log_probability (per token, the end included), tokens
+    (pieces; the last is the end), token_log_probabilities, words (of the text, as spaces divide
+    it), and word_log_probabilities (without the end).
     """
-    if (reference is None) == (data is None):
-        raise typer.BadParameter("give either --reference or --data")
+    if [reference, data, model].count(None) != 2:
+        raise typer.BadParameter("give either --reference or --data, or a --model")
+    if model is not None:
+        if source is None:
+            raise typer.BadParameter("--model needs --source, the text that was translated")
+        _score_by_model(model, Lines.open(source), Lines.open(hypotheses), device, as_json)
+        return
     from nmt.evaluation import ScoreConfig
 
     recipe = load(config, set_, {"score.metrics": metric or None})
@@ -72,6 +102,56 @@ def score(
     for chosen in settings.metrics:
         result = chosen.score(translations, references)
         print(json.dumps(asdict(result)) if as_json else result)
+
+
+def _score_by_model(
+    model: Path, sources: Lines, targets: Lines, device: str, as_json: bool
+) -> None:
+    from nmt.checkpoint import load_model
+    from nmt.data.format import EOS
+    from nmt.distributed import pick_device
+    from nmt.inference import SearchConfig, Translator
+    from nmt.memory import keep_freed_memory
+
+    place = pick_device(device)
+    keep_freed_memory()
+    loaded = load_model(model, place)
+    translator = Translator(loaded.model, loaded.subwords, SearchConfig(), place)
+    ended: list[str] = []
+    blocks = sources.blocks(BLOCK), targets.blocks(BLOCK)
+    for source, target in zip_longest(*blocks, fillvalue=ended):
+        if len(source) != len(target):
+            raise NmtError(
+                f"{sources.name} and {targets.name} differ in their number of lines; "
+                "line n of one must be the translation of line n of the other"
+            )
+        encoded = loaded.subwords.encode_target(target)
+        gains = translator.score(source, target)
+        for tokens, values in zip(encoded, gains, strict=True):
+            if as_json:
+                pieces = loaded.subwords.target_pieces([*tokens, EOS])
+                print(json.dumps(_model_fields(pieces, values), ensure_ascii=False))
+            else:
+                print(f"{sum(values):.6f}")
+
+
+def _model_fields(pieces: list[str], values: list[float]) -> dict[str, Any]:
+    words: list[str] = []
+    word_values: list[float] = []
+    for piece, value in zip(pieces[:-1], values[:-1], strict=True):
+        if piece.startswith("▁") or not words:
+            words.append("")
+            word_values.append(0.0)
+        words[-1] += piece.removeprefix("▁")
+        word_values[-1] += value
+    return {
+        "log_probability": sum(values),
+        "mean_log_probability": sum(values) / len(values),
+        "tokens": pieces,
+        "token_log_probabilities": values,
+        "words": words,
+        "word_log_probabilities": word_values,
+    }
 
 
 def _references(reference: Path | None, data: Path | None, split: str) -> list[str]:

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Annotated, cast, get_args
 import typer
 
 from nmt import files
+from nmt.cli import forms
 from nmt.cli.console import say, warn
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
 from nmt.config import build
@@ -49,6 +50,18 @@ def translate(
             help="File that appears when all is translated. Default: stdout.", show_default=False
         ),
     ] = None,
+    n_best: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Write up to that many translations of each line, at most as many as the search "
+            "finds: the beam, or the samples.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Write a JSON object for each line.")] = (
+        False
+    ),
     strategy: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="beam (default), greedy or sample.", show_default=False),
@@ -155,6 +168,14 @@ def translate(
     is UTF-8; a line has at most 16 MiB. From a terminal or a pipe, what has been written so far is
     answered at once.
 
+    With --n-best a translation is a line of the form "id ||| text ||| features ||| score": the
+    number of its line, from 0; the text; LogProbability, natural, and Length in tokens, both with
+    the end of the sentence; and the score that the search ranks by.
+
+    With --json a line is an object with the fields id, text, score, log_probability, finished
+    (whether it came to its end before the greatest length), tokens (pieces; the last is the end),
+    token_log_probabilities, and with --n-best others, a list of such objects without an id.
+
     With torchrun, the processes share the lines, and the first one reads and writes all of them.
 
     Settings come from the model's own recipe, then nmt.yaml, then flags. At the end the number of
@@ -200,7 +221,8 @@ def translate(
             _num_workers(workers, world.device.type),
         )
         lines.on_invalid_utf8 = search.on_invalid_utf8
-        translate_stream(translator, lines, target, world)
+        form = forms.as_json(n_best or 1) if as_json else forms.n_best(n_best) if n_best else None
+        translate_stream(translator, lines, target, world, form or forms.plain)
 
 
 def _num_workers(wanted: int | None, device: str) -> int:
@@ -220,7 +242,11 @@ def _num_workers(wanted: int | None, device: str) -> int:
 
 
 def translate_stream(
-    translator: "Translator", source: Lines, target: IO[bytes], world: "World"
+    translator: "Translator",
+    source: Lines,
+    target: IO[bytes],
+    world: "World",
+    form: forms.Form = forms.plain,
 ) -> None:
     """Translates all lines, and says on stderr how that went.
 
@@ -229,14 +255,16 @@ def translate_stream(
         source: read by the first process.
         target: written by the first process.
         world: the processes that share the lines.
+        form: what is written of each.
 
     Raises:
         NmtError: a line cannot be read, or the lines written are not as many as those read.
     """
     start, lines, written = time.monotonic(), 0, 0
     for block in _shared(source, translator.config.window, world):
+        numbers = range(lines + world.rank, lines + len(block), world.size)
         lines += len(block)
-        own = list(translator.translate(block[world.rank :: world.size]))
+        own = form(translator, block[world.rank :: world.size], numbers)
         texts = [""] * sum(map(len, shares := world.gather(own)))
         for rank, share in enumerate(shares):
             texts[rank :: world.size] = share

@@ -1,5 +1,5 @@
 """Inference: text in, text out, with a trained model."""
 
-from nmt.inference.translator import SearchConfig, Translator
+from nmt.inference.translator import SearchConfig, Translation, Translator
 
-__all__ = ["SearchConfig", "Translator"]
+__all__ = ["SearchConfig", "Translation", "Translator"]

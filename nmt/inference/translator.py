@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from nmt.data.format import EOS, PAD
+from nmt.inference.forced import token_log_probabilities
 from nmt.inference.long_lines import parts
 from nmt.inference.workers import Workers
 from nmt.lines import OnInvalidUtf8
@@ -75,6 +76,34 @@ class SearchConfig:
         return int(self.max_length_ratio * source_length) + self.max_length_offset
 
 
+@dataclass(frozen=True)
+class Translation:
+    """One translation of a line."""
+
+    text: str
+    """Detokenised, without a line feed."""
+
+    hypothesis: Hypothesis
+    """What the search found."""
+
+    token_log_probabilities: list[float]
+    """Of each token and, where it was finished, the EOS; empty where they were not asked for."""
+
+    def followed_by(self, other: Translation, space: str) -> Translation:
+        """The translation of two parts of a line."""
+        one, two = self.hypothesis, other.hypothesis
+        return Translation(
+            self.text + space + other.text,
+            Hypothesis(
+                one.tokens + two.tokens,
+                one.log_probability + two.log_probability,
+                one.score + two.score,
+                one.finished and two.finished,
+            ),
+            self.token_log_probabilities + other.token_log_probabilities,
+        )
+
+
 class Translator:
     """Translates lines with a model.
 
@@ -116,25 +145,68 @@ class Translator:
 
     def translate(self, lines: Iterable[str]) -> Iterator[str]:
         """One translation per line, in order, lazily; reads at most a window of lines ahead."""
+        for best, *_ in self.translations(lines):
+            yield best.text
+
+    def translations(
+        self, lines: Iterable[str], count: int = 1, scored: bool = False
+    ) -> Iterator[list[Translation]]:
+        """At least one and at most `count` translations per line, best first, in order, lazily.
+
+        Args:
+            lines: of any kind; a blank one has one empty translation.
+            count: no more than the strategy finds are given. Of a line that was split, the n-th
+                is made of the n-th of each part.
+            scored: whether each token's log-probability is wanted, for which the model runs over
+                the translations once more.
+        """
         waiting = iter(lines)
         while window := list(islice(waiting, self.config.window)):
-            if self.config.on_long_line == "cut":
-                yield from self._translate(window)
-                continue
-            divided = [parts(line, self._fits) for line in window]
+            divided = [self._parts(line) for line in window]
             self.split += sum(len(line) > 1 for line in divided)
-            texts = iter(self._translate([part for line in divided for part in line]))
+            found = iter(self._found([part for line in divided for part in line], count, scored))
             for _, *others in divided:
-                whole = next(texts)
+                whole = next(found)
                 for part in others:  # what stood between two parts stands before the second
-                    whole += part[: len(part) - len(part.lstrip())] + next(texts)
+                    space = part[: len(part) - len(part.lstrip())]
+                    pairs = zip(whole, next(found), strict=False)
+                    whole = [first.followed_by(second, space) for first, second in pairs]
                 yield whole
 
-    def _translate(self, lines: list[str]) -> list[str]:
-        """The texts of the best hypotheses."""
-        return self.subwords.decode_target(
-            [hypotheses[0].tokens if hypotheses else [] for hypotheses in self.search(lines)]
-        )
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[float]]:
+        """The log-probability of each token of given translations, the EOS last."""
+        encoded = [
+            [[*tokens, EOS] for tokens in encode(list(lines))]
+            for encode, lines in (
+                (self.subwords.encode_source, sources),
+                (self.subwords.encode_target, targets),
+            )
+        ]
+        return self._force(*encoded)
+
+    def _found(self, lines: list[str], count: int, scored: bool) -> list[list[Translation]]:
+        nothing = Hypothesis([], 0.0, 0.0, finished=True)
+        sources = self._encode(lines)
+        found = [it[:count] or [nothing] for it in self._search(sources, len(lines))]
+        flat = [(at, it) for at, hypotheses in enumerate(found) for it in hypotheses]
+        texts = iter(self.subwords.decode_target([it.tokens for _, it in flat]))
+        values: list[list[float]] = [[]] * len(flat)
+        if scored:
+            kept = [row for row, (at, _) in enumerate(flat) if at in sources]
+            forced = self._force(
+                [sources[flat[row][0]] for row in kept], [flat[row][1].output for row in kept]
+            )
+            for row, gains in zip(kept, forced, strict=True):
+                values[row] = gains
+        gains_of = iter(values)
+        return [[Translation(next(texts), it, next(gains_of)) for it in each] for each in found]
+
+    def _force(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
+        with self._inference(), autocast(self.precision, self.device):
+            return token_log_probabilities(self.model, sources, targets, self.device)
+
+    def _parts(self, line: str) -> list[str]:
+        return [line] if self.config.on_long_line == "cut" else parts(line, self._fits)
 
     def _fits(self, text: str) -> bool:
         (tokens,) = self.subwords.encode_source([text])
@@ -146,8 +218,10 @@ class Translator:
         Sentences of like length share a batch. A line is blank where it is white space, or holds
         nothing that the subwords know.
         """
-        found: list[list[Hypothesis]] = [[] for _ in lines]
-        sources = self._encode(lines)
+        return self._search(self._encode(lines), len(lines))
+
+    def _search(self, sources: dict[int, list[int]], count: int) -> list[list[Hypothesis]]:
+        found: list[list[Hypothesis]] = [[] for _ in range(count)]
         longest_first = sorted(sources, key=lambda at: -len(sources[at]))
         batches = list(self._batches(longest_first, sources))
         results = self._workers.map([[sources[at] for at in batch] for batch in batches])

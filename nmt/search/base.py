@@ -39,6 +39,11 @@ class Hypothesis:
     finished: bool
     """Whether it ended with EOS; otherwise it was cut at the greatest length."""
 
+    @property
+    def output(self) -> list[int]:
+        """The target ids, with EOS where it was finished."""
+        return [*self.tokens, EOS] if self.finished else self.tokens
+
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy(ABC):
