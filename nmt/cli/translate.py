@@ -38,12 +38,14 @@ def translate(
         ),
     ] = None,
     model: Annotated[
-        Path,
+        list[Path] | None,
         typer.Option(
             envvar="NMT_MODEL",
-            help="A run (its best checkpoint) or one of its checkpoints.",
+            help="A run (its best checkpoint) or one of its checkpoints; given several times, "
+            "they vote as an ensemble. Default: checkpoints.",
+            show_default=False,
         ),
-    ] = Path("checkpoints"),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -181,9 +183,9 @@ def translate(
     Settings come from the model's own recipe, then nmt.yaml, then flags. At the end the number of
     lines, the seconds and the rates are printed on stderr.
     """
-    from nmt.checkpoint import load_model
     from nmt.distributed import join
     from nmt.inference import SearchConfig, Translator
+    from nmt.inference.voters import load_voters
     from nmt.precision import InferencePrecision, convert
 
     precisions = get_args(InferencePrecision)
@@ -207,14 +209,15 @@ def translate(
     }
     lines = Lines.open(text)  # a missing file is known before the model is read
     with join(device, WAIT_MINUTES) as world, _writer(output, world.is_first) as target:
-        loaded = load_model(model, world.device)
-        base = {"search": loaded.recipe.get("search") or {}}
+        voters = load_voters(model or [Path("checkpoints")], world.device)
+        base = {"search": voters[0].recipe.get("search") or {}}
         values = load(config, set_, flags, base).section("search")
         search = build(SearchConfig, values, "search")
-        convert(loaded.model, number_format, world.device)
+        voter = search.one_of([each.model for each in voters])
+        convert(voter, number_format, world.device)
         translator = Translator(
-            loaded.model,
-            loaded.subwords,
+            voter,
+            voters[0].subwords,
             search,
             world.device,
             number_format,

@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from nmt.data.format import EOS, PAD
+from nmt.errors import NmtError
 from nmt.inference.forced import token_log_probabilities
 from nmt.inference.long_lines import parts
 from nmt.inference.workers import Workers
 from nmt.lines import OnInvalidUtf8
 from nmt.models.base import Model
+from nmt.models.ensemble import Average, Ensemble
 from nmt.precision import InferencePrecision, autocast
 from nmt.search import Constraint, Hypothesis, Strategy, strategies
 
@@ -38,6 +40,12 @@ class SearchConfig:
     constraints: tuple[Constraint, ...] = ()
     """What may not appear in a translation, or not yet; a list of names, or of mappings with a name
     and its settings."""
+
+    ensemble: Average = "probability"
+    """What is averaged where several models vote: their probabilities, or their logarithms."""
+
+    weights: tuple[float, ...] = ()
+    """Of the models of an ensemble; only their proportions matter. Equal by default."""
 
     max_length_ratio: float = 1.0
     """A translation has at most this times its source's length, plus the offset."""
@@ -70,6 +78,15 @@ class SearchConfig:
         for key in ("max_length_offset", "batch_tokens", "window"):
             if (value := getattr(self, key)) < 1:
                 raise ValueError(f"{key} must be at least 1, not {value}")
+
+    def one_of(self, models: Sequence[Model]) -> Model:
+        """The one model, or the ensemble that several are."""
+        if len(models) == 1:
+            return models[0]
+        try:
+            return Ensemble(models, self.weights or [1.0] * len(models), self.ensemble)
+        except ValueError as error:
+            raise NmtError(f"search.weights: {error}") from None
 
     def max_length(self, source_length: int) -> int:
         """The greatest length of the translation of a source of that length, both with EOS."""
