@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, TypeVar
 
@@ -76,7 +77,10 @@ class Int8Linear(nn.Module):
         weight = linear.weight.detach()
         scales = (weight.abs().amax(dim=1) / 127).clamp(min=1e-10).double()
         zeros = torch.zeros_like(scales, dtype=torch.int64)
-        quantised = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
+        with warnings.catch_warnings():
+            # torch has announced the end of this; the kernels have no other way in so far.
+            warnings.simplefilter("ignore", UserWarning)
+            quantised = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
         bias = None if linear.bias is None else linear.bias.detach()
         self._packed: Any = torch.ops.quantized.linear_prepack(quantised, bias)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -96,6 +97,6 @@ def test_fp32_leaves_a_model_as_it_is() -> None:
 def test_int8_is_refused_where_it_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NmtError, match="precision int8 is for CPUs; use bf16 on cuda"):
         convert(tiny_model(), "int8", torch.device("cuda"))
-    monkeypatch.setattr(torch.backends.quantized, "engine", "none")
+    monkeypatch.setattr(torch.backends, "quantized", SimpleNamespace(engine="none"))
     with pytest.raises(NmtError, match="precision int8: this torch has no quantised kernels"):
         convert(tiny_model(), "int8", CPU)

@@ -48,7 +48,7 @@ for system in "${systems[@]}"; do
     nmt average-checkpoints --run "$here/run" --last 5 --output "$here/averaged"
   fi
   if [[ ! -f $here/scores.jsonl ]]; then
-    nmt translate --model "$here/averaged" --input "$work/data-bin/test.en" \
+    nmt translate "$work/data-bin/test.en" --model "$here/averaged" \
       --output "$here/test.hyp.de" 2> >(tee "$here/translate.log" >&2)
     nmt score --config multi30k.yaml --data "$work/data-bin" --json "$here/test.hyp.de" \
       > "$here/scores.jsonl"

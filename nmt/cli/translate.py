@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nmt.distributed import World
     from nmt.inference import Translator
 
-WAIT_MINUTES = 60.0 * 24 * 365
+WAIT_MINUTES = 60.0 * 24 * 7
 """For which processes wait for each other: as long as someone may take to type a line."""
 
 EXAMPLE = "Example: nmt translate --model checkpoints < input.txt > output.txt"
@@ -147,8 +147,8 @@ def translate(
     precision: Annotated[
         str,
         typer.Option(
-            help="What the model computes in: fp32, bf16, int8 (linear layers, on a CPU), or auto: "
-            "bf16 where the device is good at it, else fp32."
+            help="What the model computes in: fp32, bf16, fp16, int8 (linear layers, on a CPU), or "
+            "auto: bf16 or fp16 where the device is good at it, else fp32."
         ),
     ] = "fp32",
     workers: Annotated[

@@ -111,7 +111,10 @@ class Strategy(ABC):
                 found.update(zip(sentences[leaving].tolist(), hypotheses, strict=True))
                 if len(staying) == 0:
                     break
-                parents = staying[:, None] if parents is None else parents[staying]
+                if parents is None:
+                    parents = torch.arange(logits.shape[:2].numel(), device=logits.device)
+                    parents = parents.view(logits.shape[:2])
+                parents = parents[staying]
                 sentences, frontier = sentences[staying], frontier.of(staying)
             if parents is not None:
                 state.select(parents)
@@ -139,7 +142,7 @@ class Frontier(ABC):
 
         Returns:
             What the new rows continue, as ``State.select`` wants it: [B, K'] int64; None where
-            the one row of each sentence continues itself.
+            every row continues itself.
         """
 
     @abstractmethod
