@@ -185,8 +185,8 @@ def translate(
     """
     from nmt.distributed import join
     from nmt.inference import SearchConfig, Translator
-    from nmt.inference.voters import load_voters
-    from nmt.precision import InferencePrecision, convert
+    from nmt.inference.voters import load_voters, voter_of
+    from nmt.precision import InferencePrecision
 
     precisions = get_args(InferencePrecision)
     if precision not in precisions:
@@ -213,10 +213,8 @@ def translate(
         base = {"search": voters[0].recipe.get("search") or {}}
         values = load(config, set_, flags, base).section("search")
         search = build(SearchConfig, values, "search")
-        voter = search.one_of([each.model for each in voters])
-        convert(voter, number_format, world.device)
         translator = Translator(
-            voter,
+            voter_of(voters, search, number_format, world.device),
             voters[0].subwords,
             search,
             world.device,

@@ -1,4 +1,4 @@
-"""The trained models that translate together."""
+"""From trained runs to a translator: one model, or several that vote."""
 
 from __future__ import annotations
 
@@ -8,7 +8,49 @@ from pathlib import Path
 import torch
 
 from nmt.checkpoint import LoadedModel, load_model
+from nmt.config import build
+from nmt.distributed import pick_device
 from nmt.errors import NmtError
+from nmt.inference.translator import SearchConfig, Translator
+from nmt.models.base import Model
+from nmt.precision import InferencePrecision, convert
+
+
+class RunTranslator(Translator):
+    """The translator of a trained run, or of several that vote; outside it is `nmt.Translator`.
+
+    It does what the command ``nmt translate`` does: ``nmt.Translator("checkpoints", strategy=
+    "greedy").translate(lines)`` gives a translation for every line, lazily.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *others: str | Path,
+        device: str = "auto",
+        precision: InferencePrecision = "fp32",
+        workers: int = 1,
+        **search: object,
+    ) -> None:
+        """Loads the models.
+
+        Args:
+            model: a run (its best checkpoint) or one of its checkpoints.
+            others: of the same subwords, for an ensemble.
+            device: "cpu", "cuda", "cuda:N" or "auto".
+            precision: what the models compute in.
+            workers: processes of one thread each that share the batches (CPU).
+            search: keys of the recipe's section ``search``, over those of the first run.
+
+        Raises:
+            NmtError: a model cannot be loaded, or a key or value is not known.
+        """
+        place = pick_device(device)
+        voters = load_voters([Path(model), *map(Path, others)], place)
+        values = {**(voters[0].recipe.get("search") or {}), **search}
+        config = build(SearchConfig, values, "search")
+        voter = voter_of(voters, config, precision, place)
+        super().__init__(voter, voters[0].subwords, config, place, precision, workers)
 
 
 def load_voters(paths: Sequence[Path], device: torch.device) -> list[LoadedModel]:
@@ -25,3 +67,15 @@ def load_voters(paths: Sequence[Path], device: torch.device) -> list[LoadedModel
                 "must share them"
             )
     return voters
+
+
+def voter_of(
+    voters: Sequence[LoadedModel],
+    config: SearchConfig,
+    precision: InferencePrecision,
+    device: torch.device,
+) -> Model:
+    """The one model, or the ensemble that several are, ready for that precision."""
+    model = config.one_of([voter.model for voter in voters])
+    convert(model, precision, device)
+    return model

@@ -1,0 +1,42 @@
+"""What Python programs import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nmt as package
+from nmt.errors import NmtError
+
+
+def test_the_translator_gives_what_the_command_gives(
+    trained: Path, corpus: Path, nmt: Callable[..., Any]
+) -> None:
+    lines = (corpus / "test.en").read_text().splitlines()
+    given = nmt("translate", corpus / "test.en", "--model", trained).out.splitlines()
+    assert list(package.Translator(trained, device="cpu").translate(lines)) == given
+    flags = ("--strategy", "beam", "--beam", 2)
+    given = nmt("translate", corpus / "test.en", "--model", trained, *flags).out.splitlines()
+    translator = package.Translator(trained, trained, strategy={"name": "beam", "beam": 2})
+    assert list(translator.translate(lines)) == given
+
+
+def test_a_mistaken_key_is_one_line(trained: Path) -> None:
+    with pytest.raises(NmtError) as error:
+        package.Translator(trained, windw=3)
+    assert str(error.value) == "search: unknown key 'windw'; did you mean 'window'?"
+
+
+def test_importing_the_package_does_not_import_torch() -> None:
+    program = "import nmt, sys; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_what_the_package_lacks_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'nmt' has no attribute 'Transltor'"):
+        package.Transltor  # noqa: B018
