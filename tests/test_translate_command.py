@@ -194,6 +194,16 @@ def test_json_has_an_object_for_every_line(
             assert summed == pytest.approx(each["log_probability"], abs=1e-4)
 
 
+def test_the_text_is_given_once(run: Path, tmp_path: Path, nmt: Callable[..., Any]) -> None:
+    (tmp_path / "in.txt").write_text("a cat\n")
+    text = tmp_path / "in.txt"
+    given = [nmt("translate", *way, "--model", run).out for way in ([text], ["--input", text])]
+    assert given[0] == given[1] != ""
+    done = nmt("translate", text, "--input", text)
+    assert (done.status, done.out) == (2, "")
+    assert "give either TEXT or --input" in done.err
+
+
 def test_an_unknown_precision_is_an_error(run: Path, tmp_path: Path) -> None:
     with pytest.raises(NmtError) as error:
         invoke(run, tmp_path, b"a", "--precision", "bp16")

@@ -13,6 +13,7 @@ from torch import Tensor
 from nmt.config import build
 from nmt.data.format import EOS, PAD
 from nmt.errors import NmtError
+from nmt.evaluation.consensus import expected_utilities
 from nmt.inference import SearchConfig, Translator
 from nmt.models.base import State
 
@@ -141,6 +142,22 @@ def test_hypotheses_come_best_first_and_blank_lines_have_none() -> None:
     assert first[0].tokens == [5, 4]
     assert len(first) == 4
     assert blank == []
+
+
+def test_minimum_bayes_risk_takes_what_the_others_agree_with() -> None:
+    strategy = {"name": "beam", "stop": "all_finished"}
+    plain, agreeing = translator(strategy=strategy), translator(strategy=strategy, mbr="chrf")
+    for found, ranked in zip(
+        plain.translations(["abcabc", ""], 9), agreeing.translations(["abcabc", ""], 9), strict=True
+    ):
+        texts = [it.text for it in found]
+        values = expected_utilities(texts, "chrf")
+        scores = [it.hypothesis.score for it in ranked]
+        if texts != [""]:
+            assert sorted(zip(values, texts, strict=True), reverse=True) == sorted(
+                zip(scores, (it.text for it in ranked), strict=True), reverse=True
+            )
+        assert scores == sorted(scores, reverse=True)
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -37,6 +37,10 @@ def translate(
             show_default=False,
         ),
     ] = None,
+    input_: Annotated[
+        Path | None,
+        typer.Option("--input", help="Another way to give TEXT.", show_default=False),
+    ] = None,
     model: Annotated[
         list[Path] | None,
         typer.Option(
@@ -109,6 +113,14 @@ def translate(
             help="Of sampling; equal lines give equal samples. Default: 1.", show_default=False
         ),
     ] = None,
+    mbr: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="chrf or bleu: of the samples or the beam, take what agrees most with the others.",
+            show_default=False,
+        ),
+    ] = None,
     max_length_offset: Annotated[
         int | None,
         typer.Option(
@@ -172,7 +184,7 @@ def translate(
 
     With --n-best a translation is a line of the form "id ||| text ||| features ||| score": the
     number of its line, from 0; the text; LogProbability, natural, and Length in tokens, both with
-    the end of the sentence; and the score that the search ranks by.
+    the end of the sentence; and the score that the search ranks by, or with --mbr the agreement.
 
     With --json a line is an object with the fields id, text, score, log_probability, finished
     (whether it came to its end before the greatest length), tokens (pieces; the last is the end),
@@ -201,13 +213,16 @@ def translate(
         "search.strategy.top_k": top_k,
         "search.strategy.top_p": top_p,
         "search.strategy.seed": seed,
+        "search.mbr": mbr,
         "search.max_length_offset": max_length_offset,
         "search.batch_tokens": batch_tokens,
         "search.window": window,
         "search.on_long_line": on_long_line,
         "search.on_invalid_utf8": on_invalid_utf8,
     }
-    lines = Lines.open(text)  # a missing file is known before the model is read
+    if text is not None and input_ is not None:
+        raise typer.BadParameter("give either TEXT or --input")
+    lines = Lines.open(text or input_)  # a missing file is known before the model is read
     with join(device, WAIT_MINUTES) as world, _writer(output, world.is_first) as target:
         voters = load_voters(model or [Path("checkpoints")], world.device)
         base = {"search": voters[0].recipe.get("search") or {}}

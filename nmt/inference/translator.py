@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from nmt.data.format import EOS, PAD
 from nmt.errors import NmtError
+from nmt.evaluation.consensus import Utility, expected_utilities
 from nmt.inference.forced import token_log_probabilities
 from nmt.inference.long_lines import parts
 from nmt.inference.workers import Workers
@@ -40,6 +41,10 @@ class SearchConfig:
     constraints: tuple[Constraint, ...] = ()
     """What may not appear in a translation, or not yet; a list of names, or of mappings with a name
     and its settings."""
+
+    mbr: Utility | None = None
+    """Minimum Bayes risk: of all that the strategy finds, such as samples, the best is what agrees
+    most with the others by sentence-level chrF or BLEU; that mean, in per cent, is the score."""
 
     ensemble: Average = "probability"
     """What is averaged where several models vote: their probabilities, or their logarithms."""
@@ -204,7 +209,7 @@ class Translator:
     def _found(self, lines: list[str], count: int, scored: bool) -> list[list[Translation]]:
         nothing = Hypothesis([], 0.0, 0.0, finished=True)
         sources = self._encode(lines)
-        found = [it[:count] or [nothing] for it in self._search(sources, len(lines))]
+        found = [it[:count] or [nothing] for it in self._ranked(self._search(sources, len(lines)))]
         flat = [(at, it) for at, hypotheses in enumerate(found) for it in hypotheses]
         texts = iter(self.subwords.decode_target([it.tokens for _, it in flat]))
         values: list[list[float]] = [[]] * len(flat)
@@ -217,6 +222,22 @@ class Translator:
                 values[row] = gains
         gains_of = iter(values)
         return [[Translation(next(texts), it, next(gains_of)) for it in each] for each in found]
+
+    def _ranked(self, found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
+        """The same hypotheses, in the order of the consensus where that is asked for."""
+        if self.config.mbr is None:
+            return found
+        flat = [hypothesis.tokens for hypotheses in found for hypothesis in hypotheses]
+        texts = iter(self.subwords.decode_target(flat))
+        ranked = []
+        for hypotheses in found:
+            candidates = list(islice(texts, len(hypotheses)))
+            values = expected_utilities(candidates, self.config.mbr) if candidates else []
+            scored = [
+                replace(it, score=value) for it, value in zip(hypotheses, values, strict=True)
+            ]
+            ranked.append(sorted(scored, key=lambda it: -it.score))
+        return ranked
 
     def _force(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
         with self._inference(), autocast(self.precision, self.device):
