@@ -104,7 +104,7 @@ def test_lines_end_at_a_newline_alone():
 
 
 @pytest.fixture
-def dataset(files: Path) -> Path:
+def data_bin(files: Path) -> Path:
     pairs = Sentences.of([[4, 5], [6]])
     with staging(files / "data-bin") as directory:
         writer = DatasetWriter(directory, ("en", "de"), (8, 8))
@@ -117,12 +117,12 @@ def dataset(files: Path) -> Path:
     return files / "data-bin"
 
 
-def test_the_references_may_be_those_of_a_dataset(dataset: Path):
+def test_the_references_may_be_those_of_a_dataset(data_bin: Path):
     printed = output("--data", "data-bin", "--metric", "ter", stdin="a b c d f\nÜ\n")
     assert printed.startswith("ter = 0.00 (edits = 0 ref_len = 6)")
 
 
-def test_a_split_without_text_cannot_be_scored(dataset: Path):
+def test_a_split_without_text_cannot_be_scored(data_bin: Path):
     assert message("--data", "data-bin", "--split", "train", "output.txt") == (
         "data-bin: the split 'train' keeps no text, only held-out splits do; "
         "choose one with --split"
@@ -213,7 +213,7 @@ def test_a_model_scores_pairs_of_lines(trained: Path, nmt: Callable[..., Any]) -
     )
 
 
-def test_scoring_does_not_wait_for_torch(dataset: Path):
+def test_scoring_does_not_wait_for_torch(data_bin: Path):
     program = (
         "import sys; from nmt.cli.score import score; from pathlib import Path\n"
         "score(Path('test.de'), reference=Path('test.de'))\n"
