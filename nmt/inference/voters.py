@@ -61,7 +61,7 @@ def load_voters(paths: Sequence[Path], device: torch.device) -> list[LoadedModel
     """
     voters = [load_model(path, device) for path in paths]
     for path, voter in zip(paths, voters, strict=True):
-        if voter.subwords.models != voters[0].subwords.models:
+        if not voter.subwords.is_same_as(voters[0].subwords):
             raise NmtError(
                 f"{path}: its subwords are not those of {paths[0]}; the models of an ensemble "
                 "must share them"

@@ -76,12 +76,7 @@ class SubwordTraining:
 
 
 class Subwords:
-    """Text to token ids and back, for both sides.
-
-    Attributes:
-        models: the serialised SentencePiece models: one for both sides, or the source's and the
-            target's.
-    """
+    """Text to token ids and back, for both sides."""
 
     def __init__(self, source: bytes, target: bytes | None = None, num_threads: int = -1) -> None:
         """Makes the subwords of trained models.
@@ -92,8 +87,8 @@ class Subwords:
             num_threads: for encoding and decoding; -1 for all cores.
         """
         self.shared = target is None
-        self.models = (source,) if target is None else (source, target)
-        processors = [_processor(model) for model in self.models]
+        self._models = (source,) if target is None else (source, target)
+        processors = [_processor(model) for model in self._models]
         self._source, self._target = processors[0], processors[-1]
         self._num_threads = num_threads
 
@@ -118,7 +113,7 @@ class Subwords:
     def save(self, directory: Path) -> None:
         """Writes the model files into an existing directory."""
         names = (SHARED,) if self.shared else SEPARATE
-        for name, model in zip(names, self.models, strict=True):
+        for name, model in zip(names, self._models, strict=True):
             (directory / name).write_bytes(model)
 
     @property
