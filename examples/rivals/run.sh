@@ -1,18 +1,36 @@
 #!/usr/bin/env bash
 # Systems beside each other on Multi30k English-German: run.sh MINUTES [SYSTEM ...]
 #
-# Every system has the same subwords and the same minutes of training; without names, all take part.
+# Every system has the same subwords and the same minutes of training. Without names the Transformer
+# and its rivals take part; what has been changed about the Transformer since has names, too, below.
 # Give MULTI30K=DIR where the raw files are (train.en.gz, val.en.gz, test_2016_flickr.en.gz, ...).
 # A step whose result is in work/ is not done again, and training that was interrupted goes on.
 set -euo pipefail
 
+plain="model.arch=transformer_base model.encoder_layers=3 model.decoder_layers=3
+  model.d_model=256 model.d_ff=1024 model.heads=4"
 declare -A settings=(
-  [transformer]="model.arch=transformer_base model.encoder_layers=3 model.decoder_layers=3
-    model.d_model=256 model.d_ff=1024 model.heads=4"
+  [transformer]=$plain
   [rnnsearch]="model.arch=rnnsearch_small train.optimizer.betas=[0.9,0.999]"
   [gnmt]="model.arch=gnmt_small train.optimizer.betas=[0.9,0.999]"
   [conv_s2s]="model.arch=conv_s2s_small"
   [bytenet]="model.arch=bytenet_small"
+  [pre_norm]="$plain model.residual=pre_norm"
+  [deep_norm]="$plain model.residual=deep_norm"
+  [rms_norm]="$plain model.norm=rms_norm"
+  [gelu]="$plain model.feed_forward=gelu"
+  [swiglu]="$plain model.feed_forward=swiglu model.d_ff=683"
+  [mixture_of_experts]="$plain model.feed_forward=mixture_of_experts"
+  [rotary]="$plain model.positions=rotary"
+  [alibi]="$plain model.positions=alibi"
+  [relative]="$plain model.positions=relative"
+  [learned]="$plain model.positions=learned"
+  [no_positions]="$plain model.positions=none"
+  [multi_query]="$plain model.key_value_heads=1"
+  [neighbourhood]="$plain model.encoder_attention=neighbourhood model.encoder_attention.radius=8"
+  [performer]="$plain model.encoder_attention=performer"
+  [linformer]="$plain model.encoder_attention=linformer"
+  [deep_shallow]="$plain model.encoder_layers=6 model.decoder_layers=1"
 )
 minutes=${1:?usage: run.sh MINUTES [SYSTEM ...]}
 shift
