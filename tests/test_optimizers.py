@@ -29,6 +29,8 @@ def test_nesterov_without_momentum_is_refused() -> None:
 
 
 def test_an_optimizer_that_needs_whole_weights_is_not_sharded() -> None:
-    with pytest.raises(ValueError, match="adafactor needs whole weights; take sharding none"):
+    with pytest.raises(ValueError, match="adafactor cannot be split; take adam, or sharding none"):
         TrainConfig(optimizer=optimizers["adafactor"], sharding="full")
+    with pytest.raises(ValueError, match="max_tokens auto is found by each process alone"):
+        TrainConfig(max_tokens="auto", sharding="full")
     TrainConfig(optimizer=optimizers["adam"], sharding="full")

@@ -9,6 +9,7 @@ moves anything. Masks are derived from padding here and below, and are nobody el
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -36,6 +37,13 @@ class Model(nn.Module, ABC):
 
     output: nn.Linear
     """The last layer [V, D]. Losses use it directly, so that they need not hold all logits."""
+
+    def evenly_used(self) -> Iterable[nn.Module]:
+        """Modules that a forward pass calls equally often, whatever is in its batch.
+
+        Their weights can be gathered from several processes one by one when they are needed.
+        """
+        return ()
 
     @abstractmethod
     def states(self, source: Tensor, target: Tensor) -> Tensor:

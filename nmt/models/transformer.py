@@ -12,6 +12,7 @@ recipe and put together once: `residual`, `feed_forward`, `positions`, `patterns
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -290,6 +291,17 @@ class Transformer(Model):
                 scale_for_deep_norm(encoder_layer, scales["encoder"][1])
             for decoder_layer in decoder:
                 scale_for_deep_norm(decoder_layer, scales["decoder"][1])
+
+    def evenly_used(self) -> Iterable[nn.Module]:
+        """The linear layers, but those of experts, which a batch may leave out."""
+        experts = {
+            part
+            for mixture in self.modules()
+            if isinstance(mixture, MixtureOfExperts)
+            for part in mixture.modules()
+        }
+        linear = (module for module in self.modules() if isinstance(module, nn.Linear))
+        return (module for module in linear if module not in experts and module is not self.output)
 
     def encode(self, source: Tensor) -> Memory:
         """The encoder's output, projected to each decoder layer's keys and values."""

@@ -246,5 +246,5 @@ class Spool:
 
     def _open(self, name: str) -> BinaryIO:
         file = (self.directory / name).open("ab")
-        file.truncate(self.progress.sizes.get(name, 0))
+        file.seek(file.truncate(self.progress.sizes.get(name, 0)))
         return file

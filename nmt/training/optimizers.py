@@ -27,7 +27,7 @@ class OptimizerConfig(ABC):
     """Which optimizer."""
 
     can_be_sharded: ClassVar[bool] = True
-    """Whether a part of a weight can be stepped without the others."""
+    """Whether it can step the part of each weight that a process holds, see ``train.sharding``."""
 
     @abstractmethod
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -108,6 +108,8 @@ class SGD(OptimizerConfig):
 
     momentum: float = 0.0
     """Share of the last step that is taken again."""
+    can_be_sharded: ClassVar[bool] = False  # torch's fused form
+
     nesterov: bool = False
     """Whether the gradient is taken after the momentum's step ("nag")."""
 

@@ -6,7 +6,7 @@ optimizer sees is the *mean* over the processes of what they computed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal
 
@@ -21,8 +21,8 @@ from nmt.distributed import World
 
 Sharding = Literal["none", "full"]
 
-SHARDED_ALONE = 1 << 16
-"""Weights of a linear layer from which it is gathered when it computes, and not before."""
+SHARDED_APART = 1 << 16
+"""Weights of a module from which it is gathered when it computes, and not before."""
 
 
 class Alone:
@@ -73,15 +73,15 @@ class Replicated(Alone):
 class Sharded(Alone):
     """Weights, gradients and the optimizer's state are each split over the processes.
 
-    Large linear layers are gathered one by one when they compute (``fully_shard``, also known as
-    FSDP2 and ZeRO-3); everything else, such as embeddings, for the time of an update.
+    Large modules that every process calls equally often are gathered one by one when they compute
+    (``fully_shard``, also known as FSDP2 and ZeRO-3); everything else, such as embeddings, for the
+    time of a micro-batch.
     """
 
-    def __init__(self, objective: nn.Module, output: nn.Module, world: World) -> None:
+    def __init__(self, objective: nn.Module, apart: Iterable[nn.Module], world: World) -> None:
         mesh = init_device_mesh(world.device.type, (world.size,))
-        for module in list(objective.modules()):
-            is_large = isinstance(module, nn.Linear) and module.weight.numel() >= SHARDED_ALONE
-            if is_large and module is not output:  # whose weight the loss uses directly
+        for module in list(apart):
+            if sum(weight.numel() for weight in module.parameters()) >= SHARDED_APART:
                 fully_shard(module, mesh=mesh)
         self.root = fully_shard(objective, mesh=mesh)
         self.objective = objective
@@ -120,21 +120,32 @@ Parallelism = Alone | Replicated | Sharded
 
 
 def parallelize(
-    objective: nn.Module, output: nn.Module, sharding: Sharding, world: World
+    objective: nn.Module, apart: Iterable[nn.Module], sharding: Sharding, world: World
 ) -> Parallelism:
     """The way of this training.
 
     Args:
         objective: model and loss; sharding changes its weights in place.
-        output: the model's last layer.
+        apart: modules that may be gathered one by one, see :meth:`nmt.models.Model.evenly_used`.
         sharding: "full" splits weights over processes, where there are several.
         world: the processes.
     """
     if world.size == 1:
         return Alone(objective)
-    return Sharded(objective, output, world) if sharding == "full" else Replicated(objective)
+    return Sharded(objective, apart, world) if sharding == "full" else Replicated(objective)
 
 
-def whole(parallelism: Parallelism, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """All of every tensor; all processes must call it."""
-    return {name: parallelism.whole(tensor) for name, tensor in tensors.items()}
+def whole(parallelism: Parallelism, tensors: Mapping[str, Tensor], keep: bool) -> dict[str, Tensor]:
+    """All of every tensor, in the memory of the CPU; one at a time on the device.
+
+    Args:
+        parallelism: of these processes, which all must call it.
+        tensors: by name.
+        keep: whether this process wants them; else nothing is given.
+    """
+    gathered = {}
+    for name, tensor in tensors.items():
+        value = parallelism.whole(tensor)
+        if keep:
+            gathered[name] = value.cpu()
+    return gathered

@@ -94,6 +94,12 @@ def _try_longest_batch(trainer: Trainer) -> float:
                 torch.cuda.synchronize()
             seconds = time.perf_counter() - start
     except torch.cuda.OutOfMemoryError:
+        if len(batch.source) == 1:
+            raise NmtError(
+                f"the longest pair, {batch.source.shape[1]} and {batch.target_output.shape[1]} "
+                "tokens, does not fit the memory of the device; preprocess with a lower "
+                "preprocess.max_tokens_per_sentence, or train a smaller model"
+            ) from None
         raise NmtError(
             f"the longest batch, {len(batch.source)} pairs of up to {batch.source.shape[1]} and "
             f"{batch.target_output.shape[1]} tokens, does not fit the memory of the device; lower "
@@ -104,7 +110,7 @@ def _try_longest_batch(trainer: Trainer) -> float:
 
 def _try_checkpoint(trainer: Trainer) -> int:
     """Bytes of all checkpoints that will be kept, for which there is room on the disk."""
-    weights = whole(trainer.parallel, weights_of(trainer.model))
+    weights = whole(trainer.parallel, weights_of(trainer.model), trainer.world.is_first)
     if not trainer.world.is_first:
         return 0
     run, config = trainer.run, trainer.config

@@ -87,7 +87,8 @@ class TrainConfig:
     """Whether the model is compiled (torch.compile): minutes at the start for fewer kernels."""
     sharding: Sharding = "none"
     """"full" splits weights, gradients and the optimizer's state over the processes, for models
-    larger than a GPU; "none" keeps all of them on each."""
+    whose training is larger than a GPU; the bare weights must fit, for validation. "none" keeps
+    all of them on each."""
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto, a GPU where there is one."""
     valid_every: int = 1000
@@ -144,7 +145,11 @@ class TrainConfig:
         if self.ema_decay and self.sharding == "full":
             raise ValueError("ema_decay needs all weights in every process; take sharding none")
         if self.sharding == "full" and not self.optimizer.can_be_sharded:
-            raise ValueError(f"{self.optimizer.name} needs whole weights; take sharding none")
+            raise ValueError(f"{self.optimizer.name} cannot be split; take adam, or sharding none")
+        if self.sharding == "full" and self.max_tokens == "auto":
+            raise ValueError(
+                "max_tokens auto is found by each process alone; with sharding give it"
+            )
         names = [metric.name for metric in self.valid_metrics]
         if len(set(names)) < len(names):
             raise ValueError(f"valid_metrics names a metric twice: {', '.join(names)}")
@@ -227,7 +232,7 @@ class Trainer:
         freeze(model, config.freeze)
         self.average = MovingAverage(model, config.ema_decay) if config.ema_decay else None
         self.own_objective = Objective(model, config.loss, config.compile)
-        self.parallel = parallelize(self.own_objective, model.output, config.sharding, world)
+        self.parallel = parallelize(self.own_objective, model.evenly_used(), config.sharding, world)
         is_fp16 = pick_precision(config.precision, world.device) == "fp16"
         self.scale = LossScale(is_fp16, world.device)
         self.optimizer = config.optimizer.build(
@@ -264,7 +269,9 @@ class Trainer:
             }
         self.progress = Progress(**progress)
         self.scale.restore(self.progress.loss_scale)
-        self.fit_micro_batches(self.progress.max_tokens or self.feed.max_tokens)
+        found, self.progress.max_tokens = self.progress.max_tokens, 0
+        if found and self.config.max_tokens == "auto":
+            self.fit_micro_batches(found)
         self.stopwatch = Stopwatch(self.progress.seconds, self.progress.lap_seconds)
         windows = self.progress.windows
         if len(windows) == self.world.size:
@@ -400,7 +407,8 @@ class Trainer:
         """Where, on which process, an update first had a value that is not finite."""
         torch.manual_seed(_mix(self.config.seed, update.number, self.world.rank))
         nats = torch.zeros((), device=self.world.device)
-        with FirstNonFinite(self.model) as first, torch.no_grad():
+        # As in validation: what is gathered for a pass without gradients is split again.
+        with self.parallel.evaluating(), FirstNonFinite(self.model) as first, torch.no_grad():
             for batch in update.batches:
                 with autocast(self.config.precision, self.world.device):
                     nats += self.own_objective(batch.to(self.world.device))[0]
@@ -485,8 +493,8 @@ class Trainer:
         self.progress.windows = self.world.gather(self.window.sums())
         self.progress.loss_scale = self.scale.state() if self.scale.wanted else []
         with self.stopwatch.paused():
-            weights = whole(self.parallel, weights_of(self.model))
-            optimizer = whole(self.parallel, self._optimizer_state())
+            weights = whole(self.parallel, weights_of(self.model), self.world.is_first)
+            optimizer = whole(self.parallel, self._optimizer_state(), self.world.is_first)
             if self.world.is_first:
                 self.run.save(
                     self.progress.update,

@@ -171,4 +171,4 @@ def test_only_an_optimizer_that_moves_each_number_alone_can_be_sharded() -> None
             weight.grad = torch.tensor([[1.0, neighbour], [neighbour, neighbour]])
             optimizer.step()
             alone.append(weight[0, 0].item())
-        assert (alone[0] == alone[1]) == optimizers[name].can_be_sharded, name
+        assert alone[0] == alone[1] or not optimizers[name].can_be_sharded, name
