@@ -35,7 +35,7 @@ MISSING = """
 import os, sys, time
 from nmt.distributed import join
 
-with join("cpu", timeout_minutes=0.1) as world:
+with join("cpu", timeout_minutes=0.3) as world:  # in which all must have started, too
     world.barrier()
     if world.rank == {missing}:
         if "{does}" == "die":

@@ -27,5 +27,6 @@ def faults(call: str) -> int:
 def test_freed_memory_is_used_again_without_the_kernel() -> None:
     usual, kept = faults(""), faults("keep_freed_memory()")
     assert kept <= usual  # equal where the C library is not glibc
-    if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
+    is_glibc = sys.platform == "linux" and platform.libc_ver()[0] == "glibc"
+    if is_glibc and usual > 10_000:  # fewer where the kernel gives huge pages
         assert kept < usual / 10
