@@ -366,6 +366,7 @@ class _Column:
         return np.subtract(self.offsets[1:], self.offsets[:-1], dtype=np.int32, casting="unsafe")
 
     def padded(self, indices: Ids, pad: int) -> npt.NDArray[np.int64]:
+        """Those sentences [B, L], filled up on the right with `pad`."""
         starts = self.offsets[indices]
         lengths = self.offsets[indices + 1] - starts
         columns = np.arange(lengths.max(initial=0))
@@ -540,6 +541,7 @@ class _SideWriter:
         self._offsets.write(np.zeros(1, OFFSET_TYPE).tobytes())
 
     def append(self, sentences: Sentences) -> None:
+        """Adds sentences at the end of this side."""
         self._tokens.write(sentences.tokens.astype(self._dtype).tobytes())
         ends = self.tokens + np.cumsum(sentences.lengths)
         self._offsets.write(ends.astype(OFFSET_TYPE).tobytes())

@@ -58,6 +58,7 @@ class _WeightNorm(nn.Module):
         self._kept: tuple[tuple[int, ...], Tensor] | None = None
 
     def forward(self, gain: Tensor, direction: Tensor) -> Tensor:
+        """The weight of this gain and direction; without gradients, as long as both stay."""
         if torch.is_grad_enabled():
             self._kept = None
             return self._weight(gain, direction)
