@@ -5,19 +5,16 @@ Or how likely a model finds them.
 
 import json
 from dataclasses import asdict
-from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
+from nmt.cli.score_by_model import score_by_model
 from nmt.config import build
 from nmt.errors import NmtError
 from nmt.lines import Lines
-
-BLOCK = 1024
-"""Pairs that are read and scored by a model at once."""
 
 EXAMPLE = "Example: nmt score --reference test.de --metric bleu --metric ter output.txt"
 
@@ -91,7 +88,7 @@ def score(
     if model is not None:
         if source is None:
             raise typer.BadParameter("--model needs --source, the text that was translated")
-        _score_by_model(model, Lines.open(source), Lines.open(hypotheses), device, as_json)
+        score_by_model(model, Lines.open(source), Lines.open(hypotheses), device, as_json)
         return
     from nmt.evaluation import ScoreConfig
 
@@ -102,56 +99,6 @@ def score(
     for chosen in settings.metrics:
         result = chosen.score(translations, references)
         print(json.dumps(asdict(result)) if as_json else result)
-
-
-def _score_by_model(
-    model: Path, sources: Lines, targets: Lines, device: str, as_json: bool
-) -> None:
-    from nmt.checkpoint import load_model
-    from nmt.data.format import EOS
-    from nmt.distributed import pick_device
-    from nmt.inference import SearchConfig, Translator
-    from nmt.memory import keep_freed_memory
-
-    place = pick_device(device)
-    keep_freed_memory()
-    loaded = load_model(model, place)
-    translator = Translator(loaded.model, loaded.subwords, SearchConfig(), place)
-    ended: list[str] = []
-    blocks = sources.blocks(BLOCK), targets.blocks(BLOCK)
-    for source, target in zip_longest(*blocks, fillvalue=ended):
-        if len(source) != len(target):
-            raise NmtError(
-                f"{sources.name} and {targets.name} differ in their number of lines; "
-                "line n of one must be the translation of line n of the other"
-            )
-        encoded = loaded.subwords.encode_target(target)
-        gains = translator.score(source, target)
-        for tokens, values in zip(encoded, gains, strict=True):
-            if as_json:
-                pieces = loaded.subwords.target_pieces([*tokens, EOS])
-                print(json.dumps(_model_fields(pieces, values), ensure_ascii=False))
-            else:
-                print(f"{sum(values):.6f}")
-
-
-def _model_fields(pieces: list[str], values: list[float]) -> dict[str, Any]:
-    words: list[str] = []
-    word_values: list[float] = []
-    for piece, value in zip(pieces[:-1], values[:-1], strict=True):
-        if piece.startswith("▁") or not words:
-            words.append("")
-            word_values.append(0.0)
-        words[-1] += piece.removeprefix("▁")
-        word_values[-1] += value
-    return {
-        "log_probability": sum(values),
-        "mean_log_probability": sum(values) / len(values),
-        "tokens": pieces,
-        "token_log_probabilities": values,
-        "words": words,
-        "word_log_probabilities": word_values,
-    }
 
 
 def _references(reference: Path | None, data: Path | None, split: str) -> list[str]:
