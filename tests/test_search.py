@@ -153,6 +153,26 @@ def test_pruning_gives_up_what_is_far_below_the_best() -> None:
     assert best(replace(wide, pruning=0.40), model) == ([4, 4], True)
 
 
+def test_tokens_that_are_far_below_the_likeliest_one_may_be_given_up() -> None:
+    model = Given({(): {4: 0.6, 5: 0.4}, (4,): {4: 0.6, 5: 0.4}, (5,): {4: 1.0}})
+    wide = Beam(beam=2, length_penalty=NONE)
+    assert best(replace(wide, pruning_tokens=0.41), model) == ([5, 4], True)  # log(0.6 / 0.4)
+    assert best(replace(wide, pruning_tokens=0.40), model) == ([4, 4], True)
+
+
+def test_what_is_far_below_the_best_that_is_finished_may_be_given_up() -> None:
+    model = Given({(): {EOS: 0.5, 4: 0.45}, (4,): {4: 1.0}})
+    steps = []
+    for limit, found in ((0.11, ([4, 4], True)), (0.10, ([], True))):  # log(0.5 / 0.45) = 0.105
+        model.steps = 0
+        penalty = build(LengthPenalty, {"name": "power", "alpha": 1.0}, "x")  # type: ignore[type-abstract]
+        beam = Beam(beam=2, length_penalty=penalty, pruning_finished=limit)
+        # After one token the scores are still those of one token.
+        assert best(beam, model) == found
+        steps.append(model.steps)
+    assert steps[1] == 1 < steps[0]
+
+
 @pytest.mark.parametrize("strategy", [Greedy(), Beam(), Beam(beam=1)], ids=repr)
 def test_equals_go_to_the_lowest_id(strategy: Strategy) -> None:
     model = Given({(): {UNK: 1 / 3, 4: 1 / 3, 5: 1 / 3}})
@@ -209,6 +229,11 @@ def test_a_penalty_never_falls_with_length(penalty: LengthPenalty) -> None:
     [
         ({"name": "beam", "beam": 0}, "s: beam must be at least 1, not 0"),
         ({"name": "beam", "pruning": -1}, "s: pruning must be at least 0, not -1"),
+        ({"name": "beam", "pruning_tokens": -1}, "s: pruning_tokens must be at least 0, not -1"),
+        (
+            {"name": "beam", "pruning_finished": -1},
+            "s: pruning_finished must be at least 0, not -1",
+        ),
         ({"name": "greedy", "beam": 4}, "s: unknown key 'beam'; known: name"),
         ({"name": "bean"}, "s: unknown search strategy 'bean'; did you mean 'beam'?"),
         (

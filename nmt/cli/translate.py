@@ -70,7 +70,11 @@ def translate(
     ),
     strategy: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="beam (default), greedy or sample.", show_default=False),
+        typer.Option(
+            metavar="NAME",
+            help="beam (default), diverse_beam, greedy or sample.",
+            show_default=False,
+        ),
     ] = None,
     beam: Annotated[
         int | None, typer.Option(help="Width of the beam. Default: 4.", show_default=False)

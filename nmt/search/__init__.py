@@ -8,6 +8,7 @@ and constraint.
 from nmt.search.base import Hypothesis, Strategy, strategies
 from nmt.search.beam import Beam
 from nmt.search.constraints import Constraint, constraints
+from nmt.search.diverse import DiverseBeam
 from nmt.search.greedy import Greedy
 from nmt.search.ranking import LengthPenalty, length_penalties
 from nmt.search.sample import Sample
@@ -15,6 +16,7 @@ from nmt.search.sample import Sample
 __all__ = [
     "Beam",
     "Constraint",
+    "DiverseBeam",
     "Greedy",
     "Hypothesis",
     "LengthPenalty",

@@ -198,6 +198,15 @@ class Rows:
             self.tokens[sentences], self.log_probabilities[sentences], self.scores[sentences]
         )
 
+    def without(self, given_up: Tensor) -> Rows:
+        """The same rows, of which some [B, R] bool no longer count as sequences."""
+        never = float("-inf")
+        return Rows(
+            self.tokens,
+            self.log_probabilities.masked_fill(given_up, never),
+            self.scores.masked_fill(given_up, never),
+        )
+
     def hypotheses(self) -> list[list[Hypothesis]]:
         """The sequences of each sentence, in order, without those that do not exist."""
         sentences = zip(

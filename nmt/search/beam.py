@@ -8,7 +8,7 @@ compete with what has ended before for the places of the finished set.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from torch.nn import functional as F
 from nmt.data.format import EOS, PAD
 from nmt.search.base import Continuations, Frontier, Hypothesis, Rows, Strategy, strategies
 from nmt.search.ranking import LengthPenalty, length_penalties
+
+Own = TypeVar("Own", bound="BeamFrontier")
 
 
 @strategies.register("beam")
@@ -39,38 +41,58 @@ class Beam(Strategy):
 
     pruning: float | None = None
     """Alive sequences whose log-probability is more than this below the best alive one of their
-    sentence are given up (Wu et al. 2016 have 3)."""
+    sentence are given up."""
+
+    pruning_tokens: float | None = None
+    """Only tokens are candidates whose log-probability is at most this below that of the likeliest
+    token after the same sequence (Wu et al. 2016, section 7: 3)."""
+
+    pruning_finished: float | None = None
+    """Alive sequences whose score is more than this below the best finished one of their sentence
+    are given up (Wu et al. 2016, section 7: 3)."""
 
     def __post_init__(self) -> None:
         if self.beam < 1:
             raise ValueError(f"beam must be at least 1, not {self.beam}")
-        if self.pruning is not None and not self.pruning >= 0:
-            raise ValueError(f"pruning must be at least 0, not {self.pruning:g}")
+        for key in ("pruning", "pruning_tokens", "pruning_finished"):
+            if (most := getattr(self, key)) is not None and not most >= 0:
+                raise ValueError(f"{key} must be at least 0, not {most:g}")
 
     @property
     def rows(self) -> int:
         """The beam."""
         return self.beam
 
-    def open(self, source: Tensor, max_lengths: Tensor) -> BeamFrontier:
+    def open(self, source: Tensor, max_lengths: Tensor) -> Frontier:
         """One empty sequence per sentence, and nothing finished."""
-        nothing = torch.full((len(source), self.beam), float("-inf"), device=source.device)
-        return BeamFrontier(
-            strategy=self,
-            alive=Rows.open(source),
-            finished=Rows(source.new_full((len(source), self.beam, 1), PAD), nothing, nothing),
-            final_divisors=self.length_penalty.divisor(max_lengths),
-        )
+        return BeamFrontier.before_the_first_step(self, source, max_lengths)
 
 
 @dataclass
 class BeamFrontier(Frontier):
-    """The alive and the finished sequences of each sentence, both best first."""
+    """The alive and the finished sequences of each sentence, the finished ones best first.
+
+    How candidates are found and put in order are methods of their own, which other beams replace.
+    """
 
     strategy: Beam
     alive: Rows  # [B, K]; K is the beam, or all there are where that is fewer
     finished: Rows  # [B, beam]
     final_divisors: Tensor  # [B], the length penalty at the greatest length
+
+    @classmethod
+    def before_the_first_step(
+        cls: type[Own], strategy: Beam, source: Tensor, max_lengths: Tensor, **own: Any
+    ) -> Own:
+        """One empty sequence per sentence, and nothing finished; `own` are a subclass's fields."""
+        nothing = torch.full((len(source), strategy.beam), float("-inf"), device=source.device)
+        return cls(
+            strategy=strategy,
+            alive=Rows.open(source),
+            finished=Rows(source.new_full((len(source), strategy.beam, 1), PAD), nothing, nothing),
+            final_divisors=strategy.length_penalty.divisor(max_lengths),
+            **own,
+        )
 
     def advance(self, continuations: Continuations) -> Tensor:
         """Candidates become alive or finished; gives the rows that the alive ones continue."""
@@ -78,21 +100,22 @@ class BeamFrontier(Frontier):
         candidates, parents = self._candidates(continuations)  # [B, at most 2 beam]
         is_eos = candidates.tokens[:, :, -1] == EOS
         num_alive = min(beam, parents.size(1) - rows)  # at most one candidate per row ends
-        alive = is_eos.int().argsort(dim=1, stable=True)[:, :num_alive]
-        self.alive = self._prune(candidates.take(alive))
+        chosen = self._going_on(candidates, is_eos)[:, :num_alive]
+        self.alive = candidates.take(chosen)
         if self.strategy.stop == "first_beam":
             is_eos[:, beam:] = False
         self._finish(candidates, is_eos)
+        self._prune()
         first_rows = torch.arange(0, sentences * rows, rows, device=parents.device)
-        return first_rows[:, None] + parents.gather(1, alive)
+        return first_rows[:, None] + parents.gather(1, chosen)
 
     def _candidates(self, continuations: Continuations) -> tuple[Rows, Tensor]:
         """The best continuations, best first, and the rows [B, n] that they continue."""
         _, rows, vocabulary = continuations.logits.shape
         wanted = 2 * self.strategy.beam
-        values, tokens = continuations.likeliest(wanted)  # [B, K, C]
+        values, tokens = self._likeliest(continuations, wanted)  # [B, K, C]
         values = self.alive.log_probabilities[..., None] + values
-        order = values.flatten(1).argsort(dim=1, descending=True, stable=True)
+        order = self._best_first(values, tokens)
         best = order[:, : min(wanted, rows * (vocabulary - 2))]  # PAD and BOS never
         parents = best // values.size(-1)
         log_probabilities = values.flatten(1).gather(1, best)
@@ -103,16 +126,32 @@ class BeamFrontier(Frontier):
         )
         return candidates, parents
 
-    def _prune(self, alive: Rows) -> Rows:
-        if self.strategy.pruning is None:
-            return alive
-        log_probabilities = alive.log_probabilities
-        hopeless = log_probabilities < log_probabilities[:, :1] - self.strategy.pruning
-        return Rows(
-            alive.tokens,
-            log_probabilities.masked_fill(hopeless, float("-inf")),
-            alive.scores.masked_fill(hopeless, float("-inf")),
-        )
+    def _likeliest(self, continuations: Continuations, count: int) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and tokens [B, K, C] that may become candidates."""
+        values, tokens = continuations.likeliest(count)
+        if self.strategy.pruning_tokens is not None:
+            least = values.amax(-1, keepdim=True) - self.strategy.pruning_tokens
+            values = values.masked_fill(values < least, float("-inf"))
+        return values, tokens
+
+    def _best_first(self, values: Tensor, tokens: Tensor) -> Tensor:
+        """The order [B, K C] in which continuations become candidates; of [B, K, C] both."""
+        return values.flatten(1).argsort(dim=1, descending=True, stable=True)
+
+    def _going_on(self, candidates: Rows, is_eos: Tensor) -> Tensor:
+        """The order [B, n] in which candidates become alive, those that end last."""
+        return is_eos.int().argsort(dim=1, stable=True)
+
+    def _prune(self) -> None:
+        """Gives up what is too far below the best alive or the best finished sequence."""
+        alive, strategy = self.alive, self.strategy
+        if strategy.pruning is not None:
+            best = alive.log_probabilities.amax(1, keepdim=True)
+            alive = alive.without(alive.log_probabilities < best - strategy.pruning)
+        if strategy.pruning_finished is not None:
+            best = self.finished.scores[:, :1]
+            alive = alive.without(alive.scores < best - strategy.pruning_finished)
+        self.alive = alive
 
     def _divisor(self, length: int) -> float:
         return float(self.strategy.length_penalty.divisor(torch.tensor(length)))
@@ -131,17 +170,18 @@ class BeamFrontier(Frontier):
 
     def is_done(self) -> Tensor:
         """Those for which the strategy's stop says so."""
+        best = self.alive.log_probabilities.amax(1)  # minus infinity where nothing is alive
         if self.strategy.stop == "first_beam":
-            return self.finished.scores[:, -1] > float("-inf")
+            return best.isneginf() | (self.finished.scores[:, -1] > float("-inf"))
         # Log-probabilities only fall and divisors only rise: no alive sequence can end above this.
-        bound = self.alive.log_probabilities[:, 0] / self.final_divisors
+        bound = best / self.final_divisors
         deciding = 0 if self.strategy.stop == "optimistic" else -1
         return self.finished.scores[:, deciding] >= bound
 
-    def of(self, sentences: Tensor) -> BeamFrontier:
+    def of(self: Own, sentences: Tensor) -> Own:
         """Their sequences."""
-        return BeamFrontier(
-            strategy=self.strategy,
+        return replace(
+            self,
             alive=self.alive.of(sentences),
             finished=self.finished.of(sentences),
             final_divisors=self.final_divisors[sentences],

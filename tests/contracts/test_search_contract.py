@@ -13,18 +13,22 @@ from nmt.errors import NmtError
 from nmt.search import Beam, Constraint, Hypothesis, Strategy, constraints, strategies
 from nmt.search.constraints import Forbidden, MinLength, NoRepeatNgram
 
+LIMITS = ("pruning", "pruning_tokens", "pruning_finished")
+"""Of beams, which may so miss what is best."""
+
 
 def variants() -> list[Strategy]:
-    """Every strategy, and the beams also with other widths and stops."""
+    """Every strategy, and the beams also with other widths, stops and limits."""
     found = [strategies[name] for name in strategies]
     for strategy in list(found):
         names = {field.name for field in fields(strategy)}
         if "beam" in names:
-            found += [replace(strategy, beam=beam) for beam in (1, 3)]
+            for beam in (1, 3):
+                groups = {"groups": beam} if "groups" in names else {}
+                found.append(replace(strategy, beam=beam, **groups))
         if "stop" in names:
             found += [replace(strategy, stop=stop) for stop in ("all_finished", "first_beam")]
-        if "pruning" in names:
-            found.append(replace(strategy, pruning=1.0))
+        found += [replace(strategy, **{limit: 1.0}) for limit in LIMITS if limit in names]
         if "samples" in names:
             found += [
                 replace(strategy, samples=3, **it) for it in ({}, {"top_k": 3}, {"top_p": 0.8})
@@ -35,7 +39,7 @@ def variants() -> list[Strategy]:
 def ids(strategy: Strategy) -> str:
     extra = [
         str(getattr(strategy, name, ""))
-        for name in ("beam", "stop", "pruning", "samples", "top_k", "top_p")
+        for name in ("beam", "groups", "stop", *LIMITS, "samples", "top_k", "top_p")
     ]
     return " ".join([strategy.name, *extra]).strip()
 
@@ -85,12 +89,16 @@ def test_a_log_probability_is_the_one_the_model_gives(strategy: Strategy, seed: 
 @every_seed
 @pytest.mark.parametrize(
     "strategy",
-    [it for it in variants() if hasattr(it, "beam") and getattr(it, "pruning", None) is None],
+    [
+        it
+        for it in variants()
+        if hasattr(it, "beam") and all(getattr(it, limit) is None for limit in LIMITS)
+    ],
     ids=ids,
 )
 def test_a_wide_beam_finds_what_exhaustive_search_finds(strategy: Strategy, seed: int) -> None:
     model, source, max_length = TableModel(seed), random_sources(seed, 2), 4
-    wide = replace(strategy, beam=200)  # more than all prefixes of 3 tokens that go on
+    wide = replace(strategy, beam=300)  # in each group, more than all prefixes of 3 tokens
     found = wide.search(model, source, torch.tensor([max_length] * 2))
     penalty = wide.length_penalty
     for row, hypotheses in zip(source.tolist(), found, strict=True):
