@@ -7,9 +7,10 @@ and constraint.
 
 from nmt.search.base import Hypothesis, Strategy, strategies
 from nmt.search.beam import Beam
-from nmt.search.constraints import Constraint, constraints
+from nmt.search.constraints import Constraint, Prefixes, constraints
 from nmt.search.diverse import DiverseBeam
 from nmt.search.greedy import Greedy
+from nmt.search.lexical import LexicalBeam
 from nmt.search.ranking import LengthPenalty, length_penalties
 from nmt.search.sample import Sample
 
@@ -20,6 +21,8 @@ __all__ = [
     "Greedy",
     "Hypothesis",
     "LengthPenalty",
+    "LexicalBeam",
+    "Prefixes",
     "Sample",
     "Strategy",
     "constraints",

@@ -63,12 +63,19 @@ class Strategy(ABC):
     def open(self, source: Tensor, max_lengths: Tensor) -> Frontier:
         """The frontier before the first step; arguments as for :meth:`search`."""
 
+    def open_with(self, source: Tensor, max_lengths: Tensor, phrases: Tensor) -> Frontier:
+        """The same where phrases must appear; an NmtError for strategies that cannot place them."""
+        raise NmtError(
+            f"search.strategy: {self.name} cannot place phrases that must appear; use lexical_beam"
+        )
+
     def search(
         self,
         model: Model,
         source: Tensor,
         max_lengths: Tensor,
         constraints: Sequence[Constraint] = (),
+        phrases: Tensor | None = None,
     ) -> list[list[Hypothesis]]:
         """What was found for each sentence: at least one hypothesis, best first.
 
@@ -77,10 +84,13 @@ class Strategy(ABC):
             source: [B, S] int64, each row ends with EOS, padded on the right.
             max_lengths: [B] int64, from 1; the most target tokens of each sentence, with EOS.
             constraints: what may not follow the tokens so far.
+            phrases: [B, P, L] int64, tokens that each sentence's outputs must hold, P runs of at
+                most L, padded on the right. An output that is cut may lack some.
 
         Raises:
             ValueError: a length below 1.
-            NmtError: the model's logits are not numbers, or the constraints leave nothing.
+            NmtError: the model's logits are not numbers, the constraints leave nothing, or the
+                strategy cannot place phrases.
         """
         shortest, longest = torch.stack(max_lengths.aminmax()).tolist()
         if shortest < 1:
@@ -88,7 +98,10 @@ class Strategy(ABC):
         found: dict[int, list[Hypothesis]] = {}
         sentences = torch.arange(len(source), device=source.device)  # those still in the batch
         state = model.start(source, longest)
-        frontier = self.open(source, max_lengths)
+        if phrases is None:
+            frontier = self.open(source, max_lengths)
+        else:
+            frontier = self.open_with(source, max_lengths, phrases)
         for step in range(1, longest + 1):
             logits = model.step(frontier.alive.last, state)
             continuations = Continuations.of(logits)
@@ -116,6 +129,7 @@ class Strategy(ABC):
                     parents = parents.view(logits.shape[:2])
                 parents = parents[staying]
                 sentences, frontier = sentences[staying], frontier.of(staying)
+                constraints = [constraint.of(staying) for constraint in constraints]
             if parents is not None:
                 state.select(parents)
         if not all(found.values()):

@@ -7,7 +7,8 @@ reorder. The log-probabilities of what remains are those that the model gives, n
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from torch import Tensor
@@ -35,6 +36,10 @@ class Constraint(ABC):
             logits: [B, K, V] of what may follow; changed in place.
             tokens: [B, K, T] int64 so far, BOS first; whatever follows an EOS matters to nobody.
         """
+
+    def of(self, sentences: Tensor) -> Constraint:
+        """The constraint for some sentences [B'] int64: the same, unless it tells them apart."""
+        return self
 
 
 constraints: Registry[Constraint] = Registry("constraint")
@@ -99,3 +104,30 @@ class NoRepeatNgram(Constraint):
         seen = (ngrams[..., :-1] == last[..., None, :]).all(-1)  # [B, K, W]
         follows = ngrams[..., -1].where(seen, PAD)  # which never follows anything
         logits.scatter_(-1, follows, NEVER)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prefixes(Constraint):
+    """The beginnings of the outputs of a batch, to which other constraints do not apply."""
+
+    tokens: Tensor
+    """[B, P] int64, padded on the right; each sentence has its own."""
+
+    others: Sequence[Constraint] = ()
+    """What may not follow once a beginning is over."""
+
+    def forbid(self, logits: Tensor, tokens: Tensor) -> None:
+        """All but the next token of each beginning."""
+        given = logits.clone()
+        for constraint in self.others:
+            constraint.forbid(logits, tokens)
+        at = tokens.size(-1) - 1
+        if at >= self.tokens.size(1):
+            return
+        wanted = self.tokens[:, at, None, None].expand(-1, logits.size(1), -1)  # [B, K, 1]
+        forced = logits.new_full(logits.shape, NEVER).scatter(-1, wanted, given.gather(-1, wanted))
+        logits.copy_(forced.where(wanted != PAD, logits))
+
+    def of(self, sentences: Tensor) -> Prefixes:
+        """The beginnings of some sentences."""
+        return replace(self, tokens=self.tokens[sentences])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 
 import pytest
 import torch
 from table_model import TableModel, random_sources, unpad
+from torch import Tensor
 
 from nmt.data.format import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
-from nmt.search import Beam, Constraint, Hypothesis, Strategy, constraints, strategies
+from nmt.search import Beam, Constraint, Hypothesis, Prefixes, Strategy, constraints, strategies
 from nmt.search.constraints import Forbidden, MinLength, NoRepeatNgram
 
 LIMITS = ("pruning", "pruning_tokens", "pruning_finished")
@@ -28,7 +30,8 @@ def variants() -> list[Strategy]:
                 found.append(replace(strategy, beam=beam, **groups))
         if "stop" in names:
             found += [replace(strategy, stop=stop) for stop in ("all_finished", "first_beam")]
-        found += [replace(strategy, **{limit: 1.0}) for limit in LIMITS if limit in names]
+        limits = LIMITS if strategy.name != "lexical_beam" else ()  # which it refuses
+        found += [replace(strategy, **{limit: 1.0}) for limit in limits if limit in names]
         if "samples" in names:
             found += [
                 replace(strategy, samples=3, **it) for it in ({}, {"top_k": 3}, {"top_p": 0.8})
@@ -165,14 +168,133 @@ def test_a_wide_beam_finds_the_best_of_what_a_constraint_allows(
     model, source = TableModel(seed), random_sources(seed, 1)
     wide = Beam(beam=200)
     ((found, *_),) = wide.search(model, source, torch.tensor([4]), [constraint])
+    scores = all_scores(model, source, wide)
+    kept = {output for output in scores if keeps(constraint, output)}
+    assert (*found.tokens, EOS) == max(kept, key=lambda output: scores[output])
+
+
+PREFIXES = torch.tensor([[4, 5, UNK], [PAD, PAD, PAD], [5, 5, PAD], [UNK, PAD, PAD]])
+
+
+@every_seed
+@every_strategy
+def test_beginnings_are_kept_in_a_batch_as_alone(strategy: Strategy, seed: int) -> None:
+    model, source = TableModel(seed), random_sources(seed, 4)
+    max_lengths = torch.tensor([3, 1, 9, 4])
+    others = (Forbidden(tokens=(UNK,)),)  # which a beginning may hold all the same
+    beginnings = Prefixes(tokens=PREFIXES, others=others)
+    together = strategy.search(model, source, max_lengths, [beginnings])
+    for at, found in enumerate(together):
+        own = Prefixes(tokens=PREFIXES[at : at + 1], others=others)
+        sentence = unpad(source[at].tolist())
+        (alone,) = strategy.search(model, torch.tensor([sentence]), max_lengths[at : at + 1], [own])
+        assert same(found, alone)
+        prefix = unpad(PREFIXES[at].tolist())
+        for it in found:
+            assert tuple(it.tokens[: len(prefix)]) == prefix
+            assert UNK not in it.tokens[len(prefix) :]
+            assert it.log_probability == pytest.approx(model.score(sentence, (*it.output,)))
+
+
+@every_seed
+@pytest.mark.parametrize("prefix", [(4,), (5, 4)], ids=str)
+def test_a_wide_beam_finds_the_best_of_what_begins_so(prefix: tuple[int], seed: int) -> None:
+    model, source, wide = TableModel(seed), random_sources(seed, 1), Beam(beam=200)
+    beginning = Prefixes(tokens=torch.tensor([prefix]))
+    ((found, *_),) = wide.search(model, source, torch.tensor([4]), [beginning])
+    scores = all_scores(model, source, wide)
+    begins = {output for output in scores if output[: len(prefix)] == prefix}
+    assert tuple(found.output) == max(begins, key=lambda output: scores[output])
+
+
+def all_scores(model: TableModel, source: Tensor, beam: Beam) -> dict[tuple[int, ...], float]:
+    """Of every output that ends within four tokens, for the only source."""
     (row,) = source.tolist()
-    scores = {
+    return {
         output: model.score(unpad(row), output)
-        / float(wide.length_penalty.divisor(torch.tensor(len(output))))
+        / float(beam.length_penalty.divisor(torch.tensor(len(output))))
         for output in model.all_outputs(4)
-        if keeps(constraint, output)
     }
-    assert (*found.tokens, EOS) == max(scores, key=lambda output: scores[output])
+
+
+PHRASES = torch.tensor(
+    [
+        [[4, 5, PAD], [UNK, PAD, PAD]],
+        [[PAD, PAD, PAD], [PAD, PAD, PAD]],
+        [[5, 5, 4], [5, PAD, PAD]],
+        [[UNK, PAD, PAD], [4, 4, PAD]],
+    ]
+)
+
+
+def holds(output: Sequence[int], phrases: Tensor) -> bool:
+    """Whether the phrases [P, L] are runs of the output."""
+    wanted = [unpad(phrase) for phrase in phrases.tolist()]
+    runs = {tuple(output[at : at + n]) for at in range(len(output)) for n in (1, 2, 3)}
+    return {*wanted} - {()} <= runs
+
+
+can_place_phrases = pytest.mark.parametrize(
+    "strategy",
+    [it for it in variants() if type(it).open_with is not Strategy.open_with],
+    ids=ids,
+)
+
+
+@every_seed
+@can_place_phrases
+def test_phrases_appear_in_a_batch_as_alone(strategy: Strategy, seed: int) -> None:
+    model, source = TableModel(seed), random_sources(seed, 4)
+    max_lengths = torch.tensor([4, 3, 9, 12])
+    together = strategy.search(model, source, max_lengths, phrases=PHRASES)
+    for at, found in enumerate(together):
+        sentence, own = unpad(source[at].tolist()), PHRASES[at : at + 1]
+        (alone,) = strategy.search(
+            model, torch.tensor([sentence]), max_lengths[at : at + 1], phrases=own
+        )
+        assert same(found, alone)
+        for it in found:
+            assert holds(it.tokens, own[0])
+            assert it.log_probability == pytest.approx(model.score(sentence, (*it.output,)))
+
+
+@every_seed
+@can_place_phrases
+def test_without_phrases_the_search_is_that_of_a_beam(strategy: Beam, seed: int) -> None:
+    values = {field.name: getattr(strategy, field.name) for field in fields(Beam)}
+    model, source = TableModel(seed), random_sources(seed, 4)
+    max_lengths = torch.tensor([4, 3, 9, 12])
+    together = strategy.search(model, source, max_lengths, phrases=PHRASES)
+    plain = Beam(**values).search(model, source, max_lengths)
+    assert same(together[1], plain[1])
+    assert strategy.search(model, source, max_lengths) == plain
+
+
+@every_seed
+@can_place_phrases
+@pytest.mark.parametrize("phrases", [[[4, 5]], [[UNK, PAD], [5, PAD]], [[5, 5], [5, 4]]], ids=str)
+def test_a_wide_beam_finds_the_best_of_what_holds_the_phrases(
+    phrases: list[list[int]], strategy: Beam, seed: int
+) -> None:
+    model, source, wide = TableModel(seed), random_sources(seed, 1), replace(strategy, beam=200)
+    wanted = torch.tensor([phrases])
+    ((found, *_),) = wide.search(model, source, torch.tensor([4]), phrases=wanted)
+    scores = all_scores(model, source, wide)
+    allowed = {output for output in scores if holds(output, wanted[0])}
+    assert tuple(found.output) == max(allowed, key=lambda output: scores[output])
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [it for it in variants() if type(it).open_with is Strategy.open_with],
+    ids=ids,
+)
+def test_other_strategies_refuse_phrases(strategy: Strategy) -> None:
+    with pytest.raises(NmtError) as error:
+        strategy.search(TableModel(0), random_sources(0, 4), torch.tensor([9] * 4), (), PHRASES)
+    assert str(error.value) == (
+        f"search.strategy: {strategy.name} cannot place phrases that must appear; use lexical_beam"
+    )
 
 
 @every_strategy

@@ -1,0 +1,60 @@
+"""Phrases that must appear, beyond the laws of all strategies."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from table_model import TableModel, random_sources
+
+from nmt.config import build
+from nmt.data.format import BOS, PAD
+from nmt.errors import NmtError
+from nmt.search import LexicalBeam, Strategy
+from nmt.search.lexical import held
+
+PHRASES = torch.tensor([[[4, 5, 6], [5, 7, PAD], [PAD, PAD, PAD]]])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "count", "is_whole", "lacking"),
+    [
+        ([], 0, False, [4, 5, PAD]),
+        ([8, 4], 1, False, [5, 5, PAD]),
+        ([4, 5], 2, False, [6, 7, PAD]),  # a beginning of both
+        ([4, 5, 8], 0, False, [4, 5, PAD]),  # and of none once it was not gone on with
+        ([4, 5, 6], 3, False, [PAD, 5, PAD]),
+        ([4, 5, 6, 5], 4, False, [PAD, 7, PAD]),
+        ([4, 5, 7, 4], 3, False, [5, PAD, PAD]),
+        ([5, 7, 4, 5, 6, 8], 5, True, [PAD, PAD, PAD]),
+    ],
+)
+def test_how_much_a_sequence_holds(
+    tokens: list[int], count: int, is_whole: bool, lacking: list[int]
+) -> None:
+    given = held(torch.tensor([[[BOS, *tokens]]]), PHRASES)
+    assert [it.tolist() for it in given] == [[[count]], [[is_whole]], [[lacking]]]
+
+
+def test_phrases_are_held_by_a_beam_that_is_narrower_than_they_are_long() -> None:
+    model, source = TableModel(1, vocabulary=12), random_sources(1, 8)
+    phrases = torch.tensor([[[9, 10, 11, 4], [8, 8, PAD, PAD]]]).expand(8, -1, -1)
+    for found in LexicalBeam(beam=2).search(model, source, torch.full((8,), 7), (), phrases):
+        for it in found:
+            text = " ".join(map(str, it.tokens))
+            assert "9 10 11 4" in text
+            assert "8 8" in text
+
+
+def test_where_there_is_no_room_for_all_phrases_as_much_as_may_be_is_held() -> None:
+    model, source = TableModel(1, vocabulary=12), random_sources(1, 8)
+    phrases = torch.tensor([[[9, 10, 11, 4]]]).expand(8, -1, -1)
+    for found in LexicalBeam().search(model, source, torch.full((8,), 3), (), phrases):
+        assert found[0].tokens == [9, 10, 11]
+        assert not found[0].finished
+
+
+@pytest.mark.parametrize("key", ["pruning", "pruning_tokens", "pruning_finished"])
+def test_pruning_is_refused(key: str) -> None:
+    with pytest.raises(NmtError) as error:
+        build(Strategy, {"name": "lexical_beam", key: 3}, "s")  # type: ignore[type-abstract]
+    assert str(error.value) == f"s: {key} would give up what phrases make unlikely; use none"
