@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 
@@ -91,6 +92,17 @@ def test_the_last_are_the_newest_and_the_best_are_those_with_the_best_score(empt
     assert pick_last(empty.path, 2) == [paths[4], paths[5]]
     assert pick_best(empty.path, 2) == [paths[3], paths[2]]
     assert pick_best(empty.path, 4) == [paths[4], paths[1], paths[3], paths[2]]
+
+
+def test_of_equally_good_checkpoints_the_better_has_the_lower_loss_and_is_the_older(
+    empty: Run,
+) -> None:
+    losses = {1: 3.0, 2: 2.0, 3: 2.5, 4: 2.0}
+    paths = {n: save(empty, n, [1.0], bleu=20.0, loss=value) for n, value in losses.items()}
+    save(empty, 5, [1.0], bleu=math.nan, loss=1.0)
+    assert pick_best(empty.path, 4) == [paths[1], paths[3], paths[4], paths[2]]
+    with pytest.raises(NmtError, match="5 checkpoints wanted, but 4 can be used"):
+        pick_best(empty.path, 5)
 
 
 def test_the_best_of_a_loss_is_the_lowest(trained: Path) -> None:

@@ -146,6 +146,31 @@ def test_the_plateaus_of_a_run_are_those_of_one_that_was_never_stopped(
     assert_same_checkpoint(tmp_path / "parts" / "last", tmp_path / "whole" / "last")
 
 
+def test_the_extra_validation_where_a_run_was_stopped_changes_nothing_after_it(
+    train: Any, tmp_path: Path
+) -> None:
+    rule = "train.schedule={name: plateau, lr: 0.5, warmup_updates: 0, shrink: 0.1}"
+    often = ("--set", rule, "--valid-every", 3, "--set", "train.log_every=1", "--keep-last", 20)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert train(whole, *often, "--max-updates", 12).status == 0
+    stops = range(1, 13)
+    for updates in stops:
+        assert train(parts, *often, "--max-updates", updates).status == 0
+    extra = {update for update in stops if update % 3}
+    lines = records(parts)
+    seen = [line["update"] for line in lines if line["record"] == "validation"]
+    assert seen == list(stops)  # none of which is left out
+    assert {line["update"] for line in lines if line.get("best")} & extra, "one is to be the best"
+    rates = [
+        [(it["update"], it["lr"]) for it in records(run) if "lr" in it] for run in (whole, parts)
+    ]
+    assert rates[0] == rates[1]
+    assert len({rate for _, rate in rates[0]}) > 1, "there is to be a plateau"
+    assert_same_checkpoint(parts / "last", whole / "last")
+    best = min((line["loss"], line["update"]) for line in lines if line["record"] == "validation")
+    assert Checkpoint.open(parts / "best").update == best[1]
+
+
 @pytest.mark.parametrize("name", ["adafactor", "nag", "adadelta", "sgd"])
 def test_training_with_another_optimizer_goes_on_as_if_never_stopped(
     train: Any, tmp_path: Path, name: str

@@ -19,15 +19,20 @@ def pick_last(path: Path, count: int) -> list[Path]:
 
 
 def pick_best(path: Path, count: int) -> list[Path]:
-    """The `count` kept checkpoints whose validation was best by the run's own metric."""
+    """The `count` kept checkpoints that validated best, worst first.
+
+    The rule is that of the run's own "best": of equally good ones, the lower loss, then the older.
+    """
     run = Run.open(path)
     config = build(TrainConfig, run.recipe["train"], "train")
-    metric = config.best_metric
-    validated = [checkpoint for checkpoint in run.checkpoints() if metric in checkpoint.scores]
-    # Sorted worst first, so that the best come last, as the newest do.
-    validated.sort(key=lambda checkpoint: checkpoint.scores[metric])
-    if config.is_better(0.0, 1.0):
-        validated.reverse()
+
+    def merit(checkpoint: Checkpoint) -> tuple[float, float]:
+        return config.merit(
+            checkpoint.scores.get(config.best_metric), checkpoint.scores.get("loss")
+        )
+
+    validated = [it for it in run.checkpoints() if merit(it) > config.merit(None, None)]
+    validated = sorted(reversed(validated), key=merit)
     return [checkpoint.path for checkpoint in _enough(validated, count, path)]
 
 

@@ -158,15 +158,20 @@ class TrainConfig:
         if self.best_metric not in choices:
             raise ValueError(f"best_metric {self.best_metric!r} is not among {', '.join(choices)}")
 
-    def is_better(self, value: float, best: float | None) -> bool:
-        """Whether a value of the best metric beats the best one so far."""
-        if math.isnan(value):
-            return False
+    def merit(self, value: float | None, loss: float | None) -> tuple[float, float]:
+        """What validations are ranked by, more being better.
+
+        Args:
+            value: of the best metric; None and NaN are worse than all others.
+            loss: decides between equal values.
+        """
+        if value is None or math.isnan(value):
+            return (-math.inf, -math.inf)
         ascending = any(
             metric.name == self.best_metric and metric.higher_is_better
             for metric in self.valid_metrics
         )
-        return best is None or (value > best if ascending else value < best)
+        return (value if ascending else -value, -math.inf if loss is None else -loss)
 
 
 @dataclass
@@ -181,8 +186,13 @@ class Progress:
     best: float | None = None
     best_loss: float | None = None
     """Of the best validation; of two equally good ones, that with the lower loss is better."""
+    best_update: int = 0
+    mark: float | None = None
+    mark_loss: float | None = None
+    """Of the best regular validation. The extra one at the end of training is none: a run that
+    goes on must not differ from one that never stopped."""
     stale: int = 0
-    """Validations since the best one."""
+    """Regular validations since the best of them."""
     plateaus: int = 0
     """How often the schedule took this for a reason to lower the learning rate."""
     skipped: int = 0
@@ -279,8 +289,8 @@ class Trainer:
 
     @property
     def is_at_best(self) -> bool:
-        """Whether no validation so far beat that of the current update."""
-        return bool(self.scores) and self.progress.stale == 0 and self.progress.best is not None
+        """Whether the validation of the current update is the best so far."""
+        return self.progress.best_update == self.progress.update
 
     def fit_micro_batches(self, max_tokens: int) -> None:
         """Cuts updates into micro-batches of at most so many positions from now on."""
@@ -452,11 +462,13 @@ class Trainer:
         return self._out_of_patience()
 
     def _is_validation_due(self, reason: str | None) -> bool:
+        return self.progress.update > 0 and (self._is_validation_regular() or reason in PLANNED)
+
+    def _is_validation_regular(self) -> bool:
         config, progress = self.config, self.progress
         minutes = (progress.seconds - progress.valid_seconds) / 60
         by_clock = config.valid_minutes is not None and minutes >= config.valid_minutes
-        by_count = progress.update % config.valid_every == 0
-        return progress.update > 0 and (by_clock or by_count or reason in PLANNED)
+        return by_clock or progress.update % config.valid_every == 0
 
     def _out_of_patience(self) -> str | None:
         patience = self.config.patience
@@ -464,20 +476,28 @@ class Trainer:
 
     def _validate(self, validation: Validation, report: Report) -> bool:
         """Validates; whether this is the best so far."""
-        self.progress.valid_seconds = self.progress.seconds
+        progress, merit = self.progress, self.config.merit
         with self.stopwatch.paused(), self.parallel.evaluating(), self._averaged():
             self.scores = validation()
         value, loss = self.scores[self.config.best_metric], self.scores["loss"]
-        is_best = self.config.is_better(value, self.progress.best)
-        if value == self.progress.best and self.progress.best_loss is not None:
-            is_best = loss < self.progress.best_loss
-        self.progress.stale += 1
+        is_best = merit(value, loss) > merit(progress.best, progress.best_loss)
         if is_best:
-            self.progress.best, self.progress.best_loss = value, loss
-            self.progress.stale = 0
-        self.progress.plateaus += self.config.schedule.is_plateau(self.progress.stale)
-        report.validation(self.progress.update, self.scores, is_best)
+            progress.best, progress.best_loss = value, loss
+            progress.best_update = progress.update
+        if self._is_validation_regular():
+            self._count(value, loss)
+        report.validation(progress.update, self.scores, is_best)
         return is_best
+
+    def _count(self, value: float, loss: float) -> None:
+        """Notes a regular validation, by which patience and plateaus go."""
+        progress, merit = self.progress, self.config.merit
+        progress.valid_seconds = progress.seconds
+        progress.stale += 1
+        if merit(value, loss) > merit(progress.mark, progress.mark_loss):
+            progress.mark, progress.mark_loss = value, loss
+            progress.stale = 0
+        progress.plateaus += self.config.schedule.is_plateau(progress.stale)
 
     def _is_save_due(self) -> bool:
         config, progress = self.config, self.progress
