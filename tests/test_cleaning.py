@@ -1,3 +1,5 @@
+import sys
+
 import numpy as np
 import pytest
 
@@ -120,3 +122,10 @@ def test_nothing_is_cleaned_unasked():
     lines, *pairs = Cleaning().cleaned(source, source, frozenset(["same"]), Tally())
     assert pairs == [source, source]
     assert np.array_equal(lines, [0, 1, 2])
+
+
+def test_spaces_of_every_kind_are_one_space():
+    kinds = [it for it in map(chr, range(sys.maxunicode + 1)) if it.isspace() and it != "\n"]
+    assert len(kinds) > 20
+    for kind in kinds:
+        assert rewritten(f"{kind}a{kind}b {kind}", "spaces") == "a b"

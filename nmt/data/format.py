@@ -385,10 +385,18 @@ class Sentences(NamedTuple):
     @classmethod
     def of(cls, ids: list[list[int]]) -> Sentences:
         """The sentences with these ids, each of which gets its EOS."""
+        return cls.laid(ids).ended()
+
+    @classmethod
+    def laid(cls, ids: list[list[int]]) -> Sentences:
+        """The sentences with these ids as they are."""
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
         flat = itertools.chain.from_iterable(ids)
-        tokens = np.fromiter(flat, np.int32, int(lengths.sum()))
-        return cls(np.insert(tokens, np.cumsum(lengths), EOS), lengths + 1)
+        return cls(np.fromiter(flat, np.int32, int(lengths.sum())), lengths)
+
+    def ended(self) -> Sentences:
+        """The sentences, each with EOS behind it."""
+        return Sentences(np.insert(self.tokens, np.cumsum(self.lengths), EOS), self.lengths + 1)
 
     def keep(self, chosen: npt.NDArray[np.bool_]) -> Sentences:
         """Only the sentences chosen [n]."""

@@ -148,7 +148,8 @@ class Spaces(Rewriting):
 
     def rewrite(self, text: str) -> str:
         """The text with single spaces."""
-        return _OUTER_SPACE.sub("", _SPACES.sub(" ", text))
+        text = _SPACES.sub(" ", _OTHER_SPACE.sub(" ", text))
+        return f"\n{text}\n".replace("\n ", "\n").replace(" \n", "\n")[1:-1]
 
 
 @steps.register("identical")
@@ -364,8 +365,10 @@ def judge(source: Lengths, target: Lengths, cleaning: Cleaning) -> npt.NDArray[n
 
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _INVISIBLE = re.compile(r"[\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
-_SPACES = re.compile(r"[^\S\n]{2,}|[^\S\n ]")
-_OUTER_SPACE = re.compile(r"^ | $", re.MULTILINE)
+_OTHER_SPACE = re.compile(  # spelt out, for a class such as \s is searched for more slowly
+    r"[\t\x0b-\r\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
+)
+_SPACES = re.compile(r"  +")
 _PLAIN = {
     **dict.fromkeys("„“”«»‟″〝〞＂", '"'),
     **dict.fromkeys("‘’‚‛′‹›´`＇", "'"),

@@ -19,6 +19,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
@@ -32,6 +33,7 @@ from nmt.preprocess.cleaning import Cleaning, Tally, Verdict, judge
 from nmt.preprocess.corpus import CHUNK, Block
 from nmt.preprocess.duplicates import Keys, mark_repeated
 from nmt.preprocess.subwords import Subwords
+from nmt.preprocess.words import Encode, encoders
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,10 @@ class Encoder:
     shard: int = 1
     shards: int = 1
 
+    @cached_property
+    def _encode(self) -> tuple[Encode, Encode]:
+        return encoders(self.subwords)
+
     def __call__(self, block: Block) -> Encoded:
         """The pairs of the block that are kept, and belong to the shard.
 
@@ -75,8 +81,7 @@ class Encoder:
             pairs = [list(itertools.compress(side, own)) for side in pairs]
             if block.first // CHUNK % self.shards != self.shard - 1:
                 tally = Tally()  # every shard cleans everything, but one of them counts it
-        encode = (self.subwords.encode_source, self.subwords.encode_target)
-        sides = [Sentences.of(ids(side)) for ids, side in zip(encode, pairs, strict=True)]
+        sides = [encode(side) for encode, side in zip(self._encode, pairs, strict=True)]
         verdicts = judge(sides[0].lengths, sides[1].lengths, self.cleaning)
         for verdict in list(Verdict)[1:]:
             found = np.flatnonzero(verdicts == verdict)

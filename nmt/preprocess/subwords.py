@@ -89,7 +89,7 @@ class Subwords:
         self.shared = target is None
         self._models = (source,) if target is None else (source, target)
         processors = [_processor(model) for model in self._models]
-        self._source, self._target = processors[0], processors[-1]
+        self.source, self.target = processors[0], processors[-1]
         self._num_threads = num_threads
 
     @classmethod
@@ -119,36 +119,36 @@ class Subwords:
     @property
     def source_size(self) -> int:
         """Number of source token ids."""
-        return int(self._source.get_piece_size())
+        return int(self.source.get_piece_size())
 
     @property
     def target_size(self) -> int:
         """Number of target token ids."""
-        return int(self._target.get_piece_size())
+        return int(self.target.get_piece_size())
 
     def encode_source(self, lines: list[str]) -> list[list[int]]:
         """The ids of every line, without BOS and EOS; none for a line of white space."""
-        return self._encode(self._source, lines)
+        return self._encode(self.source, lines)
 
     def encode_target(self, lines: list[str]) -> list[list[int]]:
         """The ids of every line, without BOS and EOS; none for a line of white space."""
-        return self._encode(self._target, lines)
+        return self._encode(self.target, lines)
 
     def decode_source(self, ids: list[list[int]]) -> list[str]:
         """The text of every sentence, one line each; special ids other than UNK leave no trace."""
-        return self._decode(self._source, ids)
+        return self._decode(self.source, ids)
 
     def decode_target(self, ids: list[list[int]]) -> list[str]:
         """The text of every sentence, one line each; special ids other than UNK leave no trace."""
-        return self._decode(self._target, ids)
+        return self._decode(self.target, ids)
 
     def source_pieces(self, ids: list[int]) -> list[str]:
         """The pieces that the ids stand for; "▁" is a space."""
-        return [self._source.id_to_piece(token) for token in ids]
+        return [self.source.id_to_piece(token) for token in ids]
 
     def target_pieces(self, ids: list[int]) -> list[str]:
         """The pieces that the ids stand for; "▁" is a space."""
-        return [self._target.id_to_piece(token) for token in ids]
+        return [self.target.id_to_piece(token) for token in ids]
 
     def _encode(
         self, processor: sentencepiece.SentencePieceProcessor, lines: list[str]

@@ -1,0 +1,89 @@
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sentencepiece import SentencePieceTrainer
+
+from nmt.data.format import Sentences
+from nmt.preprocess import words
+from nmt.preprocess.subwords import Subwords, SubwordTraining, train_subwords
+from nmt.preprocess.words import WordEncoder, cuts_at_spaces, encoders
+
+SENTENCES = [
+    f"{who} {does} the {what} ."
+    for who in ("Ann", "Bob")
+    for does in ("sees", "mends")
+    for what in ("house", "boats", "old boat", "houses", "trees", "wooden tree")
+]
+
+
+def subwords(**changes):
+    values = {"vocab_size": 340, "character_coverage": 1.0, **changes}
+    return Subwords(train_subwords(SENTENCES, SubwordTraining(**values)))
+
+
+@pytest.fixture(scope="module")
+def shared():
+    return subwords()
+
+
+def assert_same(encode, processor, lines):
+    given, wanted = encode(lines), Sentences.of(processor.encode(lines))
+    assert given.lengths.tolist() == wanted.lengths.tolist()
+    assert given.tokens.tolist() == wanted.tokens.tolist()
+
+
+SPACES_AND_MARKS = " \t\u00a0\u3000\u200b\u0301\u0345\u00a8\u00b4\u0385\ufdfa\u2581\r\x00"
+text = st.text(st.one_of(st.sampled_from(SPACES_AND_MARKS + "aeinstAB."), st.characters()))
+
+
+@pytest.mark.parametrize("normalization", ["nmt_nfkc", "nfkc_cf", "identity"])
+def test_lines_get_the_ids_that_sentencepiece_gives_them(normalization):
+    processor = subwords(normalization=normalization).source
+    assert cuts_at_spaces(processor)
+
+    @given(st.lists(text.map(lambda it: it.replace("\n", ""))))
+    def check(lines):
+        assert_same(WordEncoder(processor), processor, lines)
+
+    check()
+
+
+def test_words_are_known_again_and_forgotten_when_they_are_too_many(shared, monkeypatch):
+    encode = WordEncoder(shared.source)
+    monkeypatch.setattr(words, "MOST", 4)
+    for lines in (["a tree", "", "the boats"], ["the trees"], ["a boat", "the trees"], []):
+        assert_same(encode, shared.source, lines)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"model_type": "unigram"},
+        {"user_defined_symbols": ("the house",)},
+        {"split_by_whitespace": False},
+        {"remove_extra_whitespaces": False},
+        {"treat_whitespace_as_suffix": True},
+        {"add_dummy_prefix": False},
+    ],
+)
+def test_pieces_that_words_do_not_show_are_left_to_sentencepiece(setting):
+    given = {"vocab_size": 340, "byte_fallback": True, "hard_vocab_limit": False, **setting}
+    model = io.BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES),
+        model_writer=model,
+        **{"model_type": "bpe", **given},
+        **{"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3, "minloglevel": 2},
+    )
+    both = Subwords(model.getvalue())
+    assert not cuts_at_spaces(both.source)
+    assert_same(encoders(both)[0], both.source, ["Ann  sees the house .", "", " a"])
+
+
+def test_sides_that_share_a_model_share_its_words(shared):
+    one, other = encoders(shared)
+    assert one is other
+    one, other = encoders(Subwords(*(shared._models[0] for _ in range(2))))
+    assert one is not other
