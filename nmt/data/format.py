@@ -398,9 +398,11 @@ class Sentences(NamedTuple):
         """The sentences, each with EOS behind it."""
         return Sentences(np.insert(self.tokens, np.cumsum(self.lengths), EOS), self.lengths + 1)
 
-    def keep(self, chosen: npt.NDArray[np.bool_]) -> Sentences:
-        """Only the sentences chosen [n]."""
-        return self if chosen.all() else self.take(np.flatnonzero(chosen))
+    def keep(self, copies: npt.NDArray[np.bool_ | np.int64]) -> Sentences:
+        """Each sentence as often as `copies` [n] says: False or 0 leaves it out."""
+        if (copies == 1).all():
+            return self
+        return self.take(np.repeat(np.arange(len(copies)), copies))
 
     def take(self, indices: Ids) -> Sentences:
         """The sentences at `indices` [m], in that order and as often as they are there."""

@@ -391,8 +391,8 @@ def _select(spool: Spool, config: PreprocessConfig, subwords: Subwords, split: S
                     again = repeated[first:last]
                     shown = np.flatnonzero(again)[:MAX_EXAMPLES]
                     tally.drop("duplicates", 0, _text(source, target, shown, subwords))
-                chosen = np.repeat(np.arange(last - first), draw.copies(~again))
-                split.append(source.take(chosen), target.take(chosen))
+                copies = draw.copies(~again)
+                split.append(source.keep(copies), target.keep(copies))
             start += size
     split.dropped, split.rewritten, split.examples = (
         tally.dropped,

@@ -125,7 +125,7 @@ class ControlCharacters(Rewriting):
 
     def rewrite(self, text: str) -> str:
         """The text without them."""
-        return _INVISIBLE.sub("", _CONTROL.sub(" ", text))
+        return _CONTROL.sub(lambda match: "" if match[0] in _INVISIBLE else " ", text)
 
 
 @steps.register("punctuation")
@@ -363,8 +363,10 @@ def judge(source: Lengths, target: Lengths, cleaning: Cleaning) -> npt.NDArray[n
     return np.select(list(applies.values()), list(applies), default=Verdict.KEPT)
 
 
-_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
-_INVISIBLE = re.compile(r"[\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
+_INVISIBLE = frozenset(
+    "\u00ad\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2061\u2062\u2063\u2064\ufeff"
+)
+_CONTROL = re.compile(rf"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029{''.join(_INVISIBLE)}]")
 _OTHER_SPACE = re.compile(  # spelt out, for a class such as \s is searched for more slowly
     r"[\t\x0b-\r\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 )

@@ -5,6 +5,7 @@ What has been encoded is *spooled*: appended to plain files, from which it goes 
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import itertools
 import json
@@ -140,6 +141,7 @@ def _begin_worker(encoder: Encoder) -> None:
     global _encoder
     _encoder = encoder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
+    gc.disable()  # nothing here is cyclic, and looking for cycles in lists of ids takes time
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
