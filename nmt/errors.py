@@ -8,3 +8,7 @@ class NmtError(Exception):
 
     The command line prints it as ``nmt: error: ...`` without a traceback and exits with status 1.
     """
+
+
+class UnfinishedError(NmtError):
+    """What was done so far is kept, and the same command goes on from there."""

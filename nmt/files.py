@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -10,7 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nmt.errors import NmtError
+from nmt.errors import NmtError, UnfinishedError
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of a disk that is full, used up or failing."""
 
 
 @contextmanager
@@ -18,13 +22,14 @@ def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
     """A directory to fill, which becomes `path` at the end of the context.
 
     It is filled beside its place, synced to the disk and renamed; a directory that was there is
-    replaced. If the context fails, nothing of it remains.
+    replaced. If the context fails, nothing of it remains, but see `identity`.
 
     Args:
         path: where it is to be in the end.
         identity: letters and digits that stand for its content. Then the directory is the one that
-            a killed or interrupted process has left of the same identity, if there is one; others
-            that were left are removed.
+            a process has left of the same identity, if there is one; others that were left are
+            removed. One is left where the process was killed or interrupted, the disk was full or
+            failed, or the context ended with :class:`UnfinishedError`.
 
     Raises:
         NmtError: another process is filling the directory of that identity.
@@ -49,8 +54,9 @@ def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
             path.rename(old)
         partial.rename(path)
         sync(path.parent)
-    except KeyboardInterrupt:
-        stays = identity is not None
+    except (KeyboardInterrupt, OSError, UnfinishedError) as error:
+        can_be_mended = not isinstance(error, OSError) or error.errno in _NO_ROOM
+        stays = identity is not None and can_be_mended
         raise
     finally:
         if old.exists() and not path.exists():

@@ -10,6 +10,7 @@ import resource
 import shlex
 import signal
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -417,27 +418,77 @@ def test_two_processes_do_not_write_the_same_dataset(here, monkeypatch):
         preprocess(config())
 
 
-def test_a_disk_that_fills_costs_a_line_and_leaves_nothing_behind(here):
+@contextmanager
+def counted(monkeypatch, calls: list[int]):
+    """Blocks are of 1,000 lines and saved at once; `calls` gets their first lines."""
+    original = encoding.Encoder.__call__
+
+    def call(self, block):
+        calls.append(block.first)
+        return original(self, block)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus.Bitext.blocks, "__defaults__", (1000, 0))
+        patch.setattr(binarize, "SAVE_EVERY", 1)
+        patch.setattr(encoding.Encoder, "__call__", call)
+        yield
+
+
+def test_a_disk_that_fills_costs_a_line_and_with_room_the_same_call_goes_on(here, monkeypatch):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     model = preprocess(config(output_dir="model")) and "model/subwords.model"
-    write(here / "corpus" / "train", numbers(100_000, seed=1))
+    write(here / "corpus" / "train", numbers(10_000, seed=1))
+    whole = preprocess(config(output_dir="whole", subword_model=model)).fingerprint
     size = Path(model).stat().st_size + 1000  # the kernel refuses to write more to a file
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-        with pytest.raises(NmtError, match=r"data-bin: cannot be written: .*; make room and give"):
-            preprocess(config(subword_model=model))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert sorted(path.name for path in here.iterdir()) == ["corpus", "model"]
+    calls: list[int] = []
+    with counted(monkeypatch, calls):
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+            with pytest.raises(NmtError, match=r"data-bin: cannot be written: .*; make room, and"):
+                preprocess(config(subword_model=model))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert not (here / "data-bin").exists()
+        assert preprocess(config(subword_model=model)).fingerprint == whole
+    full = max(first for first in calls if calls.count(first) > 1)
+    assert 1 < full < 9001
+    assert calls == [*range(1, full + 1, 1000), *range(full, 10_000, 1000)]
+    assert sorted(path.name for path in here.iterdir()) == ["corpus", "data-bin", "model", "whole"]
 
 
-def test_a_worker_that_is_killed_is_a_mistake_with_a_remedy(here, monkeypatch):
+def test_after_a_worker_was_killed_the_same_call_goes_on(here, monkeypatch):
+    write(here / "corpus" / "train", numbers(10_000, seed=1))
+    model = preprocess(config(output_dir="model")) and "model/subwords.model"
+    original = encoding.Encoder.__call__
+
     def die(self, block):
-        os.kill(os.getpid(), signal.SIGKILL)
+        if block.first == 9001:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(self, block)
 
-    monkeypatch.setattr(encoding.Encoder, "__call__", die)
-    with pytest.raises(NmtError, match=r"a worker process was killed, .* with fewer --workers"):
-        preprocess(config(workers=2))
+    calls: list[int] = []
+    with counted(monkeypatch, calls):
+        with monkeypatch.context() as patch:
+            patch.setattr(encoding.Encoder, "__call__", die)
+            remedy = "a worker process was killed, .*; the same command goes on, .* fewer --workers"
+            with pytest.raises(NmtError, match=remedy):
+                preprocess(config(subword_model=model, workers=2))
+        made = preprocess(config(subword_model=model)).fingerprint
+    assert calls[0] > 1
+    assert made == preprocess(config(output_dir="whole", subword_model=model)).fingerprint
+
+
+def test_a_part_of_a_corpus_is_drawn_evenly_whatever_its_size():
+    pairs, wanted, at_once = 5 * 10**9, 2 * 10**9, 10**5
+    draw = binarize._Draw(pairs, wanted, (1, 0))
+    some = [int(draw.copies(np.ones(at_once, np.bool_)).sum()) for _ in range(5)]
+    assert all(abs(it - 0.4 * at_once) <= 1 for it in some)
+    for seed in range(20):
+        draw = binarize._Draw(1000, 377, (seed, 0))
+        present = np.random.default_rng(seed).permuted(np.repeat([True, False], 1000))
+        taken = np.concatenate([draw.copies(part) for part in np.split(present, 80)])
+        assert taken.sum() == 377
+        assert not taken[~present].any()
 
 
 def sentences(dataset: Dataset) -> list[tuple[list[int], list[int]]]:

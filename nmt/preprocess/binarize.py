@@ -167,7 +167,7 @@ def preprocess(config: PreprocessConfig) -> Manifest:
         if error.filename:
             raise
         raise NmtError(
-            f"{path}: cannot be written: {error.strerror}; make room and give the command again"
+            f"{path}: cannot be written: {error.strerror}; make room, and the same command goes on"
         ) from None
 
 
@@ -412,7 +412,10 @@ def _wanted(corpus: Corpus, pairs: int, config: PreprocessConfig) -> int:
 
 
 class _Draw:
-    """A given number of copies of a stream of pairs: equally many of each, one more of some."""
+    """A given number of copies of a stream of pairs: equally many of each, one more of some.
+
+    Each pair is equally likely to be among the some, which are spread evenly over the stream.
+    """
 
     def __init__(self, pairs: int, wanted: int, seed: tuple[int, int]) -> None:
         self.wanted = wanted
@@ -425,7 +428,8 @@ class _Draw:
         copies = np.where(present, self._each, 0)
         places = np.flatnonzero(present)
         if self._more:
-            more = self._random.hypergeometric(self._more, self._left - self._more, len(places))
+            more, rest = divmod(self._more * len(places), self._left)
+            more += int(self._random.integers(self._left) < rest)  # so on average exactly its share
             copies[self._random.choice(places, more, replace=False)] += 1
             self._more -= more
         self._left -= len(places)

@@ -148,7 +148,9 @@ class Spaces(Rewriting):
 
     def rewrite(self, text: str) -> str:
         """The text with single spaces."""
-        text = _SPACES.sub(" ", _OTHER_SPACE.sub(" ", text))
+        for space in _OTHER_SPACES:
+            text = text.replace(space, " ")  # in all of them less time than one regular expression
+        text = _SPACES.sub(" ", text)
         return f"\n{text}\n".replace("\n ", "\n").replace(" \n", "\n")[1:-1]
 
 
@@ -367,8 +369,8 @@ _INVISIBLE = frozenset(
     "\u00ad\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2061\u2062\u2063\u2064\ufeff"
 )
 _CONTROL = re.compile(rf"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029{''.join(_INVISIBLE)}]")
-_OTHER_SPACE = re.compile(  # spelt out, for a class such as \s is searched for more slowly
-    r"[\t\x0b-\r\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
+_OTHER_SPACES = "".join(
+    it for it in map(chr, range(ord("\u3000") + 1)) if it.isspace() and it not in " \n"
 )
 _SPACES = re.compile(r"  +")
 _PLAIN = {

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from nmt import files
 from nmt.data.format import Sentences
-from nmt.errors import NmtError
+from nmt.errors import NmtError, UnfinishedError
 from nmt.preprocess.cleaning import Cleaning, Tally, Verdict, judge
 from nmt.preprocess.corpus import CHUNK, Block
 from nmt.preprocess.duplicates import Keys, mark_repeated
@@ -126,9 +126,9 @@ def encode(blocks: Iterable[Block], encoder: Encoder, workers: int) -> Iterator[
             while waiting:
                 yield waiting.popleft().result()
         except BrokenProcessPool:
-            raise NmtError(
+            raise UnfinishedError(
                 "preprocess: a worker process was killed, most likely for want of memory; "
-                "give the command again, with fewer --workers"
+                "the same command goes on, perhaps with fewer --workers"
             ) from None
         finally:
             pool.shutdown(cancel_futures=True)
