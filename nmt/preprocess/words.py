@@ -65,7 +65,7 @@ class WordEncoder:
         """The sentences of the lines."""
         if not lines:
             return Sentences.of([])
-        text = "\n".join(lines).encode("utf-8", "surrogatepass")  # which is split faster than str
+        text = "\n".join(lines).encode()  # which is split faster than str
         letters = np.frombuffer(text, np.uint8)
         ends = letters[(letters == ord(" ")) | (letters == ord("\n"))] == ord("\n")
         first = np.concatenate(([0], np.flatnonzero(ends) + 1))
