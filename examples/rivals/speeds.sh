@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# How many updates minutes of this machine make: speeds.sh MINUTES [SYSTEM ...]
+#
+# Trains every system for three quarters of a minute, which the machine should have for itself, and prints
+# SYSTEM=UPDATES, as run.sh takes them: so systems have equal time, whatever else the machine does
+# while they train. The logs stay in work/, and the table shows their speeds.
+set -euo pipefail
+
+source "$(dirname "$0")/systems.bash"
+minutes=${1:?usage: speeds.sh MINUTES [SYSTEM ...]}
+shift
+systems=("$@")
+if [[ $# == 0 ]]; then
+  systems=(transformer rnnsearch gnmt conv_s2s bytenet)
+fi
+check_systems "${systems[@]}"
+cd "$(dirname "$0")"
+work=work/multi30k
+
+for system in "${systems[@]}"; do
+  rm -rf "$work/$system/speed"
+  mkdir -p "$work/$system"
+  changes=()
+  for setting in ${settings[$system]}; do
+    changes+=(--set "$setting")
+  done
+  nmt train --config multi30k.yaml --save-dir "$work/$system/speed" --max-minutes 0.75 \
+    --set train.log_every=5 "${changes[@]}" 2> "$work/$system/speed.log"
+  python table.py --updates "$minutes" "$work" "$system"
+done
