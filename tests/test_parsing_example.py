@@ -74,6 +74,25 @@ def test_a_treebank_is_split_by_file_and_scored(tmp_path: Path) -> None:
     )
 
 
+def test_brackets_are_counted_as_pyevalb_counts_them_but_for_repeated_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("PYEVALB", reason="pip install PYEVALB")
+    monkeypatch.syspath_prepend(PATH.parent)
+    compare = importlib.import_module("compare")
+    noun, particle = "(NP (NP (NN {0})) (, ,))", "(VP (VB {0}) (PRT (RP {0})))"
+    gold = [
+        tree
+        for word in ("up", "out", "in")
+        for tree in read_trees(f"(TOP (S {noun} {particle} (. .)))".format(word), "here")
+    ]
+    result = compare.compare(gold, compare.damaged(gold))
+    matched, *totals = result.ours
+    assert result.theirs == (matched - result.repeated, *totals)
+    # The noun phrase within the noun phrase is at the same words when the comma does not count.
+    assert compare.compare(gold, gold) == compare.Comparison((15, 15, 15), (12, 15, 15), 3)
+
+
 def test_a_directory_without_trees_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NmtError, match=r"no files wsj_\*.mrg"):
         trees.split(tmp_path, tmp_path / "out")
