@@ -101,6 +101,14 @@ def test_micro_batches_share_out_an_update_evenly_and_within_the_limit(
         assert len(part) * longer[part].max() <= max_tokens
 
 
+def test_a_sentence_of_several_rows_takes_their_room_in_a_micro_batch(split: Split) -> None:
+    order = Order(split.source_lengths, split.target_lengths, 100, seed=1)
+    one, two = (Feed(split=split, order=order, max_tokens=16, rows=rows) for rows in (1, 2))
+    assert [batch.num_sentences for batch in one.update(1).batches] == [3]
+    assert sorted(batch.num_sentences for batch in two.update(1).batches) == [1, 2]
+    assert make_batch(split, np.array([], np.int64)).num_sentences == 0
+
+
 @pytest.fixture
 def split(tmp_path: Path) -> Split:
     path = tmp_path / "data"

@@ -10,7 +10,7 @@ from nmt.errors import NmtError
 from nmt.models import ModelConfig, architectures
 from nmt.models.feed_forward import FeedForwardPart, feed_forwards
 from nmt.training.losses import losses
-from nmt.training.objective import Objective
+from nmt.training.objective import TokenObjective
 
 EXPERTS = {"name": "mixture_of_experts", "experts": 4}
 
@@ -72,9 +72,9 @@ def test_the_penalty_of_a_model_is_added_for_every_target_token() -> None:
         target_output=torch.tensor([[7, 8, 9, 3]]),
         predicted=torch.arange(4),
     )
-    loss, nll = Objective(model, losses["cross_entropy"])(batch)
+    sums = TokenObjective(model, losses["cross_entropy"])(batch)
     assert model.penalty().item() > 0
-    torch.testing.assert_close(loss, nll + 4 * model.penalty())
+    torch.testing.assert_close(sums["loss"], sums["nll"] + 4 * model.penalty())
 
 
 @pytest.mark.parametrize(

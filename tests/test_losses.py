@@ -4,13 +4,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nmt.training.losses import Loss, losses
+from nmt.training.losses import TokenLoss, losses
 
 LOGITS = [2.0, 1.0, 0.0, -2.0]
 SMOOTHED = losses["label_smoothed_cross_entropy"]
 
 
-def value(loss: Loss, label: int = 0, pad: int = 0) -> float:
+def value(loss: TokenLoss, label: int = 0, pad: int = 0) -> float:
     """The loss of one token whose logits are LOGITS, with the entry `pad` moved to index 0."""
     order = [pad, *[index for index in range(4) if index != pad]]
     output = torch.nn.Linear(4, 4, bias=False)

@@ -13,7 +13,7 @@ RECORDS = [
     {"record": "validation", "update": 2, "loss": 6.0, "perplexity": 9.0, "bleu": 1, "best": True},
     {"record": "train", "update": 4, "loss": 4.0, "lr": 0.2},
     {"record": "resumed", "update": 2, "processes": 1},
-    {"record": "train", "update": 4, "loss": 4.5, "lr": 0.2},
+    {"record": "train", "update": 4, "loss": 4.5, "lr": 0.2, "reward": 0.5},
     {"record": "train", "update": 6, "loss": float("nan"), "lr": 0.3},
 ]
 
@@ -29,6 +29,7 @@ def test_the_curves_of_a_log_by_panel(tmp_path: Path) -> None:
         "loss": {"training": {2: 5.0, 4: 4.5}, "validation": {2: 6.0}},
         "learning rate": {"": {2: 0.1, 4: 0.2, 6: 0.3}},
         "bleu": {"": {2: 1}},
+        "reward": {"": {4: 0.5}},
     }
 
 
@@ -43,8 +44,9 @@ def test_the_picture_has_a_line_for_each_curve_within_its_panel(tmp_path: Path) 
         ["280.0,123.3 490.0,170.0", "280.0,30.0"],
         ["280.0,170.0 490.0,100.0 700.0,30.0"],
         ["280.0,170.0"],
+        ["490.0,170.0"],
     ]
-    assert root.get("height") == "600"
+    assert root.get("height") == "800"
 
 
 def test_a_log_without_a_report_cannot_be_drawn(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_micro_batches_are_as_large_as_fits(
 
     trainer = SimpleNamespace(
         config=SimpleNamespace(tokens_per_update=100_000),
-        feed=SimpleNamespace(split=Dataset.open(dataset).split("train")),
+        feed=SimpleNamespace(split=Dataset.open(dataset).split("train"), rows=1),
         world=World(),
         try_batch=memory_of_2000_positions,
         fit_micro_batches=lambda tokens: chosen.append(tokens),

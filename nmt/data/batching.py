@@ -66,6 +66,11 @@ class Batch:
         """Positions of both sides, padding included."""
         return self.source.numel() + self.target_output.numel()
 
+    @property
+    def num_sentences(self) -> int:
+        """Pairs; none in an empty batch, which has a row."""
+        return int((self.target_output[:, 0] != PAD).sum())
+
 
 def make_batch(split: Split, indices: Indices) -> Batch:
     """The batch of these sentences; of none, a batch whose loss is zero.
@@ -201,6 +206,8 @@ class Feed:
     order: Order
     max_tokens: int
     """Positions of one side of a micro-batch."""
+    rows: int = 1
+    """Rows of a micro-batch that a sentence will become."""
     process: int = 0
     num_processes: int = 1
     pinned: bool = False
@@ -214,9 +221,8 @@ class Feed:
         """One update, by its number from 1."""
         source, target = self.order.source_lengths, self.order.target_lengths
         buckets = self.order.update(number)
-        shares = micro_batches(
-            buckets, self.order.longer_lengths, self.max_tokens, self.num_processes
-        )
+        max_tokens = self.max_tokens // self.rows
+        shares = micro_batches(buckets, self.order.longer_lengths, max_tokens, self.num_processes)
         own = shares[self.process]
         batches = [make_batch(self.split, indices) for indices in own]
         return Update(

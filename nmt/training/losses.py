@@ -1,4 +1,6 @@
-"""Losses, summed over target tokens: the trainer divides once, by all tokens of an update.
+"""Losses, summed over a batch: the trainer divides once, by all target tokens of an update.
+
+Those here are sums over target tokens; losses of whole translations are in ``sequence.py``.
 
 Label smoothing has more than one definition in use (see the classes below); they differ in how
 the smoothing mass is spread, and their values differ by a constant or slightly more.
@@ -14,9 +16,13 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
+from nmt.checkpoint import Run
 from nmt.data.format import PAD
+from nmt.models import Model
 from nmt.registry import Registry
+from nmt.training.objective import Objective, TokenObjective
 
 SLICE_ELEMENTS = {"cpu": 1 << 21, "cuda": 1 << 26}
 """Logits held in float32 at a time, by device (16 MiB, 256 MiB): the loss walks over the tokens in
@@ -25,15 +31,51 @@ slices, small enough for a CPU's caches, large enough to keep a GPU busy."""
 
 @dataclass(frozen=True, kw_only=True)
 class Loss(ABC):
-    """A divergence of the model's distribution from a target distribution around the label."""
+    """What is minimised in training."""
 
     registry: ClassVar[Registry[Loss]]
+
+    translates: ClassVar[bool] = False
+    """Whether it translates with the model in training, which must be a trained one for it."""
+
+    name: str = ""
+    """Which loss."""
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """How many rows a sentence takes in the model."""
+
+    @abstractmethod
+    def objective(self, model: Model, run: Run, compile: bool = False) -> Objective:
+        """The loss of this model.
+
+        Args:
+            model: to be trained.
+            run: whose subwords make text of tokens.
+            compile: whether the model's states are compiled.
+        """
+
+
+losses: Registry[Loss] = Registry("loss")
+Loss.registry = losses
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenLoss(Loss):
+    """A divergence of the model's distribution from a target distribution around the label."""
 
     passes: ClassVar[int] = 1
     """How often a batch goes through the model, each time with other dropout."""
 
-    name: str = ""
-    """Which loss."""
+    @property
+    def rows(self) -> int:
+        """The passes."""
+        return self.passes
+
+    def objective(self, model: Model, run: Run, compile: bool = False) -> Objective:
+        """Teacher forcing: the loss of every reference token, given those before it."""
+        return TokenObjective(model, self, self.passes, compile)
 
     @abstractmethod
     def masses(self, vocabulary: int) -> tuple[float, float, float]:
@@ -62,13 +104,9 @@ class Loss(ABC):
         return loss - self.constant(vocabulary) * len(labels), nll
 
 
-losses: Registry[Loss] = Registry("loss")
-Loss.registry = losses
-
-
 @losses.register("cross_entropy")
 @dataclass(frozen=True, kw_only=True)
-class CrossEntropy(Loss):
+class CrossEntropy(TokenLoss):
     """-log p(label)."""
 
     def masses(self, vocabulary: int) -> tuple[float, float, float]:
@@ -78,7 +116,7 @@ class CrossEntropy(Loss):
 
 @losses.register("label_smoothed_cross_entropy")
 @dataclass(frozen=True, kw_only=True)
-class LabelSmoothedCrossEntropy(Loss):
+class LabelSmoothedCrossEntropy(TokenLoss):
     """Cross-entropy against a label that is smoothed over the vocabulary."""
 
     smoothing: float = 0.1
@@ -116,7 +154,7 @@ class RDrop(LabelSmoothedCrossEntropy):
     """R-Drop (Liang et al. 2021): two passes with different dropout are to predict the same.
 
     The sum of both passes' cross-entropies and `alpha` times the mean of the two divergences
-    KL(p1 || p2) and KL(p2 || p1). Every update costs twice the time and memory.
+    KL(p1 || p2) and KL(p2 || p1). Every update costs twice the time.
     """
 
     definition: Literal["tensor2tensor", "fairseq", "uniform", "annotated"] = "uniform"
@@ -138,6 +176,41 @@ class RDrop(LabelSmoothedCrossEntropy):
             states, output.weight, output.bias, torch.is_grad_enabled()
         )
         return loss + self.alpha * divergence, nll / self.passes
+
+
+def log_probabilities(states: Tensor, output: nn.Linear, labels: Tensor) -> Tensor:
+    """What a linear layer and a softmax give to each label: [P] float32, in nats.
+
+    Logits are made for a slice of tokens at a time, and made again for the gradient.
+
+    Args:
+        states: [P, D].
+        output: the model's output layer [V, D].
+        labels: [P] int64.
+    """
+    rows = max(1, SLICE_ELEMENTS[states.device.type] // output.out_features)
+    parts = [
+        checkpoint(
+            _log_probabilities,
+            states[first : first + rows],
+            output.weight,
+            output.bias,
+            labels[first : first + rows],
+            use_reentrant=False,
+            preserve_rng_state=False,
+        )
+        for first in range(0, max(1, len(states)), rows)
+    ]
+    return torch.cat(parts)
+
+
+def _log_probabilities(
+    states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor
+) -> Tensor:
+    inputs, matrix, offset = _in_autocast_dtype(states, weight, bias)
+    with torch.autocast(states.device.type, enabled=False):
+        logits = F.linear(inputs, matrix, offset).float()
+        return -F.cross_entropy(logits, labels, reduction="none")
 
 
 class _SlicedLoss(torch.autograd.Function):

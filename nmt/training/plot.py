@@ -60,6 +60,7 @@ def read_curves(log: Path) -> dict[str, dict[str, Curve]]:
         kind, update = record["record"], record.get("update")
         if kind == "train":
             found = {"loss": {"training": "loss"}, "learning rate": {"": "lr"}}
+            found |= {"reward": {"": "reward"}} if "reward" in record else {}
         elif kind == "validation":
             others = record.keys() - {"record", "update", "loss", "perplexity", "best"}
             found = {"loss": {"validation": "loss"}} | {name: {"": name} for name in sorted(others)}

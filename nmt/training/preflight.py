@@ -54,11 +54,11 @@ def preflight(trainer: Trainer, validation: Validation) -> Rows:
 
 def fit_micro_batches(trainer: Trainer) -> None:
     """Sets the largest micro-batch for which the longest pairs fit the GPU of every process."""
-    split, world = trainer.feed.split, trainer.world
-    fits = int(max(split.source_lengths.max(), split.target_lengths.max()))
+    split, rows, world = trainer.feed.split, trainer.feed.rows, trainer.world
+    fits = rows * int(max(split.source_lengths.max(), split.target_lengths.max()))
     for tokens in _candidates(fits, trainer.config.tokens_per_update // world.size):
         try:
-            trainer.try_batch(longest_batch(split, tokens))
+            trainer.try_batch(longest_batch(split, tokens // rows))
         except torch.cuda.OutOfMemoryError:
             break
         fits = tokens
@@ -85,7 +85,7 @@ def longest_batch(split: Split, max_tokens: int) -> Batch:
 def _try_longest_batch(trainer: Trainer) -> float:
     """Seconds per position of the longest batch, forward and backward."""
     max_tokens = trainer.feed.max_tokens
-    batch = longest_batch(trainer.feed.split, max_tokens)
+    batch = longest_batch(trainer.feed.split, max_tokens // trainer.feed.rows)
     try:
         for _ in range(2):  # the first one warms up
             start = time.perf_counter()

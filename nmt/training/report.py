@@ -33,9 +33,12 @@ class Window:
     """Tokens of both sides, padding not included."""
     positions: Tensor | float = 0.0
     """Positions of both sides, padding included."""
+    sentences: Tensor | float = 0.0
     loss: Tensor | float = 0.0
     nll: Tensor | float = 0.0
     grad_norm: Tensor | float = 0.0
+    reward: Tensor | float = 0.0
+    """Of each sentence the mean over its samples, where there are any."""
 
     def add(self, update: Update, is_finite: Tensor, **measured: Tensor) -> None:
         """Adds an update, unless its gradient was not finite."""
@@ -44,6 +47,7 @@ class Window:
             "target_tokens": sum(len(batch.predicted) for batch in update.batches),
             "tokens": update.own_tokens,
             "positions": sum(batch.num_positions for batch in update.batches),
+            "sentences": sum(batch.num_sentences for batch in update.batches),
         }
         for name, count in counts.items():
             self._add(name, is_finite.double() * count)
@@ -65,7 +69,7 @@ class Record:
     update: int
     epoch: int
     loss: float
-    """Nats per target token, of the loss that is minimised."""
+    """Of what is minimised, per target token; nats where it is a likelihood."""
     perplexity: float
     """Per target token, from the unsmoothed likelihood."""
     lr: float
@@ -79,6 +83,8 @@ class Record:
     """Peak of this process: on a GPU of its tensors, else resident."""
     seconds: float
     """Of training so far, across resumes."""
+    reward: float | None = None
+    """Mean over sentences and their samples, where the loss draws some."""
 
 
 class Report:
@@ -153,15 +159,19 @@ class Report:
 
     def training(self, record: Record) -> None:
         """Reports the updates since the last report."""
-        self.record("train", asdict(record))
+        values = asdict(record)
+        if record.reward is None:
+            del values["reward"]
+        self.record("train", values)
         spent = time.monotonic() - self.started
         done = record.update - self.first
         by_updates = spent / done * (self.max_updates - record.update)
         to_go = min(by_updates, self.max_seconds - record.seconds)
         left = timedelta(seconds=round(max(0.0, to_go)))
+        reward = "" if record.reward is None else f"reward {record.reward:.4f} | "
         self.say(
             f"epoch {record.epoch} | update {record.update}/{self.max_updates} | "
-            f"loss {record.loss:.3f} | ppl {record.perplexity:.2f} | lr {record.lr:.2e} | "
+            f"loss {record.loss:.3f} | {reward}ppl {record.perplexity:.2f} | lr {record.lr:.2e} | "
             f"grad norm {record.grad_norm:.2f} | "
             f"{record.target_tokens_per_second:,.0f} target tokens/s | "
             f"padding {record.padding:.1%} | {record.memory_mb:,.0f} MB | to go {left}"
@@ -183,7 +193,14 @@ class Report:
 
 
 def summarize(
-    sums: dict[str, float], *, update: int, epoch: int, lr: float, seconds: float, total: float
+    sums: dict[str, float],
+    *,
+    update: int,
+    epoch: int,
+    lr: float,
+    seconds: float,
+    total: float,
+    has_reward: bool = False,
 ) -> Record:
     """The record of a window's sums over all processes.
 
@@ -194,6 +211,7 @@ def summarize(
         lr: its learning rate.
         seconds: the time of the window.
         total: the time of the training so far.
+        has_reward: whether translations were sampled and rewarded.
     """
     target_tokens, updates = max(sums["target_tokens"], 1.0), max(sums["updates"], 1.0)
     return Record(
@@ -207,6 +225,7 @@ def summarize(
         padding=1 - sums["tokens"] / max(sums["positions"], 1.0),
         memory_mb=peak_memory_mb(),
         seconds=total,
+        reward=sums["reward"] / max(sums["sentences"], 1.0) if has_reward else None,
     )
 
 

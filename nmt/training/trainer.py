@@ -24,7 +24,6 @@ from nmt.training.freezing import freeze
 from nmt.training.loss_scale import LossScale
 from nmt.training.losses import Loss, losses
 from nmt.training.moving_average import MovingAverage
-from nmt.training.objective import Objective
 from nmt.training.optimizers import OptimizerConfig, optimizers
 from nmt.training.parallel import Sharding, parallelize, whole
 from nmt.training.report import Report, Window, summarize
@@ -52,7 +51,8 @@ class TrainConfig:
     """Target tokens of one optimizer update, without padding, over all processes; met on average.
     Which sentences make up an update depends on this and the seed, not on the machine."""
     max_tokens: Literal["auto"] | int = 4096
-    """Positions of one side of a micro-batch, padding included; bounds the memory of a device.
+    """Positions of one side of a micro-batch, padding included, and of all passes or samples where
+    the loss takes several; bounds the memory of a device.
     "auto" tries what fits a GPU before the first update; it is 4096 on a CPU."""
     max_updates: int = 100_000
     """Optimizer updates after which training ends. A resumed run may raise it, unless the schedule
@@ -79,7 +79,7 @@ class TrainConfig:
     max_skipped: int = 10
     """Updates that are skipped because their gradient is not finite before training ends."""
     seed: int = 1
-    """Of initialisation, data order and dropout."""
+    """Of initialisation, data order, dropout and samples."""
     precision: Precision = "auto"
     """Of matrix products: fp32, bf16, fp16 with a scaled loss, or auto, what the hardware is good
     at. Weights and the optimizer's state are float32 in each."""
@@ -150,6 +150,12 @@ class TrainConfig:
             raise ValueError(
                 "max_tokens auto is found by each process alone; with sharding give it"
             )
+        if self.loss.translates and self.init_from is None:
+            raise ValueError(
+                f"loss {self.loss.name} goes on from a trained model; give its run as init_from"
+            )
+        if self.loss.translates and self.sharding == "full":
+            raise ValueError(f"loss {self.loss.name} needs all weights; take sharding none")
         names = [metric.name for metric in self.valid_metrics]
         if len(set(names)) < len(names):
             raise ValueError(f"valid_metrics names a metric twice: {', '.join(names)}")
@@ -235,13 +241,14 @@ class Trainer:
             split=split,
             order=self.order,
             max_tokens=4096 if config.max_tokens == "auto" else config.max_tokens,
+            rows=config.loss.rows,
             process=world.rank,
             num_processes=world.size,
             pinned=world.device.type == "cuda",
         )
         freeze(model, config.freeze)
         self.average = MovingAverage(model, config.ema_decay) if config.ema_decay else None
-        self.own_objective = Objective(model, config.loss, config.compile)
+        self.own_objective = config.loss.objective(model, run, config.compile)
         self.parallel = parallelize(self.own_objective, model.evenly_used(), config.sharding, world)
         is_fp16 = pick_precision(config.precision, world.device) == "fp16"
         self.scale = LossScale(is_fp16, world.device)
@@ -309,8 +316,8 @@ class Trainer:
     def try_batch(self, batch: Batch) -> None:
         """Takes a batch forward and backward, and keeps nothing of it."""
         with autocast(self.config.precision, self.world.device):
-            loss, _ = self.own_objective(batch.to(self.world.device))
-        loss.backward()
+            measured = self.own_objective(batch.to(self.world.device))
+        measured["loss"].backward()
         self.parallel.clear(self.optimizer)
 
     def train(self, validation: Validation, report: Report) -> str:
@@ -355,10 +362,10 @@ class Trainer:
 
     def _step(self, update: Update, rate: float) -> list[Update]:
         """One optimizer update; gives those known by now to have failed (see `divergence`)."""
-        torch.manual_seed(_mix(self.config.seed, update.number, self.world.rank))
+        self._seed(update)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        loss, nll = self._accumulate(update)
+        sums = self._accumulate(update)
         norm = self._scale_gradients()
         is_finite = norm.isfinite()
         self.optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
@@ -366,7 +373,7 @@ class Trainer:
         self.parallel.clear(self.optimizer)
         if self.average:
             self.average.add(update.number, is_finite)
-        self.window.add(update, is_finite, loss=loss, nll=nll, grad_norm=norm)
+        self.window.add(update, is_finite, grad_norm=norm, **sums)
         self.progress.update = update.number
         self.scores = {}
         is_no_failure = is_finite | self.scale.is_overflow(is_finite)
@@ -385,18 +392,24 @@ class Trainer:
                 gradient.mul_(factor)
         return norm
 
-    def _accumulate(self, update: Update) -> tuple[Tensor, Tensor]:
-        """Adds up the gradients of an update's batches; gives their loss and likelihood."""
-        sums = torch.zeros(2, device=self.world.device)
+    def _seed(self, update: Update) -> None:
+        """Sets what dropout comes from in an update, and what is drawn for its sentences."""
+        torch.manual_seed(_mix(self.config.seed, update.number, self.world.rank))
+        self.own_objective.draw = _mix(self.config.seed, update.number)
+
+    def _accumulate(self, update: Update) -> dict[str, Tensor]:
+        """Adds up the gradients of an update's batches, and what else the objective gives."""
+        sums: dict[str, Tensor] = {}
         for batch in update.batches:
             with self.parallel.accumulating(is_last=batch is update.batches[-1]):
                 with autocast(self.config.precision, self.world.device):
-                    loss, nll = self.parallel.objective(batch.to(self.world.device))
+                    measured = self.parallel.objective(batch.to(self.world.device))
                 # The gradients' mean over processes will be taken; what is wanted is the sum.
                 factor = self.world.size / update.target_tokens
-                (loss * (factor * self.scale.value)).backward()
-            sums += torch.stack((loss.detach(), nll))
-        return sums[0], sums[1]
+                (measured["loss"] * (factor * self.scale.value)).backward()
+            for name, value in measured.items():
+                sums[name] = sums.get(name, 0.0) + value.detach()
+        return sums
 
     def _note_failure(self, update: Update, report: Report) -> None:
         """Says which update was skipped and where it went wrong; gives up after too many."""
@@ -415,13 +428,13 @@ class Trainer:
 
     def _origin(self, update: Update) -> str:
         """Where, on which process, an update first had a value that is not finite."""
-        torch.manual_seed(_mix(self.config.seed, update.number, self.world.rank))
+        self._seed(update)
         nats = torch.zeros((), device=self.world.device)
         # As in validation: what is gathered for a pass without gradients is split again.
         with self.parallel.evaluating(), FirstNonFinite(self.model) as first, torch.no_grad():
             for batch in update.batches:
                 with autocast(self.config.precision, self.world.device):
-                    nats += self.own_objective(batch.to(self.world.device))[0]
+                    nats += self.own_objective(batch.to(self.world.device))["loss"]
         # The output layer is applied inside the loss, and so is no module's output.
         own = first.name or (None if nats.isfinite() else "the logits or the loss")
         places = self.world.gather(own)
@@ -445,6 +458,7 @@ class Trainer:
             lr=rate,
             seconds=self.stopwatch.lap(),
             total=self.stopwatch.total,
+            has_reward=self.config.loss.translates,
         )
         report.training(record)
         self.window = Window()

@@ -13,7 +13,7 @@ from nmt.evaluation.metrics import Metric
 from nmt.inference.translator import Translator
 from nmt.precision import Precision, autocast
 from nmt.training.losses import CrossEntropy
-from nmt.training.objective import Objective
+from nmt.training.objective import TokenObjective
 from nmt.training.report import perplexity
 
 BATCH_TOKENS = 4096
@@ -47,7 +47,7 @@ class Validation:
         self.metrics = metrics
         self.world = world
         self.precision = precision
-        self.objective = Objective(translator.model, CrossEntropy(name="cross_entropy"))
+        self.objective = TokenObjective(translator.model, CrossEntropy())
         self.all_batches = in_length_order(split, BATCH_TOKENS)
         self.batches = self.all_batches[world.rank :: world.size]
         self.sources = split.source_text()[world.rank :: world.size] if metrics else []
@@ -97,6 +97,6 @@ class Validation:
         was_training = self.objective.training
         self.objective.eval()
         with torch.no_grad(), autocast(self.precision, self.world.device):
-            _, nll = self.objective(batch.to(self.world.device))
+            nll = self.objective(batch.to(self.world.device))["nll"]
         self.objective.train(was_training)
         return nll, len(batch.predicted)

@@ -88,6 +88,23 @@ def test_two_processes_learn_what_one_does(
     assert "chrf" in log(two, "validation")[0]  # so translations were made by both
 
 
+def test_two_processes_sample_and_reward_what_one_does(
+    train: Any, recipe: Path, dataset: Path, trained: Path, tmp_path: Path
+) -> None:
+    options = (
+        *("--dropout", 0, "--max-updates", 3, "--set", "train.log_every=1"),
+        *("--set", "train.loss={name: expected_reward, samples: 3}", "--init-from", trained),
+    )
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert train(one, *options).status == 0
+    places = ("--config", recipe, "--data", dataset, "--save-dir", two)
+    done = torchrun(*places, *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for alone, together in zip(log(one, "train"), log(two, "train"), strict=True):
+        for key in ("loss", "reward", "perplexity"):
+            assert alone[key] == pytest.approx(together[key], rel=1e-3)
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_sharded_weights_train_as_replicated_ones_and_resume(
     precision: str, recipe: Path, dataset: Path, tmp_path: Path

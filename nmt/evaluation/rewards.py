@@ -1,0 +1,106 @@
+"""Rewards of single translations, for training: from 0, nothing of the reference, to 1.
+
+They read text, as metrics do, so that they mean the same whatever the subwords are.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import ClassVar
+
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from nmt.registry import Registry, unknown
+
+MAX_ORDER = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reward(ABC):
+    """How good one translation is; unlike a metric's, its mean over sentences means something."""
+
+    registry: ClassVar[Registry[Reward]]
+
+    name: str = ""
+    """Which reward."""
+
+    @abstractmethod
+    def __call__(self, hypothesis: str, reference: str) -> float:
+        """The reward, from 0 to 1; more is better."""
+
+
+rewards: Registry[Reward] = Registry("reward")
+Reward.registry = rewards
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordReward(Reward):
+    """A reward that compares n-grams of words."""
+
+    tokenize: str = "13a"
+    """sacreBLEU's tokeniser: 13a (WMT's), intl, char, zh, ja-mecab, ko-mecab, flores200, none."""
+
+    def __post_init__(self) -> None:
+        if self.tokenize not in BLEU.TOKENIZERS:
+            raise ValueError(unknown("tokenizer", self.tokenize, BLEU.TOKENIZERS))
+
+
+@rewards.register("gleu")
+@dataclass(frozen=True, kw_only=True)
+class Gleu(WordReward):
+    """The GLEU of GNMT (Wu et al. 2016): the lesser of precision and recall of all 1- to 4-grams.
+
+    Each n-gram is found in the other text as often as it is there.
+    """
+
+    def __call__(self, hypothesis: str, reference: str) -> float:
+        """Common n-grams over those of the text that has more of them."""
+        split = _bleu(self.tokenize).tokenizer
+        own, wanted = (_ngrams(split(text).split()) for text in (hypothesis, reference))
+        return (own & wanted).total() / max(own.total(), wanted.total(), 1)
+
+
+@rewards.register("bleu")
+@dataclass(frozen=True, kw_only=True)
+class SentenceBleu(WordReward):
+    """BLEU of a sentence, with one added to the counts of 2- to 4-grams (Lin and Och 2004)."""
+
+    def __call__(self, hypothesis: str, reference: str) -> float:
+        """By sacreBLEU, over 100."""
+        score: float = _bleu(self.tokenize).sentence_score(hypothesis, [reference]).score
+        return score / 100
+
+
+@rewards.register("chrf")
+@dataclass(frozen=True, kw_only=True)
+class SentenceChrf(Reward):
+    """chrF of a sentence: the F-score of character n-grams (Popović 2015)."""
+
+    def __call__(self, hypothesis: str, reference: str) -> float:
+        """By sacreBLEU, over 100."""
+        score: float = _chrf().sentence_score(hypothesis, [reference]).score
+        return score / 100
+
+
+def _ngrams(words: Sequence[str]) -> Counter[tuple[str, ...]]:
+    """How often each sequence of 1 to 4 words is there."""
+    return Counter(
+        tuple(words[at : at + order])
+        for order in range(1, MAX_ORDER + 1)
+        for at in range(len(words) - order + 1)
+    )
+
+
+@cache
+def _bleu(tokenize: str) -> BLEU:
+    return BLEU(tokenize=tokenize, smooth_method="add-k", smooth_value=1, effective_order=True)
+
+
+@cache
+def _chrf() -> CHRF:
+    return CHRF()
