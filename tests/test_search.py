@@ -13,7 +13,7 @@ from nmt.config import build
 from nmt.data.format import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
 from nmt.search import Beam, Greedy, LengthPenalty, Strategy, length_penalties
-from nmt.search.base import Continuations
+from nmt.search.base import Continuations, top
 
 NONE = length_penalties["none"]
 PENALTIES = [length_penalties[name] for name in length_penalties]
@@ -250,3 +250,14 @@ def test_a_mistaken_recipe_is_one_line(values: dict[str, object], message: str) 
     with pytest.raises(NmtError) as error:
         build(Strategy, values, "s")
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize("vocabulary", [700, 1280, 1283])
+def test_the_largest_values_are_found_wherever_they_lie(vocabulary: int) -> None:
+    generator = torch.Generator().manual_seed(vocabulary)
+    values = torch.randn(3, 2, vocabulary, generator=generator)
+    values[0, 0, -9:] += 10  # all in one block, at the end
+    values[1, 0, 64:] = float("-inf")
+    found, at = top(values, 8)
+    assert torch.equal(found, values.topk(8).values)
+    assert torch.equal(values.gather(-1, at), found)

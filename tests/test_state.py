@@ -2,27 +2,52 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from nmt.models.state import ROOM, Cache
+from nmt.models.attention import Heads, SelfAttention
+from nmt.models.state import ROOM, Cache, Lineage, OrderedCache, SharedCache
+
+HEADS = Heads(width=8, count=2, key_width=4, value_width=4, bias=True, dropout=0.0)
 
 
 def test_a_cache_holds_the_steps_so_far_whatever_room_it_makes() -> None:
     generator = torch.Generator().manual_seed(1)
     steps = torch.randn(2 * ROOM + 3, 2, 6, 4, 1, 8, generator=generator)  # [T, k/v, N, H, 1, C]
-    cache, rows = Cache(), torch.arange(6)
+    cache, rows = OrderedCache(), torch.arange(6)
     for at, (keys, values) in enumerate(steps, start=1):
         held = cache.extend(keys[rows], values[rows])
         for side in (0, 1):
             expected = torch.cat(steps[:at, side].unbind(), dim=2)[rows]
             assert torch.equal(held[side], expected)
         chosen = torch.randint(len(rows), (6,), generator=generator)
-        cache.select(chosen)
+        cache.select(chosen[:, None], chosen)
         rows = rows[chosen]
 
 
 def test_a_step_moves_nothing_that_is_held() -> None:
-    cache = Cache()
+    cache = SharedCache()
     first, _ = cache.extend(torch.ones(1, 1, 1, 2), torch.ones(1, 1, 1, 2))
     second, _ = cache.extend(torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 1, 2))
     assert first.data_ptr() == second.data_ptr()
+
+
+@pytest.mark.parametrize("kind", [SharedCache, OrderedCache])
+@torch.no_grad()
+def test_a_row_attends_to_its_own_past_whatever_it_follows(kind: type[Cache]) -> None:
+    generator = torch.Generator().manual_seed(2)
+    attention, cache, lineage = SelfAttention(HEADS), kind(), Lineage()
+    pasts, width = torch.zeros(3, 1, 0, 8), 1  # [B, K, T, D], what each row has been given
+    for rows in (4, 4, 2, 5, 5, 5, 3, 3, 1, 2):  # of each of 3, and later 2, sentences
+        step = torch.randn(*pasts.shape[:2], 8, generator=generator)
+        pasts = torch.cat((pasts, step[:, :, None]), dim=2)
+        lineage.grow(step[..., 0])
+        whole = attention.attend(*attention.project(pasts.flatten(0, 1)), causal=True)
+        expected = whole[:, -1].view_as(step)
+        torch.testing.assert_close(cache.attend(attention, step, lineage), expected)
+        stay = torch.tensor([len(pasts) - 1, 0]) if rows == 2 else torch.arange(len(pasts))
+        parents = torch.randint(width, (len(stay), rows), generator=generator)
+        chosen = stay[:, None] * width + parents
+        lineage.select(chosen)
+        cache.select(chosen, stay if rows == 2 else None)
+        pasts, width = pasts.flatten(0, 1)[chosen], rows

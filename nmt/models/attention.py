@@ -169,6 +169,8 @@ class SelfAttention(nn.Module):
         # as fairseq's gain of 1 / sqrt(2) on three separate ones.
         self.project_in = glorot(nn.Linear(heads.width, sum(self.sizes), bias=heads.bias))
         self.attend = Attend(heads, mixer)
+        self.sees_order = not isinstance(mixer or FullAttention(), FullAttention)
+        """Whether what is found depends on the order of the keys."""
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values [B, H, T, C] of the states [B, T, D]."""
@@ -198,7 +200,7 @@ class CrossAttention(nn.Module):
         )
         return keys, values
 
-    def forward(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """What the states [B, Q, D] find in the projected memory; [B, Q, D]."""
         queries = split_heads(self.project_query(x), self.heads)
         output: Tensor = self.attend(queries, keys, values, mask)

@@ -12,7 +12,7 @@ recipe and put together once: `residual`, `feed_forward`, `positions`, `patterns
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -37,7 +37,7 @@ from nmt.models.residual import (
     deep_norm_scales,
     make_norm,
 )
-from nmt.models.state import Cache, Memory
+from nmt.models.state import Cache, Lineage, Memory, OrderedCache, SharedCache
 
 Stack = Literal["encoder", "decoder"]
 
@@ -206,27 +206,33 @@ class DecoderLayer(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.attention = make_self_attention(config, "decoder")
+        self.make_cache = OrderedCache if self.attention.sees_order else SharedCache
         self.attention_residual = make_residual(config, "decoder")
         self.cross = CrossAttention(config.attention)
         self.cross_residual = make_residual(config, "decoder")
         self.feed_forward = make_feed_forward(config)
         self.feed_forward_residual = make_residual(config, "decoder")
 
-    def forward(self, x: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
         """States [B, T, D] of whole targets to states."""
         projected = self.attention.project(self.attention_residual.enter(x))
         attended = self.attention.attend(*projected, causal=True)
         return self._after_attention(x, attended, memory, mask)
 
-    def step(self, x: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor, cache: Cache) -> Tensor:
+    def step(
+        self,
+        x: Tensor,
+        memory: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        cache: Cache,
+        lineage: Lineage,
+    ) -> Tensor:
         """States [B, K, D] of one step of K rows to states; the cache grows by that step."""
-        entered = self.attention_residual.enter(x).flatten(0, 1)  # [N, D]
-        queries, keys, values = self.attention.project(entered[:, None])  # [N, H, 1, C]
-        attended = self.attention.attend(queries, *cache.extend(keys, values))  # [N, 1, D]
-        return self._after_attention(x, attended.view_as(x), memory, mask)
+        attended = cache.attend(self.attention, self.attention_residual.enter(x), lineage)
+        return self._after_attention(x, attended, memory, mask)
 
     def _after_attention(
-        self, x: Tensor, attended: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor
+        self, x: Tensor, attended: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor | None
     ) -> Tensor:
         x = self.attention_residual.leave(x, attended)
         found = self.cross(self.cross_residual.enter(x), *memory, mask)
@@ -238,19 +244,29 @@ class DecoderLayer(nn.Module):
 class TransformerState:
     """Sources projected once per sentence, and the keys and values of the steps so far."""
 
-    def __init__(self, memory: Memory, layers: int) -> None:
+    def __init__(self, memory: Memory, caches: Sequence[Cache]) -> None:
+        memory.settle()
         self.memory = memory
-        self.caches = [Cache() for _ in range(layers)]
+        self.caches = caches
+        self.lineage = Lineage()
         self.rows = 1
         self.position = 0
 
     def select(self, rows: Tensor) -> None:
         """Keeps, repeats, reorders or drops rows; see :class:`nmt.models.base.State`."""
-        self.memory.select(rows[:, 0] // self.rows)
-        self.rows = rows.shape[1]
-        flat = rows.reshape(-1)
+        sentences = self._moved(rows[:, 0] // self.rows)
+        if sentences is not None:
+            self.memory.select(sentences)
+        self.lineage.select(rows)
         for cache in self.caches:
-            cache.select(flat)
+            cache.select(rows, sentences)
+        self.rows = rows.shape[1]
+
+    def _moved(self, sentences: Tensor) -> Tensor | None:
+        """The same, or None where every sentence stays what it is."""
+        # On a GPU to compare would be to wait for the device, which costs more than the copy.
+        stays = torch.arange(len(self.memory))
+        return None if not sentences.is_cuda and torch.equal(sentences, stays) else sentences
 
 
 class Transformer(Model):
@@ -330,17 +346,19 @@ class Transformer(Model):
 
     def start(self, source: Tensor, max_steps: int) -> TransformerState:
         """The encoded sources, and empty caches."""
-        return TransformerState(self.encode(source), len(self.decoder))
+        caches = [layer.make_cache() for layer in self.decoder]
+        return TransformerState(self.encode(source), caches)
 
     def step(self, tokens: Tensor, state: State) -> Tensor:
         """Logits [B, K, V] of the token that follows `tokens` [B, K]."""
         assert isinstance(state, TransformerState)
         position = self.positions(state.position, 1, tokens.device)  # [1, D], for all rows
         x = self._embed(self.target_embedding, tokens, position)  # [B, K, D]
+        state.lineage.grow(tokens)
         for layer, keys_values, cache in zip(
             self.decoder, state.memory.layers, state.caches, strict=True
         ):
-            x = layer.step(x, keys_values, state.memory.mask, cache)
+            x = layer.step(x, keys_values, state.memory.mask, cache, state.lineage)
         state.position += 1
         return self.project(self.decoder_end(x))
 

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from nmt.data.format import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
@@ -272,7 +273,7 @@ class Continuations:
             there are, and maybe others, in the order of their ids, so that whoever takes the first
             of equals takes the lowest id. What may not follow is UNK with minus infinity.
         """
-        values, tokens = self.logits.float().topk(min(count + 2, self.logits.size(-1)))
+        values, tokens = top(self.logits.float(), min(count + 2, self.logits.size(-1)))
         tokens, order = tokens.sort(-1)  # [B, K, C]
         values = values.gather(-1, order)
         forbidden = (tokens == PAD) | (tokens == BOS)
@@ -285,3 +286,27 @@ class Continuations:
             each.expand(-1, tokens.size(1), -1) for each in (self.logits, self.normalisers)
         )
         return (logits.gather(-1, tokens[..., None]).float() - normalisers)[..., 0]
+
+
+BLOCK = 64
+"""Neighbours among which :func:`top` first finds the largest; a few of the widest vectors."""
+
+
+def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest along the last dimension and where they are, as ``topk`` gives them.
+
+    They lie in the blocks with the largest maxima, so that the others need not be searched; on a
+    CPU that takes a quarter of the time. Of minus infinity, places may be beyond the end.
+    """
+    width = values.size(-1)
+    if width < 2 * BLOCK * count:
+        return values.topk(count)
+    if width % BLOCK:
+        values = F.pad(values, (0, -width % BLOCK), value=float("-inf"))
+    blocks = values.reshape(-1, BLOCK)  # [rows n, BLOCK]
+    maxima = blocks.amax(-1).view(*values.shape[:-1], -1)  # [..., n]
+    chosen = maxima.topk(count, sorted=False).indices  # [..., count]
+    firsts = torch.arange(0, len(blocks), maxima.size(-1), device=values.device)  # of each row
+    rows = (firsts.view(*values.shape[:-1], 1) + chosen).flatten()
+    found, at = blocks[rows].view(*values.shape[:-1], -1).topk(count)
+    return found, chosen.gather(-1, at // BLOCK) * BLOCK + at % BLOCK
