@@ -96,7 +96,7 @@ class BeamFrontier(Frontier):
 
     def advance(self, continuations: Continuations) -> Tensor:
         """Candidates become alive or finished; gives the rows that the alive ones continue."""
-        beam, (sentences, rows, _) = self.strategy.beam, continuations.logits.shape
+        beam, (sentences, rows, _) = self.strategy.beam, continuations.log_probabilities.shape
         candidates, parents = self._candidates(continuations)  # [B, at most 2 beam]
         is_eos = candidates.tokens[:, :, -1] == EOS
         num_alive = min(beam, parents.size(1) - rows)  # at most one candidate per row ends
@@ -111,7 +111,7 @@ class BeamFrontier(Frontier):
 
     def _candidates(self, continuations: Continuations) -> tuple[Rows, Tensor]:
         """The best continuations, best first, and the rows [B, n] that they continue."""
-        _, rows, vocabulary = continuations.logits.shape
+        _, rows, vocabulary = continuations.log_probabilities.shape
         wanted = 2 * self.strategy.beam
         values, tokens = self._likeliest(continuations, wanted)  # [B, K, C]
         values = self.alive.log_probabilities[..., None] + values

@@ -74,15 +74,15 @@ class DiverseFrontier(Frontier):
 
     def advance(self, continuations: Continuations) -> Tensor:
         """Moves one group after the other."""
-        logits, normalisers = continuations.logits, continuations.normalisers
-        sentences, rows, _ = logits.shape
+        given = continuations.log_probabilities
+        sentences, rows, _ = given.shape
         is_first = self.alive.tokens.size(-1) == 1  # when all groups share the only row
-        parents, first, taken = [], 0, logits.new_empty((sentences, 0), dtype=torch.int64)
+        parents, first, taken = [], 0, given.new_empty((sentences, 0), dtype=torch.int64)
         for group in self.groups:
             own = group.alive.tokens.size(1)
             part = slice(first, first + own)
             group.taken = taken
-            flat = group.advance(Continuations(logits[:, part], normalisers[:, part]))
+            flat = group.advance(Continuations(given[:, part]))
             group.alive = group.alive.without(group.is_done()[:, None])  # it waits for the others
             parents.append(flat // own * rows + flat % own + first)
             first += 0 if is_first else own

@@ -53,7 +53,7 @@ class LexicalFrontier(BeamFrontier):
         is_known = (tokens[:, :, None] == lacking[..., None]).any(-1)  # [B, K, P]
         is_known |= (lacking[..., None] == lacking[:, :, None]).tril(-1).any(-1)
         may_follow = (lacking != PAD) & ~is_known
-        gains = continuations.logits.gather(-1, lacking).float() - continuations.normalisers
+        gains = continuations.log_probabilities.gather(-1, lacking)
         return (
             torch.cat((values.masked_fill(ends_early, NEVER), gains.where(may_follow, NEVER)), -1),
             torch.cat((tokens, lacking.where(may_follow, UNK)), dim=-1),

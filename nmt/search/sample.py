@@ -95,7 +95,9 @@ class SampleFrontier(Frontier):
     def advance(self, continuations: Continuations) -> Tensor | None:
         """Draws a token for every sample that has not ended."""
         samples, alive = self.strategy.samples, self.alive
-        up_to = self.strategy.probabilities(continuations.logits).cumsum(-1)  # [B, K or 1, V]
+        up_to = self.strategy.probabilities(continuations.log_probabilities).cumsum(
+            -1
+        )  # [B, K or 1, V]
         up_to = up_to.expand(-1, samples, -1).contiguous()
         parents = None
         if alive.tokens.size(1) < samples:  # the first step
@@ -105,7 +107,7 @@ class SampleFrontier(Frontier):
         tokens = torch.searchsorted(up_to, numbers * up_to[..., -1:], right=True)
         tokens = tokens.clamp(max=up_to.size(-1) - 1)[..., 0]  # [B, K]
         ended = (alive.tokens == EOS).any(-1)
-        gains = continuations.log_probabilities(tokens).masked_fill(ended, 0.0)
+        gains = continuations.of_tokens(tokens).masked_fill(ended, 0.0)
         log_probabilities = alive.log_probabilities + gains
         self.alive = alive.extend(
             tokens.masked_fill(ended, PAD), log_probabilities, scores=log_probabilities
