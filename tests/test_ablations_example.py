@@ -33,3 +33,28 @@ def test_changes_have_the_standard_error_of_a_difference_of_means() -> None:
     lines = table3.table({"base": [30.0, 32.0], "D: dropout 0": [28.0, 28.0]}).splitlines()
     assert lines[2] == "| base | 31.00 |  |  |  |"
     assert lines[3] == "| D: dropout 0 | 28.00 | -3.00 | 1.00 | -1.2 |"
+
+
+def test_a_run_is_trained_translated_and_scored_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = []
+
+    def nmt(*arguments: str) -> str:
+        calls.append(arguments)
+        if arguments[0] == "train":
+            (tmp_path / "work" / Path(arguments[2]).parent.name).mkdir(parents=True)
+        return '{"metric": "bleu", "value": 12.5}\n'
+
+    monkeypatch.setattr(table3, "nmt", nmt)
+    monkeypatch.setattr(table3, "HERE", tmp_path)
+    command = ["table3.py", "--seeds", "2", "--updates", "30", "--rows"]
+    for _ in range(2):
+        monkeypatch.setattr(sys, "argv", [*command, "D: dropout 0"])
+        table3.main()
+        assert "| D: dropout 0 | 12.50 | +0.00 | 0.00 | -1.2 |" in capsys.readouterr().out
+    assert [call[0] for call in calls] == 4 * ["train", "translate", "score"]
+    trained = calls[6]
+    assert trained[2].endswith("D__dropout_0-1/run")
+    assert {"--set=model.dropout=0", "--set=train.seed=1"} <= {*trained}
+    assert {"--set=train.max_minutes=null", "--set=train.max_updates=30"} <= {*trained}

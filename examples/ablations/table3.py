@@ -45,24 +45,35 @@ def main() -> None:
     """Trains what is missing, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seeds", type=int, default=3, help="runs of every row")
-    parser.add_argument("--minutes", type=float, default=10, help="of training of every run")
+    budget = parser.add_mutually_exclusive_group()
+    budget.add_argument("--minutes", type=float, default=10, help="of training of every run")
+    budget.add_argument("--updates", type=int, help="of every run, instead of minutes")
     parser.add_argument("--rows", nargs="*", default=list(ROWS), choices=list(ROWS), metavar="ROW")
     arguments = parser.parse_args()
+    length = [f"train.max_minutes={arguments.minutes}"]
+    if arguments.updates:
+        length = ["train.max_minutes=null", f"train.max_updates={arguments.updates}"]
     bleu = {
-        row: [score(row, seed, arguments.minutes) for seed in range(1, arguments.seeds + 1)]
+        row: [score(row, seed, length) for seed in range(1, arguments.seeds + 1)]
         for row in dict.fromkeys(["base", *arguments.rows])
     }
     print(table(bleu))
 
 
-def score(row: str, seed: int, minutes: float) -> float:
-    """Gives the test set's BLEU of one run, which is trained if it is not there."""
+def score(row: str, seed: int, length: list[str]) -> float:
+    """Gives the test set's BLEU of one run, which is trained if it is not there.
+
+    Args:
+        row: a name in ``ROWS``.
+        seed: of the run.
+        length: keys of the recipe that say how long to train.
+    """
     name = "".join(letter if letter.isalnum() else "_" for letter in row)
     work = HERE / "work" / f"{name}-{seed}"
     result = work / "scores.jsonl"
     if not result.exists():
-        changes = [f"--set={change}" for change in ROWS[row][0].split()]
-        changes += [f"--set=train.seed={seed}", f"--set=train.max_minutes={minutes}"]
+        settings = [*ROWS[row][0].split(), f"train.seed={seed}", *length]
+        changes = [f"--set={setting}" for setting in settings]
         recipe, data = f"--config={HERE / 'small.yaml'}", "work/data-bin"
         nmt("train", recipe, f"--save-dir={work / 'run'}", *changes)
         nmt(
