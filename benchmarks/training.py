@@ -34,7 +34,7 @@ from nmt.config import build
 from nmt.data.batching import Batch, Feed, Order, Update
 from nmt.data.format import PAD, Dataset, DatasetWriter, Sentences, staging
 from nmt.distributed import World, join, pick_device
-from nmt.memory import keep_freed_memory
+from nmt.memory import keep_few_kernels, keep_freed_memory
 from nmt.models import Model, ModelConfig
 from nmt.models.transformer import TransformerConfig
 from nmt.precision import autocast, pick_precision
@@ -113,6 +113,7 @@ class Setting:
     def engine(self, world: World) -> tuple[Callable[[Update], object], Iterator[Update]]:
         """A step of this engine, and its updates."""
         keep_freed_memory()  # as the command does
+        keep_few_kernels()
         dataset, model = self._dataset_and_model()
         model.train()
         split = dataset.split("train")
@@ -210,6 +211,7 @@ def main() -> None:
     parser.add_argument("--plain-precision", help="of the plain loop [the engine's]")
     parser.add_argument("--rounds", type=int, default=6, help="turns of each side")
     parser.add_argument("--updates", type=int, default=5, help="updates per turn")
+    parser.add_argument("--warm-up", type=int, default=30, help="updates before the first turn")
     arguments = parser.parse_args()
     recipe = load(arguments.config, arguments.set, {}, base={"model": {"arch": "transformer_base"}})
     model = build(ModelConfig, recipe.section("model"), "model")  # type: ignore[type-abstract]
@@ -223,6 +225,8 @@ def main() -> None:
             "engine": Side("engine", setting, arguments.processes),
             "plain": Side("plain", replace(setting, train=low), 1),
         }
+        for side in sides.values():
+            side.turn(arguments.warm_up)  # until memory no longer grows with the shapes of batches
         print(json.dumps(measure(setting, sides, arguments.rounds, arguments.updates), indent=1))
         for side in sides.values():
             side.turn(0)
@@ -237,11 +241,10 @@ def measure(
     speeds: dict[str, list[float]] = {name: [] for name in sides}
     memory: dict[str, float] = {}
     peaks = []
-    for round_ in range(rounds + 1):
+    for _ in range(rounds):
         for name, side in sides.items():
             speed, memory[name] = side.turn(updates)
-            if round_:  # the first round warms up
-                speeds[name].append(speed)
+            speeds[name].append(speed)
         peaks.append(ceiling(setting.model, setting.train, device))
     medians = {name: statistics.median(values) for name, values in speeds.items()}
     split = Dataset.open(setting.data).split("train")

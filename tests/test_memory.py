@@ -2,6 +2,8 @@ import platform
 import subprocess
 import sys
 
+import pytest
+
 FAULTS = """
 import resource, torch
 from nmt.memory import keep_freed_memory
@@ -30,3 +32,31 @@ def test_freed_memory_is_used_again_without_the_kernel() -> None:
     is_glibc = sys.platform == "linux" and platform.libc_ver()[0] == "glibc"
     if is_glibc and usual > 10_000:  # fewer where the kernel gives huge pages
         assert kept < usual / 10
+
+
+KERNELS = """
+import torch
+from nmt.memory import keep_few_kernels
+{call}
+weight = torch.ones(64, 64, dtype=torch.bfloat16)
+for rows in [*range(8, 308), 8]:
+    torch.ones(rows, 64, dtype=torch.bfloat16) @ weight
+"""
+
+
+def last_kernel(call: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What oneDNN says of making the kernel of a product whose shape was seen 300 shapes ago."""
+    monkeypatch.setenv("ONEDNN_VERBOSE", "profile_create")
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
+    script = KERNELS.format(call=call)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    made = [line for line in done.stdout.splitlines() if "create:" in line]
+    if not made:
+        pytest.skip("this torch does not multiply bf16 with oneDNN")
+    return made[-1]
+
+
+def test_training_keeps_few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "cache_hit" in last_kernel("", monkeypatch)
+    assert "cache_miss" in last_kernel("keep_few_kernels()", monkeypatch)

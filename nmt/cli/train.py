@@ -79,6 +79,7 @@ def train(
     from nmt.config import build
     from nmt.distributed import join
     from nmt.inference.translator import SearchConfig
+    from nmt.memory import keep_few_kernels
     from nmt.models import ModelConfig
     from nmt.training.plot import plot as draw
     from nmt.training.run import Experiment
@@ -119,6 +120,7 @@ def train(
         search=build(SearchConfig, recipe.section("search"), "search"),
         plugins=recipe.plugins,
     )
+    keep_few_kernels()
     with join(experiment.train.device, experiment.train.timeout_minutes) as world:
         run, reason = run_training(experiment, world, dry_run)
     if world.is_first:

@@ -34,5 +34,6 @@ def _keep_mask(x: Tensor, rate: float) -> Tensor:
     """Zero with probability `rate` (to 1/65536), else 1 / (1 - rate); shape and dtype of `x`."""
     words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64)
     quarters = words.random_(-(1 << 63), None).view(torch.int16)[: x.numel()]
-    kept = quarters >= round(rate * _LEVELS) - _LEVELS // 2
-    return kept.view(x.shape).to(x.dtype).mul_(1.0 / (1.0 - rate))
+    kept = torch.empty_like(x)  # not bool first: to convert that takes five times as long
+    torch.ge(quarters.view(x.shape), round(rate * _LEVELS) - _LEVELS // 2, out=kept)
+    return kept.mul_(1.0 / (1.0 - rate))

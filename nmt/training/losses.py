@@ -235,9 +235,9 @@ class _SlicedLoss(torch.autograd.Function):
         inputs, matrix, offset = _in_autocast_dtype(states, weight, bias)
         dtype = matrix.dtype
         rows = max(1, SLICE_ELEMENTS[device] // len(weight))
-        sums = inputs.sum(0, dtype=torch.float64)
         # Summed over the tokens and the vocabulary, logits are a product of two sums.
-        all_logits = sums @ matrix.sum(0, dtype=torch.float64)
+        input_sum, weight_sum = inputs.sum(0, dtype=torch.float32), weight.sum(0)
+        all_logits = input_sum.double() @ weight_sum.double()
         nll = torch.zeros((), dtype=torch.float64, device=states.device)
         log_normalisers, pad_logits = torch.zeros_like(nll), torch.zeros_like(nll)
         d_states = torch.empty_like(inputs) if wants_gradient else None
@@ -269,8 +269,8 @@ class _SlicedLoss(torch.autograd.Function):
                 if d_bias is not None:
                     d_bias += p.sum(0)
         if other_mass and d_states is not None and d_weight is not None:
-            d_states -= other_mass * matrix.sum(0)
-            d_weight -= other_mass * sums.float()
+            d_states -= other_mass * weight_sum
+            d_weight -= other_mass * input_sum
             if d_bias is not None:
                 d_bias -= other_mass * len(inputs)
         if offset is not None:
