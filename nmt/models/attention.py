@@ -205,3 +205,10 @@ class CrossAttention(nn.Module):
         queries = split_heads(self.project_query(x), self.heads)
         output: Tensor = self.attend(queries, keys, values, mask)
         return output
+
+    def weights(self, x: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
+        """How much the states [B, Q, D] attend to each place: [B, Q, S], the mean over heads."""
+        queries = split_heads(self.project_query(x), self.heads)
+        keys = keys.repeat_interleave(self.heads // self.memory_heads, dim=1)
+        scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-1, -2)  # [B, H, Q, S]
+        return attention_weights(scores, mask, False, 0.0).mean(1)

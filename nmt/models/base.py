@@ -15,6 +15,7 @@ from typing import ClassVar, Protocol
 
 from torch import Tensor, nn
 
+from nmt.errors import NmtError
 from nmt.registry import Registry
 
 
@@ -65,6 +66,24 @@ class Model(nn.Module, ABC):
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Logits [B, T, V]: at position t, those of the token that follows ``target[:, t]``."""
         return self.project(self.states(source, target))
+
+    def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
+        """Where the model looks in the source as it gives each target token.
+
+        A pass over whole targets, as :meth:`states`; search has no need of it.
+
+        Returns:
+            [B, T, S] float: at position t, the weights by which the step that reads that target
+            token, and gives the next one, attends to the source. Over the tokens of the source they
+            sum to 1, at padding they are 0. The mean over heads, of the layer that the model names.
+
+        Raises:
+            NmtError: the model has no attention.
+        """
+        raise NmtError(
+            f"{type(self).__name__} has no attention, which word alignments and the coverage "
+            "penalty are made of; do without them, or use another architecture"
+        )
 
     def penalty(self) -> Tensor | float:
         """What the last :meth:`states` in training adds to the loss of every target token."""

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -125,22 +126,30 @@ class DecoderLayer(Layer):
         self.ask = linear(outputs, config.embedding_width)
         self.answer = linear(config.embedding_width, outputs)
 
-    def attend(self, x: Tensor, embedded: Tensor, memory: Memory) -> Tensor:
-        """The states [B, Q, D] with what they and their words [B, Q, E] find in the source."""
-        keys, values, mask = memory
+    def weights(self, x: Tensor, embedded: Tensor, memory: Memory) -> Tensor:
+        """How much states [B, Q, D] and their words [B, Q, E] attend to each place: [B, Q, S]."""
+        keys, _, mask = memory
         query = (self.ask(x) + embedded) * HALF
         scores = (query @ keys.transpose(1, 2)).masked_fill(~mask[:, None], -math.inf)
+        return scores.softmax(dim=-1)
+
+    def attend(self, x: Tensor, embedded: Tensor, memory: Memory) -> Tensor:
+        """The states [B, Q, D] with what they and their words [B, Q, E] find in the source."""
+        _, values, mask = memory
         # The mean of m values has a variance m times smaller (section 3.4).
         scale = mask.sum(1)[:, None, None].to(values.dtype).sqrt()
-        found = scores.softmax(dim=-1).to(values.dtype) @ values * scale
+        found = self.weights(x, embedded, memory).to(values.dtype) @ values * scale
         output: Tensor = (self.answer(found) + x) * HALF
         return output
 
     def whole(self, x: Tensor, embedded: Tensor, memory: Memory) -> Tensor:
         """All positions at once: [B, T, I] to [B, T, D]."""
-        x_window = windows(self.dropout(x), self.kernel, causal=True)
-        output: Tensor = self.attend(self.unit(x_window), embedded, memory) + self.bypass(x)
+        output: Tensor = self.attend(self.units(x), embedded, memory) + self.bypass(x)
         return output * HALF
+
+    def units(self, x: Tensor) -> Tensor:
+        """What the convolution makes of all positions: [B, T, I] to [B, T, D]."""
+        return self.unit(windows(self.dropout(x), self.kernel, causal=True))
 
     def step(
         self, x: Tensor, embedded: Tensor, memory: Memory, past: Tensor
@@ -194,6 +203,16 @@ class ConvS2S(Model):
             x = layer.whole(x, embedded, memory)
         last: Tensor = self.dropout(self.decoder_output(x))
         return last
+
+    def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
+        """The mean over all layers, each of which attends by itself; [B, T, S]."""
+        memory = self.encode(source)
+        embedded = self.target_embedding(target)
+        x, weights = self.decoder_input(embedded), []
+        for layer in self.decoder:
+            weights.append(layer.weights(layer.units(x), embedded, memory))
+            x = layer.whole(x, embedded, memory)
+        return torch.stack(weights).mean(0)
 
     def start(self, source: Tensor, max_steps: int) -> SourceAndRows:
         """The encoded sources, and empty pasts."""

@@ -45,6 +45,11 @@ class Ensemble(Model):
         """The mean of the members' log-probabilities [B, T, V] for whole targets."""
         return self._mean([member(source, target) for member in self.members])
 
+    def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
+        """The mean of the members'; [B, T, S]."""
+        given = [member.source_attention(source, target) for member in self.members]
+        return sum(share * each for share, each in zip(self.shares, given, strict=True))  # type: ignore[return-value]
+
     def start(self, source: Tensor, max_steps: int) -> EnsembleState:
         """The members' states."""
         return EnsembleState([member.start(source, max_steps) for member in self.members])

@@ -13,6 +13,7 @@ from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from nmt.data.format import PAD
 from nmt.models.base import Model, ModelConfig, State, architectures, check_rates, check_sizes
@@ -87,6 +88,10 @@ class AskingLayer(nn.Module):
         hidden, cell = self._lstm(word, context, hidden, cell)
         return hidden, context, [hidden, cell]
 
+    def queries(self, outputs: Tensor) -> Tensor:
+        """What asked the attention at each step [B, T, D], given the outputs of all steps."""
+        return F.pad(outputs, (0, 0, 1, 0))[:, :-1]  # type: ignore[no-untyped-call]
+
     def _lstm(
         self, word: Tensor, context: Tensor, hidden: Tensor, cell: Tensor
     ) -> tuple[Tensor, Tensor]:
@@ -102,6 +107,10 @@ class AskingLayerV2(AskingLayer):
     def start(self, values: Tensor) -> list[Tensor]:
         """Zeros, for the first context too."""
         return [*super().start(values), torch.zeros_like(values[:, :1])]
+
+    def queries(self, outputs: Tensor) -> Tensor:
+        """The outputs themselves."""
+        return outputs
 
     def forward(
         self, word: Tensor, state: list[Tensor], memory: Memory
@@ -144,16 +153,26 @@ class GNMT(Model):
 
     def states(self, source: Tensor, target: Tensor) -> Tensor:
         """The decoder's top layer [B, T, D] for whole targets."""
+        top, _ = self.decoder(*self._unroll_bottom(target, self.encode(source)))
+        last: Tensor = self.dropout(top)
+        return last
+
+    def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
+        """Of the only attention; [B, T, S]."""
         memory = self.encode(source)
+        outputs, _ = self._unroll_bottom(target, memory)
+        queries = self.decoder_bottom.queries(outputs)
+        return self.decoder_bottom.attention.weights_of_all(queries, memory[0], memory[2])
+
+    def _unroll_bottom(self, target: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+        """Outputs and contexts [B, T, D] of the bottom layer for whole targets."""
         words = self.decoder_bottom.word(self.dropout(self.target_embedding(target)))
         state, outputs, contexts = self.decoder_bottom.start(memory[1]), [], []
         for word in torch.split(words, 1, dim=1):  # [B, 1, 4D]
             output, context, state = self.decoder_bottom(word, state, memory)
             outputs.append(output)
             contexts.append(context)
-        top, _ = self.decoder(torch.cat(outputs, dim=1), torch.cat(contexts, dim=1))
-        last: Tensor = self.dropout(top)
-        return last
+        return torch.cat(outputs, dim=1), torch.cat(contexts, dim=1)
 
     def start(self, source: Tensor, max_steps: int) -> SourceAndRows:
         """The encoded sources, and states of zeros."""

@@ -24,22 +24,27 @@ class AdditiveAttention(nn.Module):
         keys: Tensor = self.memory(memory)
         return keys
 
-    def forward(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """What K queries of each sentence find.
+    def weights(self, query: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
+        """How much K queries of each sentence attend to each place: [B, K, S].
 
         Args:
             query: [B, K, Q].
             keys: [B, S, A], from :meth:`project`.
-            values: [B, S, D].
             mask: [B, S] bool, True at tokens.
-
-        Returns:
-            [B, K, D].
         """
         hidden = torch.tanh(self.query(query)[:, :, None] + keys[:, None])  # [B, K, S, A]
         scores = self.score(hidden)[..., 0].masked_fill(~mask[:, None], -math.inf)
-        found: Tensor = scores.softmax(dim=-1).to(values.dtype) @ values
+        return scores.softmax(dim=-1)
+
+    def forward(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """What the queries find in the values [B, S, D]: [B, K, D]; else as :meth:`weights`."""
+        found: Tensor = self.weights(query, keys, mask).to(values.dtype) @ values
         return found
+
+    def weights_of_all(self, queries: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
+        """As :meth:`weights` for the queries of many steps [B, T, Q], one after the other."""
+        steps = [self.weights(query, keys, mask) for query in torch.split(queries, 1, dim=1)]
+        return torch.cat(steps, dim=1)
 
 
 class BothDirections(nn.Module):

@@ -114,15 +114,26 @@ class RNNsearch(Model):
 
     def states(self, source: Tensor, target: Tensor) -> Tensor:
         """The maxout layer [B, T, l] for whole targets."""
-        *memory, first = self.encode(source)
-        words = self.dropout(self.target_embedding(target))  # [B, T, m]
+        return self._maxout(*self._unroll(target, *self.encode(source)))
+
+    def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
+        """Of the only attention, asked by the state before each step; [B, T, S]."""
+        keys, values, mask, first = self.encode(source)
+        before, _, _ = self._unroll(target, keys, values, mask, first)
+        return self.attention.weights_of_all(before, keys, mask)
+
+    def _unroll(
+        self, target: Tensor, keys: Tensor, values: Tensor, mask: Tensor, first: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The state before each step [B, T, n], its word [B, T, m] and its context [B, T, 2n]."""
+        words = self.dropout(self.target_embedding(target))
         state, states, contexts = first[:, None], [], []
         for word in torch.split(self.unit.word(words), 1, dim=1):  # [B, 1, 3n]
-            context = self.attention(state, *memory)
+            context = self.attention(state, keys, values, mask)
             states.append(state)
             contexts.append(context)
             state = self.unit(state, word, context)
-        return self._maxout(torch.cat(states, dim=1), words, torch.cat(contexts, dim=1))
+        return torch.cat(states, dim=1), words, torch.cat(contexts, dim=1)
 
     def start(self, source: Tensor, max_steps: int) -> SourceAndRows:
         """The encoded sources, and the decoder's first state."""

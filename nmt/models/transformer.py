@@ -215,9 +215,17 @@ class DecoderLayer(nn.Module):
 
     def forward(self, x: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
         """States [B, T, D] of whole targets to states."""
+        return self._after_attention(x, self._attend_to_past(x), memory, mask)
+
+    def source_attention(self, x: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
+        """How much whole targets attend to each place of the source: [B, T, S]."""
+        x = self.attention_residual.leave(x, self._attend_to_past(x))
+        return self.cross.weights(self.cross_residual.enter(x), keys, mask)
+
+    def _attend_to_past(self, x: Tensor) -> Tensor:
         projected = self.attention.project(self.attention_residual.enter(x))
-        attended = self.attention.attend(*projected, causal=True)
-        return self._after_attention(x, attended, memory, mask)
+        attended: Tensor = self.attention.attend(*projected, causal=True)
+        return attended
 
     def step(
         self,
@@ -332,12 +340,24 @@ class Transformer(Model):
     def states(self, source: Tensor, target: Tensor) -> Tensor:
         """The decoder's output [B, T, D] for whole targets."""
         memory = self.encode(source)
-        positions = self.positions(0, target.shape[1], target.device)
-        x = self._embed(self.target_embedding, target, positions)  # [B, T, D]
+        x = self._embed_target(target)
         for layer, keys_values in zip(self.decoder, memory.layers, strict=True):
             x = layer(x, keys_values, memory.mask)
         last: Tensor = self.decoder_end(x)
         return last
+
+    def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
+        """Of the last decoder layer but one, or of the only one; [B, T, S].
+
+        Of all layers its mean over heads comes nearest to the alignments that people draw (Garg et
+        al. 2019, *Jointly Learning to Align and Translate with Transformer Models*).
+        """
+        memory = self.encode(source)
+        assert memory.mask is not None
+        x, chosen = self._embed_target(target), max(0, len(self.decoder) - 2)
+        for layer, keys_values in zip(self.decoder[:chosen], memory.layers, strict=False):
+            x = layer(x, keys_values, memory.mask)
+        return self.decoder[chosen].source_attention(x, memory.layers[chosen][0], memory.mask)
 
     def penalty(self) -> Tensor | float:
         """What mixtures of experts add to the loss for being chosen unevenly."""
@@ -361,6 +381,11 @@ class Transformer(Model):
             x = layer.step(x, keys_values, state.memory.mask, cache, state.lineage)
         state.position += 1
         return self.project(self.decoder_end(x))
+
+    def _embed_target(self, target: Tensor) -> Tensor:
+        """Whole targets, embedded: [B, T, D]."""
+        positions = self.positions(0, target.shape[1], target.device)
+        return self._embed(self.target_embedding, target, positions)
 
     def _embed(self, table: nn.Module, tokens: Tensor, positions: Tensor) -> Tensor:
         embedded: Tensor = self.dropout(table(tokens) * self.scale + positions)

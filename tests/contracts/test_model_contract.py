@@ -13,7 +13,9 @@ from torch import Tensor
 from nmt.checkpoint import set_weights, weights_of
 from nmt.config import build, dump
 from nmt.data.format import BOS, EOS, PAD
+from nmt.errors import NmtError
 from nmt.models import Model, ModelConfig, architectures
+from nmt.models.bytenet import ByteNet
 from nmt.models.feed_forward import feed_forwards
 from nmt.models.patterns import patterns
 from nmt.models.positions import position_parts
@@ -150,6 +152,23 @@ def test_a_source_token_moves_every_logit(model: Model) -> None:
     changed[:, 0] = (changed[:, 0] - EOS) % (VOCABULARY - EOS - 1) + EOS + 1
     moved = (model(source, target) - model(changed, target)).abs().amax(dim=-1)
     assert (moved > 0).all()
+
+
+@torch.no_grad()
+def test_attention_is_shared_out_among_the_tokens_of_the_source(model: Model) -> None:
+    if isinstance(model, ByteNet):
+        with pytest.raises(NmtError, match="ByteNet has no attention, which word alignments and"):
+            model.source_attention(some_sources(), some_targets())
+        return
+    source, target = some_sources(), some_targets()
+    weights = model.source_attention(source, target)
+    assert weights.shape == (3, 6, 7)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(3, 6))
+    assert (weights >= 0).all()
+    assert not weights.masked_select((source == PAD)[:, None]).any()
+    for row, length in enumerate((7, 4, 2)):
+        alone = model.source_attention(source[row : row + 1, :length], target[row : row + 1, :4])
+        torch.testing.assert_close(alone[0], weights[row, :4, :length], atol=1e-5, rtol=1e-5)
 
 
 @torch.no_grad()
