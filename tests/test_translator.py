@@ -14,7 +14,7 @@ from nmt.config import build
 from nmt.data.format import EOS, PAD
 from nmt.errors import NmtError
 from nmt.evaluation.consensus import expected_utilities
-from nmt.inference import SearchConfig, Translator
+from nmt.inference import Request, SearchConfig, Translator
 from nmt.models.base import State
 
 LETTERS = "abcdefghijkl"
@@ -29,6 +29,8 @@ class Letters:
     def encode_source(self, lines: list[str]) -> list[list[int]]:
         lines = [line.replace("\u3000", "a") for line in lines]
         return [[4 + LETTERS.index(it) for it in line if it in LETTERS] for line in lines]
+
+    encode_target = encode_source
 
     def decode_target(self, ids: list[list[int]]) -> list[str]:
         return ["".join(LETTERS[it - 4] for it in line if it >= 4) for line in ids]
@@ -144,6 +146,29 @@ def test_hypotheses_come_best_first_and_blank_lines_have_none() -> None:
     assert blank == []
 
 
+def test_a_request_says_what_a_translation_begins_with_and_what_it_holds() -> None:
+    asking = translator(strategy="lexical_beam", max_length_ratio=0.0, max_length_offset=2)
+    requests = ["abc", Request("abc", prefix="ka"), Request("abc", phrases=("kl", "", "j"))]
+    plain, begun, holding = asking.translate([*requests, Request("  ", prefix="k")][:3])
+    assert plain == "cb"
+    assert begun.startswith("ka")
+    assert "kl" in holding
+    assert "j" in holding
+    assert list(asking.translate([Request(" ", prefix="k")])) == [""]
+
+
+def test_a_request_for_more_than_a_translation_is_cut_where_others_are_split() -> None:
+    splitting = translator(max_source_length=4, on_long_line="split")
+    assert list(splitting.translate(["ab cd", Request("ab cd", prefix="c")])) == ["ba dc", "cba"]
+    assert (splitting.split, splitting.truncated) == (1, 1)
+
+
+def test_lines_that_come_out_empty_are_counted() -> None:
+    counting = translator()
+    assert list(counting.translate(["?!", "", " ", "a", "ab ?"])) == ["", "", "", "a", "ba"]
+    assert counting.empty == 1
+
+
 def test_minimum_bayes_risk_takes_what_the_others_agree_with() -> None:
     strategy = {"name": "beam", "stop": "all_finished"}
     plain, agreeing = translator(strategy=strategy), translator(strategy=strategy, mbr="chrf")
@@ -198,6 +223,7 @@ def test_the_precision_is_that_of_the_models_products() -> None:
         ("max_length_ratio", -0.5, "max_length_ratio must be at least 0, not -0.5"),
         ("max_length_offset", 0, "max_length_offset must be at least 1, not 0"),
         ("max_source_length", 1, "max_source_length must be at least 2, not 1"),
+        ("coverage_penalty", -1, "coverage_penalty must be at least 0, not -1"),
         ("batch_tokens", 0, "batch_tokens must be at least 1, not 0"),
         ("window", 0, "window must be at least 1, not 0"),
     ],

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nmt.inference import Translation, Translator
+    from nmt.inference import Request, Translation, Translator
 
-Form = Callable[["Translator", list[str], Iterable[int]], list[str]]
+Form = Callable[["Translator", Sequence["str | Request"], Iterable[int]], list[str]]
 """What is written for each of some lines, which have these numbers, counted from 0."""
 
 
-def plain(translator: Translator, lines: list[str], numbers: Iterable[int]) -> list[str]:
+def plain(
+    translator: Translator, lines: Sequence[str | Request], numbers: Iterable[int]
+) -> list[str]:
     """The best translation of each line."""
     return list(translator.translate(lines))
 
@@ -21,7 +23,9 @@ def plain(translator: Translator, lines: list[str], numbers: Iterable[int]) -> l
 def n_best(count: int) -> Form:
     """The form of Moses: ``id ||| text ||| features ||| score``, a line for each translation."""
 
-    def write(translator: Translator, lines: list[str], numbers: Iterable[int]) -> list[str]:
+    def write(
+        translator: Translator, lines: Sequence[str | Request], numbers: Iterable[int]
+    ) -> list[str]:
         return [
             "\n".join(f"{number} ||| {_moses(each)}" for each in found)
             for number, found in zip(numbers, translator.translations(lines, count), strict=False)
@@ -30,16 +34,20 @@ def n_best(count: int) -> Form:
     return write
 
 
-def as_json(count: int) -> Form:
+def as_json(count: int, aligned: bool = False) -> Form:
     """An object for each line, with as many other translations as `count` allows."""
 
-    def write(translator: Translator, lines: list[str], numbers: Iterable[int]) -> list[str]:
+    def write(
+        translator: Translator, lines: Sequence[str | Request], numbers: Iterable[int]
+    ) -> list[str]:
         written = []
-        all_found = translator.translations(lines, count, scored=True)
+        all_found = translator.translations(lines, count, scored=True, aligned=aligned)
         for number, (best, *others) in zip(numbers, all_found, strict=False):
-            values = {"id": number, **_fields(translator, best)}
+            values = {"id": number, **_fields(translator, best, aligned)}
+            if aligned:
+                values["source_words"] = best.source.split()
             if count > 1:
-                values["others"] = [_fields(translator, each) for each in others]
+                values["others"] = [_fields(translator, each, aligned) for each in others]
             written.append(json.dumps(values, ensure_ascii=False))
         return written
 
@@ -52,13 +60,15 @@ def _moses(each: Translation) -> str:
     return f"{each.text} ||| {features} ||| {hypothesis.score:.6f}"
 
 
-def _fields(translator: Translator, each: Translation) -> dict[str, Any]:
+def _fields(translator: Translator, each: Translation, aligned: bool) -> dict[str, Any]:
     hypothesis = each.hypothesis
+    words = {"words": each.text.split(), "alignment": each.alignment()} if aligned else {}
     return {
         "text": each.text,
         "score": hypothesis.score,
         "log_probability": hypothesis.log_probability,
         "finished": hypothesis.finished,
         "tokens": translator.subwords.target_pieces(hypothesis.output),
-        "token_log_probabilities": each.token_log_probabilities,
+        "token_log_probabilities": list(each.token_log_probabilities),
+        **words,
     }

@@ -1,5 +1,6 @@
 """Inference: text in, text out, with a trained model."""
 
-from nmt.inference.translator import SearchConfig, Translation, Translator
+from nmt.inference.translation import Request, Translation
+from nmt.inference.translator import SearchConfig, Translator
 
-__all__ = ["SearchConfig", "Translation", "Translator"]
+__all__ = ["Request", "SearchConfig", "Translation", "Translator"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -26,14 +26,7 @@ def token_log_probabilities(
         device: the model's.
     """
     found: list[list[float]] = [[] for _ in sources]
-    by_length = sorted(range(len(targets)), key=lambda at: (len(targets[at]), len(sources[at])))
-    while by_length:
-        widest = len(targets[by_length[-1]]) or 1
-        size = max(1, POSITIONS // widest)
-        batch, by_length = by_length[-size:], by_length[:-size]
-        source = _padded([sources[at] for at in batch], device)
-        target = _padded([targets[at] for at in batch], device)
-        inputs = torch.nn.functional.pad(target, (1, 0), value=BOS)[:, :-1]
+    for batch, source, inputs, target in _batches(sources, targets, device):
         logits = model(source, inputs).float()  # [B, T, V]
         gains = logits.gather(-1, target[..., None]) - logits.logsumexp(-1, keepdim=True)
         for at, row in zip(batch, gains[..., 0].tolist(), strict=True):
@@ -41,6 +34,45 @@ def token_log_probabilities(
     return found
 
 
-def _padded(rows: list[list[int]], device: torch.device) -> Tensor:
-    width = max(1, *map(len, rows))
-    return torch.tensor([row + [PAD] * (width - len(row)) for row in rows], device=device)
+def attention_weights(
+    model: Model, sources: Sequence[list[int]], targets: Sequence[list[int]], device: torch.device
+) -> list[Tensor]:
+    """How much giving each target token attends to each source token: [T, S] for each pair.
+
+    Arguments are those of :func:`token_log_probabilities`.
+
+    Raises:
+        NmtError: the model has no attention.
+    """
+    found = [torch.empty(0)] * len(sources)
+    for batch, source, inputs, _ in _batches(sources, targets, device):
+        for at, weights in zip(batch, model.source_attention(source, inputs).cpu(), strict=True):
+            found[at] = weights[: len(targets[at]), : len(sources[at])]
+    return found
+
+
+def _batches(
+    sources: Sequence[list[int]], targets: Sequence[list[int]], device: torch.device
+) -> Iterator[tuple[list[int], Tensor, Tensor, Tensor]]:
+    """Which pairs are in a batch, their sources [B, S], what is read and what is given [B, T]."""
+    by_length = sorted(range(len(targets)), key=lambda at: (len(targets[at]), len(sources[at])))
+    while by_length:
+        widest = len(targets[by_length[-1]]) or 1
+        size = max(1, POSITIONS // widest)
+        batch, by_length = by_length[-size:], by_length[:-size]
+        source = torch.tensor(padded([sources[at] for at in batch]), device=device)
+        target = torch.tensor(padded([targets[at] for at in batch]), device=device)
+        yield batch, source, torch.nn.functional.pad(target, (1, 0), value=BOS)[:, :-1], target
+
+
+def padded(rows: Sequence[Sequence[int]], width: int = 1) -> list[list[int]]:
+    """The rows, padded on the right to the longest of them, and at least to that width."""
+    width = max(width, *map(len, rows))
+    return [[*row, *[PAD] * (width - len(row))] for row in rows]
+
+
+def padded_twice(groups: Sequence[Sequence[Sequence[int]]]) -> list[list[list[int]]]:
+    """Groups of rows, all padded to one width, with rows of padding up to the largest group."""
+    width = max(len(row) for rows in groups for row in rows)
+    count = max(map(len, groups))
+    return [padded([*rows, *[()] * (count - len(rows))], width) for rows in groups]

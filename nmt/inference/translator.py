@@ -6,29 +6,34 @@ come out as went in, in the same order; a blank line gives an empty one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
-from nmt.data.format import EOS, PAD
+from nmt.data.format import EOS
 from nmt.errors import NmtError
 from nmt.evaluation.consensus import Utility, expected_utilities
-from nmt.inference.forced import token_log_probabilities
+from nmt.inference.alignment import linked
+from nmt.inference.forced import attention_weights, padded, padded_twice, token_log_probabilities
 from nmt.inference.long_lines import parts
+from nmt.inference.translation import Request, Sentence, Translation
 from nmt.inference.workers import Workers
 from nmt.lines import OnInvalidUtf8
 from nmt.models.base import Model
 from nmt.models.ensemble import Average, Ensemble
 from nmt.precision import InferencePrecision, autocast
-from nmt.search import Constraint, Hypothesis, Strategy, strategies
+from nmt.search import Constraint, Hypothesis, Prefixes, Strategy, strategies
+from nmt.search.coverage import with_coverage
 
 if TYPE_CHECKING:
     from nmt.preprocess.subwords import Subwords
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +50,11 @@ class SearchConfig:
     mbr: Utility | None = None
     """Minimum Bayes risk: of all that the strategy finds, such as samples, the best is what agrees
     most with the others by sentence-level chrF or BLEU; that mean, in per cent, is the score."""
+
+    coverage_penalty: float = 0.0
+    """beta of GNMT's coverage penalty (Wu et al. 2016; they have 0.2): of all that the strategy
+    finds, outputs that leave parts of the source unattended rank lower. A beam that is to find
+    more to choose from stops at `all_finished`."""
 
     ensemble: Average = "probability"
     """What is averaged where several models vote: their probabilities, or their logarithms."""
@@ -80,6 +90,8 @@ class SearchConfig:
             raise ValueError(f"max_length_ratio must be at least 0, not {self.max_length_ratio:g}")
         if self.max_source_length < 2:
             raise ValueError(f"max_source_length must be at least 2, not {self.max_source_length}")
+        if not self.coverage_penalty >= 0:
+            raise ValueError(f"coverage_penalty must be at least 0, not {self.coverage_penalty:g}")
         for key in ("max_length_offset", "batch_tokens", "window"):
             if (value := getattr(self, key)) < 1:
                 raise ValueError(f"{key} must be at least 1, not {value}")
@@ -98,40 +110,13 @@ class SearchConfig:
         return int(self.max_length_ratio * source_length) + self.max_length_offset
 
 
-@dataclass(frozen=True)
-class Translation:
-    """One translation of a line."""
-
-    text: str
-    """Detokenised, without a line feed."""
-
-    hypothesis: Hypothesis
-    """What the search found."""
-
-    token_log_probabilities: list[float]
-    """Of each token and, where it was finished, the EOS; empty where they were not asked for."""
-
-    def followed_by(self, other: Translation, space: str) -> Translation:
-        """The translation of two parts of a line."""
-        one, two = self.hypothesis, other.hypothesis
-        return Translation(
-            self.text + space + other.text,
-            Hypothesis(
-                one.tokens + two.tokens,
-                one.log_probability + two.log_probability,
-                one.score + two.score,
-                one.finished and two.finished,
-            ),
-            self.token_log_probabilities + other.token_log_probabilities,
-        )
-
-
 class Translator:
     """Translates lines with a model.
 
     Attributes:
         truncated: how many sources were cut so far.
         split: how many lines were split so far.
+        empty: how many lines that are not blank have translations that are.
         target_tokens: how many tokens the translations so far have, each with its EOS.
     """
 
@@ -162,37 +147,47 @@ class Translator:
         self.precision = precision
         self.truncated = 0
         self.split = 0
+        self.empty = 0
         self.target_tokens = 0
         self._workers = Workers(self._search_batch, workers)
 
-    def translate(self, lines: Iterable[str]) -> Iterator[str]:
+    def translate(self, lines: Iterable[str | Request]) -> Iterator[str]:
         """One translation per line, in order, lazily; reads at most a window of lines ahead."""
         for best, *_ in self.translations(lines):
             yield best.text
 
     def translations(
-        self, lines: Iterable[str], count: int = 1, scored: bool = False
+        self,
+        lines: Iterable[str | Request],
+        count: int = 1,
+        scored: bool = False,
+        aligned: bool = False,
     ) -> Iterator[list[Translation]]:
         """At least one and at most `count` translations per line, best first, in order, lazily.
 
         Args:
-            lines: of any kind; a blank one has one empty translation.
+            lines: of any kind; a blank one has one empty translation. A :class:`Request` that asks
+                for more than a translation is never split, but cut.
             count: no more than the strategy finds are given. Of a line that was split, the n-th
                 is made of the n-th of each part.
             scored: whether each token's log-probability is wanted, for which the model runs over
                 the translations once more.
+            aligned: whether words are to be aligned, for which it does so, too.
         """
         waiting = iter(lines)
         while window := list(islice(waiting, self.config.window)):
-            divided = [self._parts(line) for line in window]
+            requests = [it if isinstance(it, Request) else Request(it) for it in window]
+            divided = [self._parts(request) for request in requests]
             self.split += sum(len(line) > 1 for line in divided)
-            found = iter(self._found([part for line in divided for part in line], count, scored))
+            parts_of_all = [part for line in divided for part in line]
+            found = iter(self._found(parts_of_all, count, scored, aligned))
             for _, *others in divided:
                 whole = next(found)
                 for part in others:  # what stood between two parts stands before the second
-                    space = part[: len(part) - len(part.lstrip())]
+                    space = part.text[: len(part.text) - len(part.text.lstrip())]
                     pairs = zip(whole, next(found), strict=False)
                     whole = [first.followed_by(second, space) for first, second in pairs]
+                self.empty += bool(whole[0].source.strip()) and not whole[0].text.strip()
                 yield whole
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[float]]:
@@ -204,24 +199,55 @@ class Translator:
                 (self.subwords.encode_target, targets),
             )
         ]
-        return self._force(*encoded)
+        return self._force(token_log_probabilities, *encoded)
 
-    def _found(self, lines: list[str], count: int, scored: bool) -> list[list[Translation]]:
+    def _found(
+        self, requests: list[Request], count: int, scored: bool, aligned: bool
+    ) -> list[list[Translation]]:
         nothing = Hypothesis([], 0.0, 0.0, finished=True)
-        sources = self._encode(lines)
-        found = [it[:count] or [nothing] for it in self._ranked(self._search(sources, len(lines)))]
-        flat = [(at, it) for at, hypotheses in enumerate(found) for it in hypotheses]
-        texts = iter(self.subwords.decode_target([it.tokens for _, it in flat]))
-        values: list[list[float]] = [[]] * len(flat)
+        sentences = self._encode(requests)
+        searched = self._ranked(self._search(sentences, len(requests)))
+        flat = [(at, it) for at, each in enumerate(searched) for it in each[:count] or [nothing]]
+        texts = self.subwords.decode_target([it.tokens for _, it in flat])
+        found: list[list[Translation]] = [[] for _ in requests]
+        for (at, it), text in zip(flat, texts, strict=True):
+            found[at].append(Translation(requests[at].text, text, it))
         if scored:
-            kept = [row for row, (at, _) in enumerate(flat) if at in sources]
-            forced = self._force(
-                [sources[flat[row][0]] for row in kept], [flat[row][1].output for row in kept]
-            )
-            for row, gains in zip(kept, forced, strict=True):
-                values[row] = gains
-        gains_of = iter(values)
-        return [[Translation(next(texts), it, next(gains_of)) for it in each] for each in found]
+            self._add(found, sentences, self._token_log_probabilities)
+        if aligned:
+            self._add(found, sentences, self._links)
+        return found
+
+    def _add(
+        self,
+        found: list[list[Translation]],
+        sentences: dict[int, Sentence],
+        values: Callable[[list[Translation], list[Sentence]], list[dict[str, Any]]],
+    ) -> None:
+        """Puts into the translations of lines that are not blank what a forced pass gives."""
+        flat = [(at, nth) for at in sentences for nth in range(len(found[at]))]
+        given = values([found[at][nth] for at, nth in flat], [sentences[at] for at, _ in flat])
+        for (at, nth), fields in zip(flat, given, strict=True):
+            found[at][nth] = replace(found[at][nth], **fields)
+
+    def _token_log_probabilities(
+        self, translations: list[Translation], sentences: list[Sentence]
+    ) -> list[dict[str, Any]]:
+        outputs = [it.hypothesis.output for it in translations]
+        gains = self._force(token_log_probabilities, [it.source for it in sentences], outputs)
+        return [{"token_log_probabilities": each} for each in gains]
+
+    def _links(
+        self, translations: list[Translation], sentences: list[Sentence]
+    ) -> list[dict[str, Any]]:
+        outputs = [it.hypothesis.output for it in translations]
+        weights = self._force(attention_weights, [it.source for it in sentences], outputs)
+        sources = self.subwords.source_places([it.source for it in translations])
+        texts = self.subwords.target_places([it.hypothesis.tokens for it in translations])
+        return [
+            {"links": linked(it.source, source, it.text, text, own)}
+            for it, source, text, own in zip(translations, sources, texts, weights, strict=True)
+        ]
 
     def _ranked(self, found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
         """The same hypotheses, in the order of the consensus where that is asked for."""
@@ -239,12 +265,19 @@ class Translator:
             ranked.append(sorted(scored, key=lambda it: -it.score))
         return ranked
 
-    def _force(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
+    def _force(
+        self,
+        given: Callable[..., list[T]],
+        sources: Sequence[list[int]],
+        targets: Sequence[list[int]],
+    ) -> list[T]:
         with self._inference(), autocast(self.precision, self.device):
-            return token_log_probabilities(self.model, sources, targets, self.device)
+            return given(self.model, sources, targets, self.device)
 
-    def _parts(self, line: str) -> list[str]:
-        return [line] if self.config.on_long_line == "cut" else parts(line, self._fits)
+    def _parts(self, request: Request) -> list[Request]:
+        if self.config.on_long_line == "cut" or not request.is_plain:
+            return [request]
+        return [Request(part) for part in parts(request.text, self._fits)]
 
     def _fits(self, text: str) -> bool:
         (tokens,) = self.subwords.encode_source([text])
@@ -256,13 +289,13 @@ class Translator:
         Sentences of like length share a batch. A line is blank where it is white space, or holds
         nothing that the subwords know.
         """
-        return self._search(self._encode(lines), len(lines))
+        return self._search(self._encode([Request(line) for line in lines]), len(lines))
 
-    def _search(self, sources: dict[int, list[int]], count: int) -> list[list[Hypothesis]]:
+    def _search(self, sentences: dict[int, Sentence], count: int) -> list[list[Hypothesis]]:
         found: list[list[Hypothesis]] = [[] for _ in range(count)]
-        longest_first = sorted(sources, key=lambda at: -len(sources[at]))
-        batches = list(self._batches(longest_first, sources))
-        results = self._workers.map([[sources[at] for at in batch] for batch in batches])
+        longest_first = sorted(sentences, key=lambda at: -len(sentences[at].source))
+        batches = list(self._batches(longest_first, sentences))
+        results = self._workers.map([[sentences[at] for at in batch] for batch in batches])
         for batch, result in zip(batches, results, strict=True):
             for at, hypotheses in zip(batch, result, strict=True):
                 found[at] = hypotheses
@@ -270,43 +303,59 @@ class Translator:
                 self.target_tokens += len(best.tokens) + best.finished
         return found
 
-    def _encode(self, lines: Sequence[str]) -> dict[int, list[int]]:
-        """The source tokens, with EOS, of every line that is not blank."""
+    def _encode(self, requests: Sequence[Request]) -> dict[int, Sentence]:
+        """The tokens of every line that is not blank."""
         most = self.config.max_source_length - 1  # and EOS
-        sources = {}
-        encoded = self.subwords.encode_source(list(lines))
-        for at, (line, tokens) in enumerate(zip(lines, encoded, strict=True)):
-            if tokens and not line.isspace():
-                sources[at] = [*tokens[:most], EOS]
+        sentences = {}
+        encoded = self.subwords.encode_source([request.text for request in requests])
+        for at, (request, tokens) in enumerate(zip(requests, encoded, strict=True)):
+            if tokens and not request.text.isspace():
+                sentences[at] = Sentence([*tokens[:most], EOS], *self._wanted(request))
                 self.truncated += len(tokens) > most
-        return sources
+        return sentences
+
+    def _wanted(self, request: Request) -> tuple[list[int], list[list[int]]]:
+        """The tokens of the beginning and of the phrases that are asked for."""
+        if request.is_plain:
+            return [], []
+        prefix, *phrases = self.subwords.encode_target([request.prefix, *request.phrases])
+        return prefix, [phrase for phrase in phrases if phrase]
 
     def _batches(
-        self, longest_first: Sequence[int], sources: dict[int, list[int]]
+        self, longest_first: Sequence[int], sentences: dict[int, Sentence]
     ) -> Iterator[Sequence[int]]:
         """Runs of `longest_first` with at most `batch_tokens`, or a single sentence.
 
         There are at least as many as workers, where there are as many sentences.
         """
         rows, start = self.config.strategy.rows, 0
-        share = -(-rows * sum(map(len, sources.values())) // self._workers.count)
+        lengths = {at: len(sentence.source) for at, sentence in sentences.items()}
+        share = -(-rows * sum(lengths.values()) // self._workers.count)
         limit = min(self.config.batch_tokens, share)
         while start < len(longest_first):
-            size = max(1, limit // (rows * len(sources[longest_first[start]])))
+            size = max(1, limit // (rows * lengths[longest_first[start]]))
             yield longest_first[start : start + size]
             start += size
 
-    def _search_batch(self, sources: list[list[int]]) -> list[list[Hypothesis]]:
-        width = max(map(len, sources))
-        padded = [tokens + [PAD] * (width - len(tokens)) for tokens in sources]
-        max_lengths = [self.config.max_length(len(tokens)) for tokens in sources]
+    def _search_batch(self, sentences: list[Sentence]) -> list[list[Hypothesis]]:
+        source = self._tensor(padded([it.source for it in sentences]))
+        max_lengths = [
+            max(self.config.max_length(len(it.source)), it.least_length) for it in sentences
+        ]
+        constraints: Sequence[Constraint] = self.config.constraints
+        if any(it.prefix for it in sentences):
+            prefixes = self._tensor(padded([it.prefix for it in sentences]))
+            constraints = [Prefixes(tokens=prefixes, others=constraints)]
+        phrases = None
+        if any(it.phrases for it in sentences):
+            phrases = self._tensor(padded_twice([it.phrases for it in sentences]))
         with self._inference(), autocast(self.precision, self.device):
-            return self.config.strategy.search(
-                self.model,
-                self._tensor(padded),
-                self._tensor(max_lengths),
-                self.config.constraints,
+            found = self.config.strategy.search(
+                self.model, source, self._tensor(max_lengths), constraints, phrases
             )
+            if self.config.coverage_penalty:
+                found = with_coverage(found, self.model, source, self.config.coverage_penalty)
+        return found
 
     def _tensor(self, values: object) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self.device)

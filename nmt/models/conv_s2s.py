@@ -131,7 +131,8 @@ class DecoderLayer(Layer):
         keys, _, mask = memory
         query = (self.ask(x) + embedded) * HALF
         scores = (query @ keys.transpose(1, 2)).masked_fill(~mask[:, None], -math.inf)
-        return scores.softmax(dim=-1)
+        weights: Tensor = scores.softmax(dim=-1)
+        return weights
 
     def attend(self, x: Tensor, embedded: Tensor, memory: Memory) -> Tensor:
         """The states [B, Q, D] with what they and their words [B, Q, E] find in the source."""

@@ -90,7 +90,7 @@ class AskingLayer(nn.Module):
 
     def queries(self, outputs: Tensor) -> Tensor:
         """What asked the attention at each step [B, T, D], given the outputs of all steps."""
-        return F.pad(outputs, (0, 0, 1, 0))[:, :-1]  # type: ignore[no-untyped-call]
+        return F.pad(outputs, (0, 0, 1, 0))[:, :-1]
 
     def _lstm(
         self, word: Tensor, context: Tensor, hidden: Tensor, cell: Tensor

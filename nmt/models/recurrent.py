@@ -34,7 +34,8 @@ class AdditiveAttention(nn.Module):
         """
         hidden = torch.tanh(self.query(query)[:, :, None] + keys[:, None])  # [B, K, S, A]
         scores = self.score(hidden)[..., 0].masked_fill(~mask[:, None], -math.inf)
-        return scores.softmax(dim=-1)
+        weights: Tensor = scores.softmax(dim=-1)
+        return weights
 
     def forward(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         """What the queries find in the values [B, S, D]: [B, K, D]; else as :meth:`weights`."""

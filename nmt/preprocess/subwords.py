@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import sentencepiece
 
@@ -150,6 +150,22 @@ class Subwords:
         """The pieces that the ids stand for; "▁" is a space."""
         return [self.target.id_to_piece(token) for token in ids]
 
+    def source_places(self, lines: list[str]) -> list[list[int]]:
+        """Where the pieces of :meth:`encode_source` begin in each line."""
+        encoded = self.source.encode(
+            lines, return_type="offset_mapping", num_threads=self._num_threads
+        )
+        return _places(encoded)
+
+    def target_places(self, ids: list[list[int]]) -> list[list[int]]:
+        """Where the pieces begin in the text that :meth:`decode_target` gives."""
+        if not ids:
+            return []
+        decoded = self.target.decode(
+            ids, return_type="offset_mapping", num_threads=self._num_threads
+        )
+        return _places(decoded)
+
     def _encode(
         self, processor: sentencepiece.SentencePieceProcessor, lines: list[str]
     ) -> list[list[int]]:
@@ -163,6 +179,10 @@ class Subwords:
             return []  # which SentencePiece takes for one empty sentence
         lines: list[str] = processor.decode(ids, num_threads=self._num_threads)
         return [line.replace("\n", " ") for line in lines]  # byte pieces can spell a line feed
+
+
+def _places(mapped: list[dict[str, Any]]) -> list[list[int]]:
+    return [[begin for begin, _ in each["offsets"]] for each in mapped]
 
 
 def train_subwords(sentences: Iterable[str], training: SubwordTraining) -> bytes:

@@ -1,0 +1,97 @@
+"""What goes into a translator, and what comes out of it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nmt.inference.alignment import Links, word_starts
+from nmt.search import Hypothesis
+
+
+@dataclass(frozen=True)
+class Request:
+    """A line to translate, and what its translation must have."""
+
+    text: str
+    """Without a line feed."""
+
+    prefix: str = ""
+    """What the translation begins with; its last word may go on, as "trans" to "translation"."""
+
+    phrases: tuple[str, ...] = ()
+    """What must appear in the translation, each as whole words' pieces, in any order."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether any translation will do."""
+        return not self.prefix and not any(self.phrases)
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A request in tokens."""
+
+    source: list[int]
+    """With EOS."""
+
+    prefix: list[int]
+    """What the target begins with."""
+
+    phrases: list[list[int]]
+    """Runs that the target is to hold."""
+
+    @property
+    def least_length(self) -> int:
+        """The room that prefix, phrases and EOS need."""
+        return len(self.prefix) + sum(map(len, self.phrases)) + 1
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation of a line."""
+
+    source: str
+    """The line."""
+
+    text: str
+    """Detokenised, without a line feed."""
+
+    hypothesis: Hypothesis
+    """What the search found."""
+
+    token_log_probabilities: Sequence[float] = ()
+    """Of each token and, where it was finished, the EOS; empty where they were not asked for."""
+
+    links: Links = ()
+    """Where words of the source and of the text begin that belong together; see :meth:`words`."""
+
+    def alignment(self) -> list[tuple[int, int]]:
+        """Which word of the source each word of the text belongs to: pairs of both, from 0."""
+        starts = word_starts(self.source), word_starts(self.text)
+        pairs = {
+            (bisect_right(starts[0], source) - 1, bisect_right(starts[1], target) - 1)
+            for source, target in self.links
+        }
+        return sorted(pairs, key=lambda pair: (pair[1], pair[0]))
+
+    def followed_by(self, other: Translation, space: str) -> Translation:
+        """The translation of two parts of a line."""
+        one, two = self.hypothesis, other.hypothesis
+        before = self.text + space
+        return Translation(
+            self.source + other.source,
+            before + other.text,
+            Hypothesis(
+                one.tokens + two.tokens,
+                one.log_probability + two.log_probability,
+                one.score + two.score,
+                one.finished and two.finished,
+            ),
+            [*self.token_log_probabilities, *other.token_log_probabilities],
+            (
+                *self.links,
+                *((len(self.source) + at, len(before) + to) for at, to in other.links),
+            ),
+        )

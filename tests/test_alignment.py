@@ -1,0 +1,71 @@
+"""Which words belong to which, by attention to pieces."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nmt.inference import Translation
+from nmt.inference.alignment import linked, words_of_pieces
+from nmt.preprocess.subwords import Subwords, SubwordTraining, train_subwords
+from nmt.search import Hypothesis
+
+
+@pytest.mark.parametrize(
+    ("text", "places", "words"),
+    [
+        ("ab cd", [0, 1, 2, 3, 4], [0, 0, 1, 1, 1]),
+        ("  ab  cd ", [0, 2, 4, 7, 8, 9], [0, 0, 1, 1, -1, -1]),
+        ("", [0], [-1]),
+        ("\u3000a\u2028b", [0, 2], [0, 1]),
+    ],
+)
+def test_a_piece_belongs_to_the_word_in_which_it_begins(
+    text: str, places: list[int], words: list[int]
+) -> None:
+    assert words_of_pieces(text, places) == words
+
+
+def test_pieces_of_a_word_attend_together() -> None:
+    # "der Hund" is "d" "er" "Hund" </s>; it was made of "the" "d" "og" </s>
+    weights = torch.tensor(
+        [
+            [0.5, 0.1, 0.0, 0.4],  # "d": to "the"
+            [0.1, 0.2, 0.1, 0.6],  # "er": to "dog", but less; and most to the end, which is no word
+            [0.3, 0.2, 0.2, 0.3],  # "Hund": to "dog" by its two pieces
+            [0.0, 0.0, 0.0, 1.0],
+        ]
+    )
+    found = linked("the dog", [0, 3, 5], "der Hund", [0, 1, 3], weights)
+    assert found == ((0, 0), (4, 4))
+
+
+def test_of_a_source_that_was_cut_only_what_the_model_saw_is_linked() -> None:
+    weights = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
+    assert linked("one two three", [0, 3, 7], "eins zwei", [0, 4], weights) == ((0, 0), (0, 5))
+
+
+def test_words_are_numbered_in_the_whole_line_where_it_was_split() -> None:
+    nothing = Hypothesis([], 0.0, 0.0, finished=True)
+    first = Translation("one two.", "eins zwei.", nothing, (), ((0, 0), (4, 5)))
+    second = Translation(" three", "drei", nothing, (), ((1, 0),))
+    assert first.followed_by(second, " ").alignment() == [(0, 0), (1, 1), (2, 2)]
+    # Without white space between the parts, their words at the boundary are one.
+    second = Translation("three", "drei", nothing, (), ((0, 0),))
+    assert first.followed_by(second, "").alignment() == [(0, 0), (1, 1)]
+
+
+def test_pieces_begin_where_the_text_says() -> None:
+    text = ["the cat\u00b4s mat \u306d\u3053 and a dog"] * 9
+    subwords = Subwords(train_subwords(text, SubwordTraining(vocab_size=300)))
+    line = "  the  cat\u00b4s\u3000\u306d\U0001f600 dog"
+    (ids,) = subwords.encode_source([line])
+    (places,) = subwords.source_places([line])
+    assert len(ids) == len(places)
+    words = words_of_pieces(line, places)
+    assert sorted({*words}) == list(range(len(line.split())))
+    assert words == sorted(words)
+    (made,), (places,) = subwords.decode_target([ids]), subwords.target_places([ids])
+    assert len(ids) == len(places)
+    assert sorted({*words_of_pieces(made, places)}) == list(range(len(made.split())))
+    assert subwords.target_places([]) == []
