@@ -17,6 +17,7 @@ LAYERS = (
     {"cli"},
     {"training"},
     {"inference"},
+    {"export"},
     {"search", "checkpoint"},
     {"models", "preprocess"},
     {"data", "evaluation"},

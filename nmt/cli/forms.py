@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nmt.inference import Request, Translation, Translator
+    from nmt.inference import LineTranslator, Request, Translation
 
-Form = Callable[["Translator", Sequence["str | Request"], Iterable[int]], list[str]]
+Form = Callable[["LineTranslator", Sequence["str | Request"], Iterable[int]], list[str]]
 """What is written for each of some lines, which have these numbers, counted from 0."""
 
 
 def plain(
-    translator: Translator, lines: Sequence[str | Request], numbers: Iterable[int]
+    translator: LineTranslator, lines: Sequence[str | Request], numbers: Iterable[int]
 ) -> list[str]:
     """The best translation of each line."""
     return list(translator.translate(lines))
@@ -24,7 +24,7 @@ def n_best(count: int) -> Form:
     """The form of Moses: ``id ||| text ||| features ||| score``, a line for each translation."""
 
     def write(
-        translator: Translator, lines: Sequence[str | Request], numbers: Iterable[int]
+        translator: LineTranslator, lines: Sequence[str | Request], numbers: Iterable[int]
     ) -> list[str]:
         return [
             "\n".join(f"{number} ||| {_moses(each)}" for each in found)
@@ -38,7 +38,7 @@ def as_json(count: int, aligned: bool = False) -> Form:
     """An object for each line, with as many other translations as `count` allows."""
 
     def write(
-        translator: Translator, lines: Sequence[str | Request], numbers: Iterable[int]
+        translator: LineTranslator, lines: Sequence[str | Request], numbers: Iterable[int]
     ) -> list[str]:
         written = []
         all_found = translator.translations(lines, count, scored=True, aligned=aligned)
@@ -60,7 +60,7 @@ def _moses(each: Translation) -> str:
     return f"{each.text} ||| {features} ||| {hypothesis.score:.6f}"
 
 
-def _fields(translator: Translator, each: Translation, aligned: bool) -> dict[str, Any]:
+def _fields(translator: LineTranslator, each: Translation, aligned: bool) -> dict[str, Any]:
     hypothesis = each.hypothesis
     words = {"words": each.text.split(), "alignment": each.alignment()} if aligned else {}
     return {

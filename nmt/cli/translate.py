@@ -2,11 +2,11 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain, repeat
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, cast, get_args
+from typing import IO, TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
@@ -20,8 +20,13 @@ from nmt.lines import Lines
 from nmt.registry import unknown
 
 if TYPE_CHECKING:
+    import torch
+
     from nmt.distributed import World
-    from nmt.inference import Translator
+    from nmt.inference import LineTranslator, SearchConfig
+    from nmt.precision import InferencePrecision
+
+    Make = Callable[[SearchConfig, InferencePrecision, int], LineTranslator]
 
 WAIT_MINUTES = 60.0 * 24 * 7
 """For which processes wait for each other: as long as someone may take to type a line."""
@@ -50,6 +55,13 @@ def translate(
             show_default=False,
         ),
     ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="What searches: nmt, or ctranslate2 with a model that nmt export has written.",
+        ),
+    ] = "nmt",
     output: Annotated[
         Path | None,
         typer.Option(
@@ -88,6 +100,14 @@ def translate(
         typer.Option(
             help="Exponent of the length penalty; more prefers longer outputs. "
             "Default: 0.6 of gnmt, 1 of power.",
+            show_default=False,
+        ),
+    ] = None,
+    stop: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="When a beam search is done: optimistic (default), all_finished or first_beam.",
             show_default=False,
         ),
     ] = None,
@@ -200,19 +220,21 @@ def translate(
     lines, the seconds and the rates are printed on stderr.
     """
     from nmt.distributed import join
-    from nmt.inference import SearchConfig, Translator
-    from nmt.inference.voters import load_voters, voter_of
+    from nmt.inference import SearchConfig
     from nmt.precision import InferencePrecision
 
     precisions = get_args(InferencePrecision)
     if precision not in precisions:
         raise NmtError(f"--precision: {unknown('value', precision, precisions)}")
     number_format = cast("InferencePrecision", precision)
+    if engine not in ENGINES:
+        raise NmtError(f"--engine: {unknown('engine', engine, ENGINES)}")
     flags = {
         "search.strategy": strategy,
         "search.strategy.beam": beam,
         "search.strategy.length_penalty": length_penalty,
         "search.strategy.length_penalty.alpha": alpha,
+        "search.strategy.stop": stop,
         "search.strategy.temperature": temperature,
         "search.strategy.top_k": top_k,
         "search.strategy.top_p": top_p,
@@ -228,21 +250,54 @@ def translate(
         raise typer.BadParameter("give either TEXT or --input")
     lines = Lines.open(text or input_)  # a missing file is known before the model is read
     with join(device, WAIT_MINUTES) as world, _writer(output, world.is_first) as target:
-        voters = load_voters(model or [Path("checkpoints")], world.device)
-        base = {"search": voters[0].recipe.get("search") or {}}
+        own, translator_of = ENGINES[engine](model or [Path("checkpoints")], world.device)
+        base = {"search": own.get("search") or {}}
         values = load(config, set_, flags, base).section("search")
         search = build(SearchConfig, values, "search")
-        translator = Translator(
-            voter_of(voters, search, number_format, world.device),
-            voters[0].subwords,
-            search,
-            world.device,
-            number_format,
-            _num_workers(workers, world.device.type),
-        )
+        count = _num_workers(workers, world.device.type)
+        translator = translator_of(search, number_format, count)
         lines.on_invalid_utf8 = search.on_invalid_utf8
         form = forms.as_json(n_best or 1) if as_json else forms.n_best(n_best) if n_best else None
         translate_stream(translator, lines, target, world, form or forms.plain)
+
+
+def _open_runs(paths: list[Path], device: "torch.device") -> "tuple[dict[str, Any], Make]":
+    from nmt.export import Export
+    from nmt.inference import Translator
+    from nmt.inference.voters import load_voters, voter_of
+
+    for path in paths:
+        if Export.exists(path):
+            raise NmtError(f"{path}: an export, not a run; translate it with --engine ctranslate2")
+    voters = load_voters(paths, device)
+
+    def make(
+        search: "SearchConfig", precision: "InferencePrecision", workers: int
+    ) -> "LineTranslator":
+        model = voter_of(voters, search, precision, device)
+        return Translator(model, voters[0].subwords, search, device, precision, workers)
+
+    return voters[0].recipe, make
+
+
+def _open_export(paths: list[Path], device: "torch.device") -> "tuple[dict[str, Any], Make]":
+    from nmt.export import Export
+    from nmt.inference.ctranslate2 import CTranslate2Translator
+
+    if len(paths) > 1:
+        raise NmtError(f"--engine ctranslate2: one model, not {len(paths)}; use --engine nmt")
+    exported = Export.open(paths[0], "ctranslate2")
+
+    def make(
+        search: "SearchConfig", precision: "InferencePrecision", workers: int
+    ) -> "LineTranslator":
+        return CTranslate2Translator(exported, search, device, precision, workers)
+
+    return exported.recipe, make
+
+
+ENGINES = {"nmt": _open_runs, "ctranslate2": _open_export}
+"""Models to the recipe that came with them, and what makes their translator."""
 
 
 def _num_workers(wanted: int | None, device: str) -> int:
@@ -262,7 +317,7 @@ def _num_workers(wanted: int | None, device: str) -> int:
 
 
 def translate_stream(
-    translator: "Translator",
+    translator: "LineTranslator",
     source: Lines,
     target: IO[bytes],
     world: "World",

@@ -6,6 +6,7 @@ come out as went in, in the same order; a blank line gives an empty one.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -110,8 +111,8 @@ class SearchConfig:
         return int(self.max_length_ratio * source_length) + self.max_length_offset
 
 
-class Translator:
-    """Translates lines with a model.
+class LineTranslator(ABC):
+    """Translates lines with whatever engine searches.
 
     Attributes:
         truncated: how many sources were cut so far.
@@ -120,36 +121,13 @@ class Translator:
         target_tokens: how many tokens the translations so far have, each with its EOS.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        subwords: Subwords,
-        config: SearchConfig,
-        device: torch.device = torch.device("cpu"),  # noqa: B008 -- an immutable value
-        precision: InferencePrecision = "fp32",
-        workers: int = 1,
-    ) -> None:
-        """A translator that holds the model, not a copy.
-
-        Args:
-            model: on `device`; in any mode, which is restored after each use.
-            subwords: the model's own.
-            config: how to search.
-            device: where sources are put.
-            precision: what the model computes in; scores are summed in float32 all the same. For
-                "int8" the model must have been through :func:`nmt.precision.convert`.
-            workers: processes of one thread each among which batches are shared out (CPU).
-        """
-        self.model = model
+    def __init__(self, subwords: Subwords, config: SearchConfig) -> None:
         self.subwords = subwords
         self.config = config
-        self.device = device
-        self.precision = precision
         self.truncated = 0
         self.split = 0
         self.empty = 0
         self.target_tokens = 0
-        self._workers = Workers(self._search_batch, workers)
 
     def translate(self, lines: Iterable[str | Request]) -> Iterator[str]:
         """One translation per line, in order, lazily; reads at most a window of lines ahead."""
@@ -199,7 +177,7 @@ class Translator:
                 (self.subwords.encode_target, targets),
             )
         ]
-        return self._force(token_log_probabilities, *encoded)
+        return self.log_probabilities(*encoded)
 
     def _found(
         self, requests: list[Request], count: int, scored: bool, aligned: bool
@@ -234,14 +212,14 @@ class Translator:
         self, translations: list[Translation], sentences: list[Sentence]
     ) -> list[dict[str, Any]]:
         outputs = [it.hypothesis.output for it in translations]
-        gains = self._force(token_log_probabilities, [it.source for it in sentences], outputs)
+        gains = self.log_probabilities([it.source for it in sentences], outputs)
         return [{"token_log_probabilities": each} for each in gains]
 
     def _links(
         self, translations: list[Translation], sentences: list[Sentence]
     ) -> list[dict[str, Any]]:
         outputs = [it.hypothesis.output for it in translations]
-        weights = self._force(attention_weights, [it.source for it in sentences], outputs)
+        weights = self.attention([it.source for it in sentences], outputs)
         sources = self.subwords.source_places([it.source for it in translations])
         texts = self.subwords.target_places([it.hypothesis.tokens for it in translations])
         return [
@@ -265,15 +243,6 @@ class Translator:
             ranked.append(sorted(scored, key=lambda it: -it.score))
         return ranked
 
-    def _force(
-        self,
-        given: Callable[..., list[T]],
-        sources: Sequence[list[int]],
-        targets: Sequence[list[int]],
-    ) -> list[T]:
-        with self._inference(), autocast(self.precision, self.device):
-            return given(self.model, sources, targets, self.device)
-
     def _parts(self, request: Request) -> list[Request]:
         if self.config.on_long_line == "cut" or not request.is_plain:
             return [request]
@@ -293,14 +262,10 @@ class Translator:
 
     def _search(self, sentences: dict[int, Sentence], count: int) -> list[list[Hypothesis]]:
         found: list[list[Hypothesis]] = [[] for _ in range(count)]
-        longest_first = sorted(sentences, key=lambda at: -len(sentences[at].source))
-        batches = list(self._batches(longest_first, sentences))
-        results = self._workers.map([[sentences[at] for at in batch] for batch in batches])
-        for batch, result in zip(batches, results, strict=True):
-            for at, hypotheses in zip(batch, result, strict=True):
-                found[at] = hypotheses
-                best = hypotheses[0]
-                self.target_tokens += len(best.tokens) + best.finished
+        for at, hypotheses in self.find(sentences):
+            found[at] = hypotheses
+            best = hypotheses[0]
+            self.target_tokens += len(best.tokens) + best.finished
         return found
 
     def _encode(self, requests: Sequence[Request]) -> dict[int, Sentence]:
@@ -320,6 +285,77 @@ class Translator:
             return [], []
         prefix, *phrases = self.subwords.encode_target([request.prefix, *request.phrases])
         return prefix, [phrase for phrase in phrases if phrase]
+
+    @abstractmethod
+    def find(self, sentences: dict[int, Sentence]) -> Iterable[tuple[int, list[Hypothesis]]]:
+        """What is found for each sentence, best first; the sentences in any order."""
+
+    @abstractmethod
+    def log_probabilities(
+        self, sources: Sequence[list[int]], targets: Sequence[list[int]]
+    ) -> list[list[float]]:
+        """The log-probability of each token of given targets; sources end with EOS."""
+
+    @abstractmethod
+    def attention(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[Tensor]:
+        """How much giving each target token attends to each source token: [T, S] for each pair."""
+
+
+class Translator(LineTranslator):
+    """Translates lines with a model of this package."""
+
+    def __init__(
+        self,
+        model: Model,
+        subwords: Subwords,
+        config: SearchConfig,
+        device: torch.device = torch.device("cpu"),  # noqa: B008 -- an immutable value
+        precision: InferencePrecision = "fp32",
+        workers: int = 1,
+    ) -> None:
+        """A translator that holds the model, not a copy.
+
+        Args:
+            model: on `device`; in any mode, which is restored after each use.
+            subwords: the model's own.
+            config: how to search.
+            device: where sources are put.
+            precision: what the model computes in; scores are summed in float32 all the same. For
+                "int8" the model must have been through :func:`nmt.precision.convert`.
+            workers: processes of one thread each among which batches are shared out (CPU).
+        """
+        super().__init__(subwords, config)
+        self.model = model
+        self.device = device
+        self.precision = precision
+        self._workers = Workers(self._search_batch, workers)
+
+    def find(self, sentences: dict[int, Sentence]) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Sentences of like length share a batch, and workers the batches."""
+        longest_first = sorted(sentences, key=lambda at: -len(sentences[at].source))
+        batches = list(self._batches(longest_first, sentences))
+        results = self._workers.map([[sentences[at] for at in batch] for batch in batches])
+        for batch, result in zip(batches, results, strict=True):
+            yield from zip(batch, result, strict=True)
+
+    def log_probabilities(
+        self, sources: Sequence[list[int]], targets: Sequence[list[int]]
+    ) -> list[list[float]]:
+        """By a pass of the model over whole targets."""
+        return self._force(token_log_probabilities, sources, targets)
+
+    def attention(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[Tensor]:
+        """By a pass of the model over whole targets."""
+        return self._force(attention_weights, sources, targets)
+
+    def _force(
+        self,
+        given: Callable[..., list[T]],
+        sources: Sequence[list[int]],
+        targets: Sequence[list[int]],
+    ) -> list[T]:
+        with self._inference(), autocast(self.precision, self.device):
+            return given(self.model, sources, targets, self.device)
 
     def _batches(
         self, longest_first: Sequence[int], sentences: dict[int, Sentence]

@@ -1,0 +1,51 @@
+"""``nmt export``: a trained run, written for another engine."""
+
+from pathlib import Path
+from typing import Annotated, cast, get_args
+
+import typer
+
+from nmt.cli.console import say
+from nmt.errors import NmtError
+from nmt.registry import unknown
+
+EXAMPLE = """Examples:
+
+  nmt export --format ctranslate2 --model checkpoints --output exported
+  nmt translate --engine ctranslate2 --model exported < input.txt > output.txt"""
+
+
+def export(
+    output: Annotated[Path, typer.Option(help="Directory to write; an older export is replaced.")],
+    model: Annotated[
+        Path,
+        typer.Option(
+            envvar="NMT_MODEL", help="A run (its best checkpoint) or one of its checkpoints."
+        ),
+    ] = Path("checkpoints"),
+    format_: Annotated[
+        str, typer.Option("--format", metavar="NAME", help="ctranslate2.")
+    ] = "ctranslate2",
+    stored: Annotated[
+        str,
+        typer.Option(
+            "--precision",
+            help="What weights are stored in: fp32, fp16, bf16 or int8. What the engine computes "
+            "in is chosen when it loads them.",
+        ),
+    ] = "fp32",
+) -> None:
+    """Write a trained model for another engine.
+
+    The directory holds what the engine reads, and the subwords and the recipe, so that it needs
+    nothing of the run any more and nmt translate --engine reads it, too. Its path is printed on
+    stdout.
+    """
+    from nmt.export import Stored, export_formats, export_run
+
+    kinds = get_args(Stored)
+    if stored not in kinds:
+        raise NmtError(f"--precision: {unknown('value', stored, kinds)}")
+    exported = export_run(model, export_formats[format_], cast("Stored", stored), output)
+    say(f"exported {model} to {exported.format}")
+    print(exported.path)

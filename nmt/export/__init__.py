@@ -1,0 +1,9 @@
+"""Trained runs for other engines: one file a format.
+
+A format is registered by importing its module, here or through the recipe's ``plugins``.
+"""
+
+from nmt.export import ctranslate2 as ctranslate2
+from nmt.export.base import Export, ExportFormat, Stored, export_formats, export_run
+
+__all__ = ["Export", "ExportFormat", "Stored", "export_formats", "export_run"]

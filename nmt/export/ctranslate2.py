@@ -1,0 +1,224 @@
+"""Models for CTranslate2 (Klein et al. 2020), through its own ``TransformerSpec``.
+
+The spec says which layers there are and takes the weights under its own names; CTranslate2 lays
+both out on the disk. What it has no name for is written as something equal that it has: heads that
+share keys and values as heads with equal ones, and DeepNorm's factor divided out of the sublayer,
+where the normalisation that follows cannot tell the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nmt.checkpoint import LoadedModel
+from nmt.config import build
+from nmt.errors import NmtError
+from nmt.export.base import ExportFormat, Stored, export_formats
+from nmt.models import ModelConfig
+from nmt.models.attention import CrossAttention, GroupedAttention, SelfAttention
+from nmt.models.feed_forward import FeedForward, GatedFeedForward
+from nmt.models.positions import RelativeAttention, Rotary
+from nmt.models.residual import DeepNorm, PostNorm
+from nmt.models.transformer import Transformer, TransformerConfig
+from nmt.preprocess.subwords import Subwords
+
+MAX_POSITIONS = 2048
+"""Rows of the tables of positions, which are written out; no sentence can be longer."""
+
+SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
+"""What CTranslate2 calls the special ids, in their order."""
+
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swiglu": "SWISH"}
+ADDED_POSITIONS = ("none", "sinusoidal", "learned")
+QUANTIZATIONS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}
+
+
+@export_formats.register("ctranslate2")
+@dataclass(frozen=True, kw_only=True)
+class CTranslate2Format(ExportFormat):
+    """The directory that ``ctranslate2.Translator`` reads."""
+
+    def write(self, loaded: LoadedModel, stored: Stored, directory: Path) -> None:
+        """Writes model.bin, config.json and the vocabularies."""
+        specs = _import_specs()
+        config: ModelConfig = build(ModelConfig, loaded.recipe["model"], "model")  # type: ignore[type-abstract]
+        if obstacles := ", ".join(_obstacles(config)):
+            raise NmtError(
+                f"{loaded.run.path}: CTranslate2 cannot run a model with {obstacles}; "
+                "translate with nmt itself"
+            )
+        assert isinstance(config, TransformerConfig)
+        assert isinstance(loaded.model, Transformer)
+        spec = _empty_spec(specs, config)
+        _fill(spec, loaded.model, config)
+        _name_tokens(spec, loaded)
+        spec.validate()
+        spec.optimize(quantization=QUANTIZATIONS[stored])
+        spec.save(str(directory))
+
+
+def _import_specs() -> Any:
+    try:
+        from ctranslate2.specs import transformer_spec
+    except ImportError:
+        raise NmtError(
+            "exporting to ctranslate2 needs CTranslate2; pip install 'nmt[ctranslate2]'"
+        ) from None
+    return transformer_spec
+
+
+def _obstacles(config: ModelConfig) -> Iterator[str]:
+    """What CTranslate2 has nothing equal for, by the names of the recipe."""
+    if not isinstance(config, TransformerConfig):
+        yield f"arch {config.arch}"
+        return
+    if config.feed_forward.name not in ACTIVATIONS:
+        yield f"feed_forward {config.feed_forward.name}"
+    if config.positions.name not in (*ADDED_POSITIONS, "rotary", "relative"):
+        yield f"positions {config.positions.name}"
+    for stack in ("encoder", "decoder"):
+        pattern = getattr(config, f"{stack}_attention").name
+        if pattern != "full":
+            yield f"{stack}_attention {pattern}"
+    if config.attention.key_width != config.attention.value_width:
+        yield "d_k other than d_v"
+
+
+def _empty_spec(specs: Any, config: TransformerConfig) -> Any:
+    """The layers, without weights."""
+    activation = ACTIVATIONS[config.feed_forward.name]
+    shape: dict[str, Any] = {
+        "num_heads": config.heads,
+        "pre_norm": config.residual == "pre_norm",
+        "activation": getattr(specs.common_spec.Activation, activation),
+        "ffn_glu": config.feed_forward.name == "swiglu",
+        "rms_norm": config.norm == "rms_norm",
+        "relative_position": config.positions.name == "relative",
+        "head_dim": config.attention.key_width,
+    }
+    if isinstance(config.positions, Rotary):
+        shape["rotary_dim"] = config.attention.key_width
+        shape["rotary_base"] = config.positions.base
+    return specs.TransformerSpec(
+        specs.TransformerEncoderSpec(config.encoder_layers, **shape),
+        specs.TransformerDecoderSpec(config.decoder_layers, **shape),
+    )
+
+
+def _fill(spec: Any, model: Transformer, config: TransformerConfig) -> None:
+    """Gives the spec the model's weights."""
+    for layer_spec, encoder_layer in zip(spec.encoder.layer, model.encoder, strict=True):
+        _fill_self(layer_spec.self_attention, encoder_layer.attention)
+        _fill_end(layer_spec.self_attention, encoder_layer.attention_residual)
+        _fill_feed_forward(layer_spec.ffn, encoder_layer.feed_forward)
+        _fill_end(layer_spec.ffn, encoder_layer.feed_forward_residual)
+    for layer_spec, layer in zip(spec.decoder.layer, model.decoder, strict=True):
+        _fill_self(layer_spec.self_attention, layer.attention)
+        _fill_end(layer_spec.self_attention, layer.attention_residual)
+        _fill_cross(layer_spec.attention, layer.cross)
+        _fill_end(layer_spec.attention, layer.cross_residual)
+        _fill_feed_forward(layer_spec.ffn, layer.feed_forward)
+        _fill_end(layer_spec.ffn, layer.feed_forward_residual)
+    _set(spec.encoder.embeddings[0], weight=model.source_embedding.weight)
+    _set(spec.decoder.embeddings, weight=model.target_embedding.weight)
+    _set(spec.decoder.projection, weight=model.output.weight)
+    for stack, end in ((spec.encoder, model.encoder_end), (spec.decoder, model.decoder_end)):
+        if config.residual == "pre_norm":
+            _fill_norm(stack.layer_norm, end)
+        if config.positions.name in ADDED_POSITIONS:
+            table = model.positions(0, MAX_POSITIONS, torch.device("cpu"))
+            _set(stack.position_encodings, encodings=table.expand(MAX_POSITIONS, config.d_model))
+    spec.config.layer_norm_epsilon = model.encoder[0].attention_residual.norm.eps
+
+
+def _fill_self(spec: Any, attention: SelfAttention) -> None:
+    sizes, counts = attention.sizes, attention.counts
+    _fill_heads(spec.linear[0], attention.project_in, sizes, counts, counts[0])
+    _fill_linear(spec.linear[1], attention.attend.output)
+    mixer = attention.attend.mixer
+    if isinstance(mixer, GroupedAttention):
+        mixer = mixer.inner
+    if isinstance(mixer, RelativeAttention):
+        _set(spec, relative_position_keys=mixer.keys, relative_position_values=mixer.values)
+
+
+def _fill_cross(spec: Any, cross: CrossAttention) -> None:
+    counts = [cross.memory_heads] * 2
+    _fill_linear(spec.linear[0], cross.project_query)
+    _fill_heads(spec.linear[1], cross.project_memory, cross.sizes, counts, cross.heads)
+    _fill_linear(spec.linear[2], cross.attend.output)
+
+
+def _fill_heads(
+    spec: Any, linear: nn.Linear, sizes: list[int], counts: list[int], heads: int
+) -> None:
+    """A projection to several things at once, of which each gets all heads."""
+
+    def with_all_heads(rows: Tensor) -> Tensor:
+        parts = zip(torch.split(rows, sizes), counts, strict=True)
+        by_head = [part.view(count, -1, *rows.shape[1:]) for part, count in parts]
+        full = [part.repeat_interleave(heads // len(part), dim=0) for part in by_head]
+        return torch.cat([part.flatten(0, 1) for part in full])
+
+    _set(spec, weight=with_all_heads(linear.weight))
+    if linear.bias is not None:
+        _set(spec, bias=with_all_heads(linear.bias))
+
+
+def _fill_feed_forward(spec: Any, layer: nn.Module) -> None:
+    if isinstance(layer, GatedFeedForward):
+        gate, linear = layer.inner.weight.chunk(2)
+        _set(spec.linear_0, weight=gate)
+        _set(spec.linear_0_noact, weight=linear)
+    else:
+        assert isinstance(layer, FeedForward)
+        _fill_linear(spec.linear_0, layer.inner)
+    _fill_linear(spec.linear_1, layer.outer)
+
+
+def _fill_end(spec: Any, residual: PostNorm) -> None:
+    """The normalisation of a sublayer, which is filled already."""
+    _fill_norm(spec.layer_norm, residual.norm)
+    if isinstance(residual, DeepNorm):  # norm(alpha x + f) is norm(x + f / alpha)
+        last = spec.linear_1 if hasattr(spec, "linear_1") else spec.linear[-1]
+        last.weight = last.weight / residual.alpha
+        if last.has_bias():
+            last.bias = last.bias / residual.alpha
+
+
+def _fill_norm(spec: Any, norm: nn.Module) -> None:
+    for name, weight in norm.named_parameters():
+        _set(spec, **{{"weight": "gamma", "bias": "beta"}[name]: weight})
+
+
+def _fill_linear(spec: Any, linear: nn.Linear) -> None:
+    _set(spec, weight=linear.weight)
+    if linear.bias is not None:
+        _set(spec, bias=linear.bias)
+
+
+def _set(spec: Any, **weights: Tensor) -> None:
+    for name, weight in weights.items():
+        setattr(spec, name, weight.detach().float().contiguous().numpy())
+
+
+def _name_tokens(spec: Any, loaded: LoadedModel) -> None:
+    """The vocabularies, and that a source ends with its EOS."""
+    source, target = vocabularies(loaded.subwords)
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(target)
+    spec.config.add_source_eos = True
+
+
+def vocabularies(subwords: Subwords) -> tuple[list[str], list[str]]:
+    """The names of the source's and the target's token ids, by which CTranslate2 is fed."""
+    source = subwords.source_pieces(list(range(subwords.source_size)))
+    target = subwords.target_pieces(list(range(subwords.target_size)))
+    rest = len(SPECIAL_TOKENS)
+    return [*SPECIAL_TOKENS, *source[rest:]], [*SPECIAL_TOKENS, *target[rest:]]

@@ -1,0 +1,208 @@
+"""CTranslate2 as the engine of a translator, for exports of ``nmt.export``.
+
+It searches by one rule: a sentence is done when a beam of hypotheses is finished, and a hypothesis
+ends only among the best beam of candidates. That is the stop ``first_beam`` of :class:`Beam`, with
+any length penalty, for its hypotheses are ranked here. Anything else is refused, not approximated.
+
+One thing differs all the same: padding and the beginning of a sentence are not forbidden there,
+and take places among the candidates where a model finds them likely, as trained models hardly do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from itertools import starmap
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmt.data.format import EOS
+from nmt.errors import NmtError
+from nmt.export import Export
+from nmt.export.ctranslate2 import MAX_POSITIONS, QUANTIZATIONS, vocabularies
+from nmt.inference.translation import Sentence
+from nmt.inference.translator import LineTranslator, SearchConfig
+from nmt.inference.workers import available_cores
+from nmt.precision import InferencePrecision
+from nmt.search import Beam, Greedy, Hypothesis
+from nmt.search.ranking import NoPenalty, PenaltyWithAlpha
+
+ALMOST_NONE = 1e-6
+"""An exponent of lengths that changes no score. With 0 CTranslate2 would stop earlier."""
+
+
+class CTranslate2Translator(LineTranslator):
+    """Translates lines with an exported model."""
+
+    def __init__(
+        self,
+        export: Export,
+        config: SearchConfig,
+        device: torch.device = torch.device("cpu"),  # noqa: B008 -- an immutable value
+        precision: InferencePrecision = "fp32",
+        workers: int = 1,
+    ) -> None:
+        """Loads the model.
+
+        Args:
+            export: of format "ctranslate2".
+            config: how to search.
+            device: CPU or GPU.
+            precision: what CTranslate2 computes in, whatever the weights are stored in.
+            workers: threads that share the batches (CPU); 1 is one batch at a time by all cores.
+
+        Raises:
+            NmtError: CTranslate2 is not installed, or cannot compute or search like that.
+        """
+        super().__init__(export.subwords, config)
+        self._options = search_options(config)
+        self._penalty = getattr(config.strategy, "length_penalty", NoPenalty())
+        self._translator = _load(export, device, precision, workers)
+        self._source_tokens, self._target_tokens = vocabularies(export.subwords)
+        self._target_ids = {token: at for at, token in enumerate(self._target_tokens)}
+
+    def find(self, sentences: dict[int, Sentence]) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Batches of sentences of one length, which have one greatest length."""
+        if any(it.prefix or it.phrases for it in sentences.values()):
+            raise NmtError("CTranslate2 places no phrases or beginnings; use --engine nmt")
+        sources = {at: sentence.source for at, sentence in sentences.items()}
+        rows = self.config.strategy.rows
+        cut = {}
+        for at, hypotheses in self._translate(sources, self._options):
+            if rows == 1 or all(it.finished for it in hypotheses):
+                yield at, hypotheses
+            else:
+                cut[at] = sources[at]
+        # What came to the greatest length has taken the places of finished ones: ask for all.
+        options = {**self._options, "patience": 2, "num_hypotheses": 2 * rows}
+        for at, hypotheses in self._translate(cut, options):
+            yield at, ([it for it in hypotheses if it.finished] or hypotheses)[:rows]
+
+    def _translate(
+        self, sources: dict[int, list[int]], options: dict[str, Any]
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        by_length: dict[int, list[int]] = {}
+        for at in sorted(sources, key=lambda at: -len(sources[at])):
+            by_length.setdefault(len(sources[at]), []).append(at)
+        waiting = {
+            length: self._translator.translate_batch(
+                [self._source(sources[at]) for at in sentences],
+                max_batch_size=max(1, self.config.batch_tokens // self.config.strategy.rows),
+                batch_type="tokens",
+                max_input_length=0,
+                max_decoding_length=self.config.max_length(length),
+                min_decoding_length=0,
+                return_scores=True,
+                return_end_token=True,
+                asynchronous=True,
+                **options,
+            )
+            for length, sentences in by_length.items()
+        }
+        for length, sentences in by_length.items():
+            for at, future in zip(sentences, waiting[length], strict=True):
+                found = future.result()
+                pairs = zip(found.hypotheses, found.scores, strict=True)
+                yield at, sorted(starmap(self._hypothesis, pairs), key=lambda it: -it.score)
+
+    def log_probabilities(
+        self, sources: Sequence[list[int]], targets: Sequence[list[int]]
+    ) -> list[list[float]]:
+        """CTranslate2's scores of whole targets."""
+        scored = self._translator.score_batch(
+            [self._source(tokens) for tokens in sources],
+            [[self._target_tokens[id_] for id_ in ids if id_ != EOS] for ids in targets],
+            max_batch_size=self.config.batch_tokens,
+            batch_type="tokens",
+            max_input_length=0,
+        )
+        return [it.log_probs[: len(ids)] for it, ids in zip(scored, targets, strict=True)]
+
+    def attention(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[Tensor]:
+        """Refused: an export does not say which heads to look at."""
+        raise NmtError("words are aligned by --engine nmt alone, not by ctranslate2")
+
+    def _source(self, ids: list[int]) -> list[str]:
+        """The tokens without the EOS, which CTranslate2 adds."""
+        return [self._source_tokens[id_] for id_ in ids[:-1]]
+
+    def _hypothesis(self, tokens: list[str], score: float) -> Hypothesis:
+        ids = [self._target_ids[token] for token in tokens]
+        log_probability = score * len(ids) ** self._options["length_penalty"]
+        is_finished = ids[-1] == EOS
+        return Hypothesis(
+            ids[:-1] if is_finished else ids,
+            log_probability,
+            log_probability / float(self._penalty.divisor(torch.tensor(len(ids)))),
+            is_finished,
+        )
+
+
+def search_options(config: SearchConfig) -> dict[str, Any]:
+    """CTranslate2's options for a search.
+
+    Raises:
+        NmtError: it has none that give the same.
+    """
+    strategy = config.strategy
+    longest = max(config.max_source_length, config.max_length(config.max_source_length))
+    if longest > MAX_POSITIONS:
+        raise NmtError(
+            f"search: translations of up to {longest} pieces, but CTranslate2 has {MAX_POSITIONS} "
+            "positions; lower search.max_source_length"
+        )
+    if config.coverage_penalty:
+        raise _without_equal("coverage_penalty", "computes it otherwise")
+    if config.constraints:
+        raise _without_equal("constraints", "lets the remaining tokens share the probability")
+    if isinstance(strategy, Greedy):
+        return {"beam_size": 1, "length_penalty": 0.0}
+    if type(strategy) is not Beam:
+        raise _without_equal(f"strategy {strategy.name}", "has beam and greedy search alone")
+    if strategy.stop != "first_beam":
+        raise NmtError(
+            f"search.strategy.stop {strategy.stop}: CTranslate2 stops as first_beam does; "
+            "use --stop first_beam, or --engine nmt"
+        )
+    for field in dataclasses.fields(strategy):
+        is_known = field.name in ("name", "beam", "length_penalty", "stop")
+        if not is_known and getattr(strategy, field.name) != field.default:
+            raise _without_equal(f"strategy.{field.name}", "has nothing like it")
+    penalty = strategy.length_penalty
+    alpha = penalty.alpha if isinstance(penalty, PenaltyWithAlpha) else 0.0
+    return {
+        "beam_size": strategy.beam,
+        "num_hypotheses": strategy.beam,
+        "length_penalty": alpha or ALMOST_NONE,
+    }
+
+
+def _without_equal(key: str, why: str) -> NmtError:
+    return NmtError(f"search.{key}: CTranslate2 {why}; use --engine nmt")
+
+
+def _load(export: Export, device: torch.device, precision: InferencePrecision, workers: int) -> Any:
+    try:
+        import ctranslate2
+    except ImportError:
+        raise NmtError(
+            "--engine ctranslate2 needs CTranslate2; pip install 'nmt[ctranslate2]'"
+        ) from None
+    compute_type = QUANTIZATIONS.get(precision, "auto")
+    able = ctranslate2.get_supported_compute_types(device.type, device.index or 0)
+    if compute_type not in (*able, "auto"):
+        raise NmtError(
+            f"precision {precision}: CTranslate2 cannot compute in it on this {device.type}; "
+            f"it has {', '.join(sorted(able))}"
+        )
+    return ctranslate2.Translator(
+        str(export.path),
+        device=device.type,
+        device_index=device.index or 0,
+        compute_type=compute_type,
+        inter_threads=workers,
+        intra_threads=1 if workers > 1 else available_cores(),
+        max_queued_batches=-1,
+    )

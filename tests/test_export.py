@@ -1,0 +1,376 @@
+"""Exports, and their translation by the engines that they are for."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmt.checkpoint import Run, load_model, weights_of
+from nmt.config import build
+from nmt.data.format import BOS, EOS, PAD
+from nmt.errors import NmtError
+from nmt.export import Export, export_formats, export_run
+from nmt.inference import Request, SearchConfig, Translator
+from nmt.inference.ctranslate2 import CTranslate2Translator, search_options
+from nmt.inference.translation import Sentence
+from nmt.models import ModelConfig
+from nmt.preprocess.subwords import Subwords
+from nmt.search import Hypothesis
+
+needs_ctranslate2 = pytest.mark.skipif(
+    find_spec("ctranslate2") is None, reason="CTranslate2 is not installed"
+)
+SMALL = {
+    "arch": "transformer_tiny",
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "d_model": 16,
+    "d_ff": 32,
+    "heads": 4,
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "fused sinusoids": {"sinusoids": "concatenated"},
+    "pre_norm": {"residual": "pre_norm"},
+    "deep_norm": {"residual": "deep_norm", "decoder_layers": 3},
+    "rms_norm": {"norm": "rms_norm"},
+    "pre_norm with rms_norm": {"residual": "pre_norm", "norm": "rms_norm"},
+    "gelu": {"feed_forward": "gelu"},
+    "swiglu": {"feed_forward": "swiglu"},
+    "learned": {"positions": {"name": "learned", "max_positions": 6}},
+    "rotary": {"positions": {"name": "rotary", "base": 500.0}},
+    "relative": {"positions": {"name": "relative", "clip": 3}},
+    "no positions": {"positions": "none"},
+    "no biases": {"attention_bias": False},
+    "multi-query": {"key_value_heads": 1},
+    "grouped queries, relative": {"key_value_heads": 2, "positions": "relative"},
+    "narrow heads": {"d_k": 3, "d_v": 3},
+    "untied": {"tied_embeddings": "none"},
+}
+
+
+def random_run(path: Path, subwords: Subwords, end: float | None = None, **changes: Any) -> Path:
+    """A run with random weights, sharp enough that no two outputs are as good as each other.
+
+    Padding and the beginning of a sentence, which only nmt forbids, are never likely. With `end`,
+    that is about the logit of the end of every sentence, and of others the likeliest is about 7.
+    """
+    recipe = {"model": {**SMALL, **changes}}
+    config = build(ModelConfig, recipe["model"], "model")  # type: ignore[type-abstract]
+    torch.manual_seed(1)
+    model = config.build(subwords.source_size, subwords.target_size, subwords.shared)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.1 * torch.randn_like(weight)
+        model.output.weight *= 3
+        model.output.weight[[PAD, BOS]] = 0.0
+        if end is not None:
+            model.output.weight -= model.output.weight.mean(dim=1, keepdim=True)
+            model.output.weight[EOS] = end / SMALL["d_model"]
+            model.decoder[-1].feed_forward_residual.norm.bias.fill_(1.0)
+    run = Run.create(
+        path, languages=("en", "de"), identity="1", data="", recipe=recipe, subwords=subwords
+    )
+    run.save(1, weights_of(model), None, {}, {}, best=True)
+    return path
+
+
+def searched(**strategy: Any) -> SearchConfig:
+    values = {"name": "beam", "stop": "first_beam", **strategy}
+    return build(SearchConfig, {"strategy": values, "max_length_offset": 8}, "search")
+
+
+def sentences(count: int) -> dict[int, Sentence]:
+    draw = random.Random(1)
+    rows = [draw.choices(range(4, 30), k=draw.randint(1, 9)) for _ in range(count)]
+    return {at: Sentence([*row, EOS], [], []) for at, row in enumerate(rows)}
+
+
+def both(path: Path, run: Path, config: SearchConfig) -> tuple[Translator, CTranslate2Translator]:
+    """The engines for a run: this one, and the export's."""
+    loaded = load_model(run)
+    exported = export_run(run, export_formats["ctranslate2"], "fp32", path)
+    native = Translator(loaded.model, loaded.subwords, config)
+    return native, CTranslate2Translator(exported, config)
+
+
+def assert_same(found: list[Hypothesis], theirs: list[Hypothesis]) -> None:
+    assert (found[0].tokens, found[0].finished) == (theirs[0].tokens, theirs[0].finished)
+    assert found[0].score == pytest.approx(theirs[0].score, abs=1e-3)
+    assert found[0].log_probability == pytest.approx(theirs[0].log_probability, abs=1e-3)
+
+
+@needs_ctranslate2
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS.keys())
+def test_an_export_translates_as_the_model_does(
+    changes: dict[str, Any], trained: Path, tmp_path: Path
+) -> None:
+    run = random_run(tmp_path / "run", Subwords.load(trained), **changes)
+    native, exported = both(tmp_path / "exported", run, searched())
+    given = sentences(20)
+    ours, theirs = dict(native.find(given)), dict(exported.find(given))
+    assert ours.keys() == theirs.keys()
+    for at in given:
+        assert_same(ours[at], theirs[at])
+
+
+@needs_ctranslate2
+@pytest.mark.parametrize(
+    "penalty",
+    [{"name": "none"}, {"name": "power", "alpha": 1.0}, {"name": "gnmt", "alpha": 0.6}],
+    ids=lambda penalty: penalty["name"],
+)
+def test_all_hypotheses_are_ranked_as_the_recipe_says(
+    penalty: dict[str, Any], trained: Path, tmp_path: Path
+) -> None:
+    run = random_run(tmp_path / "run", Subwords.load(trained), end=6.0)
+    native, exported = both(tmp_path / "exported", run, searched(beam=3, length_penalty=penalty))
+    given = sentences(20)
+    ours, theirs = dict(native.find(given)), dict(exported.find(given))
+    compared = [at for at in given if all(it.finished for it in ours[at])]
+    assert len(compared) > 5
+    for at in compared:
+        assert [it.tokens for it in ours[at]] == [it.tokens for it in theirs[at]]
+        for mine, other in zip(ours[at], theirs[at], strict=True):
+            assert mine.score == pytest.approx(other.score, abs=1e-3)
+
+
+@needs_ctranslate2
+def test_greedy_search_and_scores_of_given_targets_agree(trained: Path, tmp_path: Path) -> None:
+    run = random_run(tmp_path / "run", Subwords.load(trained), end=6.0)
+    config = build(SearchConfig, {"strategy": "greedy", "max_length_offset": 8}, "search")
+    native, exported = both(tmp_path / "exported", run, config)
+    given = sentences(20)
+    ours, theirs = dict(native.find(given)), dict(exported.find(given))
+    assert {it[0].finished for it in ours.values()} == {True, False}
+    for at in given:
+        assert_same(ours[at], theirs[at])
+    rows = [it.source for it in given.values()], [ours[at][0].output for at in given]
+    for mine, other in zip(
+        native.log_probabilities(*rows), exported.log_probabilities(*rows), strict=True
+    ):
+        assert mine == pytest.approx(other, abs=1e-3)
+
+
+@needs_ctranslate2
+def test_each_side_may_have_its_own_vocabulary(trained: Path, tmp_path: Path) -> None:
+    model = (trained / "subwords.model").read_bytes()
+    run = random_run(tmp_path / "run", Subwords(model, model), tied_embeddings="decoder")
+    native, exported = both(tmp_path / "exported", run, searched())
+    theirs = dict(exported.find(sentences(5)))
+    for at, hypotheses in native.find(sentences(5)):
+        assert_same(hypotheses, theirs[at])
+
+
+@needs_ctranslate2
+def test_weights_may_be_stored_in_fewer_bits(trained: Path, tmp_path: Path) -> None:
+    kind, sizes = export_formats["ctranslate2"], []
+    for stored in ("fp32", "bf16", "int8"):
+        path = export_run(trained, kind, stored, tmp_path / stored).path
+        sizes.append((path / "model.bin").stat().st_size)
+        description = json.loads((path / "export.json").read_text())
+        assert (description["stored"], description["target_lang"]) == (stored, "de")
+    assert max(sizes[1:]) < sizes[0]
+
+
+@needs_ctranslate2
+def test_the_commands(trained: Path, corpus: Path, tmp_path: Path, nmt: Callable[..., Any]) -> None:
+    path = tmp_path / "exported"
+    done = nmt("export", "--format", "ctranslate2", "--model", trained, "--output", path)
+    assert (done.status, done.out) == (0, f"{path}\n")
+    assert done.err == f"exported {trained} to ctranslate2\n"
+    beam = ("--strategy", "beam", "--stop", "first_beam")
+    for flags in ((), beam, (*beam, "--n-best", 2)):
+        native = nmt("translate", corpus / "test.en", "--model", trained, *flags)
+        theirs = nmt(
+            *("translate", corpus / "test.en", "--model", path, *flags),
+            *("--engine", "ctranslate2"),
+        )
+        assert theirs.status == 0, theirs.err
+        texts = [
+            [line.split(" ||| ")[:2] for line in done.out.splitlines()] for done in (native, theirs)
+        ]
+        assert texts[0] == texts[1]
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"arch": "rnnsearch_small"}, "arch rnnsearch_small"),
+    ({"arch": "conv_s2s_small"}, "arch conv_s2s_small"),
+    ({**SMALL, "positions": "alibi"}, "positions alibi"),
+    ({**SMALL, "feed_forward": "mixture_of_experts"}, "feed_forward mixture_of_experts"),
+    ({**SMALL, "encoder_attention": "linformer"}, "encoder_attention linformer"),
+    ({**SMALL, "decoder_attention": "neighbourhood"}, "decoder_attention neighbourhood"),
+    ({**SMALL, "d_k": 2, "d_v": 3}, "d_k other than d_v"),
+]
+
+
+@needs_ctranslate2
+@pytest.mark.parametrize(("model", "what"), REFUSED, ids=[what for _, what in REFUSED])
+def test_what_ctranslate2_cannot_run_is_refused_by_name(
+    model: dict[str, Any], what: str, trained: Path, tmp_path: Path
+) -> None:
+    config = build(ModelConfig, model, "model")  # type: ignore[type-abstract]
+    loaded = replace(load_model(trained), recipe={"model": model}, model=config.build(60, 60, True))
+    with pytest.raises(NmtError) as error:
+        export_formats["ctranslate2"].write(loaded, "fp32", tmp_path)
+    assert str(error.value) == (
+        f"{trained}: CTranslate2 cannot run a model with {what}; translate with nmt itself"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+SEARCHES: list[tuple[dict[str, Any], str]] = [
+    (
+        {"strategy": "beam"},
+        "search.strategy.stop optimistic: CTranslate2 stops as first_beam does; "
+        "use --stop first_beam, or --engine nmt",
+    ),
+    (
+        {"strategy": {"name": "beam", "stop": "first_beam", "pruning": 3.0}},
+        "search.strategy.pruning: CTranslate2 has nothing like it; use --engine nmt",
+    ),
+    (
+        {"strategy": "sample"},
+        "search.strategy sample: CTranslate2 has beam and greedy search alone; use --engine nmt",
+    ),
+    (
+        {"strategy": "greedy", "constraints": ["forbidden"]},
+        "search.constraints: CTranslate2 lets the remaining tokens share the probability; "
+        "use --engine nmt",
+    ),
+    (
+        {"strategy": "greedy", "coverage_penalty": 0.2},
+        "search.coverage_penalty: CTranslate2 computes it otherwise; use --engine nmt",
+    ),
+    (
+        {"strategy": "greedy", "max_source_length": 3000},
+        "search: translations of up to 3050 pieces, but CTranslate2 has 2048 positions; "
+        "lower search.max_source_length",
+    ),
+]
+
+
+@pytest.mark.parametrize(("search", "message"), SEARCHES, ids=[it[1][:30] for it in SEARCHES])
+def test_a_search_that_ctranslate2_does_otherwise_is_refused(
+    search: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(NmtError) as error:
+        search_options(build(SearchConfig, search, "search"))
+    assert str(error.value) == message
+
+
+@needs_ctranslate2
+def test_what_is_asked_of_single_lines_is_refused(trained: Path, tmp_path: Path) -> None:
+    exported = export_run(trained, export_formats["ctranslate2"], "fp32", tmp_path / "exported")
+    translator = CTranslate2Translator(
+        exported, build(SearchConfig, {"strategy": "greedy"}, "search")
+    )
+    with pytest.raises(NmtError, match="CTranslate2 places no phrases or beginnings; use --engine"):
+        list(translator.translations([Request("one", prefix="eins")]))
+    with pytest.raises(NmtError, match="words are aligned by --engine nmt alone, not by ctrans"):
+        list(translator.translations(["one"], aligned=True))
+
+
+@needs_ctranslate2
+def test_a_precision_that_ctranslate2_has_not_here_is_refused(
+    trained: Path, tmp_path: Path
+) -> None:
+    exported = export_run(trained, export_formats["ctranslate2"], "fp32", tmp_path / "exported")
+    config = build(SearchConfig, {"strategy": "greedy"}, "search")
+    with pytest.raises(NmtError, match="precision fp16: CTranslate2 cannot compute in it on this"):
+        CTranslate2Translator(exported, config, precision="fp16")
+
+
+def test_without_ctranslate2_the_remedy_is_named(
+    trained: Path, tmp_path: Path, nmt: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "exported"
+    path.mkdir()
+    for module in ("ctranslate2", "ctranslate2.specs"):
+        monkeypatch.setitem(sys.modules, module, None)
+    done = nmt("export", "--model", trained, "--output", path)
+    assert (done.status, done.err) == (
+        1,
+        "nmt: error: exporting to ctranslate2 needs CTranslate2; pip install 'nmt[ctranslate2]'\n",
+    )
+    assert list(tmp_path.rglob("*")) == [path]
+    with pytest.raises(NmtError, match="--engine ctranslate2 needs CTranslate2; pip install"):
+        CTranslate2Translator(
+            Export(path, "ctranslate2", {}, Subwords.load(trained)),
+            build(SearchConfig, {"strategy": "greedy"}, "search"),
+        )
+
+
+def written(directory: Path, **changes: Any) -> Path:
+    values = {"format": "nmt-export", "version": 1, "engine": "ctranslate2", **changes}
+    (directory / "export.json").write_text(json.dumps(values))
+    (directory / "recipe.yaml").write_text("search: {}\n")
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": "other"}, "a damaged export; make it again with nmt export"),
+        (
+            {"version": 2},
+            "export version 2, but this nmt reads 1; make it again with nmt export",
+        ),
+        ({"engine": "other"}, "an export for other, not for ctranslate2"),
+    ],
+)
+def test_an_export_of_another_kind_is_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(NmtError) as error:
+        Export.open(written(tmp_path, **changes), "ctranslate2")
+    assert str(error.value) == f"{tmp_path}: {message}"
+
+
+def test_runs_and_exports_are_not_taken_for_each_other(
+    trained: Path, corpus: Path, tmp_path: Path, nmt: Callable[..., Any]
+) -> None:
+    def refusal(*arguments: object) -> str:
+        done = nmt("translate", corpus / "test.en", *arguments)
+        assert (done.status, done.out) == (1, "")
+        return str(done.err)
+
+    exported, engine = written(tmp_path), ("--engine", "ctranslate2")
+    assert refusal("--model", exported) == (
+        f"nmt: error: {exported}: an export, not a run; translate it with --engine ctranslate2\n"
+    )
+    assert refusal("--model", trained, *engine) == (
+        f"nmt: error: {trained}: not an exported model: it has no export.json; write one with "
+        "nmt export, and give its directory with --model\n"
+    )
+    assert refusal("--model", exported, "--model", exported, *engine) == (
+        "nmt: error: --engine ctranslate2: one model, not 2; use --engine nmt\n"
+    )
+    assert refusal("--engine", "ctranslate") == (
+        "nmt: error: --engine: unknown engine 'ctranslate'; did you mean 'ctranslate2'?\n"
+    )
+
+
+def test_mistaken_exports_cost_one_line(
+    trained: Path, tmp_path: Path, nmt: Callable[..., Any]
+) -> None:
+    (tmp_path / "mine").write_text("my own\n")
+    done = nmt("export", "--model", trained, "--output", tmp_path)
+    assert (done.status, done.err) == (
+        1,
+        f"nmt: error: {tmp_path}: holds something else than an export; choose another --output\n",
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    done = nmt("export", "--model", trained, "--output", tmp_path / "x", "--precision", "int")
+    assert done.err == "nmt: error: --precision: unknown value 'int'; did you mean 'int8'?\n"
+    done = nmt("export", "--model", trained, "--output", tmp_path / "x", "--format", "onnx")
+    assert done.err == "nmt: error: unknown export format 'onnx'; known: ctranslate2\n"
