@@ -1,0 +1,139 @@
+"""Beam search on one device by batch size: target tokens a second, and where the time goes.
+
+    python benchmarks/translation_batches.py --arch transformer_base --batches 1 8 64 512
+
+Weights are random, and sources random tokens with lengths like those of WMT14. Every output has
+--length tokens, for the end of a sentence is made unlikely. The share of time outside matrix
+products is that of the whole wall clock, in which a device may also wait for its next kernel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+from nmt.config import build
+from nmt.data.format import EOS, PAD
+from nmt.distributed import pick_device
+from nmt.memory import keep_freed_memory
+from nmt.models import Model, ModelConfig
+from nmt.precision import InferencePrecision, autocast, convert, pick_precision
+from nmt.search import Beam
+
+PRODUCTS = (
+    *("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"),
+    *("mkldnn::_linear_pointwise", "quantized::linear_dynamic"),
+)
+FUSED_ATTENTION = ("flash_attention", "efficient_attention", "cudnn_attention")
+"""Kernels that multiply and take a softmax between; counted as products."""
+
+
+def random_model(architecture: str, vocabulary: int) -> Model:
+    """A model whose outputs never end: the logit of the end is zero, and others are greater."""
+    config = build(ModelConfig, {"arch": architecture}, "model")  # type: ignore[type-abstract]
+    torch.manual_seed(1)
+    model = config.build(vocabulary, vocabulary, True)
+    with torch.no_grad():
+        model.output.weight[EOS] = 0.0
+    return model.eval()
+
+
+def sources(count: int, vocabulary: int, device: torch.device) -> Tensor:
+    """Sentences [count, S] of random tokens, sorted by length as a translator would have them."""
+    random = np.random.default_rng(1)
+    pool = np.sort(np.clip(random.lognormal(3.2, 0.55, 4096), 1, 200).astype(int))
+    middle = (len(pool) - count) // 2
+    lengths = pool[middle : middle + count]
+    rows = torch.full((count, int(lengths.max()) + 1), PAD, dtype=torch.int64)
+    for row, length in zip(rows, lengths.tolist(), strict=True):
+        row[:length] = torch.from_numpy(random.integers(4, vocabulary, length))
+        row[length] = EOS
+    return rows.to(device)
+
+
+def timed(run: Callable[[], object], device: torch.device) -> float:
+    """Seconds of one run."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    run()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def outside_products(run: Callable[[], object], device: torch.device) -> float:
+    """The share of a run's time in which no matrix product is computed.
+
+    The profiler itself slows the run down on the CPU, so that seconds of products are set against
+    the seconds of a profiled run there, and against those of a plain one on a GPU.
+    """
+    on_gpu = device.type == "cuda"
+    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu
+    seconds = timed(run, device)
+    with profile(activities=activities) as profiler:
+        profiled_seconds = timed(run, device)
+    products = 0.0
+    for event in profiler.key_averages():
+        if event.key in PRODUCTS or any(name in event.key for name in FUSED_ATTENTION):
+            products += event.self_device_time_total if on_gpu else event.self_cpu_time_total
+    return 1 - products / 1e6 / (seconds if on_gpu else profiled_seconds)
+
+
+def main() -> None:
+    """Measures, and prints one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--arch", default="transformer_base")
+    parser.add_argument("--vocabulary", type=int, default=37000)
+    parser.add_argument("--precision", default="auto")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--beam", type=int, default=4)
+    parser.add_argument("--length", type=int, default=32, help="of every output")
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 8, 32, 128, 512])
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    keep_freed_memory()
+    device = pick_device(arguments.device)
+    precision = cast(InferencePrecision, pick_precision(arguments.precision, device))
+    model = random_model(arguments.arch, arguments.vocabulary).to(device)
+    convert(model, precision, device)
+    strategy = Beam(beam=arguments.beam)
+    rows = []
+    for size in arguments.batches:
+        source = sources(size, arguments.vocabulary, device)
+        lengths = torch.full((size,), arguments.length, device=device)
+
+        def run(source: Tensor = source, lengths: Tensor = lengths) -> object:
+            with torch.no_grad(), autocast(precision, device):
+                return strategy.search(model, source, lengths)
+
+        timed(run, device)  # warms up
+        seconds = statistics.median(timed(run, device) for _ in range(arguments.rounds))
+        rows.append(
+            {
+                "sentences": size,
+                "milliseconds": round(1000 * seconds, 1),
+                "target_tokens_per_second": round(size * arguments.length / seconds),
+                "outside_matrix_products": round(outside_products(run, device), 3),
+            }
+        )
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    print(
+        json.dumps(
+            {"device": name, "arch": arguments.arch, "precision": precision, "batches": rows},
+            indent=1,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
