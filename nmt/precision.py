@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -85,6 +86,10 @@ def _is_packable(dtype: torch.dtype) -> bool:
     return dtype == torch.float32 or is_fast_bf16
 
 
+WIDE = 4096
+"""Outputs from which oneDNN's 8-bit product is faster than fbgemm's (a third, on AVX-512 VNNI)."""
+
+
 class PackedLinear(nn.Module):
     """A linear layer whose weights lie in the order in which oneDNN's product reads them.
 
@@ -101,7 +106,7 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] to [..., out] of the layer's type."""
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(
+        product: Tensor = torch.ops.mkldnn._linear_pointwise.default(
             x.to(self.dtype), self._packed, self._bias, "none", [], ""
         )
         return product
@@ -115,18 +120,33 @@ class Int8Linear(nn.Module):
         weight = linear.weight.detach()
         scales = (weight.abs().amax(dim=1) / 127).clamp(min=1e-10).double()
         zeros = torch.zeros_like(scales, dtype=torch.int64)
-        with warnings.catch_warnings():
+        bias = None if linear.bias is None else linear.bias.detach()
+        with warnings.catch_warnings(), _engine_for(linear):
             # torch has announced the end of this; the kernels have no other way in so far.
             warnings.simplefilter("ignore", UserWarning)
             quantised = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
-        bias = None if linear.bias is None else linear.bias.detach()
-        self._packed: Any = torch.ops.quantized.linear_prepack(quantised, bias)
+            self._packed: Any = torch.ops.quantized.linear_prepack(quantised, bias)
+        # Without the checks of its arguments in Python, which cost as much as the product of a row.
+        self._multiply: Any = torch.ops.quantized.linear_dynamic._op
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] to [..., out], both float32."""
         # Inputs get 7 bits: pairs of products of 8 overflow on CPUs without VNNI.
-        product: Tensor = torch.ops.quantized.linear_dynamic(x, self._packed, True)
+        product: Tensor = self._multiply(x, self._packed, True)
         return product
+
+
+@contextmanager
+def _engine_for(linear: nn.Linear) -> Iterator[None]:
+    """Torch's own kernels, for a layer as wide as a vocabulary oneDNN's, which are faster there."""
+    quantized = torch.backends.quantized
+    usual = quantized.engine
+    if linear.out_features >= WIDE and "onednn" in quantized.supported_engines:
+        quantized.engine = "onednn"
+    try:
+        yield
+    finally:
+        quantized.engine = usual
 
 
 def _constant(values: Tensor) -> nn.Parameter:

@@ -12,6 +12,7 @@ from nmt.data.format import BOS, EOS, PAD
 from nmt.errors import NmtError
 from nmt.models import Model, architectures
 from nmt.precision import (
+    WIDE,
     InferencePrecision,
     Int8Linear,
     PackedLinear,
@@ -124,6 +125,16 @@ def test_an_int8_layer_multiplies_what_8_bits_hold() -> None:
     linear.bias.copy_(torch.tensor([0.5, 2.0]))
     product = Int8Linear(linear)(torch.tensor([[[127.0, 0.0, 1.0]]]))
     torch.testing.assert_close(product, torch.tensor([[[127.0 * 127 + 1.5, 2.0]]]))
+
+
+def test_a_layer_as_wide_as_a_vocabulary_is_multiplied_alike_and_leaves_no_trace() -> None:
+    torch.manual_seed(1)
+    before = torch.backends.quantized.engine
+    linear, x = torch.nn.Linear(16, WIDE), torch.randn(3, 16)
+    with torch.no_grad():
+        difference = (Int8Linear(linear)(x) - linear(x)).abs().max()
+    assert 0 < difference < 0.1
+    assert torch.backends.quantized.engine == before
 
 
 @pytest.mark.usefixtures("without_packing")

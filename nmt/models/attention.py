@@ -74,7 +74,7 @@ def mix_values(
 def attention_weights(scores: Tensor, mask: Tensor | None, causal: bool, dropout: float) -> Tensor:
     """The softmax of the scores [B, H, Q, S] that are allowed, some of its weights dropped."""
     if mask is not None:
-        scores = scores.masked_fill(~mask, -math.inf)
+        scores = scores.where(mask, -math.inf)
     if causal:
         future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(future, -math.inf)
