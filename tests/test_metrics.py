@@ -7,13 +7,15 @@ from importlib.metadata import version
 
 import pytest
 import sacrebleu
+from sacrebleu.metrics import BLEU, CHRF, TER
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 from nmt.config import build, dump
 from nmt.errors import NmtError
-from nmt.evaluation.metrics import Bleu, Chrf, Metric, Score, ScoreConfig, Ter, metrics
+from nmt.evaluation.metrics import Bleu, Chrf, Metric, ScoreConfig, Ter, metrics
 from nmt.evaluation.paper import PaperBleu, split_compounds
 
+BY_REFERENCE = [name for name in metrics if not metrics[name].needs_source]
 HYPOTHESIS = ["a b c d e"]
 REFERENCE = ["a b c d f"]  # of the hypothesis's n-grams, 4/5, 3/4, 2/3 and 1/2 are in it
 
@@ -180,7 +182,7 @@ def test_paper_bleu_is_the_protocol_step_by_step(seed: int):
     assert metrics["paper_bleu"].score(hypotheses, references).value == expected.score
 
 
-@pytest.mark.parametrize("name", metrics)
+@pytest.mark.parametrize("name", BY_REFERENCE)
 def test_a_perfect_translation_scores_best(name: str):
     metric = metrics[name]
     lines = ["Das ist ein kleiner Test .", "Und noch ein zweiter !"]
@@ -190,42 +192,92 @@ def test_a_perfect_translation_scores_best(name: str):
     assert score.higher_is_better == metric.higher_is_better
 
 
-@pytest.mark.parametrize("name", metrics)
+@pytest.mark.parametrize("name", BY_REFERENCE)
 def test_a_score_is_printed_with_its_name_and_whole_signature(name: str):
     score = metrics[name].score(HYPOTHESIS, REFERENCE)
     assert str(score) == f"{name} = {score.value:.2f} {score.details} {score.signature}"
     assert f"version:{version('sacrebleu')}" in score.signature
 
 
-@pytest.mark.parametrize("name", metrics)
+@pytest.mark.parametrize("name", BY_REFERENCE)
 def test_empty_translations_are_scored_as_any_other(name: str):
     metric = metrics[name]
     worst = metric.score(["", ""], ["ein Satz", "noch einer"])
     assert worst.value == pytest.approx(0 if metric.higher_is_better else 100)
 
 
-@pytest.mark.parametrize("name", metrics)
+@pytest.mark.parametrize("name", BY_REFERENCE)
 def test_hypotheses_and_references_must_pair_up(name: str):
     with pytest.raises(NmtError, match=r"^3 hypotheses but 2 references; line n of one"):
         metrics[name].score(["a", "b", "c"], ["a", "b"])
 
 
-@pytest.mark.parametrize("name", metrics)
+@pytest.mark.parametrize("name", BY_REFERENCE)
 def test_an_empty_test_set_has_no_score(name: str):
     with pytest.raises(NmtError, match=r"^nothing to score: no hypotheses and no references$"):
         metrics[name].score([], [])
 
 
-def test_a_new_metric_needs_compute_alone():
-    class Exact(Metric):
-        def compute(self, hypotheses, references):
-            matches = sum(map(str.__eq__, hypotheses, references))
-            value = 100 * matches / len(references)
-            return Score(
-                metric="exact", value=value, details="", signature="exact", higher_is_better=True
-            )
+class Exact(Metric):
+    needs_source = True
 
-    assert Exact().score(["a", "b"], ["a", "c"]).value == 50
+    def counts(self, hypotheses, references, sources):
+        return [[float(h == r), 1.0] for h, r in zip(hypotheses, references, strict=True)]
+
+    def compute(self, counts):
+        matches, lines = map(sum, zip(*counts, strict=True))
+        return 100 * matches / lines, f"({matches:.0f} of {lines:.0f})"
+
+    def signature(self):
+        return "exact"
+
+
+def test_a_new_metric_is_what_it_counts_what_that_makes_and_a_signature():
+    score = Exact(name="mine").score(["a", "b"], ["a", "c"], ["x", "y"])
+    assert str(score) == "mine = 50.00 (1 of 2) exact"
+
+
+def test_a_metric_that_needs_the_source_says_so():
+    with pytest.raises(NmtError, match=r"^mine needs the text that was translated; give --source$"):
+        Exact(name="mine").score(["a"], ["a"])
+    with pytest.raises(NmtError, match=r"^2 source lines but 1 references; line n of one"):
+        Exact(name="mine").score(["a"], ["a"], ["x", "y"])
+
+
+@pytest.mark.parametrize("name", ["bleu", "chrf", "chrf++", "ter"])
+def test_the_score_of_one_sentence_is_what_sacrebleu_gives_it(name: str):
+    rng = random.Random(name)
+    theirs = {
+        "bleu": BLEU(effective_order=True),
+        "chrf": CHRF(),
+        "chrf++": CHRF(word_order=2),
+        "ter": TER(),
+    }[name]
+    words = ["der", "die", "das", "Hund", ".", "Katze"]
+    hypotheses, references = ([random_line(rng, words) for _ in range(20)] for _ in range(2))
+    metric = metrics[name].for_sentences()
+    counts = metric.checked_counts(hypotheses, references)
+    values = [metric.total([row]).value for row in counts]
+    assert len(set(values)) > 10
+    assert values == [
+        theirs.sentence_score(hypothesis, [reference]).score
+        for hypothesis, reference in zip(hypotheses, references, strict=True)
+    ]
+    assert metric.total(counts).value == metric.score(hypotheses, references).value
+
+
+def test_a_bleu_of_sentences_is_another_than_that_of_a_test_set():
+    assert "eff:yes" in metrics["bleu"].for_sentences().signature()
+    assert "eff:no" in metrics["bleu"].signature()
+
+
+@pytest.mark.parametrize("name", ["paper_bleu", "tokenized_bleu"])
+def test_a_bleu_that_is_not_smoothed_is_not_for_sentences(name: str):
+    with pytest.raises(NmtError) as error:
+        metrics[name].for_sentences()
+    assert str(error.value) == (
+        f"{name}: a BLEU that is not smoothed says nothing of one sentence; choose bleu or chrf"
+    )
 
 
 def test_the_section_names_bleu_and_chrf_by_default():
@@ -270,9 +322,10 @@ def test_a_tokenizer_whose_package_is_missing_costs_one_line(monkeypatch: pytest
     def without_package(**settings: object) -> None:
         raise RuntimeError("\nJapanese needs more.\n\n  pip install sacrebleu[ja]\n")
 
-    monkeypatch.setitem(Bleu.compute.__globals__, "BLEU", without_package)
+    bleu = Bleu(name="bleu")
+    monkeypatch.setitem(Bleu.scorer.__globals__, "BLEU", without_package)
     with pytest.raises(NmtError, match=r"^bleu: Japanese needs more. pip install sacrebleu\[ja\]$"):
-        metrics["bleu"].score(["a"], ["a"])
+        bleu.score(["a"], ["a"])
 
 
 def random_line(rng: random.Random, words: list[str]) -> str:

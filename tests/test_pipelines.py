@@ -25,7 +25,13 @@ def test_the_pipelines_run_as_they_are_printed(
         path = programs / name
         path.write_text(f'#!/bin/sh\nexec "{sys.executable}" {program} "$@"\n')
         path.chmod(0o755)
-    for link, place in (("corpus", corpus), ("data-bin", dataset), ("reverse", trained)):
+    for link, place in (
+        ("corpus", corpus),
+        ("data-bin", dataset),
+        ("reverse", trained),
+        ("first", trained),
+        ("second", trained),
+    ):
         (here / link).symlink_to(place)
     text = (corpus / "test.de").read_text()
     (here / "mono.de").write_text(text)
@@ -48,6 +54,9 @@ def test_the_pipelines_run_as_they_are_printed(
         assert done.returncode == 0, done.stderr
         outputs.append(done.stdout)
     assert outputs[:2] == ["back-bin\n", "crawl-bin\n"]
+    assert outputs[3].startswith("| system    | bleu |  mean ± 95% |       p | ")
+    assert "| second.de |" in outputs[3]
+    assert "paired bootstrap resampling against first.de, bs:1000|seed:12345" in outputs[3]
     back = Dataset.open(here / "back-bin").manifest.splits["train"]
     assert back.pairs + sum(back.dropped.values()) == 210
     assert Dataset.open(here / "crawl-bin").manifest.splits["train"].pairs == 10

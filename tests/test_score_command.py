@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import fake_comet
 import pytest
 import typer
 from typer.testing import CliRunner, Result
@@ -69,6 +71,7 @@ def test_json_has_one_object_a_line_with_the_fields_of_the_help():
     )
     ter, chrf = map(json.loads, lines.splitlines())
     assert ter == {
+        "system": "output.txt",
         "metric": "ter",
         "value": 20.0,
         "details": "(edits = 1 ref_len = 5)",
@@ -134,8 +137,9 @@ def test_a_split_without_text_cannot_be_scored(data_bin: Path):
 
 def test_both_numbers_of_lines_are_named_when_they_differ():
     Path("output.txt").write_text("a\nb\nc\n")
-    assert message("--reference", "test.de", "output.txt").startswith(
-        "3 hypotheses but 1 references"
+    assert message("--reference", "test.de", "output.txt") == (
+        "output.txt has 3 lines, but test.de has 1; "
+        "line n of one must translate as line n of the other"
     )
 
 
@@ -175,7 +179,140 @@ def test_an_unknown_metric_is_answered_with_the_nearest():
 def test_the_references_come_from_one_place(arguments: list[str]):
     result = run(*arguments, "output.txt")
     assert result.exit_code == 2
-    assert "give either --reference or --data, or a --model" in result.stderr
+    assert "give one of --reference, --data, --testset and --model" in result.stderr
+
+
+@pytest.fixture
+def two() -> list[str]:
+    """Arguments that compare two systems on twenty lines."""
+    lines = [f"a b c d {number}" for number in range(20)]
+    for name, text in (("test.de", lines), ("good.txt", lines), ("bad.txt", ["a c b"] * 20)):
+        Path(name).write_text("".join(f"{line}\n" for line in text))
+    return ["--reference", "test.de", "bad.txt", "good.txt"]
+
+
+def test_several_systems_make_a_table(two: list[str]):
+    table = output(*two, "--metric", "ter")
+    rows = [line.split() for line in table.splitlines()]
+    assert [rows[0], *rows[2:4]] == [
+        ["system", "ter"],
+        ["bad.txt", "60.00"],
+        ["good.txt", "0.00"],
+    ]
+    assert "test set: test.de, 20 lines\n" in table
+    assert table.count("tok:tercom") == 1
+    assert output(*two, "--metric", "ter", "--table", "text") == table
+
+
+def test_a_table_may_have_one_system():
+    flags = ("--reference", "test.de", "--metric", "ter", "output.txt")
+    assert output(*flags, "--table", "markdown").startswith(
+        "| system     |   ter |\n| ---------- | ----: |\n| output.txt | 20.00 |\n\n"
+    )
+    assert output(*flags, "--table", "latex").startswith("\\begin{tabular}{lr}\n")
+
+
+def test_systems_are_compared_with_the_first(two: list[str]):
+    flags = ("--metric", "chrf", "--paired", "ar", "--samples", "99", "--seed", "3", "--json")
+    bad, good = map(json.loads, output(*two, *flags, "--confidence").splitlines())
+    assert (bad["system"], good["system"], good["baseline"]) == ("bad.txt", "good.txt", "bad.txt")
+    assert "p_value" not in bad
+    assert good["p_value"] == pytest.approx(1 / 100)
+    assert good["samples"] == bad["samples"] == "ar:99|bs:1000|seed:3"
+    assert (good["mean"], good["interval"]) == (pytest.approx(100), pytest.approx(0))
+    text = " ".join(output("--help").split())
+    assert all(field in text for field in good)
+
+
+def test_one_system_has_an_interval(two: list[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SACREBLEU_SEED", "5")
+    line = output("--reference", "test.de", "bad.txt", "--metric", "ter", "--confidence")
+    assert line.startswith("ter = 60.00 (μ = 60.00 ± 0.00) (edits = 60 ref_len = 100) nrefs:1|")
+    assert line.endswith("|bs:1000|seed:5\n")
+
+
+def test_two_settings_of_a_metric_have_columns_of_their_own(two: list[str]):
+    chosen = "score.metrics=[bleu, {name: bleu, lowercase: true}]"
+    table = output(*two, "--set", chosen)
+    assert table.splitlines()[0].split() == ["system", "bleu", "[1]", "bleu", "[2]"]
+    assert "\nbleu [1]: nrefs:1|case:mixed|" in table
+    assert "\nbleu [2]: nrefs:1|case:lc|" in table
+
+
+def test_every_sentence_has_a_line(two: list[str]):
+    flags = ("--sentence-level", "--metric", "ter", "--metric", "bleu")
+    done = run(*two, *flags)
+    assert done.exit_code == 0
+    assert done.stdout == "60.00\t20.37\t0.00\t100.00\n" * 20
+    brevity, precisions = math.exp(1 - 5 / 3), (1, 1 / 4, 1 / 4)  # by exponential smoothing
+    assert 100 * brevity * math.prod(precisions) ** (1 / 3) == pytest.approx(20.37, abs=0.005)
+    columns = done.stderr.splitlines()
+    assert [line.partition(", nrefs")[0] for line in columns] == [
+        "column 1: bad.txt, ter",
+        "column 2: bad.txt, bleu",
+        "column 3: good.txt, ter",
+        "column 4: good.txt, bleu",
+    ]
+    assert "eff:yes" in columns[1]
+    objects = [json.loads(line) for line in output(*two, *flags, "--json").splitlines()]
+    assert [it["line"] for it in objects] == [number for number in range(1, 21) for _ in range(4)]
+    assert objects[2] == {
+        "system": "good.txt",
+        "line": 1,
+        "metric": "ter",
+        "value": 0.0,
+        "details": "(edits = 0 ref_len = 5)",
+        "signature": TER.split()[-1],
+        "higher_is_better": False,
+    }
+
+
+def test_a_protocol_for_test_sets_scores_no_sentences():
+    flags = ("--reference", "test.de", "output.txt", "--sentence-level", "--metric", "paper_bleu")
+    assert message(*flags).startswith("paper_bleu: a BLEU that is not smoothed says nothing of one")
+
+
+def test_comet_takes_the_source_from_where_it_is(data_bin: Path, monkeypatch: pytest.MonkeyPatch):
+    fake_comet.install(monkeypatch)
+    flags = ("--metric", "comet", "output.txt")
+    assert message("--reference", "test.de", *flags) == (
+        "comet needs the text that was translated; give --source"
+    )
+    Path("test.en").write_text("a b c d e\n")  # the translation is a copy of it
+    given = ("--reference", "test.de", "--source", "test.en")
+    assert output(*given, *flags).startswith("comet = 0.00 (1 sentences)")
+    Path("output.txt").write_text("one two\nÜ\n")  # the first is a copy here
+    assert output("--data", "data-bin", *flags).startswith("comet = 50.00 (2 sentences)")
+    Path("test.en").write_text("a\nb\n")
+    Path("output.txt").write_text("a\n")
+    assert message(*given, *flags).startswith("2 source lines but 1 references")
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--paired", "bs", "a"], "--paired compares systems: give two or more, the baseline"),
+        (["--samples", "9", "a", "b"], "--samples goes with --paired or --confidence"),
+        (["--json", "--table", "text", "a"], "give either --json or --table"),
+        (["--sentence-level", "--confidence", "a"], "--sentence-level goes with no --paired"),
+        (["-l", "en-de", "a"], "--testset and --language-pair go together"),
+        (["output.txt", "output.txt"], "output.txt is given twice; give each system once"),
+        (["--seed", "0", "a"], "Invalid value for '--seed'"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(flags: list[str], told: str):
+    result = run("--reference", "test.de", *flags)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert told in result.stderr
+
+
+def test_a_test_set_needs_its_language_pair():
+    result = run("--testset", "wmt14/full", "output.txt")
+    assert result.exit_code == 2
+    assert "--testset and --language-pair go together" in result.stderr
+    assert message("--testset", "wmt14/ful", "-l", "en-de", "output.txt") == (
+        "unknown test set 'wmt14/ful'; did you mean 'wmt14/full'?"
+    )
 
 
 def test_a_model_gives_the_log_probability_that_its_search_gave(
@@ -204,6 +341,9 @@ def test_a_model_scores_pairs_of_lines(trained: Path, nmt: Callable[..., Any]) -
     done = nmt("score", "output.txt", "--model", trained)
     assert (done.status, done.out) == (2, "")
     assert "--model needs --source, the text that was translated" in done.err
+    done = nmt("score", "output.txt", "test.de", "--model", trained, "--source", "test.de")
+    assert (done.status, done.out) == (2, "")
+    assert "--model scores one file at a time" in done.err
     Path("source.txt").write_text("one\ntwo\n")
     done = nmt("score", "output.txt", "--model", trained, "--source", "source.txt")
     assert (done.status, done.out) == (1, "")
@@ -216,8 +356,8 @@ def test_a_model_scores_pairs_of_lines(trained: Path, nmt: Callable[..., Any]) -
 def test_scoring_does_not_wait_for_torch(data_bin: Path):
     program = (
         "import sys; from nmt.cli.score import score; from pathlib import Path\n"
-        "score(Path('test.de'), reference=Path('test.de'))\n"
-        "score(Path('data-bin/test.de'), data=Path('data-bin'), metric=['paper_bleu'])\n"
+        "score([Path('test.de')], reference=Path('test.de'), confidence=True)\n"
+        "score([Path('data-bin/test.de')], data=Path('data-bin'), metric=['paper_bleu'])\n"
         "sys.exit('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.DEVNULL)

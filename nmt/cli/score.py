@@ -3,27 +3,38 @@
 Or how likely a model finds them.
 """
 
+from __future__ import annotations
+
 import json
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from nmt.cli.console import say
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
 from nmt.cli.score_by_model import score_by_model
 from nmt.config import build
 from nmt.errors import NmtError
 from nmt.lines import Lines
 
+if TYPE_CHECKING:
+    from nmt.evaluation.comparison import Resampling
+    from nmt.evaluation.metrics import Metric
+    from nmt.evaluation.testsets import TestSet
+
 EXAMPLE = "Example: nmt score --reference test.de --metric bleu --metric ter output.txt"
+
+Systems = dict[str, list[str]]
 
 
 def score(
     hypotheses: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Argument(
-            help="Translations, detokenised, one a line; plain or .gz. Default, and -: stdin.",
+            help="Translations, detokenised, one a line; plain or .gz; a file for each system. "
+            "Default, and -: stdin.",
             show_default=False,
         ),
     ] = None,
@@ -36,16 +47,55 @@ def score(
         typer.Option(help="Binarized data whose raw references to use.", show_default=False),
     ] = None,
     split: Annotated[str, typer.Option(help="Which part of --data: test or valid.")] = "test",
+    testset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="A test set that sacreBLEU knows, such as wmt14/full; see nmt testset.",
+            show_default=False,
+        ),
+    ] = None,
+    pair: Annotated[
+        str | None,
+        typer.Option(
+            "--language-pair",
+            "-l",
+            metavar="S-T",
+            help="With --testset: from which language to which, such as en-de.",
+            show_default=False,
+        ),
+    ] = None,
     metric: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="bleu, chrf, chrf++, ter, tokenized_bleu (text as it is, like multi-bleu.perl) or "
-            "paper_bleu (Moses-tokenised, compounds split); may be given several times. "
-            "Default: score.metrics of the recipe, or bleu and chrf.",
+            help="bleu, chrf, chrf++, ter, tokenized_bleu (text as it is, like multi-bleu.perl), "
+            "paper_bleu (Moses-tokenised, compounds split) or comet (needs nmt[comet]); may be "
+            "given several times. Default: score.metrics of the recipe, or bleu and chrf.",
             show_default=False,
         ),
     ] = None,
+    paired: Annotated[
+        Literal["bs", "ar"] | None,
+        typer.Option(
+            help="Compare each system with the first, by paired bootstrap resampling (bs) or "
+            "approximate randomisation (ar).",
+            show_default=False,
+        ),
+    ] = None,
+    confidence: Annotated[
+        bool, typer.Option("--confidence", help="Estimate 95% intervals by bootstrap resampling.")
+    ] = False,
+    samples: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many are drawn [bs: 1000, ar: 10000].", show_default=False),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(min=1, envvar="SACREBLEU_SEED", help="Of the samples.")
+    ] = 12345,
+    sentence_level: Annotated[
+        bool, typer.Option("--sentence-level", help="Score every sentence instead of all of them.")
+    ] = False,
     model: Annotated[
         Path | None,
         typer.Option(
@@ -55,12 +105,22 @@ def score(
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Option(help="With --model, what was translated; plain or .gz.", show_default=False),
+        typer.Option(
+            help="What was translated, for --model and comet; plain or .gz. "
+            "--data and --testset know it.",
+            show_default=False,
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="With --model: cpu, cuda, cuda:N or auto.")] = "auto",
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object per line of the output.")
     ] = False,
+    table: Annotated[
+        Literal["text", "markdown", "latex"] | None,
+        typer.Option(
+            help="Print a table; of several systems text is the default.", show_default=False
+        ),
+    ] = None,
     config: ConfigFlag = None,
     set_: SetFlag = None,
 ) -> None:
@@ -73,9 +133,21 @@ def score(
     BLEU is made of the precisions of 1- to 4-grams in per cent, the brevity penalty (BP), and the
     lengths of hypotheses and references in tokens (hyp_len, ref_len, and their ratio); TER of the
     number of edits and the length of the references in words; chrF is followed by its full name.
+    COMET is the mean of the model's values for the sentences, times 100.
 
-    With --json a line is an object with the fields metric, value (in per cent, not rounded),
-    details (what it is made of), signature, and higher_is_better (false for an error rate).
+    Several systems make a table. A column holds values of one signature, which stands below it;
+    where the recipe asks for one metric with several settings, their columns are numbered. With
+    --paired, p is how likely chance alone makes a difference from the first system as large; with
+    --confidence, and with --paired bs, the mean over the samples is given with half the width of
+    the interval that holds 95% of them. All samples are those of the command sacrebleu.
+
+    With --json a line is an object with the fields system, metric, value (in per cent, not
+    rounded), details (what it is made of), signature, and higher_is_better (false for an error
+    rate); where samples were drawn, also samples (which), mean and interval, p_value and baseline.
+
+    With --sentence-level a line is printed for each sentence, with the value of each metric for
+    each system, by tabs; which is which is said on stderr. BLEU is then that of the effective
+    order. With --json it is an object as above for each value, with the field line, from 1.
 
     With --model a line is printed for each translation: the natural logarithm of the probability
     that the model gives to it and its end, after the line of --source. With --json it is an object
@@ -83,31 +155,120 @@ def score(
     (pieces; the last is the end), token_log_probabilities, words (of the text, as spaces divide
     it), and word_log_probabilities (without the end).
     """
-    if [reference, data, model].count(None) != 2:
-        raise typer.BadParameter("give either --reference or --data, or a --model")
+    if [reference, data, testset, model].count(None) != 3:
+        raise typer.BadParameter("give one of --reference, --data, --testset and --model")
+    files = hypotheses or [Path("-")]
     if model is not None:
         if source is None:
             raise typer.BadParameter("--model needs --source, the text that was translated")
-        score_by_model(model, Lines.open(source), Lines.open(hypotheses), device, as_json)
+        if len(files) > 1:
+            raise typer.BadParameter("--model scores one file at a time")
+        score_by_model(model, Lines.open(source), Lines.open(files[0]), device, as_json)
         return
+    if as_json and table is not None:
+        raise typer.BadParameter("give either --json or --table")
+    if sentence_level and (paired or confidence or table):
+        raise typer.BadParameter("--sentence-level goes with no --paired, --confidence or --table")
+    if paired and len(files) == 1:
+        raise typer.BadParameter("--paired compares systems: give two or more, the baseline first")
+    if samples is not None and not (paired or confidence):
+        raise typer.BadParameter("--samples goes with --paired or --confidence")
+    if (testset is None) != (pair is None):
+        raise typer.BadParameter("--testset and --language-pair go together")
     from nmt.evaluation import ScoreConfig
+    from nmt.evaluation.comparison import Resampling
 
     recipe = load(config, set_, {"score.metrics": metric or None})
-    settings = build(ScoreConfig, recipe.section("score"), "score")
-    references = _references(reference, data, split)
-    translations = Lines.open(hypotheses).read()
-    for chosen in settings.metrics:
-        result = chosen.score(translations, references)
-        print(json.dumps(asdict(result)) if as_json else result)
+    metrics = build(ScoreConfig, recipe.section("score"), "score").metrics
+    if data is not None:
+        test_set = _of_dataset(data, split)
+    elif testset is not None and pair is not None:
+        test_set = _by_name(testset, pair)
+    else:
+        test_set = _of_files(reference, source)
+    systems = _systems(files, test_set)
+    if sentence_level:
+        _print_sentences(systems, test_set, metrics, as_json)
+    else:
+        resampling = Resampling(paired=paired, confidence=confidence, count=samples, seed=seed)
+        form = table or ("text" if len(systems) > 1 else None)
+        _print_scores(systems, test_set, metrics, resampling, "json" if as_json else form)
 
 
-def _references(reference: Path | None, data: Path | None, split: str) -> list[str]:
-    if data is None:
-        return Lines.open(reference).read()
+def _print_scores(
+    systems: Systems,
+    test_set: TestSet,
+    metrics: Sequence[Metric],
+    resampling: Resampling,
+    form: Literal["text", "markdown", "latex", "json"] | None,
+) -> None:
+    from nmt.evaluation.comparison import compare
+    from nmt.evaluation.tables import table
+
+    results = compare(systems, test_set.references, metrics, test_set.sources, resampling)
+    if form is None or form == "json":
+        for result in results:
+            print(result if form is None else json.dumps(result.fields(), ensure_ascii=False))
+    else:
+        print(table(results, form, str(test_set)))
+
+
+def _print_sentences(
+    systems: Systems, test_set: TestSet, metrics: Sequence[Metric], as_json: bool
+) -> None:
+    columns = []
+    for name, hypotheses in systems.items():
+        for metric in (each.for_sentences() for each in metrics):
+            counts = metric.checked_counts(hypotheses, test_set.references, test_set.sources)
+            columns.append([(name, metric.total([row])) for row in counts])
+    if not as_json:
+        for number, ((name, first), *_) in enumerate(columns, 1):
+            say(f"column {number}: {name}, {first.metric}, {first.signature}")
+    for number, row in enumerate(zip(*columns, strict=True), 1):
+        if as_json:
+            for name, value in row:
+                fields = {"system": name, "line": number, **vars(value)}
+                print(json.dumps(fields, ensure_ascii=False))
+        else:
+            print("\t".join(f"{value.value:.2f}" for _, value in row))
+
+
+def _systems(files: Sequence[Path], test_set: TestSet) -> Systems:
+    systems: Systems = {}
+    for file in files:
+        lines = Lines.open(file)
+        if lines.name in systems:
+            raise typer.BadParameter(f"{lines.name} is given twice; give each system once")
+        systems[lines.name] = lines.read()
+        found, wanted = len(systems[lines.name]), len(test_set.references)
+        if found != wanted:
+            raise NmtError(
+                f"{lines.name} has {found} lines, but {test_set.name} has {wanted}; "
+                "line n of one must translate as line n of the other"
+            )
+    return systems
+
+
+def _of_files(reference: Path | None, source: Path | None) -> TestSet:
+    from nmt.evaluation.testsets import TestSet
+
+    lines = Lines.open(reference)
+    sources = Lines.open(source).read() if source is not None else None
+    return TestSet(lines.name, lines.read(), sources)
+
+
+def _of_dataset(data: Path, split: str) -> TestSet:
     from nmt.data.format import Dataset
+    from nmt.evaluation.testsets import TestSet
 
     held_out = Dataset.open(data).split(split)
     try:
-        return held_out.reference_text()
+        return TestSet(f"{split} of {data}", held_out.reference_text(), held_out.source_text())
     except ValueError as error:
         raise NmtError(f"{data}: {error}; choose one with --split") from None
+
+
+def _by_name(testset: str, pair: str) -> TestSet:
+    from nmt.evaluation.testsets import by_name
+
+    return by_name(testset, pair)

@@ -1,6 +1,7 @@
 """Quality of translations: metrics, and the signature that says exactly what each computed."""
 
+from nmt.evaluation.comet import Comet
 from nmt.evaluation.metrics import Metric, Score, ScoreConfig
 from nmt.evaluation.paper import PaperBleu
 
-__all__ = ["Metric", "PaperBleu", "Score", "ScoreConfig"]
+__all__ = ["Comet", "Metric", "PaperBleu", "Score", "ScoreConfig"]

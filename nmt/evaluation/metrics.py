@@ -7,15 +7,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Literal
 
+from sacrebleu.metrics.base import Metric as SacreBleuMetric
 from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
-from sacrebleu.metrics.ter import TER
+from sacrebleu.metrics.ter import TER, TERScore
 
 from nmt.errors import NmtError
 from nmt.registry import Registry, unknown
+
+NOT_FOR_SENTENCES = (
+    "{}: a BLEU that is not smoothed says nothing of one sentence; choose bleu or chrf"
+)
+
+
+Counts = list[list[float]]
+"""Numbers of each sentence, equally many of all, which may be added up over sentences."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,19 +49,40 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True)
 class Metric(ABC):
-    """Scores the translations of a whole test set; the mean of sentence scores is not its score."""
+    """What is counted in each sentence, and what the sum of the counts over sentences makes.
+
+    So a test set, one sentence and any sample of sentences are scored by the same code. The mean of
+    sentence scores is not, in general, the score of the test set.
+    """
 
     registry: ClassVar[Registry[Metric]]
     higher_is_better: ClassVar[bool] = True
+    needs_source: ClassVar[bool] = False
+    """Whether it looks at what was translated, too."""
 
     name: str = ""
     """Which metric: see the registry."""
 
-    def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-        """The score of the hypotheses, each against the reference of the same line.
+    def score(
+        self,
+        hypotheses: Sequence[str],
+        references: Sequence[str],
+        sources: Sequence[str] | None = None,
+    ) -> Score:
+        """The score of a test set; arguments and errors as in `checked_counts`."""
+        return self.total(self.checked_counts(hypotheses, references, sources))
+
+    def checked_counts(
+        self,
+        hypotheses: Sequence[str],
+        references: Sequence[str],
+        sources: Sequence[str] | None = None,
+    ) -> Counts:
+        """What is counted in each hypothesis, against the reference of the same line.
 
         Raises:
-            NmtError: there is nothing to score, or not one reference for every hypothesis.
+            NmtError: there is nothing to score, or not one reference for every hypothesis, or no
+                sources where the metric needs them.
         """
         if len(hypotheses) != len(references):
             raise NmtError(
@@ -60,20 +91,95 @@ class Metric(ABC):
             )
         if not references:
             raise NmtError("nothing to score: no hypotheses and no references")
-        return self.compute(hypotheses, references)
+        if sources is None:
+            if self.needs_source:
+                raise NmtError(f"{self.name} needs the text that was translated; give --source")
+        elif len(sources) != len(references):
+            raise NmtError(
+                f"{len(sources)} source lines but {len(references)} references; "
+                "line n of one must translate as line n of the other"
+            )
+        return self.counts(hypotheses, references, sources or ())
+
+    def total(self, counts: Counts) -> Score:
+        """The score of the sentences, one or many, in which so much was counted."""
+        value, details = self.compute(counts)
+        return Score(
+            metric=self.name,
+            value=value,
+            details=details,
+            signature=self.signature(),
+            higher_is_better=self.higher_is_better,
+        )
+
+    def for_sentences(self) -> Metric:
+        """The metric with the settings that make sense for single sentences.
+
+        Raises:
+            NmtError: there are none.
+        """
+        return self
 
     @abstractmethod
-    def compute(self, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-        """The score of at least one hypothesis, with as many references."""
+    def counts(
+        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str]
+    ) -> Counts:
+        """What is counted in each sentence; no sources where nobody gave them."""
+
+    @abstractmethod
+    def compute(self, counts: Counts) -> tuple[float, str]:
+        """The value for at least one sentence, and what it is made of."""
+
+    @abstractmethod
+    def signature(self) -> str:
+        """All that decides about the value: settings and versions."""
 
 
 metrics: Registry[Metric] = Registry("metric")
 Metric.registry = metrics
 
 
+@dataclass(frozen=True, kw_only=True)
+class SacreMetric(Metric):
+    """A metric that sacreBLEU counts and computes."""
+
+    @abstractmethod
+    def scorer(self) -> SacreBleuMetric:
+        """The object of sacreBLEU with these settings."""
+
+    def details(self, result: Any) -> str:
+        """What a result of the scorer is made of."""
+        return f"({result.name})"
+
+    @cached_property
+    def _scorer(self) -> SacreBleuMetric:
+        try:
+            scorer = self.scorer()
+        except (ImportError, RuntimeError) as error:  # a tokenizer with a package of its own
+            raise NmtError(f"{self.name}: {' '.join(str(error).split())}") from None
+        scorer.num_refs = 1  # for the signature
+        return scorer
+
+    def counts(
+        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str]
+    ) -> Counts:
+        """What sacreBLEU's own tests of significance resample, too."""
+        counted: Counts = self._scorer._extract_corpus_statistics(hypotheses, [references])
+        return counted
+
+    def compute(self, counts: Counts) -> tuple[float, str]:
+        """The value in per cent."""
+        result = self._scorer._aggregate_and_compute(counts)
+        return result.score, self.details(result)
+
+    def signature(self) -> str:
+        """As sacreBLEU writes it."""
+        return str(self._scorer.get_signature())
+
+
 @metrics.register("bleu")
 @dataclass(frozen=True, kw_only=True)
-class Bleu(Metric):
+class Bleu(SacreMetric):
     """BLEU (Papineni et al. 2002) of detokenised text, as sacreBLEU reports it."""
 
     tokenize: str = "13a"
@@ -82,37 +188,39 @@ class Bleu(Metric):
     """Whether case is ignored."""
     smoothing: Literal["exp", "floor", "add-k", "none"] = "exp"
     """What stands for an n-gram precision of zero (Chen and Cherry 2014)."""
+    effective_order: bool = False
+    """Whether n-grams longer than all hypotheses are left out, as for single sentences."""
 
     def __post_init__(self) -> None:
         if self.tokenize not in BLEU.TOKENIZERS:
             raise ValueError(unknown("tokenizer", self.tokenize, BLEU.TOKENIZERS))
 
-    def compute(self, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-        """BLEU in per cent."""
-        try:
-            bleu = BLEU(
-                tokenize=self.tokenize,
-                lowercase=self.lowercase,
-                smooth_method=self.smoothing,
-                force=self.tokenize == "none",  # where tokenised text is no mistake to warn about
-            )
-        except (ImportError, RuntimeError) as error:  # a tokenizer with a package of its own
-            raise NmtError(f"{self.name}: {' '.join(str(error).split())}") from None
-        result = bleu.corpus_score(hypotheses, [references])
-        return Score(
-            metric=self.name,
-            value=result.score,
-            details=bleu_details(result),
-            signature=str(bleu.get_signature()),
-            higher_is_better=self.higher_is_better,
+    def scorer(self) -> BLEU:
+        """With these settings."""
+        return BLEU(
+            tokenize=self.tokenize,
+            lowercase=self.lowercase,
+            smooth_method=self.smoothing,
+            effective_order=self.effective_order,
+            force=self.tokenize == "none",  # where tokenised text is no mistake to warn about
         )
+
+    def details(self, result: BLEUScore) -> str:
+        """Precisions, brevity penalty and lengths."""
+        return bleu_details(result)
+
+    def for_sentences(self) -> Bleu:
+        """With the effective order, as sacreBLEU does it."""
+        if self.smoothing == "none":
+            raise NmtError(NOT_FOR_SENTENCES.format(self.name))
+        return replace(self, effective_order=True)
 
 
 metrics.add("tokenized_bleu", Bleu(tokenize="none", smoothing="none"))  # what multi-bleu.perl gives
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chrf(Metric):
+class Chrf(SacreMetric):
     """The F-score of character n-grams, chrF (Popović 2015), and of words too, chrF++ (2017)."""
 
     char_order: int = 6
@@ -132,22 +240,18 @@ class Chrf(Metric):
         if self.beta < 1:
             raise ValueError(f"beta must be at least 1, not {self.beta}")
 
-    def compute(self, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-        """The F-score in per cent."""
-        chrf = CHRF(
+    def scorer(self) -> CHRF:
+        """With these settings."""
+        return CHRF(
             char_order=self.char_order,
             word_order=self.word_order,
             beta=self.beta,
             lowercase=self.lowercase,
         )
-        result = chrf.corpus_score(hypotheses, [references])
-        return Score(
-            metric=self.name,
-            value=result.score,
-            details=f"({result.name})",
-            signature=f"beta:{self.beta}|{chrf.get_signature()}",  # which sacreBLEU leaves out
-            higher_is_better=self.higher_is_better,
-        )
+
+    def signature(self) -> str:
+        """sacreBLEU's, and beta, which it leaves out."""
+        return f"beta:{self.beta}|{super().signature()}"
 
 
 metrics.add("chrf", Chrf())
@@ -156,8 +260,11 @@ metrics.add("chrf++", Chrf(word_order=2))
 
 @metrics.register("ter")
 @dataclass(frozen=True, kw_only=True)
-class Ter(Metric):
-    """Translation edit rate (Snover et al. 2006): edits and shifts per reference word."""
+class Ter(SacreMetric):
+    """Translation edit rate (Snover et al. 2006): edits and shifts per reference word.
+
+    In per cent, above 100 where a hypothesis needs more edits than it has words.
+    """
 
     higher_is_better: ClassVar[bool] = False
 
@@ -168,21 +275,17 @@ class Ter(Metric):
     asian: bool = False
     """Whether the tokenisation splits Chinese and Japanese into characters."""
 
-    def compute(self, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-        """TER in per cent, above 100 where a hypothesis needs more edits than it has words."""
-        ter = TER(
+    def scorer(self) -> TER:
+        """With these settings."""
+        return TER(
             case_sensitive=not self.lowercase,
             normalized=self.normalize,
             asian_support=self.asian,
         )
-        result = ter.corpus_score(hypotheses, [references])
-        return Score(
-            metric=self.name,
-            value=result.score,
-            details=f"(edits = {result.num_edits} ref_len = {result.ref_length:.0f})",
-            signature=str(ter.get_signature()),
-            higher_is_better=self.higher_is_better,
-        )
+
+    def details(self, result: TERScore) -> str:
+        """Edits and words."""
+        return f"(edits = {result.num_edits} ref_len = {result.ref_length:.0f})"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,14 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.bleu import BLEU, BLEUScore
 
-from nmt.evaluation.metrics import Metric, Score, bleu_details, metrics
+from nmt.errors import NmtError
+from nmt.evaluation.metrics import NOT_FOR_SENTENCES, Counts, SacreMetric, bleu_details, metrics
 
 
 @metrics.register("paper_bleu")
 @dataclass(frozen=True, kw_only=True)
-class PaperBleu(Metric):
+class PaperBleu(SacreMetric):
     """BLEU of Moses-tokenised, compound-split text; both sides are given as plain text."""
 
     target_lang: str = "de"
@@ -30,8 +31,22 @@ class PaperBleu(Metric):
     """Whether typographic punctuation becomes ASCII in the reference too; the protocol does that
     to the hypothesis alone."""
 
-    def compute(self, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-        """BLEU in per cent, case kept, not smoothed."""
+    def scorer(self) -> BLEU:
+        """multi-bleu.perl."""
+        return BLEU(tokenize="none", smooth_method="none", force=True)
+
+    def details(self, result: BLEUScore) -> str:
+        """Precisions, brevity penalty and lengths."""
+        return bleu_details(result)
+
+    def for_sentences(self) -> PaperBleu:
+        """There are no such settings."""
+        raise NmtError(NOT_FOR_SENTENCES.format(self.name))
+
+    def counts(
+        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str]
+    ) -> Counts:
+        """What multi-bleu.perl counts, case kept, after the protocol's tokenisation."""
         from sacremoses import MosesPunctNormalizer, MosesTokenizer  # third of a second to import
 
         moses = MosesTokenizer(self.target_lang)
@@ -44,20 +59,14 @@ class PaperBleu(Metric):
 
         if self.normalize_reference:
             references = [normalize(line) for line in references]
-        bleu = BLEU(tokenize="none", smooth_method="none", force=True)
-        result = bleu.corpus_score(
+        return super().counts(
             [tokenize(normalize(line)) for line in hypotheses],
-            [[tokenize(line) for line in references]],
-        )
-        return Score(
-            metric=self.name,
-            value=result.score,
-            details=bleu_details(result),
-            signature=self._signature(),
-            higher_is_better=self.higher_is_better,
+            [tokenize(line) for line in references],
+            sources,
         )
 
-    def _signature(self) -> str:
+    def signature(self) -> str:
+        """Every step of the protocol, in the manner of sacreBLEU."""
         steps = {
             "nrefs": 1,
             "case": "mixed",

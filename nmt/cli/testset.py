@@ -1,0 +1,47 @@
+"""The command ``nmt testset``."""
+
+from typing import Annotated, Literal
+
+import typer
+
+EXAMPLE = "Example: nmt testset wmt14/full"
+
+
+def print_testset(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Which one. Default: print all names.", show_default=False),
+    ] = None,
+    pair: Annotated[
+        str | None,
+        typer.Option(
+            "--language-pair",
+            "-l",
+            metavar="S-T",
+            help="From which language to which. Default: print those there are.",
+            show_default=False,
+        ),
+    ] = None,
+    side: Annotated[
+        Literal["source", "reference"], typer.Option(help="Which text to print.")
+    ] = "source",
+) -> None:
+    """Print a test set by its name, or which ones there are.
+
+    So "nmt testset wmt14/full -l en-de | nmt translate" translates newstest2014, and
+    "nmt score --testset wmt14/full -l en-de" scores what comes out.
+
+    Test sets are fetched by sacreBLEU when they are first asked for, and kept in ~/.sacrebleu, or
+    in the directory that the environment variable SACREBLEU names.
+    """
+    from nmt.evaluation import testsets
+
+    if name is None:
+        lines = testsets.names()
+    elif pair is None:
+        lines = testsets.language_pairs(name)
+    else:
+        found = testsets.by_name(name, pair)
+        lines = list(found.references if side == "reference" else found.sources or ())
+    for line in lines:
+        print(line)

@@ -1,0 +1,80 @@
+"""COMET (Rei et al. 2020): a neural model's judgement of each translation, on average.
+
+It needs the package unbabel-comet, the extra ``nmt[comet]``, and fetches its models from Hugging
+Face: that of the default is 2.3 GB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from nmt.errors import NmtError
+from nmt.evaluation.metrics import Counts, Metric, metrics
+
+
+@metrics.register("comet")
+@dataclass(frozen=True, kw_only=True)
+class Comet(Metric):
+    """The mean of the model's values for the sentences, times 100."""
+
+    needs_source: ClassVar[bool] = True
+
+    model: str = "Unbabel/wmt22-comet-da"
+    """Name of a COMET model on Hugging Face, or path of its checkpoint (.ckpt)."""
+    batch_size: int = 16
+    """Sentences that are judged at once; changes the speed alone."""
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, not {self.batch_size}")
+
+    def counts(
+        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str]
+    ) -> Counts:
+        """The model's value and a one for each sentence; on a GPU where there is one."""
+        model = _load(self.model)
+        import torch
+
+        samples = [
+            {"src": source, "mt": hypothesis, "ref": reference}
+            for source, hypothesis, reference in zip(sources, hypotheses, references, strict=True)
+        ]
+        gpus = int(torch.cuda.is_available())
+        predicted = model.predict(
+            samples, batch_size=self.batch_size, gpus=gpus, progress_bar=False
+        )
+        return [[float(value), 1.0] for value in predicted.scores]
+
+    def compute(self, counts: Counts) -> tuple[float, str]:
+        """The mean, times 100."""
+        values, sentences = (sum(column) for column in zip(*counts, strict=True))
+        return 100 * float(values / sentences), f"({sentences:.0f} sentences)"
+
+    def signature(self) -> str:
+        """The model, the scale and the version of the package."""
+        from comet import __version__
+
+        return f"nrefs:1|model:{self.model}|scale:100|comet:{__version__}"
+
+
+@lru_cache(maxsize=1)
+def _load(name: str) -> Any:
+    try:
+        from comet import download_model, load_from_checkpoint
+    except ImportError as error:
+        raise NmtError(
+            f"comet needs the package unbabel-comet ({error}); pip install 'nmt[comet]'"
+        ) from None
+    try:
+        is_file = name.endswith(".ckpt") and Path(name).exists()
+        return load_from_checkpoint(name if is_file else download_model(name))
+    except Exception as error:  # whatever Hugging Face, Lightning and torch have to say
+        reason = " ".join(str(error).split())
+        raise NmtError(
+            f"comet: the model {name!r} cannot be loaded: {reason}; give the name of a COMET model "
+            "on Hugging Face or the path of a checkpoint"
+        ) from None

@@ -1,0 +1,99 @@
+"""Tables: their three forms, letter by letter, and what they do about different signatures."""
+
+from __future__ import annotations
+
+from nmt.evaluation import Score
+from nmt.evaluation.comparison import Result
+from nmt.evaluation.tables import table
+
+P = {"baseline": "a_b", "samples": "bs:9|seed:1"}
+
+
+def result(system: str, metric: str, value: float, signature: str, **more: object) -> Result:
+    score = Score(
+        metric=metric,
+        value=value,
+        details="",
+        signature=signature,
+        higher_is_better=metric != "ter",
+    )
+    return Result(system=system, score=score, **more)  # type: ignore[arg-type]
+
+
+RESULTS = [
+    result("a_b", "bleu", 9.5, "s|1", mean=9.4, interval=1.25, samples="bs:9|seed:1"),
+    result("longer", "bleu", 10.25, "s|1", mean=10.0, interval=1.0, p_value=0.04, **P),
+    result("x|y", "bleu", 9.75, "s|1", mean=9.5, interval=1.0, p_value=0.05, **P),
+    result("a_b", "ter", 50, "s|2"),
+    result("longer", "ter", 49, "s|2"),
+]
+
+
+def test_a_table_for_people() -> None:
+    assert table(RESULTS, "text", "test.de, 1,000 lines") == (
+        "system   bleu    mean ± 95%        p    ter\n"
+        "------  -----  ------------  -------  -----\n"
+        "a_b      9.50   9.40 ± 1.25        -  50.00\n"
+        "longer  10.25  10.00 ± 1.00  0.0400*  49.00\n"
+        "x|y      9.75   9.50 ± 1.00  0.0500       -\n"
+        "\n"
+        "test set: test.de, 1,000 lines\n"
+        "bleu: s|1\n"
+        "ter: s|2 (lower is better)\n"
+        "mean ± 95%: of bootstrap samples, bs:9|seed:1\n"
+        "p: paired bootstrap resampling against a_b, bs:9|seed:1; * below 0.05"
+    )
+
+
+def test_a_table_in_markdown() -> None:
+    assert table(RESULTS, "markdown", "test.de, 1,000 lines") == (
+        "| system |  bleu |   mean ± 95% |       p |   ter |\n"
+        "| ------ | ----: | -----------: | ------: | ----: |\n"
+        "| a_b    |  9.50 |  9.40 ± 1.25 |       - | 50.00 |\n"
+        "| longer | 10.25 | 10.00 ± 1.00 | 0.0400* | 49.00 |\n"
+        "| x\\|y   |  9.75 |  9.50 ± 1.00 | 0.0500  |     - |\n"
+        "\n"
+        "- test set: `test.de, 1,000 lines`\n"
+        "- bleu: `s|1`\n"
+        "- ter: `s|2 (lower is better)`\n"
+        "- mean ± 95%: `of bootstrap samples, bs:9|seed:1`\n"
+        "- p: `paired bootstrap resampling against a_b, bs:9|seed:1; * below 0.05`"
+    )
+
+
+def test_a_table_in_latex() -> None:
+    assert table(RESULTS[:2], "latex", "100% of #1") == (
+        "\\begin{tabular}{lrrr}\n"
+        "\\toprule\n"
+        "system & bleu & mean $\\pm$ 95\\% & p \\\\\n"
+        "\\midrule\n"
+        "a\\_b & 9.50 & 9.40 $\\pm$ 1.25 & - \\\\\n"
+        "longer & 10.25 & 10.00 $\\pm$ 1.00 & 0.0400* \\\\\n"
+        "\\bottomrule\n"
+        "\\end{tabular}\n"
+        "\\par{\\footnotesize test set: 100\\% of \\#1}\n"
+        "\\par{\\footnotesize bleu: s\\textbar{}1}\n"
+        "\\par{\\footnotesize mean $\\pm$ 95\\%: of bootstrap samples, bs:9\\textbar{}seed:1}\n"
+        "\\par{\\footnotesize p: paired bootstrap resampling against a\\_b, "
+        "bs:9\\textbar{}seed:1; * below 0.05}"
+    )
+
+
+def test_values_of_different_signatures_never_share_a_column() -> None:
+    mixed = [
+        result("a", "bleu", 30, "case:mixed"),
+        result("b", "bleu", 31, "case:mixed"),
+        result("a", "chrf", 50, "nc:6"),
+        result("b", "bleu", 33, "case:lc"),
+    ]
+    assert table(mixed, "text", "test.de") == (
+        "system  bleu [1]   chrf  bleu [2]\n"
+        "------  --------  -----  --------\n"
+        "a          30.00  50.00         -\n"
+        "b          31.00      -     33.00\n"
+        "\n"
+        "test set: test.de\n"
+        "bleu [1]: case:mixed\n"
+        "chrf: nc:6\n"
+        "bleu [2]: case:lc"
+    )

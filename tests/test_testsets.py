@@ -1,0 +1,152 @@
+"""Test sets by name: sacreBLEU's own code, with an archive on this disk for the network."""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sacrebleu.dataset import DATASETS, base
+from sacrebleu.dataset.plain_text import PlainTextDataset
+
+from nmt.errors import NmtError
+from nmt.evaluation import testsets
+
+SOURCE, REFERENCE = "one two\nthree\n", "eins zwei\ndrei\n"
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    for suffix, text in (("en", SOURCE), ("de", REFERENCE), ("de2", REFERENCE)):
+        (tmp_path / f"t.{suffix}").write_text(text)
+    path = tmp_path / "t.tar.gz"
+    with tarfile.open(path, "w:gz") as tar:
+        for suffix in ("en", "de", "de2"):
+            tar.add(tmp_path / f"t.{suffix}", f"t.{suffix}")
+    return path
+
+
+@pytest.fixture
+def home(tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where sacreBLEU keeps what it fetches; it knows one test set, and one with a wrong sum."""
+    kept = tmp_path / "home"
+    monkeypatch.setattr(base, "SACREBLEU_DIR", str(kept))
+    monkeypatch.setattr(testsets, "SACREBLEU_DIR", str(kept))
+    digest = hashlib.md5(archive.read_bytes()).hexdigest()
+    for name, checksum in (("tiny/full", digest), ("wrong", "0" * 32)):
+        entry = PlainTextDataset(
+            name,
+            data=[archive.as_uri()],
+            md5=[checksum],
+            langpairs={"en-de": ["t.en", "t.de"], "en-cs": ["t.en", "t.de"]},
+        )
+        monkeypatch.setitem(DATASETS, name, entry)
+    return kept
+
+
+def test_a_test_set_is_fetched_once(home: Path, archive: Path) -> None:
+    found = testsets.by_name("tiny/full", "en-de")
+    assert (found.sources, found.references) == (["one two", "three"], ["eins zwei", "drei"])
+    assert str(found) == "tiny/full en-de, 2 lines"
+    archive.unlink()
+    assert testsets.by_name("tiny/full", "en-de") == found
+
+
+def test_the_command_prints_it_for_a_pipeline(home: Path, nmt: Any, tmp_path: Path) -> None:
+    flags = ("testset", "tiny/full", "-l", "en-de")
+    assert nmt(*flags).out == SOURCE
+    assert nmt(*flags, "--side", "reference").out == REFERENCE
+    (tmp_path / "output").write_text("eins zwei\nvier\n")
+    named = nmt("score", "--testset", "tiny/full", "-l", "en-de", tmp_path / "output")
+    given = nmt("score", "--reference", tmp_path / "t.de", tmp_path / "output")
+    assert named.out == given.out != ""
+
+
+def test_the_command_prints_what_there_is(nmt: Any) -> None:
+    names = nmt("testset").out.splitlines()
+    assert {"wmt14", "wmt14/full", "multi30k/2016"} <= set(names)
+    assert "en-de\n" in nmt("testset", "wmt14/full").out
+
+
+@pytest.mark.parametrize(
+    ("name", "pair", "message"),
+    [
+        ("wmt14/ful", "en-de", "unknown test set 'wmt14/ful'; did you mean 'wmt14/full'?"),
+        ("tiny/full", "en-df", "tiny/full: unknown language pair 'en-df'; did you mean 'en-de'?"),
+    ],
+)
+def test_unknown_names_are_answered(home: Path, name: str, pair: str, message: str) -> None:
+    with pytest.raises(NmtError) as error:
+        testsets.by_name(name, pair)
+    assert str(error.value) == message
+
+
+def files(home: Path) -> list[str]:
+    return sorted(str(path.relative_to(home)) for path in home.rglob("*") if path.is_file())
+
+
+def test_a_network_that_does_not_allow_it_costs_one_line(home: Path, archive: Path) -> None:
+    moved = archive.rename(archive.with_name("moved"))
+    with pytest.raises(NmtError) as error:
+        testsets.by_name("tiny/full", "en-de")
+    told = str(error.value)
+    assert told.startswith("tiny/full: cannot be fetched: ")
+    assert told.endswith(
+        f"; where the network does not allow it, copy {home} from a machine where it does, or give "
+        "the files with --reference"
+    )
+    assert "\n" not in told
+    assert files(home) == []
+    moved.rename(archive)
+    assert testsets.by_name("tiny/full", "en-de").references == ["eins zwei", "drei"]
+
+
+def test_a_wrong_checksum_is_never_used(home: Path) -> None:
+    for _ in range(2):  # sacreBLEU by itself looks at it once
+        with pytest.raises(NmtError) as error:
+            testsets.by_name("wrong", "en-de")
+        assert str(error.value).startswith(
+            "wrong: cannot be fetched: what came is not what its checksum says; "
+        )
+        assert files(home) == []
+
+
+def test_what_fails_leaves_what_was_there(home: Path, archive: Path) -> None:
+    testsets.by_name("tiny/full", "en-de")
+    before = {*files(home)}
+    (home / "tiny/full/raw/tiny_full.t.tar.gz").unlink()
+    archive.unlink()
+    with pytest.raises(NmtError, match="cannot be fetched"):
+        testsets.by_name("tiny/full", "en-cs")
+    assert before - {*files(home)} == {"tiny/full/raw/tiny_full.t.tar.gz"}
+
+
+@pytest.mark.parametrize("kept", ["", "eins zwei\n"])
+def test_text_that_was_cut_short_is_damaged(home: Path, kept: str) -> None:
+    testsets.by_name("tiny/full", "en-de")
+    (home / "tiny/full/tiny_full.en-de.ref").write_text(kept)
+    with pytest.raises(NmtError) as error:
+        testsets.by_name("tiny/full", "en-de")
+    assert str(error.value) == (
+        f"tiny/full: damaged; remove {home / 'tiny/full'}, so that it is fetched again"
+    )
+
+
+def test_an_archive_whose_unpacking_was_cut_short_is_damaged(home: Path) -> None:
+    testsets.by_name("tiny/full", "en-de")
+    for path in (home / "tiny/full/raw/t.en", home / "tiny/full/tiny_full.en-de.src"):
+        path.unlink()
+    with pytest.raises(NmtError, match=r"^tiny/full: damaged; remove .*tiny/full, so that"):
+        testsets.by_name("tiny/full", "en-de")
+
+
+def test_a_test_set_of_several_references_is_refused(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = ["a", "b"]
+    monkeypatch.setattr(DATASETS["tiny/full"], "get_reference_files", lambda pair: many)
+    with pytest.raises(NmtError) as error:
+        testsets.by_name("tiny/full", "en-de")
+    assert str(error.value) == "tiny/full: 2 references for each line; choose one with one"
