@@ -601,9 +601,21 @@ def test_flags_win_over_assignments_and_these_over_the_recipe(here):
     assert result.stderr.endswith("dropped from train: nothing\nvocabulary: 280 en, 280 de\n")
 
 
+def test_subwords_are_learned_as_the_flags_say(here):
+    run(
+        "preprocess -s en -t de --train corpus/train --valid corpus/valid --vocab-size 60 "
+        "--no-byte-fallback --character-coverage 1 --user-symbol <en> --user-symbol <de>"
+    )
+    subwords = Subwords.load(here / "data-bin")
+    assert [subwords.source.id_to_piece(it) for it in (4, 5)] == ["<en>", "<de>"]
+    assert subwords.encode_source(["<de>"])[0][-1] == 5
+    assert subwords.source.piece_to_id("<0x41>") == 1
+    assert Dataset.open(here / "data-bin").manifest.recipe["character_coverage"] == 1.0
+
+
 def test_the_defaults_in_the_help_are_those_of_the_recipe():
     text = " ".join(run("preprocess --help").stdout.split())
-    for flag in ("vocab-size", "model-type", "output-dir", "workers", "seed"):
+    for flag in ("vocab-size", "model-type", "output-dir", "workers", "seed", "character-coverage"):
         default = getattr(PreprocessConfig(), flag.replace("-", "_"))
         _, _, about = text.partition(f"--{flag} ")
         assert f"Default: {default}" in about.split(" --")[0]

@@ -48,6 +48,29 @@ def preprocess(
     model_type: Annotated[
         str | None, typer.Option(metavar="NAME", help="bpe or unigram. Default: bpe.")
     ] = None,
+    character_coverage: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Share of all characters that get a piece of their own. Default: 0.9995.",
+        ),
+    ] = None,
+    byte_fallback: Annotated[
+        bool | None,
+        typer.Option(
+            "--byte-fallback/--no-byte-fallback",
+            help="Spell other characters in bytes, which takes 256 pieces, or make them unknown. "
+            "Default: in bytes.",
+            show_default=False,
+        ),
+    ] = None,
+    user_symbol: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Text that is always one piece, such as a tag; may be given several times.",
+        ),
+    ] = None,
     separate_vocabularies: Annotated[
         bool | None,
         typer.Option(
@@ -120,6 +143,9 @@ def preprocess(
         "test": test,
         "vocab_size": vocab_size,
         "model_type": model_type,
+        "character_coverage": character_coverage,
+        "byte_fallback": byte_fallback,
+        "user_defined_symbols": user_symbol or None,
         "separate_vocabularies": separate_vocabularies,
         "subword_model": subword_model,
         "output_dir": output_dir,

@@ -43,6 +43,10 @@ def train(
     ] = None,
     dropout: Annotated[float | None, typer.Option(help="P_drop [the architecture's].")] = None,
     label_smoothing: Annotated[float | None, typer.Option(help="epsilon_ls [0.1].")] = None,
+    subword_sampling: Annotated[
+        float | None,
+        typer.Option(help="Cut words in other ways in each epoch: 0.1 is BPE-dropout [none]."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Of weights, order and dropout [1].")] = None,
     precision: Annotated[
         str | None, typer.Option(help="auto, fp32, bf16 or fp16 [auto: what is fast].")
@@ -102,6 +106,7 @@ def train(
             "train.schedule.lr": lr,
             "train.schedule.warmup_updates": warmup_updates,
             "train.loss.smoothing": label_smoothing,
+            "train.subword_sampling": subword_sampling,
             "train.seed": seed,
             "train.precision": precision,
             "train.compile": compile,

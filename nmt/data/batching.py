@@ -11,16 +11,16 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmt.data.format import BOS, EOS, PAD, Split
+from nmt.data.format import BOS, EOS, PAD, Side, Split
 
 T = TypeVar("T")
 Indices = NDArray[np.integer]
@@ -72,7 +72,14 @@ class Batch:
         return int((self.target_output[:, 0] != PAD).sum())
 
 
-def make_batch(split: Split, indices: Indices) -> Batch:
+class Padded(Protocol):
+    """Pairs of sentences by their numbers: a :class:`Split`, or one whose subwords are sampled."""
+
+    def padded(self, side: Side, indices: Indices) -> NDArray[np.int64]:
+        """The sentences at `indices` [B] as rows, filled with PAD on the right: [B, L]."""
+
+
+def make_batch(split: Padded, indices: Indices) -> Batch:
     """The batch of these sentences; of none, a batch whose loss is zero.
 
     A process that has no sentences left in an update still takes part in its collective
@@ -212,6 +219,9 @@ class Feed:
     num_processes: int = 1
     pinned: bool = False
     """Whether batches are made in page-locked memory."""
+    in_epoch: Callable[[int], Padded] | None = None
+    """The sentences of the split in an epoch, where they are not the same in each; lengths, and so
+    which of them are in a batch and what the loss is divided by, are those of `split`."""
 
     def updates(self, first: int) -> Iterator[Update]:
         """The updates from number `first` on, without end."""
@@ -224,10 +234,12 @@ class Feed:
         max_tokens = self.max_tokens // self.rows
         shares = micro_batches(buckets, self.order.longer_lengths, max_tokens, self.num_processes)
         own = shares[self.process]
-        batches = [make_batch(self.split, indices) for indices in own]
+        epoch = self.order.epoch_of(number)
+        split = self.in_epoch(epoch) if self.in_epoch else self.split
+        batches = [make_batch(split, indices) for indices in own]
         return Update(
             number=number,
-            epoch=self.order.epoch_of(number),
+            epoch=epoch,
             batches=[batch.pin() for batch in batches] if self.pinned else batches,
             target_tokens=sum(int(target[bucket].sum()) for bucket in buckets),
             own_tokens=sum(int(source[part].sum() + target[part].sum()) for part in own),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import secrets
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from nmt.precision import pick_precision
 from nmt.preprocess.subwords import Subwords
 from nmt.training.preflight import preflight
 from nmt.training.report import Report
+from nmt.training.subword_sampling import SampledSplit
 from nmt.training.tensorboard import Board
 from nmt.training.trainer import TrainConfig, Trainer
 from nmt.training.validation import Validation
@@ -100,6 +102,12 @@ def train(experiment: Experiment, world: World, dry_run: bool = False) -> tuple[
         if config.init_from is not None and not run.checkpoint_paths():
             _initialize(model, Path(config.init_from), subwords)
         trainer = Trainer(run, config, model.to(world.device), split, world)
+        if config.subword_sampling is not None:
+            sampled = SampledSplit(
+                split=split, subwords=subwords, alpha=config.subword_sampling, seed=config.seed
+            )
+            in_epoch = lru_cache(maxsize=1)(lambda epoch: replace(sampled, epoch=epoch))
+            trainer.feed = replace(trainer.feed, in_epoch=in_epoch)
         _resume(trainer)
         translator = Translator(
             model,

@@ -65,6 +65,11 @@ class TrainConfig:
     where they begin with `*`; the names are those in `model.safetensors`."""
     max_minutes: float | None = None
     """Minutes of training, over all resumes, after which it ends."""
+    subword_sampling: float | None = None
+    """Cuts the training text into other subwords in every epoch (subword regularisation): 0.1, say,
+    leaves out that share of BPE's merges (BPE-dropout); for unigram models it is the exponent of
+    their probabilities, less for more variety. Sentences become longer than `max_tokens` and
+    `tokens_per_update` count, and the loss is per token as they count. None for none."""
     optimizer: OptimizerConfig = optimizers["adam"]
     """How gradients move weights."""
     schedule: Schedule = schedules["inverse_sqrt"]
@@ -140,6 +145,8 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"{name} must be more than 0, is {value}")
+        if self.subword_sampling is not None and not 0.0 <= self.subword_sampling <= 1.0:
+            raise ValueError(f"subword_sampling lies in [0, 1], not {self.subword_sampling}")
         if not 0.0 <= self.ema_decay < 1.0:
             raise ValueError(f"ema_decay lies in [0, 1), not {self.ema_decay}")
         if self.ema_decay and self.sharding == "full":

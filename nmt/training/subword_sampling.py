@@ -1,0 +1,74 @@
+"""Subword regularisation: every epoch cuts the words of the training text in other ways.
+
+For BPE this is BPE-dropout (Provilkov et al. 2020), for unigram models the sampling of Kudo (2018).
+How a sentence is cut is a function of (seed, epoch, sentence) alone, so it is the same after a
+resume, for any number of processes and for any size of micro-batches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import sentencepiece
+from numpy.typing import NDArray
+from sentencepiece import SentencePieceProcessor
+
+from nmt.data.batching import Indices
+from nmt.data.format import PAD, UNK, Sentences, Side, Split
+from nmt.preprocess.subwords import Subwords
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledSplit:
+    """A split whose text is cut anew in each epoch.
+
+    The text is what its subwords spell. Sentences with an unknown character stay as they are
+    stored, and so do those that would become longer than the longest of their side.
+    """
+
+    split: Split
+    subwords: Subwords
+    alpha: float
+    """SentencePiece's: for BPE the share of merges that is left out, 0 for none; for unigram models
+    the exponent of the probabilities, where more means less variety."""
+    seed: int
+    epoch: int = 0
+
+    def padded(self, side: Side, indices: Indices, pad: int = PAD) -> NDArray[np.int64]:
+        """The sentences at `indices` [B] as rows, filled with `pad` on the right: [B, L] int64."""
+        is_source = side == "source"
+        processor = self.subwords.source if is_source else self.subwords.target
+        stored = self.split.source if is_source else self.split.target
+        rows = [stored(int(index)).tolist()[:-1] for index in indices]
+        longest = self._longest[side] - 1
+        texts = (self.subwords.decode_source if is_source else self.subwords.decode_target)(rows)
+        for place, (index, ids, text) in enumerate(zip(indices, rows, texts, strict=True)):
+            if UNK not in ids:
+                sampled = self._sample(processor, side, int(index), text)
+                rows[place] = sampled if 0 < len(sampled) <= longest else ids
+        tokens, lengths = Sentences.of(rows)
+        padded = np.full((len(rows), int(lengths.max(initial=0))), pad, np.int64)
+        padded[np.arange(padded.shape[1]) < lengths[:, None]] = tokens
+        return padded
+
+    def _sample(
+        self, processor: SentencePieceProcessor, side: Side, index: int, text: str
+    ) -> list[int]:
+        key = struct.pack("<4sqqq", side.encode()[:4], self.seed, self.epoch, index)
+        digest = hashlib.blake2b(key, digest_size=4).digest()
+        sentencepiece.set_random_generator_seed(int.from_bytes(digest, "little"))
+        ids: list[int] = processor.encode(
+            text, enable_sampling=True, nbest_size=-1, alpha=self.alpha
+        )
+        return ids
+
+    @cached_property
+    def _longest(self) -> dict[Side, int]:
+        return {
+            "source": int(self.split.source_lengths.max(initial=0)),
+            "target": int(self.split.target_lengths.max(initial=0)),
+        }

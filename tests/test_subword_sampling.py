@@ -1,0 +1,125 @@
+"""Subwords that are cut anew in each epoch: a function of seed, epoch and sentence alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from trained_runs import assert_same_checkpoint, records
+
+from nmt.data.batching import Feed, Order
+from nmt.data.format import EOS, PAD, UNK, Dataset, DatasetWriter, Sentences, staging
+from nmt.preprocess.subwords import Subwords, SubwordTraining, train_subwords
+from nmt.training.subword_sampling import SampledSplit
+
+NOUNS = ("house", "boat", "tree", "work", "shop", "garden")
+TEXT = [
+    f"{who} {does} the {one}{other}s ."
+    for who, does in (("Ann", "sees"), ("Bob", "mends"))
+    for one in NOUNS
+    for other in NOUNS
+]
+
+
+@pytest.fixture(scope="module", params=["bpe", "unigram"])
+def sampled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = tmp_path_factory.mktemp("sampled") / "data"
+    size = 80 if request.param == "bpe" else 41
+    settings = SubwordTraining(vocab_size=size, model_type=request.param, byte_fallback=False)
+    subwords = Subwords(train_subwords(TEXT, settings))
+    with staging(path) as directory:
+        subwords.save(directory)
+        writer = DatasetWriter(directory, ("en", "de"), (subwords.source_size,) * 2)
+        for name in ("train", "valid"):
+            with writer.split(name) as out:
+                ids = subwords.encode_source([*TEXT, " ".join(TEXT[:3]), "Ann sees % .", ""])
+                out.append(Sentences.of(ids), Sentences.of(ids[::-1]))
+        writer.finish(shared_vocabulary=True, recipe={})
+    split = Dataset.open(path).split("train")
+    return SampledSplit(split=split, subwords=subwords, alpha=0.3, seed=1)
+
+
+def rows(split: Any, side: str, indices: Any) -> list[list[int]]:
+    return [[it for it in row if it != PAD] for row in split.padded(side, indices).tolist()]
+
+
+def test_a_sentence_is_cut_in_other_ways_and_spells_the_same(sampled: Any) -> None:
+    everything = np.arange(len(sampled.split))
+    stored = rows(sampled.split, "source", everything)
+    epochs = [rows(replace(sampled, epoch=it), "source", everything) for it in range(4)]
+    longest = max(map(len, stored))
+    for epoch in epochs:
+        assert all(row[-1] == EOS and len(row) <= longest for row in epoch)
+        text = sampled.subwords.decode_source([row[:-1] for row in epoch[:-3]])
+        assert text == TEXT
+        assert epoch[-2:] == stored[-2:]
+    assert UNK in stored[-2]
+    changed = sum(one != other for one, other in zip(epochs[0], epochs[1], strict=True))
+    assert changed > len(TEXT) / 2
+    assert rows(replace(sampled, seed=2), "source", everything) != epochs[0]
+    mirrored = rows(sampled, "target", everything)[::-1]
+    assert mirrored != epochs[0]
+    assert sampled.subwords.decode_target([row[:-1] for row in mirrored[:-3]]) == TEXT
+
+
+def test_how_a_sentence_is_cut_does_not_depend_on_those_beside_it(sampled: Any) -> None:
+    everything = rows(sampled, "target", np.arange(len(sampled.split)))
+    some = np.array([7, 30, 2])
+    assert rows(sampled, "target", some) == [everything[it] for it in some]
+
+
+def test_bpe_without_dropout_is_what_is_stored(sampled: Any) -> None:
+    if sampled.subwords.source.get_score(10).is_integer():
+        everything = np.arange(len(sampled.split))
+        same = replace(sampled, alpha=0.0).padded("source", everything)
+        assert np.array_equal(same, sampled.split.padded("source", everything))
+
+
+def test_processes_together_are_fed_what_one_is(sampled: Any) -> None:
+    split = sampled.split
+    order = Order(split.source_lengths, split.target_lengths, 100, seed=1)
+
+    def in_epoch(epoch: int) -> SampledSplit:
+        return replace(sampled, epoch=epoch)
+
+    alone = Feed(split=split, order=order, max_tokens=30, in_epoch=in_epoch)
+    pair = [replace(alone, process=it, num_processes=2) for it in range(2)]
+
+    def sources(*feeds: Feed, update: int) -> list[list[int]]:
+        batches = [batch for feed in feeds for batch in feed.update(update).batches]
+        found = [row for batch in batches for row in batch.source.tolist()]
+        return sorted(row for it in found if (row := [t for t in it if t != PAD]) != [EOS])
+
+    for update in (1, 2, order.updates_per_epoch + 1):
+        assert sources(alone, update=update) == sources(*pair, update=update)
+    first, again = (
+        sorted(
+            row
+            for update in range(order.updates_per_epoch)
+            for row in sources(alone, update=epoch * order.updates_per_epoch + update + 1)
+        )
+        for epoch in (0, 1)
+    )
+    assert first != again
+
+
+def test_a_resumed_run_with_sampled_subwords_is_the_one_that_never_stopped(
+    train: Any, tmp_path: Path
+) -> None:
+    often = ("--set", "train.log_every=4", "--valid-every", 3, "--subword-sampling", 0.2)
+    assert train(tmp_path / "whole", *often, "--max-updates", 12).status == 0
+    for updates in (6, 12):
+        assert train(tmp_path / "parts", *often, "--max-updates", updates).status == 0
+    assert records(tmp_path / "parts") == records(tmp_path / "whole")
+    assert_same_checkpoint(tmp_path / "parts" / "last", tmp_path / "whole" / "last")
+    assert train(tmp_path / "plain", *often[:-2], "--max-updates", 12).status == 0
+    assert records(tmp_path / "plain") != records(tmp_path / "whole")
+
+
+def test_a_share_is_between_none_and_all(train: Any, tmp_path: Path) -> None:
+    done = train(tmp_path / "run", "--subword-sampling", 1.5)
+    assert done.status == 1
+    assert "subword_sampling lies in [0, 1], not 1.5" in done.err
