@@ -31,6 +31,7 @@ def test_the_pipelines_run_as_they_are_printed(
         ("reverse", trained),
         ("first", trained),
         ("second", trained),
+        ("forward", trained),
     ):
         (here / link).symlink_to(place)
     text = (corpus / "test.de").read_text()
@@ -53,11 +54,23 @@ def test_the_pipelines_run_as_they_are_printed(
         )
         assert done.returncode == 0, done.stderr
         outputs.append(done.stdout)
-    assert outputs[:2] == ["back-bin\n", "crawl-bin\n"]
-    assert outputs[3].startswith("| system    | bleu |  mean ± 95% |       p | ")
-    assert "| second.de |" in outputs[3]
-    assert "paired bootstrap resampling against first.de, bs:1000|seed:12345" in outputs[3]
+    assert outputs[:3] == ["back-bin\n", "sampled-bin\n", "crawl-bin\n"]
+    assert outputs[4].startswith("| system    | bleu |  mean ± 95% |       p | ")
+    assert "| second.de |" in outputs[4]
+    assert "paired bootstrap resampling against first.de, bs:1000|seed:12345" in outputs[4]
     back = Dataset.open(here / "back-bin").manifest.splits["train"]
     assert back.pairs + sum(back.dropped.values()) == 210
     assert Dataset.open(here / "crawl-bin").manifest.splits["train"].pairs == 10
-    assert f"{back.dropped['duplicates']}\tduplicates\n" in outputs[2]
+    assert f"{back.dropped['duplicates']}\tduplicates\n" in outputs[3]
+    sampled = Dataset.open(here / "sampled-bin").manifest.splits["train"]
+    assert sampled.pairs + sum(sampled.dropped.values()) == 2 * 200 + 10
+    assert len(list(here.glob("part.?.en"))) == 4
+    crawl = (here / "crawl.tsv").read_text().splitlines()
+    entropies = [
+        [float(it) for it in (here / f"{name}.entropy").read_text().split()]
+        for name in ("forward", "reverse")
+    ]
+    costs = [abs(f - r) + (f + r) / 2 for f, r in zip(*entropies, strict=True)]
+    best = sorted(range(len(crawl)), key=costs.__getitem__)[: len(crawl) // 2]
+    filtered = (here / "filtered.tsv").read_text().splitlines()
+    assert sorted(filtered) == sorted(crawl[it] for it in best)

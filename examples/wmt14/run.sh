@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # WMT14 from nothing to BLEU on newstest2014: run.sh RECIPE [--dry-run]
 #
-# RECIPE is base, big or large_batch (en-de), or big_en_fr. A step whose result is in work/ is not
+# RECIPE is base, big, large_batch, deep_shallow or r_drop (en-de), or big_en_fr. A step whose result is in work/ is not
 # done again, a download or a training that was interrupted goes on; so the same command may be given
 # until it is done. --dry-run prints the commands and does nothing. The scores alone go to stdout.
 #
@@ -13,9 +13,10 @@ set -euo pipefail
 case ${1:-} in
   base) pair=en-de average=5 ;;
   big) pair=en-de average=20 ;;
-  large_batch) pair=en-de average=10 ;;
+  large_batch | r_drop) pair=en-de average=10 ;;
+  deep_shallow) pair=en-de average=5 ;;
   big_en_fr) pair=en-fr average=20 ;;
-  *) echo "usage: $0 base|big|large_batch|big_en_fr [--dry-run]" >&2 && exit 2 ;;
+  *) echo "usage: $0 base|big|large_batch|deep_shallow|r_drop|big_en_fr [--dry-run]" >&2 && exit 2 ;;
 esac
 recipe=$1 source=${pair%-*} target=${pair#*-}
 dry_run=${2:-}

@@ -221,6 +221,16 @@ def test_a_download_goes_on_where_it_was(example: Path, mirror: Path, address: s
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["big", "large_batch", "deep_shallow", "r_drop"])
+def test_every_other_recipe_goes_from_nothing_to_scores(
+    example: Path, address: str, recipe: str
+) -> None:
+    done = run(example, recipe, MIRROR=address)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"bleu = .*\npaper_bleu = .*\n", done.stdout)
+
+
+@pytest.mark.slow
 def test_french_is_trained_by_two_processes(example: Path, address: str) -> None:
     done = run(example, "big_en_fr", MIRROR=address, GPUS="2")
     assert done.returncode == 0, done.stderr
@@ -231,4 +241,6 @@ def test_french_is_trained_by_two_processes(example: Path, address: str) -> None
 def test_an_unknown_recipe_is_refused(example: Path) -> None:
     done = run(example, "huge")
     assert done.returncode == 2
-    assert done.stderr.endswith("run.sh base|big|large_batch|big_en_fr [--dry-run]\n")
+    assert done.stderr.endswith(
+        "run.sh base|big|large_batch|deep_shallow|r_drop|big_en_fr [--dry-run]\n"
+    )
