@@ -218,6 +218,17 @@ def test_a_width_may_be_odd_without_sinusoids() -> None:
     assert logits.shape == (1, 2, 20)
 
 
+@pytest.mark.parametrize(("queries", "is_fused"), [(4, False), (512, False), (513, True)])
+def test_few_queries_of_many_keys_are_products_on_a_cpu(
+    monkeypatch: pytest.MonkeyPatch, queries: int, is_fused: bool
+) -> None:
+    fused = torch.full((), 7.0)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", lambda *_, **__: fused)
+    keys = torch.randn(1, 1, 512, 2)
+    given = mix_values(torch.randn(1, 1, queries, 2), keys, keys)
+    assert (given is fused) == is_fused
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_attention_written_as_products_equals_the_fused_kernel(
     monkeypatch: pytest.MonkeyPatch, dropout: float

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from nmt.models.initialization import glorot
 
 LONG = 512
-"""Keys above which attention on a CPU does not write down its whole matrix of scores."""
+"""Queries and keys above which attention on a CPU does not write down its matrix of scores."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ def mix_values(
     torch's fused kernel, except for sentences on a CPU: there plain products are faster, in bf16
     and backward about eight times (torch 2.13).
     """
-    if queries.device.type != "cpu" or keys.shape[2] > LONG:
+    if queries.device.type != "cpu" or queries.shape[2] * keys.shape[2] > LONG**2:
         return F.scaled_dot_product_attention(
             queries, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=causal
         )
