@@ -15,6 +15,7 @@ from nmt.data.format import EOS, PAD
 from nmt.errors import NmtError
 from nmt.evaluation.consensus import expected_utilities
 from nmt.inference import Request, SearchConfig, Translator
+from nmt.inference.translation import Sentence
 from nmt.models.base import State
 
 LETTERS = "abcdefghijkl"
@@ -110,6 +111,14 @@ def test_batches_are_bounded_with_the_rows_of_the_search() -> None:
     wide = translator(strategy={"name": "beam", "beam": 2}, batch_tokens=8)
     list(wide.translate(["a"] * 4))
     assert [batch.shape for batch in batches(wide)] == [(2, 2), (2, 2)]
+
+
+@pytest.mark.parametrize(("workers", "sizes"), [(1, [16]), (2, [2] * 8), (16, [1] * 16)])
+def test_workers_have_several_batches_each(workers: int, sizes: list[int]) -> None:
+    config = build(SearchConfig, {"strategy": "greedy"}, "search")
+    shared = Translator(Reverser(), Letters(), config, workers=workers)  # type: ignore[arg-type]
+    sentences = {at: Sentence([4, EOS], [], []) for at in range(16)}
+    assert [len(batch) for batch in shared._batches(range(16), sentences)] == sizes
 
 
 def test_a_sentence_longer_than_a_batch_has_one_of_its_own() -> None:

@@ -301,6 +301,10 @@ class LineTranslator(ABC):
         """How much giving each target token attends to each source token: [T, S] for each pair."""
 
 
+BATCHES_A_WORKER = 4
+"""Long sentences take more steps: of one batch each, one worker would wait for the other."""
+
+
 class Translator(LineTranslator):
     """Translates lines with a model of this package."""
 
@@ -362,11 +366,12 @@ class Translator(LineTranslator):
     ) -> Iterator[Sequence[int]]:
         """Runs of `longest_first` with at most `batch_tokens`, or a single sentence.
 
-        There are at least as many as workers, where there are as many sentences.
+        Several workers have at least `BATCHES_A_WORKER` each, where there are as many sentences.
         """
         rows, start = self.config.strategy.rows, 0
         lengths = {at: len(sentence.source) for at, sentence in sentences.items()}
-        share = -(-rows * sum(lengths.values()) // self._workers.count)
+        shares = 1 if self._workers.count == 1 else BATCHES_A_WORKER * self._workers.count
+        share = -(-rows * sum(lengths.values()) // shares)
         limit = min(self.config.batch_tokens, share)
         while start < len(longest_first):
             size = max(1, limit // (rows * lengths[longest_first[start]]))
