@@ -2,13 +2,16 @@
 
 A line ends at a line feed and nowhere else: U+2028, a lone carriage return or a NUL inside a line
 never splits it, so that line 7 here is line 7 for every other tool. One carriage return before the
-line feed is taken off. Files whose name ends with ``.gz`` are decompressed on the way.
+line feed is taken off. Files whose name ends with ``.gz``, ``.xz`` or ``.zst`` are decompressed on
+the way.
 """
 
 from __future__ import annotations
 
 import gzip
+import importlib
 import io
+import lzma
 import os
 import queue
 import stat
@@ -16,11 +19,22 @@ import sys
 import threading
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import IO, Literal, cast
+from typing import IO, Any, BinaryIO, Literal, cast
 
 from nmt.errors import NmtError
+
+zstd: Any = None
+for _module in ("compression.zstd", "backports.zstd"):  # of Python 3.14, and for those before it
+    with suppress(ImportError):
+        zstd = zstd or importlib.import_module(_module)
+
+COMPRESSED = {".gz": "gzip", ".xz": "xz", ".zst": "zstd"}
+"""What files are decompressed, by the end of their names."""
+
+_ZstdError: type[Exception] = zstd.ZstdError if zstd else EOFError
 
 OnInvalidUtf8 = Literal["error", "replace"]
 
@@ -52,11 +66,7 @@ class Lines:
         """The lines of a file; None, or the path ``-``, is stdin."""
         if path is None or str(path) == "-":
             return cls(_stdin(), "stdin", on_invalid_utf8)
-        if path.suffix == ".gz":
-            # GzipFile by itself reads lines in Python, several times more slowly.
-            raw = cast(io.RawIOBase, gzip.GzipFile(path, "rb"))
-            return cls(io.BufferedReader(raw, 1 << 18), str(path), on_invalid_utf8)
-        return cls(path.open("rb"), str(path), on_invalid_utf8)
+        return cls(decompressed(path.open("rb"), path), str(path), on_invalid_utf8)
 
     def read(self) -> list[str]:
         """All lines at once."""
@@ -85,7 +95,7 @@ class Lines:
 
     def _raw(self) -> Iterator[bytes]:
         """The lines as they are, each with its line feed (but perhaps the last)."""
-        try:
+        with named_damage(Path(self.name)):
             for number, line in enumerate(
                 iter(lambda: self._stream.readline(LONGEST + 1), b""), start=1
             ):
@@ -95,28 +105,51 @@ class Lines:
                         "is this text, one sentence a line?"
                     )
                 yield line
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            raise NmtError(
-                f"{self.name}: the gzip file is truncated or damaged; fetch or compress it again"
-            ) from None
 
     def _decode(self, block: list[bytes], first: int) -> list[str]:
-        raw = b"".join(block)
-        try:
-            text = raw.decode("utf-8", "replace" if self.on_invalid_utf8 == "replace" else "strict")
-        except UnicodeDecodeError as error:
-            line = first + raw.count(b"\n", 0, error.start)
-            choice = ", or set on_invalid_utf8 to replace" if self.on_invalid_utf8 else ""
-            raise NmtError(
-                f"{self.name}:{line}: byte 0x{raw[error.start]:02x} is not UTF-8; "
-                f"convert it with iconv{choice}"
-            ) from None
-        lines = text.split("\n")
-        if not lines[-1]:
-            lines.pop()
-        if "\r" in text:
-            lines = [line.removesuffix("\r") for line in lines]
-        return lines
+        return decode(b"".join(block), self.name, first, self.on_invalid_utf8)
+
+
+def decompressed(file: BinaryIO, path: Path) -> BinaryIO:
+    """What the file at a path holds, of which `file` gives the bytes."""
+    if path.suffix not in COMPRESSED:
+        return file
+    if path.suffix == ".zst" and zstd is None:
+        raise NmtError(f"{path}: reading .zst needs a package; pip install backports.zstd")
+    module = {".gz": gzip, ".xz": lzma, ".zst": zstd}[path.suffix]
+    # By themselves these read lines in Python, several times more slowly.
+    return io.BufferedReader(cast(io.RawIOBase, module.open(file)), 1 << 18)
+
+
+@contextmanager
+def named_damage(path: Path) -> Iterator[None]:
+    """Turns what decompression fails with, of the file at a path, into an :class:`NmtError`."""
+    try:
+        yield
+    except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, _ZstdError):
+        raise NmtError(
+            f"{path}: the {COMPRESSED[path.suffix]} file is truncated or damaged; "
+            "fetch or compress it again"
+        ) from None
+
+
+def decode(raw: bytes, name: str, first: int, on_invalid_utf8: OnInvalidUtf8 | None) -> list[str]:
+    """Lines as text, without their ends; `first` is the number of the first."""
+    try:
+        text = raw.decode("utf-8", "replace" if on_invalid_utf8 == "replace" else "strict")
+    except UnicodeDecodeError as error:
+        line = first + raw.count(b"\n", 0, error.start)
+        choice = ", or set on_invalid_utf8 to replace" if on_invalid_utf8 else ""
+        raise NmtError(
+            f"{name}:{line}: byte 0x{raw[error.start]:02x} is not UTF-8; "
+            f"convert it with iconv{choice}"
+        ) from None
+    lines = text.split("\n")
+    if not lines[-1]:
+        lines.pop()
+    if "\r" in text:
+        lines = [line.removesuffix("\r") for line in lines]
+    return lines
 
 
 def _stdin() -> IO[bytes]:

@@ -80,10 +80,10 @@ def test_an_empty_corpus_is_refused(tmp_path):
 @pytest.mark.parametrize("size", [1, 2, 100])
 def test_bytes_that_are_not_utf8_are_named_by_file_and_line(tmp_path, size):
     files = bitext(tmp_path, b"a\nb\nc\nd\n", "ä\nb\nx\xff\nd\n".encode("latin-1"))
-    with pytest.raises(NmtError, match=r"c.de: line 1 is not UTF-8"):
+    with pytest.raises(NmtError, match=r"c.de:1: byte 0xe4 is not UTF-8"):
         list(files.chunks(size=size))
     files = bitext(tmp_path, "ä\nb\nx\xff\n".encode().replace("ÿ".encode(), b"\xff"))
-    with pytest.raises(NmtError, match=r"c.en: line 3 is not UTF-8"):
+    with pytest.raises(NmtError, match=r"c.en:3: byte 0xff is not UTF-8"):
         list(files.chunks(size=size))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import lzma
 import os
 import threading
 import time
@@ -16,7 +17,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nmt.errors import NmtError
-from nmt.lines import LONGEST, Lines
+from nmt.lines import LONGEST, Lines, zstd
+
+COMPRESSIONS = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstd.compress}
 
 HOSTILE = [
     "",
@@ -73,9 +76,23 @@ def test_a_line_that_would_fill_the_memory_is_an_error() -> None:
 
 
 def test_a_compressed_file_is_read_as_a_plain_one(tmp_path: Path) -> None:
-    (tmp_path / "a.gz").write_bytes(gzip.compress("ä\n\nb".encode()))
-    for read in (Lines.read, lambda lines: next(lines.arriving(9))):
-        assert read(Lines.open(tmp_path / "a.gz")) == ["ä", "", "b"]
+    for suffix, compress in COMPRESSIONS.items():
+        path = tmp_path / f"a{suffix}"
+        path.write_bytes(compress("ä\n\nb".encode()))
+        for read in (Lines.read, lambda lines: next(lines.arriving(9))):
+            assert read(Lines.open(path)) == ["ä", "", "b"]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_a_truncated_file_is_named(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(COMPRESSIONS[suffix](os.urandom(9999))[:-20])
+    with pytest.raises(NmtError) as error:
+        list(Lines.open(path)._raw())
+    kind = {".gz": "gzip", ".xz": "xz", ".zst": "zstd"}[suffix]
+    assert str(error.value) == (
+        f"{path}: the {kind} file is truncated or damaged; fetch or compress it again"
+    )
 
 
 def pipe(write: Callable[[int], object]) -> Iterator[list[str]]:

@@ -24,6 +24,7 @@ from nmt.cli import preprocess as command
 from nmt.config import build
 from nmt.data.format import EOS, Dataset
 from nmt.errors import NmtError
+from nmt.lines import zstd
 from nmt.preprocess import binarize, corpus, encoding
 from nmt.preprocess.binarize import PreprocessConfig, preprocess
 from nmt.preprocess.subwords import Subwords
@@ -271,7 +272,7 @@ def test_invalid_bytes_are_an_error_unless_they_are_to_be_replaced(here):
         file.write(b"eins \xff\n")
     with (here / "corpus" / "train.en").open("ab") as file:
         file.write(b"one\n")
-    with pytest.raises(NmtError, match=r"train.de: line 101 is not UTF-8; mend it or set on_inv"):
+    with pytest.raises(NmtError, match=r"train.de:101: byte 0xff is not UTF-8; .* or set on_inv"):
         preprocess(config())
     assert preprocess(config(on_invalid_utf8="replace")).splits["train"].pairs == 101
 
@@ -282,7 +283,7 @@ def test_every_form_of_input_gives_the_same_data(here, monkeypatch):
     rows = "".join(f"{s}\t{t}\n" for s, t in zip(*sides, strict=True)).encode()
     (here / "train.tsv").write_bytes(rows)
     (here / "train.tsv.gz").write_bytes(gzip.compress(rows))
-    for suffix, compress in ((".xz", lzma.compress), (".zst", corpus.zstd.compress)):
+    for suffix, compress in ((".xz", lzma.compress), (".zst", zstd.compress)):
         for side in ("en", "de"):
             text = Path(f"corpus/train.{side}").read_bytes()
             Path(f"packed{suffix[1:]}.{side}{suffix}").write_bytes(compress(text))
@@ -301,7 +302,7 @@ def test_a_row_without_two_columns_is_named(here):
 
 @pytest.mark.parametrize("suffix", ["xz", "zst"])
 def test_a_truncated_file_is_named(here, suffix):
-    compress = {"xz": lzma.compress, "zst": corpus.zstd.compress}[suffix]
+    compress = {"xz": lzma.compress, "zst": zstd.compress}[suffix]
     for side in ("en", "de"):
         text = Path(f"corpus/train.{side}").read_bytes()
         Path(f"cut.{side}.{suffix}").write_bytes(compress(text)[:-20])

@@ -15,8 +15,8 @@ import torch
 import yaml
 
 from nmt.data.format import BOS, EOS, PAD, Dataset
+from nmt.lines import zstd
 from nmt.models import architectures
-from nmt.preprocess.corpus import zstd
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 Command = Callable[..., Any]

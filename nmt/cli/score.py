@@ -33,14 +33,16 @@ def score(
     hypotheses: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Translations, detokenised, one a line; plain or .gz; a file for each system. "
-            "Default, and -: stdin.",
+            help="Translations, detokenised, one a line; plain, .gz, .xz or .zst; a file "
+            "for each system. Default, and -: stdin.",
             show_default=False,
         ),
     ] = None,
     reference: Annotated[
         Path | None,
-        typer.Option(help="References, untouched text; plain or .gz.", show_default=False),
+        typer.Option(
+            help="References, untouched text; plain, .gz, .xz or .zst.", show_default=False
+        ),
     ] = None,
     data: Annotated[
         Path | None,
@@ -106,7 +108,7 @@ def score(
     source: Annotated[
         Path | None,
         typer.Option(
-            help="What was translated, for --model and comet; plain or .gz. "
+            help="What was translated, for --model and comet; plain, .gz, .xz or .zst. "
             "--data and --testset know it.",
             show_default=False,
         ),

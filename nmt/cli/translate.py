@@ -38,7 +38,7 @@ def translate(
     text: Annotated[
         Path | None,
         typer.Argument(
-            help="Text, one sentence a line; plain or .gz. Default, and -: stdin.",
+            help="Text, one sentence a line; plain, .gz, .xz or .zst. Default, and -: stdin.",
             show_default=False,
         ),
     ] = None,

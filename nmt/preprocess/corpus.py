@@ -6,32 +6,19 @@ never splits it, so that line 7 here is line 7 for every other tool.
 
 from __future__ import annotations
 
-import gzip
-import importlib
-import io
-import lzma
-import zlib
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import NamedTuple
 
 from nmt.errors import NmtError
-
-zstd: Any = None
-for _module in ("compression.zstd", "backports.zstd"):  # of Python 3.14, and for those before it
-    with suppress(ImportError):
-        zstd = zstd or importlib.import_module(_module)
+from nmt.lines import COMPRESSED, OnInvalidUtf8, decode, decompressed, named_damage
 
 CHUNK = 10_000
 """Lines that are read, encoded and written at once."""
 
 STDIN = "-"
-
-_ZstdError: type[Exception] = zstd.ZstdError if zstd else EOFError
-_FORMATS = {".gz": "gzip", ".xz": "xz", ".zst": "zstd"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,11 +66,11 @@ class Block:
     corpus: int = 0
     """Number of the bitext among those that are read."""
 
-    def decode(self, on_invalid_utf8: str = "error") -> Chunk:
+    def decode(self, on_invalid_utf8: OnInvalidUtf8 = "error") -> Chunk:
         """The pairs as text; bytes that are not UTF-8, or a row without two columns, raise."""
-        source = _decode(self.source, self.bitext.source, self.first, on_invalid_utf8)
+        source = decode(self.source, str(self.bitext.source), self.first, on_invalid_utf8)
         if self.bitext.target is not None:
-            target = _decode(self.target, self.bitext.target, self.first, on_invalid_utf8)
+            target = decode(self.target, str(self.bitext.target), self.first, on_invalid_utf8)
             return Chunk(source, target, self.first)
         rows = [line.split("\t") for line in source]
         for number, row in enumerate(rows, self.first):
@@ -122,7 +109,9 @@ class Bitext:
         """Where the text is."""
         return [self.source] if self.target is None else [self.source, self.target]
 
-    def chunks(self, on_invalid_utf8: str = "error", size: int = CHUNK) -> Iterator[Chunk]:
+    def chunks(
+        self, on_invalid_utf8: OnInvalidUtf8 = "error", size: int = CHUNK
+    ) -> Iterator[Chunk]:
         """The pairs, at most `size` at once.
 
         Raises:
@@ -170,7 +159,7 @@ class _Lines(NamedTuple):
 
 
 def _find(name: str) -> Path:
-    for suffix in ("", *_FORMATS):
+    for suffix in ("", *COMPRESSED):
         if (path := Path(name + suffix)).is_file():
             return path
     raise NmtError(f"no such file: {name}, nor the same with .gz, .xz or .zst behind it")
@@ -178,41 +167,9 @@ def _find(name: str) -> Path:
 
 def _blocks(path: Path, size: int, skip: int) -> Iterator[_Lines]:
     """The lines of a file, `size` at once, each with its line feed (but perhaps the last)."""
-    with path.open("rb") as file:
-        stream = _decompressed(file, path)
-        try:
-            for _ in islice(stream, skip):
-                pass
-            while block := list(islice(stream, size)):
-                yield _Lines(block, file.tell())
-        except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, _ZstdError):
-            raise NmtError(
-                f"{path}: the {_FORMATS[path.suffix]} file is truncated or damaged; "
-                "fetch or compress it again"
-            ) from None
-
-
-def _decompressed(file: BinaryIO, path: Path) -> BinaryIO:
-    if path.suffix not in _FORMATS:
-        return file
-    if path.suffix == ".zst" and zstd is None:
-        raise NmtError(f"{path}: reading .zst needs a package; pip install backports.zstd")
-    module = {".gz": gzip, ".xz": lzma, ".zst": zstd}[path.suffix]
-    # By themselves these read lines in Python, several times more slowly.
-    return io.BufferedReader(cast(io.RawIOBase, module.open(file)), 1 << 18)
-
-
-def _decode(raw: bytes, path: Path, first: int, on_invalid_utf8: str) -> list[str]:
-    try:
-        text = raw.decode("utf-8", "replace" if on_invalid_utf8 == "replace" else "strict")
-    except UnicodeDecodeError as error:
-        line = first + raw.count(b"\n", 0, error.start)
-        raise NmtError(
-            f"{path}: line {line} is not UTF-8; mend it or set on_invalid_utf8 to replace"
-        ) from None
-    lines = text.split("\n")
-    if not lines[-1]:
-        lines.pop()
-    if "\r" in text:
-        lines = [line.removesuffix("\r") for line in lines]
-    return lines
+    with path.open("rb") as file, named_damage(path):
+        stream = decompressed(file, path)
+        for _ in islice(stream, skip):
+            pass
+        while block := list(islice(stream, size)):
+            yield _Lines(block, file.tell())
