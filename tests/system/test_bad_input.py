@@ -279,7 +279,8 @@ MISTAKES = {
     ),
     "more translations than references": Mistake(
         f"{SCORE} corpus/valid.de",
-        "corpus/valid.de has 20 lines, but corpus/test.de has 10; line n of one must translate as line n of the other",
+        "corpus/valid.de has 20 lines, but corpus/test.de has 10; "
+        "line n of one must translate as line n of the other",
     ),
     "an unknown metric": Mistake(
         f"{SCORE} --metric blue corpus/test.de",
