@@ -170,9 +170,10 @@ def timed(layer: Layer, x: Tensor) -> float:
     return time.perf_counter() - start
 
 
-def bytes_kept(layer: Layer, x: Tensor) -> int:
-    """Bytes that the forward pass keeps for the backward pass, every storage once."""
+def bytes_kept(layer: nn.Module, x: Tensor) -> int:
+    """Bytes that the forward pass keeps for the backward pass beside weights, each storage once."""
     storages: dict[int, int] = {}
+    weights = {weight.untyped_storage().data_ptr() for weight in layer.parameters()}
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
@@ -181,7 +182,7 @@ def bytes_kept(layer: Layer, x: Tensor) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         output = layer(x)  # alive until counted, so that no address is given twice
-    total = sum(storages.values())
+    total = sum(size for place, size in storages.items() if place not in weights)
     del output
     return total
 
