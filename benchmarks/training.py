@@ -4,7 +4,9 @@
 
 The engine and a plain loop around ``torch.nn.Transformer`` of the same sizes, in processes of their
 own, take turns on the same sentences, so that a noisy machine is noisy for both; medians over the
-rounds are compared. Without a dataset, sentences of random tokens with WMT14-like lengths are made.
+rounds are compared. With ``--peer`` so does the MarianMTModel of transformers, where it is
+installed, in the engine's precision. Without a dataset, sentences of random tokens with WMT14-like
+lengths are made.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from torch import Tensor, nn
 from nmt.cli.recipe import load
 from nmt.config import build
 from nmt.data.batching import Batch, Feed, Order, Update
-from nmt.data.format import PAD, Dataset, DatasetWriter, Sentences, staging
+from nmt.data.format import BOS, EOS, PAD, Dataset, DatasetWriter, Sentences, staging
 from nmt.distributed import World, join, pick_device
 from nmt.memory import keep_few_kernels, keep_freed_memory
 from nmt.models import Model, ModelConfig
@@ -101,6 +103,52 @@ class Plain:
         return states @ self.embedding.weight.t()
 
 
+class Peer(Plain):
+    """The same loop at its best around transformers' MarianMTModel, which must be installed."""
+
+    def __post_init__(self) -> None:
+        from transformers import MarianConfig, MarianMTModel
+
+        config = self.config
+        sizes = {
+            f"{stack}_{name}": value
+            for stack in ("encoder", "decoder")
+            for name, value in {
+                "layers": getattr(config, f"{stack}_layers"),
+                "attention_heads": config.heads,
+                "ffn_dim": config.d_ff,
+            }.items()
+        }
+        self.modules = MarianMTModel(
+            MarianConfig(
+                vocab_size=self.vocabulary,
+                d_model=config.d_model,
+                dropout=config.dropout,
+                activation_function="relu",
+                scale_embedding=True,
+                pad_token_id=PAD,
+                decoder_start_token_id=BOS,
+                eos_token_id=EOS,
+                forced_eos_token_id=EOS,
+                **sizes,
+            )
+        ).to(self.world.device)
+        self.modules.train()
+        self.optimizer = torch.optim.Adam(
+            self.modules.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True
+        )
+        self.loss = nn.CrossEntropyLoss(label_smoothing=0.1, ignore_index=PAD, reduction="sum")
+
+    def logits(self, batch: Batch) -> Tensor:
+        """Logits [B, T, V]."""
+        return self.modules(
+            input_ids=batch.source,
+            attention_mask=batch.source != PAD,
+            decoder_input_ids=batch.target_input,
+            use_cache=False,
+        ).logits
+
+
 @dataclass(frozen=True)
 class Setting:
     """What every process of the benchmark needs to know."""
@@ -120,10 +168,12 @@ class Setting:
         trainer = Trainer(None, self.train, model.to(world.device), split, world)  # type: ignore[arg-type]
         return lambda update: trainer._step(update, 1e-4), trainer.feed.updates(1)
 
-    def plain(self, world: World) -> tuple[Callable[[Update], object], Iterator[Update]]:
+    def plain(
+        self, world: World, kind: type[Plain] = Plain
+    ) -> tuple[Callable[[Update], object], Iterator[Update]]:
         """A step of the plain loop, and the same updates."""
         dataset, _ = self._dataset_and_model()
-        loop = Plain(self.model, self.train, dataset.manifest.source_vocabulary, world)
+        loop = kind(self.model, self.train, dataset.manifest.source_vocabulary, world)
         split = dataset.split("train")
         lengths = split.source_lengths, split.target_lengths
         order = Order(*lengths, self.train.tokens_per_update, self.train.seed)
@@ -134,6 +184,10 @@ class Setting:
             pinned=world.device.type == "cuda",
         )
         return loop.step, feed.updates(1)
+
+    def peer(self, world: World) -> tuple[Callable[[Update], object], Iterator[Update]]:
+        """A step of the loop around transformers' model, and the same updates."""
+        return self.plain(world, Peer)
 
     def _dataset_and_model(self) -> tuple[Dataset, Model]:
         dataset = Dataset.open(self.data)
@@ -209,6 +263,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1, help="of the engine's side")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of each side")
     parser.add_argument("--plain-precision", help="of the plain loop [the engine's]")
+    parser.add_argument("--peer", action="store_true", help="transformers' MarianMTModel, too")
     parser.add_argument("--rounds", type=int, default=6, help="turns of each side")
     parser.add_argument("--updates", type=int, default=5, help="updates per turn")
     parser.add_argument("--warm-up", type=int, default=30, help="updates before the first turn")
@@ -225,6 +280,8 @@ def main() -> None:
             "engine": Side("engine", setting, arguments.processes),
             "plain": Side("plain", replace(setting, train=low), 1),
         }
+        if arguments.peer:
+            sides["peer"] = Side("peer", setting, 1)
         for side in sides.values():
             side.turn(arguments.warm_up)  # until memory no longer grows with the shapes of batches
         print(json.dumps(measure(setting, sides, arguments.rounds, arguments.updates), indent=1))
@@ -260,7 +317,11 @@ def measure(
         "tokens_per_update": setting.train.tokens_per_update,
         "target_tokens_per_second": {name: round(value) for name, value in medians.items()},
         "range": {name: [round(min(v)), round(max(v))] for name, v in speeds.items()},
-        "engine_over_plain": round(medians["engine"] / medians["plain"], 2),
+        "engine_over": {
+            name: round(medians["engine"] / value, 2)
+            for name, value in medians.items()
+            if name != "engine"
+        },
         "peak_memory_mb": {name: round(value) for name, value in memory.items()},
         "model_gflop_per_target_token": round(flops / 1e9, 4),
         "matrix_gflop_per_second": round(peak / 1e9),
