@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -100,7 +101,8 @@ def rivals_work(tmp_path: Path) -> Path:
     """What run.sh and speeds.sh leave of two systems, one of which is not finished."""
     for name, speed in (("gnmt", 900.0), ("bytenet", 500.0)):
         for run, seconds in (("run", 2.0), ("speed", 1.0)):
-            (tmp_path / name / run / "last").mkdir(parents=True)
+            (tmp_path / name / run / "update_0001041").mkdir(parents=True)
+            (tmp_path / name / run / "last").symlink_to("update_0001041")
             lines = [
                 {
                     "record": "train",
@@ -134,10 +136,16 @@ def test_the_table_of_systems_has_measured_speeds_and_says_what_is_missing(
     rivals_work: Path,
 ) -> None:
     assert rivals_table(rivals_work, "bytenet", "gnmt").splitlines()[2:] == [
-        "| gnmt | 25.26 | 50.00 | 1,234 | 15 | 900 | 61.2 |",
+        "| gnmt | 25.26 | 50.00 | 1,234 | 1,041 | 900 | 61.2 |",
         "",
         "Not there yet: bytenet.",
     ]
+
+
+def test_a_run_that_was_too_short_to_report_has_no_speed(rivals_work: Path) -> None:
+    shutil.rmtree(rivals_work / "gnmt/speed")
+    (rivals_work / "gnmt/run/log.jsonl").write_text('{"record": "validation", "update": 3}\n')
+    assert "| 1,041 | nan | 61.2 |" in rivals_table(rivals_work)
 
 
 def test_minutes_are_told_as_updates(rivals_work: Path) -> None:

@@ -16,8 +16,9 @@ from nmt.models.positions import position_parts
 from nmt.models.residual import Norm, Placement
 
 DOCUMENT = (Path(__file__).parents[1] / "docs/systems.md").read_text(encoding="utf-8")
+COUNTS = DOCUMENT.split("\n## Numbers of parameters\n")[1].split("\n## ")[0]
 ROWS = re.findall(
-    r"^\| `(\w+)` \| ([\d,]+)(?: \+ ([\d,]+))? \| ([\d,]+) \| (.*?) ?\|$", DOCUMENT, re.M
+    r"^\| `(\w+)` \| ([\d,]+)(?: \+ ([\d,]+))? \| ([\d,]+) \| (.*?) ?\|$", COUNTS, re.M
 )
 
 

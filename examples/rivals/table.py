@@ -3,6 +3,7 @@
 import argparse
 import itertools
 import json
+import math
 import re
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def row_of(system: Path) -> list[str]:
         f"{scores['bleu']:.2f}",
         f"{scores['chrf']:.2f}",
         f"{parameters(system / 'run/last/model.safetensors'):,}",
-        f"{reports(system / 'run')[-1]['update']:,}",
+        f"{int((system / 'run/last').resolve().name.rpartition('_')[2]):,}",
         f"{training_speed(system)[1]:,.0f}",
         sentences,
     ]
@@ -52,7 +53,10 @@ def row_of(system: Path) -> list[str]:
 def training_speed(system: Path) -> tuple[float, float]:
     """Gives updates/s and target tokens/s after the first report, by ``speeds.sh`` if it ran."""
     measured = system / "speed"
-    first, *rest = reports(measured if measured.exists() else system / "run")
+    lines = records((measured if measured.exists() else system / "run") / "log.jsonl")
+    first, *rest = [line for line in lines if line["record"] == "train"] or [{}]
+    if not rest:
+        return math.nan, math.nan
     seconds = rest[-1]["seconds"] - first["seconds"]
     updates = rest[-1]["update"] - first["update"]
     ends = [line["seconds"] for line in (first, *rest)]
@@ -61,11 +65,6 @@ def training_speed(system: Path) -> tuple[float, float]:
         time * line["target_tokens_per_second"] for time, line in zip(times, rest, strict=True)
     )
     return updates / seconds, tokens / seconds
-
-
-def reports(run: Path) -> list[dict[str, float]]:
-    """Gives what a run reported while it trained."""
-    return [line for line in records(run / "log.jsonl") if line["record"] == "train"]
 
 
 def records(path: Path) -> list[dict]:
