@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from nmt.cli.n_best import rescored
 from nmt.errors import NmtError
 from nmt.lines import Lines
+
+if TYPE_CHECKING:
+    from nmt.inference import Translator
 
 BLOCK = 1024
 """Pairs that are read and scored at once."""
@@ -20,16 +24,9 @@ def score_by_model(model: Path, sources: Lines, targets: Lines, device: str, as_
     Raises:
         NmtError: there is not one translation for every source line.
     """
-    from nmt.checkpoint import load_model
     from nmt.data.format import EOS
-    from nmt.distributed import pick_device
-    from nmt.inference import SearchConfig, Translator
-    from nmt.memory import keep_freed_memory
 
-    place = pick_device(device)
-    keep_freed_memory()
-    loaded = load_model(model, place)
-    translator = Translator(loaded.model, loaded.subwords, SearchConfig(), place)
+    translator = _translator(model, device)
     ended: list[str] = []
     blocks = sources.blocks(BLOCK), targets.blocks(BLOCK)
     for source, target in zip_longest(*blocks, fillvalue=ended):
@@ -38,14 +35,52 @@ def score_by_model(model: Path, sources: Lines, targets: Lines, device: str, as_
                 f"{sources.name} and {targets.name} differ in their number of lines; "
                 "line n of one must be the translation of line n of the other"
             )
-        encoded = loaded.subwords.encode_target(target)
+        encoded = translator.subwords.encode_target(target)
         gains = translator.score(source, target)
         for tokens, values in zip(encoded, gains, strict=True):
             if as_json:
-                pieces = loaded.subwords.target_pieces([*tokens, EOS])
+                pieces = translator.subwords.target_pieces([*tokens, EOS])
                 print(json.dumps(_fields(pieces, values), ensure_ascii=False))
             else:
                 print(f"{sum(values):.6f}")
+
+
+def rescore_n_best(
+    model: Path,
+    sources: Lines,
+    lines: Lines,
+    device: str,
+    feature: str,
+    weights: dict[str, float],
+    best: bool,
+) -> None:
+    """Prints an n-best list with a model's log-probability as one more feature.
+
+    Raises:
+        NmtError: as :func:`nmt.cli.n_best.rescored`.
+    """
+    translator = _translator(model, device)
+
+    def score(source: list[str], target: list[str]) -> list[float]:
+        return [sum(values) for values in translator.score(source, target)]
+
+    for candidates in rescored(sources, lines, score, feature, weights):
+        if best:
+            print(candidates[0].text if candidates else "")
+        else:
+            print(*candidates, sep="\n", end="\n" if candidates else "")
+
+
+def _translator(model: Path, device: str) -> Translator:
+    from nmt.checkpoint import load_model
+    from nmt.distributed import pick_device
+    from nmt.inference import SearchConfig, Translator
+    from nmt.memory import keep_freed_memory
+
+    place = pick_device(device)
+    keep_freed_memory()
+    loaded = load_model(model, place)
+    return Translator(loaded.model, loaded.subwords, SearchConfig(), place)
 
 
 def _fields(pieces: list[str], values: list[float]) -> dict[str, Any]:

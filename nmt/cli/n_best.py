@@ -1,0 +1,158 @@
+"""n-best lists in the form of Moses: a model's score as one more feature, new weights, new order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, groupby, islice
+
+from nmt.errors import NmtError
+from nmt.lines import Lines
+
+BLOCK = 1024
+"""Translations that are scored at once."""
+
+Score = Callable[[list[str], list[str]], list[float]]
+"""What pairs of a source and a translation are given."""
+
+
+@dataclass
+class Candidate:
+    """A line of a list."""
+
+    number: int
+    """Of the line of the source, from 0."""
+
+    text: str
+
+    features: dict[str, list[float]]
+    """Values by name; a name may have several."""
+
+    score: float
+
+    @classmethod
+    def parse(cls, line: str, place: str) -> Candidate:
+        """A candidate of a line ``id ||| text ||| features ||| score``.
+
+        Raises:
+            NmtError: the line is not of that form.
+        """
+        try:
+            number, text, features, score = line.split("|||")
+            by_name: dict[str, list[float]] = {}
+            for word in features.split():
+                if word.endswith("="):
+                    values = by_name.setdefault(word[:-1], [])
+                elif by_name:
+                    values.append(float(word))
+                else:
+                    raise ValueError(word)
+            return cls(int(number), text.strip(), by_name, float(score))
+        except ValueError:
+            raise NmtError(
+                f'{place}: not "id ||| text ||| name= value ... ||| score", as nmt translate '
+                "--n-best writes it"
+            ) from None
+
+    def __str__(self) -> str:
+        features = " ".join(
+            f"{name}= {' '.join(map(_number, values))}" for name, values in self.features.items()
+        )
+        return f"{self.number} ||| {self.text} ||| {features} ||| {self.score:.6f}"
+
+    def weigh(self, weights: Mapping[str, float], place: str) -> None:
+        """Makes the weighted sum of the features the score."""
+        if missing := weights.keys() - self.features.keys():
+            known = ", ".join(self.features)
+            raise NmtError(f"{place}: no feature {', '.join(sorted(missing))}; there are {known}")
+        self.score = sum(weight * sum(self.features[name]) for name, weight in weights.items())
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value.is_integer() else f"{value:.6f}"
+
+
+def parse_weights(text: str | None) -> dict[str, float]:
+    """``LogProbability=0.5,Length=0.1`` as weights by name; none of None."""
+    try:
+        pairs = (each.split("=") for each in (text or "").split(",") if text)
+        return {name: float(value) for name, value in pairs}
+    except ValueError:
+        raise NmtError(f"--weights {text}: expected NAME=NUMBER,NAME=NUMBER,...") from None
+
+
+def rescored(
+    sources: Lines, lines: Lines, score: Score, feature: str, weights: Mapping[str, float]
+) -> Iterator[list[Candidate]]:
+    """The candidates of each line of the source, with one more feature; none for some lines.
+
+    Args:
+        sources: what was translated.
+        lines: a list whose numbers never fall.
+        score: the feature of each pair.
+        feature: its name.
+        weights: where there are some, the score becomes the weighted sum of the features, and the
+            candidates of a line are sorted by it.
+
+    Raises:
+        NmtError: a line is of another form, its number is none of the source's or falls, it has
+            that feature already, or lacks one that has a weight.
+    """
+    texts = enumerate(chain.from_iterable(sources.blocks(BLOCK)))
+    pairs = _with_sources(_candidates(lines, feature), texts, sources.name, lines.name)
+    scored = _scored(pairs, score, feature, weights, lines.name)
+    at = 0
+    for number, own in groupby(scored, key=lambda it: it.number):
+        yield from ([] for _ in range(at, number))
+        found = list(own)
+        yield sorted(found, key=lambda it: -it.score) if weights else found
+        at = number + 1
+    yield from ([] for _ in texts)
+
+
+def _candidates(lines: Lines, feature: str) -> Iterator[Candidate]:
+    for at, line in enumerate(chain.from_iterable(lines.blocks(BLOCK)), start=1):
+        candidate = Candidate.parse(line, f"{lines.name}:{at}")
+        if feature in candidate.features:
+            raise NmtError(
+                f"{lines.name}:{at}: there is a feature {feature} already; choose another --feature"
+            )
+        yield candidate
+
+
+def _with_sources(
+    candidates: Iterable[Candidate], texts: Iterator[tuple[int, str]], source: str, name: str
+) -> Iterator[tuple[str, Candidate]]:
+    number, text = -1, ""
+    for at, candidate in enumerate(candidates, start=1):
+        if candidate.number < 0:
+            raise NmtError(f"{name}:{at}: number {candidate.number}, but numbers count from 0")
+        if candidate.number < number:
+            raise NmtError(
+                f"{name}:{at}: number {candidate.number} comes after {number}; sort the list: "
+                "sort -s -n -k 1,1"
+            )
+        while number < candidate.number:
+            if (following := next(texts, None)) is None:
+                raise NmtError(
+                    f"{name}:{at}: number {candidate.number}, but {source} has {number + 1} lines; "
+                    "numbers count from 0"
+                )
+            number, text = following
+        yield text, candidate
+
+
+def _scored(
+    pairs: Iterator[tuple[str, Candidate]],
+    score: Score,
+    feature: str,
+    weights: Mapping[str, float],
+    name: str,
+) -> Iterator[Candidate]:
+    while block := list(islice(pairs, BLOCK)):
+        values = score([text for text, _ in block], [it.text for _, it in block])
+        for (_, candidate), value in zip(block, values, strict=True):
+            candidate.features[feature] = [value]
+            if weights:
+                candidate.weigh(weights, f"{name}: a translation of line {candidate.number}")
+            yield candidate

@@ -1,0 +1,125 @@
+"""n-best lists with a model's score as one more feature."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmt.cli.n_best import Candidate, parse_weights, rescored
+from nmt.errors import NmtError
+from nmt.lines import Lines
+
+LIST = [
+    "1 ||| a b ||| LogProbability= -1.500000 Length= 3 ||| -0.750000",
+    "1 ||| abc ||| LogProbability= -2.500000 Length= 2 ||| -1.250000",
+    "3 |||  ||| LogProbability= -0.500000 Length= 1 ||| -0.500000",
+]
+
+
+def lines(texts: list[str], name: str) -> Lines:
+    return Lines(io.BytesIO("".join(f"{text}\n" for text in texts).encode()), name)
+
+
+def by_lengths(sources: list[str], targets: list[str]) -> list[float]:
+    return [
+        float(10 * len(source) + len(target))
+        for source, target in zip(sources, targets, strict=True)
+    ]
+
+
+def rescore(candidates: list[str], weights: str | None = None) -> list[list[str]]:
+    sources = lines(["", "x", "", "yy", ""], "source")
+    found = rescored(
+        sources, lines(candidates, "list"), by_lengths, "Model", parse_weights(weights)
+    )
+    return [[str(it) for it in each] for each in found]
+
+
+def test_a_feature_is_added_and_all_else_stays() -> None:
+    first, second, third = LIST
+    assert rescore(LIST) == [
+        [],
+        [first.replace("3 |||", "3 Model= 13 |||"), second.replace("2 |||", "2 Model= 13 |||")],
+        [],
+        [third.replace("1 |||", "1 Model= 20 |||")],
+        [],
+    ]
+
+
+def test_weights_make_a_new_score_and_a_new_order() -> None:
+    found = rescore(LIST, "LogProbability=2,Length=-3")
+    scores = [[line.split(" ||| ")[3] for line in each] for each in found]
+    assert scores == [[], ["-11.000000", "-12.000000"], [], ["-4.000000"], []]
+    assert found[1][0].startswith("1 ||| abc |||")
+
+
+def test_a_feature_may_have_several_values() -> None:
+    line = "0 ||| a ||| Lexical= -1 -2.25 Distortion= 0 ||| -3.000000"
+    candidate = Candidate.parse(line, "")
+    assert candidate.features == {"Lexical": [-1.0, -2.25], "Distortion": [0.0]}
+    assert str(candidate) == line.replace("-2.25", "-2.250000")
+    candidate.weigh({"Lexical": 2.0}, "")
+    assert candidate.score == -6.5
+
+
+@pytest.mark.parametrize(
+    ("candidates", "message"),
+    [
+        (["a ||| b"], 'list:1: not "id ||| text ||| name= value ... ||| score", as nmt translate'),
+        (["0 ||| b ||| 1 2 ||| 3"], 'list:1: not "id |||'),
+        (["x ||| b ||| F= 2 ||| 3"], 'list:1: not "id |||'),
+        ([*LIST, "2 ||| b ||| F= 2 ||| 3"], "list:4: number 2 comes after 3; sort the list: sort"),
+        (["7 ||| b ||| F= 2 ||| 3"], "list:1: number 7, but source has 5 lines; numbers count"),
+        (["-1 ||| b ||| F= 2 ||| 3"], "list:1: number -1, but numbers count from 0"),
+        (
+            ["0 ||| b ||| Model= 2 ||| 3"],
+            "list:1: there is a feature Model already; choose another --feature",
+        ),
+    ],
+)
+def test_a_list_of_another_form_is_refused(candidates: list[str], message: str) -> None:
+    with pytest.raises(NmtError) as error:
+        rescore(candidates)
+    assert str(error.value).startswith(message)
+
+
+def test_weights_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(NmtError) as error:
+        rescore(LIST, "Length=1,Other=2")
+    assert str(error.value) == (
+        "list: a translation of line 1: no feature Other; there are LogProbability, Length, Model"
+    )
+    for text in ("Length", "Length=x", "=,"):
+        with pytest.raises(NmtError) as error:
+            parse_weights(text)
+        assert str(error.value) == f"--weights {text}: expected NAME=NUMBER,NAME=NUMBER,..."
+
+
+def test_the_command_adds_the_score_that_the_search_found(
+    trained: Path, corpus: Path, tmp_path: Path, nmt: Callable[..., Any]
+) -> None:
+    translate = ("translate", corpus / "test.en", "--model", trained, "--strategy", "beam")
+    (tmp_path / "list").write_text(nmt(*translate, "--n-best", "3").out)
+    plain = nmt(*translate).out
+    flags = ("score", tmp_path / "list", "--n-best", "--model", trained)
+    flags += ("--source", corpus / "test.en")
+    done = nmt(*flags, "--feature", "Again")
+    assert done.status == 0, done.err
+    found = [Candidate.parse(line, "") for line in done.out.splitlines()]
+    assert len(found) == (tmp_path / "list").read_text().count("\n")
+    agree = [
+        it.features["Again"][0] == pytest.approx(it.features["LogProbability"][0], abs=1e-4)
+        for it in found
+    ]
+    assert sum(agree) > 0.5 * len(found)  # others are cut into other pieces, or had no end
+    assert nmt(*flags, "--best").out == plain
+    best = nmt(*flags, "--weights", "Model=1", "--best").out.splitlines()
+    likeliest = {}
+    for it in found:
+        if it.number not in likeliest or it.features["Again"] > likeliest[it.number][0]:
+            likeliest[it.number] = (it.features["Again"], it.text)
+    assert best == [likeliest[at][1] for at in range(len(best))]
