@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -149,6 +150,31 @@ def test_a_flag_of_another_strategy_is_an_error(run: Path, tmp_path: Path) -> No
 def test_any_number_of_workers_gives_the_same(run: Path, tmp_path: Path, flags: list[str]) -> None:
     text = "\n".join(LINES * 3).encode()
     assert invoke(run, tmp_path, text, *flags) == expected(run, LINES * 3)
+
+
+def test_a_thousand_lines_give_what_each_of_them_gives_alone(run: Path) -> None:
+    draw = random.Random(5)
+    words = ["the", "cat", "sat", "on", "a", "mat", "and", "dog", "\u2028", "?!"]
+    lines = [" ".join(draw.choices(words, k=draw.choice([0, 1, 3, 8]))) for _ in range(1000)]
+    loaded = load_model(run)
+    config = SearchConfig(max_length_offset=4)
+    translator = Translator(loaded.model, loaded.subwords, config)
+    together, alone = io.BytesIO(), io.BytesIO()
+    whole = io.BytesIO("".join(f"{line}\n" for line in lines).encode())
+    translate_stream(translator, Everything(whole, "in"), together, World())
+    one_by_one = Translator(loaded.model, loaded.subwords, config)
+    for line in lines:
+        single = Everything(io.BytesIO(f"{line}\n".encode()), "in")
+        translate_stream(one_by_one, single, alone, World())
+    assert together.getvalue() == alone.getvalue()
+    assert together.getvalue().count(b"\n") == 1000
+
+
+class Everything(Lines):
+    """Lines of which all have arrived, as those of a file have."""
+
+    def arriving(self, most: int) -> Iterator[list[str]]:
+        return self.blocks(most)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "int8"])

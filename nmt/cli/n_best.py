@@ -1,4 +1,4 @@
-"""n-best lists in the form of Moses: a model's score as one more feature, new weights, new order."""
+"""n-best lists in the form of Moses: a model's score as a feature, new weights, a new order."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nmt.cli.console import say
-from nmt.cli.recipe import ConfigFlag, SetFlag, load
 from nmt.cli.n_best import parse_weights
+from nmt.cli.recipe import ConfigFlag, SetFlag, load
 from nmt.cli.score_by_model import rescore_n_best, score_by_model
 from nmt.config import build
 from nmt.errors import NmtError
@@ -128,7 +128,7 @@ def score(
         str | None,
         typer.Option(
             metavar="NAME=NUMBER,...",
-            help="With --n-best: make the score the weighted sum of these features, and sort by it.",
+            help="With --n-best: the score becomes the weighted sum of these; sort by it.",
             show_default=False,
         ),
     ] = None,

@@ -4,10 +4,9 @@ Stepping through a target gives the logits of ``forward``, before and after any 
 target token never moves an earlier logit; padding never moves anything.
 """
 
-import dataclasses
-
 import pytest
 import torch
+from tiny_models import PARTS, VOCABULARY, some_sources, tiny
 from torch import Tensor
 
 from nmt.checkpoint import set_weights, weights_of
@@ -16,83 +15,12 @@ from nmt.data.format import BOS, EOS, PAD
 from nmt.errors import NmtError
 from nmt.models import Model, ModelConfig, architectures
 from nmt.models.bytenet import ByteNet
-from nmt.models.feed_forward import feed_forwards
-from nmt.models.patterns import patterns
-from nmt.models.positions import position_parts
 from nmt.training.losses import losses
-
-VOCABULARY = 23
-TINY = {
-    "d_model": 16,
-    "d_ff": 24,
-    "heads": 4,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "dropout": 0.3,
-    "width": 16,
-    "embedding_width": 12,
-    "hidden_width": 16,
-    "attention_width": 8,
-    "maxout_width": 8,
-    "output_width": 8,
-    "encoder": ((1, 12, 3), (2, 16, 5)),
-    "decoder": ((1, 12, 3), (1, 16, 2)),
-    "sets": 2,
-    "dilations": (1, 2),
-}
-"""Sizes that make any architecture small; those that an architecture has no field for are left."""
-
-PARTS: dict[str, dict[str, object]] = {
-    **{f"positions {name}": {"positions": name} for name in position_parts},
-    **{f"feed-forward {name}": {"feed_forward": name} for name in feed_forwards},
-    # So few experts that of the few tokens here some go to each.
-    "feed-forward mixture_of_experts": {
-        "feed_forward": {"name": "mixture_of_experts", "experts": 3}
-    },
-    "one expert": {"feed_forward": {"name": "mixture_of_experts", "experts": 2, "chosen": 1}},
-    "pre-norm": {"residual": "pre_norm"},
-    "deep norm": {"residual": "deep_norm"},
-    "rms norm": {"norm": "rms_norm"},
-    "multi-query": {"key_value_heads": 1},
-    **{f"encoder {name}": {"encoder_attention": name} for name in patterns},
-    "encoder linformer": {"encoder_attention": {"name": "linformer", "rank": 4}},
-    "neighbours": {
-        "encoder_attention": {"name": "neighbourhood", "radius": 2},
-        "decoder_attention": {"name": "neighbourhood", "radius": 2},
-    },
-    "today's": {
-        "residual": "pre_norm",
-        "norm": "rms_norm",
-        "positions": "rotary",
-        "feed_forward": "swiglu",
-        "key_value_heads": 2,
-        "attention_bias": False,
-        "decoder_attention": {"name": "neighbourhood", "radius": 3},
-    },
-}
-"""What may stand in the plain Transformer's place, by a name of its own."""
-
-
-def tiny(name: str) -> ModelConfig:
-    arch = "transformer_base" if name in PARTS else name
-    fields = {field.name for field in dataclasses.fields(architectures[arch])}
-    sizes = {key: size for key, size in TINY.items() if key in fields}
-    return build(ModelConfig, {"arch": arch, **sizes, **PARTS.get(name, {})}, "model")
-
 
 @pytest.fixture(params=[*architectures, *PARTS])
 def model(request: pytest.FixtureRequest) -> Model:
     torch.manual_seed(1)
     return tiny(request.param).build(VOCABULARY, VOCABULARY, True).eval()
-
-
-def some_sources() -> Tensor:
-    generator = torch.Generator().manual_seed(2)
-    source = torch.randint(EOS + 1, VOCABULARY, (3, 7), generator=generator)
-    for row, length in enumerate((7, 4, 2)):
-        source[row, length - 1] = EOS
-        source[row, length:] = PAD
-    return source
 
 
 def some_targets(rows: int = 3, length: int = 6) -> Tensor:
