@@ -20,7 +20,7 @@ import torch
 from table_model import TableModel
 from torch import Tensor
 
-from nmt.cli.translate import translate_stream
+from nmt.cli.stream import translate_stream
 from nmt.data.format import EOS
 from nmt.distributed import World
 from nmt.inference import SearchConfig, Translator
@@ -153,7 +153,7 @@ class Counter:
 
     def __init__(self) -> None:
         self.config = SearchConfig()
-        self.truncated = self.split = self.target_tokens = 0
+        self.truncated = self.split = self.empty = self.target_tokens = 0
 
     def translate(self, lines: list[str]) -> list[str]:
         return lines

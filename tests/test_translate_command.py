@@ -21,7 +21,8 @@ import typer
 from typer.testing import CliRunner
 
 from nmt.checkpoint import Run, load_model, weights_of
-from nmt.cli.translate import translate, translate_stream
+from nmt.cli.stream import translate_stream
+from nmt.cli.translate import translate
 from nmt.config import build, dump
 from nmt.distributed import World
 from nmt.errors import NmtError
@@ -260,7 +261,7 @@ class Upper:
 
     def __init__(self, losing: bool = False) -> None:
         self.config = SearchConfig(window=2)
-        self.truncated = self.split = 0
+        self.truncated = self.split = self.empty = 0
         self.target_tokens = 0
         self.losing = losing
 
@@ -283,15 +284,103 @@ def test_a_line_that_is_lost_is_an_error() -> None:
     )
 
 
-def test_lines_that_were_cut_or_split_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_that_were_cut_split_or_lost_their_text_are_reported(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     upper = Upper()
-    upper.truncated, upper.split = 1, 2
+    upper.truncated, upper.split, upper.empty = 1, 2, 3
     translate_stream(upper, stream(b"a\n"), io.BytesIO(), World())  # type: ignore[arg-type]
     assert capsys.readouterr().err.splitlines()[1:] == [
         "nmt: warning: 1 lines were cut to 1024 pieces; "
         "use --on-long-line split, or raise search.max_source_length",
         "nmt: warning: 2 lines were split into parts of at most 1024 pieces",
+        "nmt: warning: 3 lines that are not blank have empty translations",
     ]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Shown(io.BytesIO):
+    """A terminal that results are written to."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_shown_on_a_terminal_that_results_are_not_written_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = []
+    for terminal, target in (
+        (Terminal(), io.BytesIO()),
+        (Terminal(), Shown()),
+        (io.StringIO(), io.BytesIO()),
+    ):
+        monkeypatch.setattr("sys.stderr", terminal)
+        translate_stream(Upper(), stream(b"a\nb\nc\n"), target, World())  # type: ignore[arg-type]
+        said.append(terminal.getvalue())
+    assert "lines/s" in said[0]
+    assert ["lines/s" in it for it in said] == [True, False, False]
+    assert all("translated 3 lines in" in it for it in said)
+
+
+def test_beginnings_and_phrases_come_from_files_line_by_line(
+    run: Path, tmp_path: Path, nmt: Callable[..., Any]
+) -> None:
+    for name, lines in {
+        "in.txt": ["the cat sat", "", "on a mat", "a dog"],
+        "prefixes.txt": ["a dog", "a", "", "the c"],
+        "phrases.txt": ["", "", "cat\tdog and", "mat"],
+    }.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    flags = ("translate", tmp_path / "in.txt", "--model", run, "--device", "cpu")
+    files = ("--prefix", tmp_path / "prefixes.txt", "--require", tmp_path / "phrases.txt")
+    done = nmt(*flags, *files, "--strategy", "lexical_beam", "--beam", "9", "--window", "3")
+    assert done.status == 0, done.err
+    first, blank, third, last = done.out.splitlines()
+    assert (first[:5], blank, last[:5]) == ("a dog", "", "the c")
+    assert "cat" in third
+    assert "dog and" in third
+    assert "mat" in last
+    done = nmt(*flags, *files)
+    assert (done.status, done.out) == (1, "")
+    assert done.err == (
+        "nmt: error: search.strategy: beam cannot place phrases that must appear; "
+        "use lexical_beam\n"
+    )
+
+
+@pytest.mark.parametrize("given", ["", "a\nb\n"])
+def test_a_file_of_beginnings_has_as_many_lines_as_the_text(
+    run: Path, tmp_path: Path, given: str, nmt: Callable[..., Any]
+) -> None:
+    (tmp_path / "in.txt").write_text("a cat\n")
+    (tmp_path / "prefixes.txt").write_text(given)
+    text, prefixes = tmp_path / "in.txt", tmp_path / "prefixes.txt"
+    done = nmt("translate", text, "--model", run, "--prefix", prefixes)
+    assert done.status == 1
+    assert done.err == (
+        f"nmt: error: {text} and {prefixes} differ in their number of lines; "
+        "line n of one must belong to line n of the other\n"
+    )
+
+
+def test_words_are_aligned_in_json(run: Path, tmp_path: Path, nmt: Callable[..., Any]) -> None:
+    out = invoke(run, tmp_path, b"the cat  sat\n\na dog\n", "--json", "--alignments")
+    help_ = " ".join(nmt("translate", "--help").out.split())
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [it["source_words"] for it in lines] == [["the", "cat", "sat"], [], ["a", "dog"]]
+    for line in lines:
+        assert all(field in help_ for field in line)
+        assert line["words"] == line["text"].split()
+        assert [target for _, target in line["alignment"]] == list(range(len(line["words"])))
+        assert all(source in range(len(line["source_words"])) for source, _ in line["alignment"])
+    done = nmt("translate", "--alignments", "--model", run)
+    assert (done.status, done.out) == (2, "")
+    assert "--alignments needs --json, in which they are written" in done.err
 
 
 def test_a_model_that_has_diverged_costs_one_line(

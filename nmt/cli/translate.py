@@ -1,28 +1,22 @@
 """``nmt translate``: lines in, translations out, as many and in the same order."""
 
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import chain, repeat
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from nmt import files
 from nmt.cli import forms
-from nmt.cli.console import say, warn
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
+from nmt.cli.requests import Requests
+from nmt.cli.stream import translate_stream, writer
 from nmt.config import build
 from nmt.errors import NmtError
-from nmt.lines import Lines
 from nmt.registry import unknown
 
 if TYPE_CHECKING:
     import torch
 
-    from nmt.distributed import World
     from nmt.inference import LineTranslator, SearchConfig
     from nmt.precision import InferencePrecision
 
@@ -62,6 +56,22 @@ def translate(
             help="What searches: nmt, or ctranslate2 with a model that nmt export has written.",
         ),
     ] = "nmt",
+    prefix: Annotated[
+        Path | None,
+        typer.Option(
+            help="Beginnings: line n is what the translation of line n begins with, or empty; its "
+            "last word may go on.",
+            show_default=False,
+        ),
+    ] = None,
+    require: Annotated[
+        Path | None,
+        typer.Option(
+            help="Phrases that must appear: those of line n on line n, divided by tabs, or none. "
+            "Needs --strategy lexical_beam.",
+            show_default=False,
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -80,11 +90,18 @@ def translate(
     as_json: Annotated[bool, typer.Option("--json", help="Write a JSON object for each line.")] = (
         False
     ),
+    alignments: Annotated[
+        bool,
+        typer.Option(
+            "--alignments",
+            help="With --json, also which words belong to which, by the model's attention.",
+        ),
+    ] = False,
     strategy: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="beam (default), diverse_beam, greedy or sample.",
+            help="beam (default), diverse_beam, lexical_beam, greedy or sample.",
             show_default=False,
         ),
     ] = None,
@@ -212,7 +229,11 @@ def translate(
 
     With --json a line is an object with the fields id, text, score, log_probability, finished
     (whether it came to its end before the greatest length), tokens (pieces; the last is the end),
-    token_log_probabilities, and with --n-best others, a list of such objects without an id.
+    token_log_probabilities, and with --n-best others, a list of such objects without an id. With
+    --alignments also source_words and words, what white space divides in the line and in the text,
+    and alignment: for each word of the text the word of the source that the model attended to most
+    as it gave its pieces, as pairs of their numbers, source first, from 0; of a Transformer, in the
+    last decoder layer but one.
 
     With torchrun, the processes share the lines, and the first one reads and writes all of them.
 
@@ -248,17 +269,22 @@ def translate(
     }
     if text is not None and input_ is not None:
         raise typer.BadParameter("give either TEXT or --input")
-    lines = Lines.open(text or input_)  # a missing file is known before the model is read
-    with join(device, WAIT_MINUTES) as world, _writer(output, world.is_first) as target:
+    if alignments and not as_json:
+        raise typer.BadParameter("--alignments needs --json, in which they are written")
+    # A missing file is known before the model is read.
+    lines = Requests.open(text or input_, prefix, require)
+    with join(device, WAIT_MINUTES) as world, writer(output, world.is_first) as target:
         own, translator_of = ENGINES[engine](model or [Path("checkpoints")], world.device)
         base = {"search": own.get("search") or {}}
         values = load(config, set_, flags, base).section("search")
         search = build(SearchConfig, values, "search")
         count = _num_workers(workers, world.device.type)
         translator = translator_of(search, number_format, count)
-        lines.on_invalid_utf8 = search.on_invalid_utf8
-        form = forms.as_json(n_best or 1) if as_json else forms.n_best(n_best) if n_best else None
-        translate_stream(translator, lines, target, world, form or forms.plain)
+        lines.read_as(search.on_invalid_utf8)
+        form = forms.n_best(n_best) if n_best else forms.plain
+        if as_json:
+            form = forms.as_json(n_best or 1, alignments)
+        translate_stream(translator, lines, target, world, form)
 
 
 def _open_runs(paths: list[Path], device: "torch.device") -> "tuple[dict[str, Any], Make]":
@@ -314,81 +340,3 @@ def _num_workers(wanted: int | None, device: str) -> int:
     if count > 1:
         torch.set_num_threads(1)  # of this one too, which takes the batches that come alone
     return count
-
-
-def translate_stream(
-    translator: "LineTranslator",
-    source: Lines,
-    target: IO[bytes],
-    world: "World",
-    form: forms.Form = forms.plain,
-) -> None:
-    """Translates all lines, and says on stderr how that went.
-
-    Args:
-        translator: of this process.
-        source: read by the first process.
-        target: written by the first process.
-        world: the processes that share the lines.
-        form: what is written of each.
-
-    Raises:
-        NmtError: a line cannot be read, or the lines written are not as many as those read.
-    """
-    start, lines, written = time.monotonic(), 0, 0
-    for block in _shared(source, translator.config.window, world):
-        numbers = range(lines + world.rank, lines + len(block), world.size)
-        lines += len(block)
-        own = form(translator, block[world.rank :: world.size], numbers)
-        texts = [""] * sum(map(len, shares := world.gather(own)))
-        for rank, share in enumerate(shares):
-            texts[rank :: world.size] = share
-        if world.is_first:
-            target.writelines(text.encode() + b"\n" for text in texts)
-            target.flush()
-        written += len(texts)
-    if written != lines:
-        raise NmtError(
-            f"{source.name}: {lines} lines gave {written} translations; "
-            "do not use them, and report this"
-        )
-    counts = [translator.target_tokens, translator.truncated, translator.split]
-    target_tokens, truncated, split = world.sum([float(count) for count in counts])
-    if not world.is_first:
-        return
-    seconds = max(time.monotonic() - start, 1e-9)
-    say(
-        f"translated {lines} lines in {seconds:.1f} s: {lines / seconds:.1f} sentences/s, "
-        f"{target_tokens / seconds:.1f} target tokens/s"
-    )
-    longest = translator.config.max_source_length
-    if truncated:
-        warn(
-            f"{truncated:.0f} lines were cut to {longest} pieces; "
-            "use --on-long-line split, or raise search.max_source_length"
-        )
-    if split:
-        warn(f"{split:.0f} lines were split into parts of at most {longest} pieces")
-
-
-def _shared(source: Lines, window: int, world: "World") -> Iterator[list[str]]:
-    """The blocks that the first process reads, in every process: a window for each."""
-    blocks = source.arriving(window * world.size) if world.is_first else repeat([])
-    for block in chain(blocks, [[]]):
-        shared = world.gather(block)[0]
-        if not shared:
-            return
-        yield shared
-
-
-@contextmanager
-def _writer(path: Path | None, is_first: bool) -> Iterator[IO[bytes]]:
-    """Stdout, or a file that appears whole at the end; the first process alone writes."""
-    if path is None or not is_first:
-        yield sys.stdout.buffer
-    elif path.exists() and not path.is_file():  # a device or a named pipe
-        with path.open("wb") as stream:
-            yield stream
-    else:
-        with files.whole_file(path) as partial, partial.open("wb") as stream:
-            yield stream

@@ -1,0 +1,124 @@
+"""The stream of ``nmt translate``: lines in, as many out, and what is said of them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain, repeat
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+from nmt import files
+from nmt.cli import forms
+from nmt.cli.console import say, warn
+from nmt.cli.requests import Requests
+from nmt.errors import NmtError
+from nmt.lines import Lines
+
+if TYPE_CHECKING:
+    from nmt.distributed import World
+    from nmt.inference import LineTranslator
+
+
+def translate_stream(
+    translator: LineTranslator,
+    source: Lines | Requests,
+    target: IO[bytes],
+    world: World,
+    form: forms.Form = forms.plain,
+) -> None:
+    """Translates all lines, and says on stderr how that went.
+
+    Args:
+        translator: of this process.
+        source: read by the first process.
+        target: written by the first process.
+        world: the processes that share the lines.
+        form: what is written of each.
+
+    Raises:
+        NmtError: a line cannot be read, or the lines written are not as many as those read.
+    """
+    start, lines, written = time.monotonic(), 0, 0
+    with _progress(target, world) as bar:
+        for block in _shared(source, translator.config.window, world):
+            numbers = range(lines + world.rank, lines + len(block), world.size)
+            lines += len(block)
+            own = form(translator, block[world.rank :: world.size], numbers)
+            texts = [""] * sum(map(len, shares := world.gather(own)))
+            for rank, share in enumerate(shares):
+                texts[rank :: world.size] = share
+            if world.is_first:
+                target.writelines(text.encode() + b"\n" for text in texts)
+                target.flush()
+            written += len(texts)
+            bar.update(len(texts))
+    if written != lines:
+        raise NmtError(
+            f"{source.name}: {lines} lines gave {written} translations; "
+            "do not use them, and report this"
+        )
+    counts = [translator.target_tokens, translator.truncated, translator.split, translator.empty]
+    summed = world.sum([float(count) for count in counts])
+    if world.is_first:
+        seconds = max(time.monotonic() - start, 1e-9)
+        _report(lines, seconds, *summed, longest=translator.config.max_source_length)
+
+
+def _progress(target: IO[bytes], world: World) -> tqdm[Any]:
+    """Lines and lines/s on a terminal, unless the translations are written there, too."""
+    is_shown = world.is_first and sys.stderr.isatty() and not target.isatty()
+    return tqdm(
+        unit=" lines", file=sys.stderr, dynamic_ncols=True, leave=False, disable=not is_shown
+    )
+
+
+def _report(
+    lines: int,
+    seconds: float,
+    target_tokens: float,
+    truncated: float,
+    split: float,
+    empty: float,
+    longest: int,
+) -> None:
+    say(
+        f"translated {lines} lines in {seconds:.1f} s: {lines / seconds:.1f} sentences/s, "
+        f"{target_tokens / seconds:.1f} target tokens/s"
+    )
+    if truncated:
+        warn(
+            f"{truncated:.0f} lines were cut to {longest} pieces; "
+            "use --on-long-line split, or raise search.max_source_length"
+        )
+    if split:
+        warn(f"{split:.0f} lines were split into parts of at most {longest} pieces")
+    if empty:
+        warn(f"{empty:.0f} lines that are not blank have empty translations")
+
+
+def _shared(source: Lines | Requests, window: int, world: World) -> Iterator[list[Any]]:
+    """The blocks that the first process reads, in every process: a window for each."""
+    blocks = source.arriving(window * world.size) if world.is_first else repeat([])
+    for block in chain(blocks, [[]]):
+        shared = world.gather(block)[0]
+        if not shared:
+            return
+        yield shared
+
+
+@contextmanager
+def writer(path: Path | None, is_first: bool) -> Iterator[IO[bytes]]:
+    """Stdout, or a file that appears whole at the end; the first process alone writes."""
+    if path is None or not is_first:
+        yield sys.stdout.buffer
+    elif path.exists() and not path.is_file():  # a device or a named pipe
+        with path.open("wb") as stream:
+            yield stream
+    else:
+        with files.whole_file(path) as partial, partial.open("wb") as stream:
+            yield stream
