@@ -48,12 +48,24 @@ def test_a_position_goes_through_the_experts_that_its_gate_likes_best(chosen: in
 def test_the_penalty_is_least_where_experts_are_chosen_evenly() -> None:
     layer = build(FeedForwardPart, {**EXPERTS, "balance": 0.5}, "here").build(4, 8, 0.0)
     torch.nn.init.eye_(layer.gate.weight)
+    everywhere = torch.ones(4, dtype=torch.bool)
     layer(9 * torch.eye(4))
-    assert layer.penalty.item() == pytest.approx(0.5, rel=1e-3)
+    assert layer.imbalance(everywhere).item() == pytest.approx(0.5, rel=1e-3)
     layer(9 * torch.eye(4)[[2, 2, 2, 2]])
-    assert layer.penalty.item() == pytest.approx(0.5 * 4, rel=1e-2)
+    assert layer.imbalance(everywhere).item() == pytest.approx(0.5 * 4, rel=1e-2)
     layer.eval()(torch.eye(4))
-    assert layer.penalty == 0.0
+    assert layer.imbalance(everywhere) == 0.0
+
+
+def test_padding_does_not_count_for_the_penalty() -> None:
+    torch.manual_seed(1)
+    layer = build(FeedForwardPart, EXPERTS, "here").build(4, 8, 0.0)
+    x = torch.randn(2, 5, 4)
+    tokens = torch.tensor([[True] * 5, [True] * 2 + [False] * 3])
+    layer(x)
+    with_padding = layer.imbalance(tokens)
+    layer(x[tokens])
+    torch.testing.assert_close(with_padding, layer.imbalance(torch.ones(7, dtype=torch.bool)))
 
 
 def test_the_penalty_of_a_model_is_added_for_every_target_token() -> None:

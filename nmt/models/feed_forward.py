@@ -143,8 +143,8 @@ class MixtureOfExperts(nn.Module):
         self.gate = glorot(nn.Linear(width, len(experts), bias=False))
         self.experts = nn.ModuleList(experts)
         self.chosen, self.balance = chosen, balance
-        self.penalty: Tensor | float = 0.0
-        """What the last forward in training adds to the loss of every target token."""
+        self.routes: tuple[Tensor, Tensor] | None = None
+        """Of the last forward in training: the gate's probabilities [P, E], first choices [P]."""
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., D] to [..., D]."""
@@ -153,19 +153,25 @@ class MixtureOfExperts(nn.Module):
         shares, chosen = probabilities.topk(self.chosen)
         if self.chosen > 1:  # one alone keeps its probability, through which the gate learns
             shares = shares / shares.sum(dim=-1, keepdim=True)
-        output = torch.zeros_like(flat)
-        for number, expert in enumerate(self.experts):
-            rows, place = (chosen == number).nonzero(as_tuple=True)
-            made = expert(flat[rows]) * shares[rows, place, None]
-            output = output.index_add(0, rows, made.to(output.dtype))
-        self.penalty = self._imbalance(probabilities, chosen[:, 0]) if self.training else 0.0
-        return output.view_as(x)
+        order = chosen.flatten().argsort(stable=True)  # [P x chosen], by expert
+        counts = chosen.flatten().bincount(minlength=len(self.experts)).tolist()  # waits, once
+        parts = flat[order // self.chosen].split(counts)
+        made = torch.cat([expert(part) for expert, part in zip(self.experts, parts, strict=True)])
+        weighted = (made * shares.flatten()[order, None]).to(x.dtype)
+        self.routes = (probabilities, chosen[:, 0]) if self.training else None
+        in_place = torch.empty_like(weighted).index_copy(0, order, weighted)
+        return in_place.view(-1, self.chosen, x.shape[-1]).sum(1).view_as(x)
 
-    def _imbalance(self, probabilities: Tensor, first: Tensor) -> Tensor:
-        """Balance * E * sum(share of positions * mean probability), which is least when even.
+    def imbalance(self, tokens: Tensor) -> Tensor | float:
+        """Balance * E * sum(share of tokens * mean probability), which is least when even.
 
-        Padding counts as well: the layer does not know of it.
+        Args:
+            tokens: [...] bool, which positions of the last forward in training are no padding.
         """
-        experts = probabilities.shape[1]
-        share = torch.bincount(first, minlength=experts) / len(first)
-        return self.balance * experts * (share * probabilities.mean(0)).sum()
+        if self.routes is None:
+            return 0.0
+        probabilities, first = self.routes
+        counted = tokens.flatten()[:, None] / tokens.sum()  # [P, 1], what each token counts
+        experts = torch.arange(len(self.experts), device=first.device)
+        share = ((first[:, None] == experts) * counted).sum(0)
+        return self.balance * len(experts) * (share * (probabilities * counted).sum(0)).sum()

@@ -286,6 +286,8 @@ class Transformer(Model):
         super().__init__()
         tied = config.tied_embeddings
         self.scale = math.sqrt(config.d_model)
+        self.tokens: tuple[Tensor, Tensor]
+        """Of the last source [B, S] and target [B, T], which positions are no padding."""
         self.target_embedding = embedding(target_vocabulary, config.d_model)
         self.source_embedding = (
             self.target_embedding if tied == "all" else embedding(source_vocabulary, config.d_model)
@@ -343,6 +345,7 @@ class Transformer(Model):
         x = self._embed_target(target)
         for layer, keys_values in zip(self.decoder, memory.layers, strict=True):
             x = layer(x, keys_values, memory.mask)
+        self.tokens = (source != PAD, target != PAD)
         last: Tensor = self.decoder_end(x)
         return last
 
@@ -361,8 +364,11 @@ class Transformer(Model):
 
     def penalty(self) -> Tensor | float:
         """What mixtures of experts add to the loss for being chosen unevenly."""
-        mixtures = [part for part in self.modules() if isinstance(part, MixtureOfExperts)]
-        return sum((part.penalty for part in mixtures), 0.0)
+        sources, targets = self.tokens
+        parts = [(layer.feed_forward, sources) for layer in self.encoder]
+        parts += [(layer.feed_forward, targets) for layer in self.decoder]
+        mixtures = ((it, tokens) for it, tokens in parts if isinstance(it, MixtureOfExperts))
+        return sum((mixture.imbalance(tokens) for mixture, tokens in mixtures), 0.0)
 
     def start(self, source: Tensor, max_steps: int) -> TransformerState:
         """The encoded sources, and empty caches."""
