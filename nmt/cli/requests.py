@@ -81,4 +81,6 @@ class Requests:
 
 
 def _one_by_one(lines: Lines | None) -> tuple[str, Iterator[str]] | None:
-    return lines and (lines.name, chain.from_iterable(lines.blocks(BLOCK)))
+    if lines is None:
+        return None
+    return lines.name, chain.from_iterable(lines.blocks(BLOCK))

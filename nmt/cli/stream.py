@@ -66,7 +66,7 @@ def translate_stream(
     summed = world.sum([float(count) for count in counts])
     if world.is_first:
         seconds = max(time.monotonic() - start, 1e-9)
-        _report(lines, seconds, *summed, longest=translator.config.max_source_length)
+        _report(lines, seconds, summed, translator.config.max_source_length)
 
 
 def _progress(target: IO[bytes], world: World) -> tqdm[Any]:
@@ -77,15 +77,8 @@ def _progress(target: IO[bytes], world: World) -> tqdm[Any]:
     )
 
 
-def _report(
-    lines: int,
-    seconds: float,
-    target_tokens: float,
-    truncated: float,
-    split: float,
-    empty: float,
-    longest: int,
-) -> None:
+def _report(lines: int, seconds: float, counts: list[float], longest: int) -> None:
+    target_tokens, truncated, split, empty = counts
     say(
         f"translated {lines} lines in {seconds:.1f} s: {lines / seconds:.1f} sentences/s, "
         f"{target_tokens / seconds:.1f} target tokens/s"

@@ -155,7 +155,7 @@ class MixtureOfExperts(nn.Module):
             shares = shares / shares.sum(dim=-1, keepdim=True)
         order = chosen.flatten().argsort(stable=True)  # [P x chosen], by expert
         counts = chosen.flatten().bincount(minlength=len(self.experts)).tolist()  # waits, once
-        parts = flat[order // self.chosen].split(counts)
+        parts = torch.split_with_sizes(flat[order // self.chosen], counts)
         made = torch.cat([expert(part) for expert, part in zip(self.experts, parts, strict=True)])
         weighted = (made * shares.flatten()[order, None]).to(x.dtype)
         self.routes = (probabilities, chosen[:, 0]) if self.training else None

@@ -17,6 +17,7 @@ from nmt.models import Model, ModelConfig, architectures
 from nmt.models.bytenet import ByteNet
 from nmt.training.losses import losses
 
+
 @pytest.fixture(params=[*architectures, *PARTS])
 def model(request: pytest.FixtureRequest) -> Model:
     torch.manual_seed(1)
