@@ -126,7 +126,7 @@ class Int8Linear(nn.Module):
             warnings.simplefilter("ignore", UserWarning)
             quantised = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
             self._packed: Any = torch.ops.quantized.linear_prepack(quantised, bias)
-        # Without the checks of its arguments in Python, which cost as much as the product of a row.
+        # Called without the checks of its arguments that torch makes in Python.
         self._multiply: Any = torch.ops.quantized.linear_dynamic._op
 
     def forward(self, x: Tensor) -> Tensor:
