@@ -65,6 +65,11 @@ def test_the_pipelines_run_as_they_are_printed(
     sampled = Dataset.open(here / "sampled-bin").manifest.splits["train"]
     assert sampled.pairs + sum(sampled.dropped.values()) == 2 * 200 + 10
     assert len(list(here.glob("part.?.en"))) == 4
+    candidates = (here / "both.txt").read_text().splitlines()
+    for features in (line.split(" ||| ")[2].split() for line in candidates):
+        by_name = dict(zip(features[::2], map(float, features[1::2]), strict=True))
+        assert abs(by_name["LogProbability="] - by_name["Second="]) < 1e-3  # one model in both
+    assert len((here / "rescored.de").read_text().splitlines()) == len(text.splitlines())
     crawl = (here / "crawl.tsv").read_text().splitlines()
     entropies = [
         [float(it) for it in (here / f"{name}.entropy").read_text().split()]
