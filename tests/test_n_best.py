@@ -50,6 +50,12 @@ def test_a_feature_is_added_and_all_else_stays() -> None:
     ]
 
 
+def test_a_text_may_hold_bars() -> None:
+    line = "0 ||| a ||| b ||| Length= 3 ||| -0.750000"
+    assert Candidate.parse(line, "list:1").text == "a ||| b"
+    assert str(Candidate.parse(line, "list:1")) == line
+
+
 def test_weights_make_a_new_score_and_a_new_order() -> None:
     found = rescore(LIST, "LogProbability=2,Length=-3")
     scores = [[line.split(" ||| ")[3] for line in each] for each in found]

@@ -298,6 +298,8 @@ def test_comet_takes_the_source_from_where_it_is(data_bin: Path, monkeypatch: py
         (["-l", "en-de", "a"], "--testset and --language-pair go together"),
         (["output.txt", "output.txt"], "output.txt is given twice; give each system once"),
         (["--seed", "0", "a"], "Invalid value for '--seed'"),
+        (["--n-best", "a"], "--n-best goes with --model, and not with --json"),
+        (["--best", "a"], "--weights and --best go with --n-best"),
     ],
 )
 def test_flags_that_do_not_go_together_are_refused(flags: list[str], told: str):
@@ -344,6 +346,9 @@ def test_a_model_scores_pairs_of_lines(trained: Path, nmt: Callable[..., Any]) -
     done = nmt("score", "output.txt", "test.de", "--model", trained, "--source", "test.de")
     assert (done.status, done.out) == (2, "")
     assert "--model scores one file at a time" in done.err
+    done = nmt("score", "output.txt", "--model", trained, "--source", "test.de", "--paired", "bs")
+    assert (done.status, done.out) == (2, "")
+    assert "--model goes with no --metric, and with no table of metrics" in done.err
     Path("source.txt").write_text("one\ntwo\n")
     done = nmt("score", "output.txt", "--model", trained, "--source", "source.txt")
     assert (done.status, done.out) == (1, "")

@@ -65,6 +65,10 @@ def test_the_command_prints_it_for_a_pipeline(home: Path, nmt: Any, tmp_path: Pa
 
 
 def test_the_command_prints_what_there_is(nmt: Any) -> None:
+    assert "--language-pair is that of a test set" in nmt("testset", "-l", "en-de").err
+    without = nmt("testset", "wmt14/full", "--side", "reference")
+    assert (without.status, without.out) == (2, "")
+    assert "--side is of one language pair" in without.err
     names = nmt("testset").out.splitlines()
     assert {"wmt14", "wmt14/full", "multi30k/2016"} <= set(names)
     assert "en-de\n" in nmt("testset", "wmt14/full").out

@@ -12,7 +12,7 @@ from nmt.registry import unknown
 EXAMPLE = """Examples:
 
   nmt export --format ctranslate2 --model checkpoints --output exported
-  nmt translate --engine ctranslate2 --model exported < input.txt > output.txt"""
+  nmt translate --engine ctranslate2 --model exported --stop first_beam < input.txt > output.txt"""
 
 
 def export(

@@ -38,7 +38,8 @@ class Candidate:
             NmtError: the line is not of that form.
         """
         try:
-            number, text, features, score = line.split("|||")
+            number, rest = line.split("|||", 1)
+            text, features, score = rest.rsplit("|||", 2)  # the text may hold bars of its own
             by_name: dict[str, list[float]] = {}
             for word in features.split():
                 if word.endswith("="):

@@ -192,9 +192,15 @@ def score(
     if [reference, data, testset, model].count(None) != 3:
         raise typer.BadParameter("give one of --reference, --data, --testset and --model")
     files = hypotheses or [Path("-")]
+    if n_best and (model is None or as_json):
+        raise typer.BadParameter("--n-best goes with --model, and not with --json")
+    if (weights or best) and not n_best:
+        raise typer.BadParameter("--weights and --best go with --n-best")
     if model is not None:
         if source is None:
             raise typer.BadParameter("--model needs --source, the text that was translated")
+        if metric or paired or confidence or samples or sentence_level or table:
+            raise typer.BadParameter("--model goes with no --metric, and with no table of metrics")
         if len(files) > 1:
             raise typer.BadParameter("--model scores one file at a time")
         texts = Lines.open(source), Lines.open(files[0])

@@ -36,6 +36,10 @@ def print_testset(
     """
     from nmt.evaluation import testsets
 
+    if pair is not None and name is None:
+        raise typer.BadParameter("--language-pair is that of a test set: give its name, too")
+    if side != "source" and pair is None:
+        raise typer.BadParameter("--side is of one language pair: give --language-pair, too")
     if name is None:
         lines = testsets.names()
     elif pair is None:

@@ -53,7 +53,8 @@ def translate(
         str,
         typer.Option(
             metavar="NAME",
-            help="What searches: nmt, or ctranslate2 with a model that nmt export has written.",
+            help="What searches: nmt, or ctranslate2 with a model that nmt export has written; its "
+            "beam needs --stop first_beam.",
         ),
     ] = "nmt",
     prefix: Annotated[
