@@ -16,6 +16,10 @@ fi
 check_systems "${systems[@]}"
 cd "$(dirname "$0")"
 work=work/multi30k
+if [[ ! -f $work/data-bin/manifest.json ]]; then
+  echo "speeds.sh: no $work/data-bin; run.sh makes it before it trains" >&2
+  exit 1
+fi
 
 for system in "${systems[@]}"; do
   rm -rf "$work/$system/speed"
@@ -25,6 +29,6 @@ for system in "${systems[@]}"; do
     changes+=(--set "$setting")
   done
   nmt train --config multi30k.yaml --save-dir "$work/$system/speed" --max-minutes 0.75 \
-    --set train.log_every=5 "${changes[@]}" 2> "$work/$system/speed.log"
+    --set train.log_every=5 "${changes[@]}" 2> "$work/$system/speed.log" || { cat "$work/$system/speed.log" >&2; exit 1; }
   python table.py --updates "$minutes" "$work" "$system"
 done

@@ -35,7 +35,9 @@ def _keep_mask(x: Tensor, rate: float) -> Tensor:
     words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64)
     eighths = words.random_(-(1 << 63), None).view(torch.int8)[: x.numel()]
     # Where the rate lies between two of the 256 levels, chance takes one for the whole mask.
-    level = min(math.floor(rate * 256 + torch.rand(()).item()), 255)
+    level = math.floor(rate * 256 + torch.rand(()).item())
+    if level == 256:
+        return torch.zeros_like(x)
     kept = torch.empty_like(x)  # not bool first: to convert that takes five times as long
     torch.ge(eighths.view(x.shape), level - 128, out=kept)
     return kept.mul_(1.0 / (1.0 - rate))

@@ -24,8 +24,8 @@ from nmt.models import Model
 from nmt.registry import Registry
 from nmt.training.objective import Objective, TokenObjective
 
-SLICE_ELEMENTS = {"cpu": 1 << 23, "cuda": 1 << 26}
-"""Logits held at a time, by device (32 and 256 MiB in float32): the loss walks over the tokens in
+SLICE_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 26}
+"""Logits held in float32 at a time, by device (16 MiB, 256 MiB): the loss walks over the tokens in
 slices, small enough for a CPU's caches, large enough to keep a GPU busy."""
 
 
@@ -243,7 +243,7 @@ class _SlicedLoss(torch.autograd.Function):
         d_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_gradient else None
         d_bias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None else None
         room = inputs.new_empty(min(rows, len(inputs)), len(weight))
-        p_room = torch.empty_like(room)
+        p_room = torch.empty_like(room, dtype=torch.float32)
         with torch.autocast(device, enabled=False):
             for first in range(0, len(inputs), rows):
                 part = slice(first, first + rows)
@@ -251,11 +251,10 @@ class _SlicedLoss(torch.autograd.Function):
                 logits = torch.mm(inputs[part], matrix.t(), out=room[: len(gold)])
                 if offset is not None:
                     logits += offset
-                # Summed in float32, but read and written as products want it.
-                p = torch.softmax(logits, dim=-1, out=p_room[: len(gold)])
+                # In float32: near one, what is left of a label's probability would be rounded away.
+                p = torch.softmax(logits, dim=-1, dtype=torch.float32, out=p_room[: len(gold)])
                 # From the likeliest token, whose probability is never too small for its logarithm.
-                likeliest = p.amax(1, keepdim=True).float()
-                log_z = logits.amax(1, keepdim=True).float() - likeliest.log()
+                log_z = logits.amax(1, keepdim=True).float() - p.amax(1, keepdim=True).log()
                 nll += (log_z - logits.gather(1, gold)).sum(dtype=torch.float64)
                 log_normalisers += log_z.sum(dtype=torch.float64)
                 pad_logits += logits[:, PAD].sum(dtype=torch.float64)
@@ -264,10 +263,11 @@ class _SlicedLoss(torch.autograd.Function):
                 # The gradient but for -other_mass everywhere, which is added after the loop.
                 p[:, PAD] -= pad_mass - other_mass
                 p.scatter_add_(1, gold, p.new_full((len(p), 1), other_mass - label_mass))
-                torch.mm(p, matrix, out=d_states[part])
-                d_weight += p.t() @ inputs[part]
+                d_logits = p if logits.dtype == p.dtype else logits.copy_(p)
+                torch.mm(d_logits, matrix, out=d_states[part])
+                d_weight += d_logits.t() @ inputs[part]
                 if d_bias is not None:
-                    d_bias += p.sum(0, dtype=torch.float32)
+                    d_bias += p.sum(0)
         if other_mass and d_states is not None and d_weight is not None:
             d_states -= other_mass * weight_sum
             d_weight -= other_mass * input_sum

@@ -56,7 +56,7 @@ def fit_micro_batches(trainer: Trainer) -> None:
     """Sets the largest micro-batch for which the longest pairs fit the GPU of every process."""
     split, rows, world = trainer.feed.split, trainer.feed.rows, trainer.world
     fits = rows * int(max(split.source_lengths.max(), split.target_lengths.max()))
-    for tokens in _candidates(fits, trainer.config.tokens_per_update // world.size):
+    for tokens in _candidates(fits, rows * trainer.config.tokens_per_update // world.size):
         try:
             trainer.try_batch(longest_batch(split, tokens // rows))
         except torch.cuda.OutOfMemoryError:
