@@ -9,10 +9,7 @@ from nmt.cli.console import say
 from nmt.errors import NmtError
 from nmt.registry import unknown
 
-EXAMPLE = """Examples:
-
-  nmt export --format ctranslate2 --model checkpoints --output exported
-  nmt translate --engine ctranslate2 --model exported --stop first_beam < input.txt > output.txt"""
+EXAMPLE = "Example: nmt export --format ctranslate2 --model checkpoints --output exported"
 
 
 def export(
@@ -38,8 +35,8 @@ def export(
     """Write a trained model for another engine.
 
     The directory holds what the engine reads, and the subwords and the recipe, so that it needs
-    nothing of the run any more and nmt translate --engine reads it, too. Its path is printed on
-    stdout.
+    nothing of the run any more and "nmt translate --engine ctranslate2 --model exported --stop
+    first_beam" reads it, too. Its path is printed on stdout.
     """
     from nmt.export import Stored, export_formats, export_run
 
