@@ -135,7 +135,7 @@ def test_the_plateaus_of_a_run_are_those_of_one_that_was_never_stopped(
     train: Any, tmp_path: Path
 ) -> None:
     # So high a rate that validation soon finds nothing better.
-    rule = "train.schedule={name: plateau, lr: 0.5, warmup_updates: 0, shrink: 0.1}"
+    rule = "train.schedule={name: plateau, lr: 2.0, warmup_updates: 0, shrink: 0.1}"
     often = ("--set", rule, "--valid-every", 1, "--set", "train.log_every=1")
     assert train(tmp_path / "whole", *often, "--max-updates", 8).status == 0
     for updates in (4, 8):
@@ -149,7 +149,7 @@ def test_the_plateaus_of_a_run_are_those_of_one_that_was_never_stopped(
 def test_the_extra_validation_where_a_run_was_stopped_changes_nothing_after_it(
     train: Any, tmp_path: Path
 ) -> None:
-    rule = "train.schedule={name: plateau, lr: 0.5, warmup_updates: 0, shrink: 0.1}"
+    rule = "train.schedule={name: plateau, lr: 2.0, warmup_updates: 0, shrink: 0.1}"
     often = ("--set", rule, "--valid-every", 3, "--set", "train.log_every=1", "--keep-last", 20)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert train(whole, *often, "--max-updates", 12).status == 0
