@@ -145,6 +145,16 @@ def test_all_hypotheses_are_ranked_as_the_recipe_says(
 
 
 @needs_ctranslate2
+def test_the_threads_of_torch_stay_as_they_were(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = torch.get_num_threads()
+    monkeypatch.setattr("nmt.inference.ctranslate2.available_cores", lambda: before + 1)
+    both(tmp_path / "exported", random_run(tmp_path / "run", Subwords.load(trained)), searched())
+    assert torch.get_num_threads() == before
+
+
+@needs_ctranslate2
 def test_greedy_search_and_scores_of_given_targets_agree(trained: Path, tmp_path: Path) -> None:
     run = random_run(tmp_path / "run", Subwords.load(trained), end=6.0)
     config = build(SearchConfig, {"strategy": "greedy", "max_length_offset": 8}, "search")

@@ -197,7 +197,8 @@ def _load(export: Export, device: torch.device, precision: InferencePrecision, w
             f"precision {precision}: CTranslate2 cannot compute in it on this {device.type}; "
             f"it has {', '.join(sorted(able))}"
         )
-    return ctranslate2.Translator(
+    threads = torch.get_num_threads()
+    translator = ctranslate2.Translator(
         str(export.path),
         device=device.type,
         device_index=device.index or 0,
@@ -206,3 +207,5 @@ def _load(export: Export, device: torch.device, precision: InferencePrecision, w
         intra_threads=1 if workers > 1 else available_cores(),
         max_queued_batches=-1,
     )
+    torch.set_num_threads(threads)  # CTranslate2 has set OpenMP's, which are torch's as well
+    return translator
