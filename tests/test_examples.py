@@ -99,10 +99,12 @@ def test_a_system_that_has_no_settings_is_refused(script: str) -> None:
 @pytest.fixture
 def rivals_work(tmp_path: Path) -> Path:
     """What run.sh and speeds.sh leave of two systems, one of which is not finished."""
+    results = tmp_path / "10-minutes"
     for name, speed in (("gnmt", 900.0), ("bytenet", 500.0)):
-        for run, seconds in (("run", 2.0), ("speed", 1.0)):
-            (tmp_path / name / run / "update_0001041").mkdir(parents=True)
-            (tmp_path / name / run / "last").symlink_to("update_0001041")
+        for place, seconds in ((results, 2.0), (tmp_path / "speeds", 1.0)):
+            run = place / name / "run"
+            (run / "update_0001041").mkdir(parents=True)
+            (run / "last").symlink_to("update_0001041")
             lines = [
                 {
                     "record": "train",
@@ -113,16 +115,16 @@ def rivals_work(tmp_path: Path) -> Path:
                 for number in (1, 2, 3)
             ]
             log = "".join(f"{json.dumps(line)}\n" for line in lines)
-            (tmp_path / name / run / "log.jsonl").write_text(log)
+            (run / "log.jsonl").write_text(log)
     weights = {"output.weight": torch.zeros(30, 40), "output.bias": torch.zeros(34)}
-    save_file(weights, tmp_path / "gnmt/run/last/model.safetensors")
+    save_file(weights, results / "gnmt/run/last/model.safetensors")
     scores = [{"metric": "bleu", "value": 25.256}, {"metric": "chrf", "value": 50.0}]
     lines = [f"{json.dumps(line)}\n" for line in scores]
-    (tmp_path / "gnmt/scores.jsonl").write_text("".join(lines))
-    (tmp_path / "gnmt/translate.log").write_text(
+    (results / "gnmt/scores.jsonl").write_text("".join(lines))
+    (results / "gnmt/translate.log").write_text(
         "translated 1000 lines in 16.3 s: 61.2 sentences/s\n"
     )
-    return tmp_path
+    return results
 
 
 def rivals_table(*arguments: object) -> str:
@@ -143,11 +145,11 @@ def test_the_table_of_systems_has_measured_speeds_and_says_what_is_missing(
 
 
 def test_a_run_that_was_too_short_to_report_has_no_speed(rivals_work: Path) -> None:
-    shutil.rmtree(rivals_work / "gnmt/speed")
+    shutil.rmtree(rivals_work.parent / "speeds/gnmt")
     (rivals_work / "gnmt/run/log.jsonl").write_text('{"record": "validation", "update": 3}\n')
     assert "| 1,041 | nan | 61.2 |" in rivals_table(rivals_work)
 
 
 def test_minutes_are_told_as_updates(rivals_work: Path) -> None:
     # 5 updates a second, as speeds.sh measured, though the run had half of it.
-    assert rivals_table("--updates", 10, rivals_work, "gnmt") == "gnmt=3000\n"
+    assert rivals_table("--updates", 10, rivals_work.parent / "speeds", "gnmt") == "gnmt=3000\n"

@@ -4,7 +4,7 @@
 # Every system has the same subwords and the same minutes of training, or, where a number is given,
 # that many updates (speeds.sh finds how many equal minutes make). Without names the Transformer and
 # its rivals take part; what has been changed about the Transformer since has names, too, in
-# systems.bash. Give MULTI30K=DIR where the raw files are (train.en.gz, val.en.gz,
+# systems.bash. Every number of minutes has its own table. Give MULTI30K=DIR where the raw files are (train.en.gz, val.en.gz,
 # test_2016_flickr.en.gz, ...). A step whose result is in work/ is not done again, and training that
 # was interrupted goes on.
 set -euo pipefail
@@ -20,6 +20,7 @@ check_systems "${systems[@]}"
 corpus=$(cd "${MULTI30K:?say where the raw files of Multi30k are: MULTI30K=DIR}" && pwd)
 cd "$(dirname "$0")"
 work=work/multi30k
+results=$work/$minutes-minutes
 
 if [[ ! -f $work/data-bin/manifest.json ]]; then
   nmt preprocess --config multi30k.yaml --train "$corpus/train" --valid "$corpus/val" \
@@ -28,7 +29,7 @@ fi
 
 for system in "${systems[@]}"; do
   name=${system%%=*}
-  here=$work/$name
+  here=$results/$name
   mkdir -p "$here"
   budget=train.max_minutes=$minutes
   if [[ $system == *=* ]]; then
@@ -50,4 +51,4 @@ for system in "${systems[@]}"; do
   fi
 done
 
-python table.py "$work" "${!settings[@]}"
+python table.py "$results" "${!settings[@]}"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # How many updates minutes of this machine make: speeds.sh MINUTES [SYSTEM ...]
 #
-# Trains every system for three quarters of a minute, which the machine should have for itself, and prints
-# SYSTEM=UPDATES, as run.sh takes them: so systems have equal time, whatever else the machine does
-# while they train. The logs stay in work/, and the table shows their speeds.
+# Trains every system for three quarters of a minute, which the machine should have for itself, and
+# prints SYSTEM=UPDATES, as run.sh takes them: so systems have equal time, whatever else the machine
+# does while they train. The logs stay in work/, and the tables show their speeds.
 set -euo pipefail
 
 source "$(dirname "$0")/systems.bash"
@@ -22,13 +22,14 @@ if [[ ! -f $work/data-bin/manifest.json ]]; then
 fi
 
 for system in "${systems[@]}"; do
-  rm -rf "$work/$system/speed"
-  mkdir -p "$work/$system"
+  here=$work/speeds/$system
+  rm -rf "$here"
+  mkdir -p "$here"
   changes=()
   for setting in ${settings[$system]}; do
     changes+=(--set "$setting")
   done
-  nmt train --config multi30k.yaml --save-dir "$work/$system/speed" --max-minutes 0.75 \
-    --set train.log_every=5 "${changes[@]}" 2> "$work/$system/speed.log" || { cat "$work/$system/speed.log" >&2; exit 1; }
-  python table.py --updates "$minutes" "$work" "$system"
+  nmt train --config multi30k.yaml --save-dir "$here/run" --max-minutes 0.75 \
+    --set train.log_every=5 "${changes[@]}" 2> "$here/log" || { cat "$here/log" >&2; exit 1; }
+  python table.py --updates "$minutes" "$work/speeds" "$system"
 done

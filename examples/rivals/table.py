@@ -52,8 +52,8 @@ def row_of(system: Path) -> list[str]:
 
 def training_speed(system: Path) -> tuple[float, float]:
     """Gives updates/s and target tokens/s after the first report, by ``speeds.sh`` if it ran."""
-    measured = system / "speed"
-    lines = records((measured if measured.exists() else system / "run") / "log.jsonl")
+    measured = system.parent.parent / "speeds" / system.name
+    lines = records((measured if measured.exists() else system) / "run/log.jsonl")
     first, *rest = [line for line in lines if line["record"] == "train"] or [{}]
     if not rest:
         return math.nan, math.nan
