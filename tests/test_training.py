@@ -536,3 +536,4 @@ def test_a_compiled_model_learns_the_same(train: Any, tmp_path: Path) -> None:
         assert train(run, *options, "--dropout", 0, "--max-updates", 4).status == 0
         losses[options] = [line["loss"] for line in records(run)]
     assert losses["--compile",] == pytest.approx(losses[()], rel=1e-4)
+    assert train(tmp_path / "dropout", "--compile", "--max-updates", 1).status == 0
