@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import fake_comet
 import pytest
+from trained_runs import records
 
 from nmt.config import build
 from nmt.errors import NmtError
@@ -73,6 +75,25 @@ def test_without_its_package_comet_says_what_to_install(monkeypatch: pytest.Monk
         metrics["comet"].score(HYPOTHESES, REFERENCES, SOURCES)
     assert str(error.value).startswith("comet needs the package unbabel-comet (")
     assert str(error.value).endswith("); pip install 'nmt[comet]'")
+
+
+BY_COMET = ("--set", "train.valid_metrics=[comet]", "--set", "train.best_metric=comet")
+
+
+def test_training_may_validate_by_comet(train: Any, tmp_path: Path) -> None:
+    assert train(tmp_path / "run", *BY_COMET, "--max-updates", 2).status == 0
+    [scores] = [it for it in records(tmp_path / "run") if it["record"] == "validation"]
+    assert 0 <= scores["comet"] <= 100
+
+
+def test_training_tries_its_metrics_before_the_first_update(
+    train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "comet", None)
+    done = train(tmp_path / "run", *BY_COMET)
+    assert done.status == 1
+    assert done.err.splitlines()[-1].startswith("nmt: error: comet needs the package unbabel-comet")
+    assert not list((tmp_path / "run").glob("update_*"))
 
 
 def test_a_batch_holds_at_least_one_sentence() -> None:

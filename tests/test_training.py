@@ -438,10 +438,10 @@ def test_the_shares_of_processes_in_validation_are_put_together_in_order(
             return values
 
         def gather(self, value: Any) -> list[Any]:
-            return [value, Perfect().translate(other.sources)]
+            return [value, Perfect().translate(other.share)]
 
     first = validation(First(rank=0, size=2))
-    assert sorted(first.sources + other.sources) == sorted(split.source_text())
+    assert sorted(first.share + other.share) == sorted(split.source_text())
     indices = [index for it in (first, other) for batch in it.batches for index in batch]
     assert sorted(indices) == list(range(len(split)))
     assert first()["chrf"] == pytest.approx(100)

@@ -50,7 +50,8 @@ class Validation:
         self.objective = TokenObjective(translator.model, CrossEntropy())
         self.all_batches = in_length_order(split, BATCH_TOKENS)
         self.batches = self.all_batches[world.rank :: world.size]
-        self.sources = split.source_text()[world.rank :: world.size] if metrics else []
+        self.sources = split.source_text() if metrics else []
+        self.share = self.sources[world.rank :: world.size]
         self.references = split.reference_text() if metrics and world.is_first else []
 
     def __call__(self) -> dict[str, float]:
@@ -58,17 +59,22 @@ class Validation:
         loss = self.loss()
         scores = {"loss": loss, "perplexity": perplexity(loss)}
         if self.metrics:
-            own = list(self.translator.translate(self.sources))
+            own = list(self.translator.translate(self.share))
             shares = self.world.gather(own)
             hypotheses = [""] * sum(len(share) for share in shares)
             for rank, share in enumerate(shares):
                 hypotheses[rank :: self.world.size] = share
             values: dict[str, float] = {}
             if self.world.is_first:
-                for metric in self.metrics:
-                    values[metric.name] = metric.score(hypotheses, self.references).value
+                values = self._values(hypotheses, self.sources, self.references)
             scores.update(self.world.gather(values)[0])
         return scores
+
+    def _values(
+        self, hypotheses: list[str], sources: list[str], references: list[str]
+    ) -> dict[str, float]:
+        """Each metric's value, by its name."""
+        return {it.name: it.score(hypotheses, references, sources).value for it in self.metrics}
 
     def try_largest(self) -> None:
         """Scores the largest batch, translates the longest sources, and keeps nothing of it."""
@@ -77,8 +83,10 @@ class Validation:
         self._nll(largest)
         if self.metrics:
             longest = np.argsort(self.split.source_lengths)[-TRIED_SENTENCES:]
-            text = self.split.source_text()
-            list(self.translator.translate([text[index] for index in longest]))
+            sources = [self.sources[index] for index in longest]
+            found = list(self.translator.translate(sources))
+            if self.world.is_first:  # a metric may lack a package of its own
+                self._values(found, sources, [self.references[index] for index in longest])
 
     def loss(self) -> float:
         """Cross-entropy of the references, in nats per target token, without smoothing."""
