@@ -92,7 +92,8 @@ def dump(value: object) -> Any:
 def set_path(values: dict[str, Any], path: str, value: object) -> None:
     """Puts a value at a dotted path into nested mappings; a bare name on the way keeps its place.
 
-    ``set_path({"loss": "nll"}, "loss.smoothing", .1)`` gives ``{"loss": {"name": "nll", ...}}``.
+    ``set_path({"loss": "nll"}, "loss.smoothing", .1)`` gives ``{"loss": {"name": "nll", ...}}``,
+    which naming the same choice again leaves as it is.
     """
     *parents, last = path.split(".")
     here = values
@@ -105,7 +106,10 @@ def set_path(values: dict[str, Any], path: str, value: object) -> None:
         elif not isinstance(inner, dict):
             raise NmtError(f"{path}: {parent!r} has no keys of its own")
         here = inner
-    here[last] = value
+    before = here.get(last)
+    is_chosen = isinstance(before, dict) and "name" in before and before["name"] == value
+    if not is_chosen:
+        here[last] = value
 
 
 def parse_assignment(text: str) -> tuple[str, object]:

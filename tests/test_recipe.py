@@ -79,6 +79,19 @@ def test_keys_of_the_same_choice_are_merged():
     }
 
 
+def test_a_flag_that_names_the_same_choice_keeps_its_keys():
+    base = {"search": {"strategy": {"name": "beam", "beam": 6}}}
+    recipe = load(None, None, {"search.strategy": "beam", "search.strategy.beam": None}, base)
+    assert recipe.section("search") == {"strategy": {"name": "beam", "beam": 6}}
+
+
+def test_a_flag_that_chooses_a_part_and_keys_of_it_go_together():
+    base = {"search": {"strategy": {"name": "sample", "top_k": 6}}}
+    flags = {"search.strategy.beam": 8, "search.strategy": "beam"}
+    recipe = load(None, ["search.strategy.stop=bound"], flags, base)
+    assert recipe.section("search") == {"strategy": {"name": "beam", "stop": "bound", "beam": 8}}
+
+
 @pytest.mark.parametrize("key", ["name", "arch"])
 def test_another_choice_leaves_nothing_of_the_one_before(key: str):
     write(f"train: {{schedule: {{{key}: constant, rate: 1}}}}")

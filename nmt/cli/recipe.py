@@ -65,7 +65,7 @@ def load(
         config: the recipe's file; None for ``nmt.yaml`` where it exists.
         assignments: the ``--set`` flags, ``section.key=value``; they win over the recipe.
         flags: dotted path to value for the command's own flags; None means not given. They win
-            over everything.
+            over everything, but one that chooses a part comes before ``--set`` of its keys.
         base: what the recipe overrides, for instance the recipe of a trained run.
 
     Raises:
@@ -74,16 +74,21 @@ def load(
     values: dict[str, Any] = {}
     for layer in (dict(base or {}), read(config)):
         _merge(values, layer)
-    for path, value in [parse_assignment(text) for text in assignments or []]:
+    assigned = [parse_assignment(text) for text in assignments or []]
+    given = {path: value for path, value in flags.items() if value is not None}
+    for choice in [
+        path for path in given if any(key.startswith(f"{path}.") for key, _ in assigned)
+    ]:
+        set_path(values, choice, given.pop(choice))
+    for path, value in assigned:
         if "." not in path and path not in SECTIONS and (homes := _homes(path)):
             raise NmtError(f"--set {path}: a key without its section; did you mean {homes[0]!r}?")
         _check_section(path.partition(".")[0], f"--set {path}")
         if "." not in path:
             raise NmtError(f"--set {path}: expected section.key=value")
         set_path(values, path, value)
-    for path, value in flags.items():
-        if value is not None:
-            set_path(values, path, value)
+    for path, value in given.items():
+        set_path(values, path, value)
     plugins = values.pop("plugins", [])
     if not isinstance(plugins, list):
         raise NmtError(f"plugins: expected a list of modules, not {plugins!r}")
