@@ -111,8 +111,7 @@ def test_the_command_adds_the_score_that_the_search_found(
     translate = ("translate", corpus / "test.en", "--model", trained, "--strategy", "beam")
     (tmp_path / "list").write_text(nmt(*translate, "--n-best", "3").out)
     plain = nmt(*translate).out
-    flags = ("score", tmp_path / "list", "--n-best", "--model", trained)
-    flags += ("--source", corpus / "test.en")
+    flags = ("rescore", tmp_path / "list", "--model", trained, "--source", corpus / "test.en")
     done = nmt(*flags, "--feature", "Again")
     assert done.status == 0, done.err
     found = [Candidate.parse(line, "") for line in done.out.splitlines()]

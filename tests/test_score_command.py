@@ -286,6 +286,9 @@ def test_comet_takes_the_source_from_where_it_is(data_bin: Path, monkeypatch: py
     Path("test.en").write_text("a\nb\n")
     Path("output.txt").write_text("a\n")
     assert message(*given, *flags).startswith("2 source lines but 1 references")
+    result = run("--data", "data-bin", "--source", "test.en", *flags)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--source goes with --reference or --model" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -298,8 +301,6 @@ def test_comet_takes_the_source_from_where_it_is(data_bin: Path, monkeypatch: py
         (["-l", "en-de", "a"], "--testset and --language-pair go together"),
         (["output.txt", "output.txt"], "output.txt is given twice; give each system once"),
         (["--seed", "0", "a"], "Invalid value for '--seed'"),
-        (["--n-best", "a"], "--n-best goes with --model, and not with --json"),
-        (["--best", "a"], "--weights and --best go with --n-best"),
     ],
 )
 def test_flags_that_do_not_go_together_are_refused(flags: list[str], told: str):

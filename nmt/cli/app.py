@@ -10,7 +10,7 @@ from collections.abc import Callable
 import typer
 
 from nmt import __version__
-from nmt.cli import average, export, inspect, preprocess, score, testset, train, translate
+from nmt.cli import average, export, inspect, preprocess, rescore, score, testset, train, translate
 from nmt.errors import NmtError
 
 app = typer.Typer(
@@ -50,6 +50,7 @@ _add("train", train.train, train.EXAMPLE)
 _add("average-checkpoints", average.average_checkpoints, average.EXAMPLE)
 _add("export", export.export, export.EXAMPLE)
 _add("translate", translate.translate, translate.EXAMPLE)
+_add("rescore", rescore.rescore, rescore.EXAMPLE)
 _add("testset", testset.print_testset, testset.EXAMPLE)
 _add("score", score.score, score.EXAMPLE)
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nmt.cli.console import say
-from nmt.cli.n_best import parse_weights
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
-from nmt.cli.score_by_model import rescore_n_best, score_by_model
+from nmt.cli.score_by_model import score_by_model
 from nmt.config import build
 from nmt.errors import NmtError
 from nmt.lines import Lines
@@ -114,30 +113,6 @@ def score(
             show_default=False,
         ),
     ] = None,
-    n_best: Annotated[
-        bool,
-        typer.Option(
-            "--n-best",
-            help="With --model: what is given is an n-best list; print it with one more feature.",
-        ),
-    ] = False,
-    feature: Annotated[
-        str, typer.Option(metavar="NAME", help="With --n-best: what the new feature is called.")
-    ] = "Model",
-    weights: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME=NUMBER,...",
-            help="With --n-best: the score becomes the weighted sum of these; sort by it.",
-            show_default=False,
-        ),
-    ] = None,
-    best: Annotated[
-        bool,
-        typer.Option(
-            "--best", help="With --n-best: print the text that is first for each line, no list."
-        ),
-    ] = False,
     device: Annotated[str, typer.Option(help="With --model: cpu, cuda, cuda:N or auto.")] = "auto",
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object per line of the output.")
@@ -181,21 +156,10 @@ def score(
     with the fields log_probability, mean_log_probability (per token, the end included), tokens
     (pieces; the last is the end), token_log_probabilities, words (of the text, as spaces divide
     it), and word_log_probabilities (without the end).
-
-    With --n-best the translations are a list in the form of Moses, "id ||| text ||| features |||
-    score", as nmt translate --n-best writes it, its numbers never falling. Each line is printed
-    with that log-probability as a feature of the name --feature. With --weights the score becomes
-    the weighted sum of the features named there, and the translations of a line are sorted by it.
-    With --best one line is printed for each line of --source: the text of its first translation,
-    or an empty one.
     """
     if [reference, data, testset, model].count(None) != 3:
         raise typer.BadParameter("give one of --reference, --data, --testset and --model")
     files = hypotheses or [Path("-")]
-    if n_best and (model is None or as_json):
-        raise typer.BadParameter("--n-best goes with --model, and not with --json")
-    if (weights or best) and not n_best:
-        raise typer.BadParameter("--weights and --best go with --n-best")
     if model is not None:
         if source is None:
             raise typer.BadParameter("--model needs --source, the text that was translated")
@@ -203,11 +167,7 @@ def score(
             raise typer.BadParameter("--model goes with no --metric, and with no table of metrics")
         if len(files) > 1:
             raise typer.BadParameter("--model scores one file at a time")
-        texts = Lines.open(source), Lines.open(files[0])
-        if n_best:
-            rescore_n_best(model, *texts, device, feature, parse_weights(weights), best)
-        else:
-            score_by_model(model, *texts, device, as_json)
+        score_by_model(model, Lines.open(source), Lines.open(files[0]), device, as_json)
         return
     if as_json and table is not None:
         raise typer.BadParameter("give either --json or --table")
@@ -217,6 +177,8 @@ def score(
         raise typer.BadParameter("--paired compares systems: give two or more, the baseline first")
     if samples is not None and not (paired or confidence):
         raise typer.BadParameter("--samples goes with --paired or --confidence")
+    if source is not None and reference is None:
+        raise typer.BadParameter("--source goes with --reference or --model; others have their own")
     if (testset is None) != (pair is None):
         raise typer.BadParameter("--testset and --language-pair go together")
     from nmt.evaluation import ScoreConfig

@@ -7,7 +7,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nmt.cli.n_best import rescored
 from nmt.errors import NmtError
 from nmt.lines import Lines
 
@@ -26,7 +25,7 @@ def score_by_model(model: Path, sources: Lines, targets: Lines, device: str, as_
     """
     from nmt.data.format import EOS
 
-    translator = _translator(model, device)
+    translator = open_model(model, device)
     ended: list[str] = []
     blocks = sources.blocks(BLOCK), targets.blocks(BLOCK)
     for source, target in zip_longest(*blocks, fillvalue=ended):
@@ -45,33 +44,8 @@ def score_by_model(model: Path, sources: Lines, targets: Lines, device: str, as_
                 print(f"{sum(values):.6f}")
 
 
-def rescore_n_best(
-    model: Path,
-    sources: Lines,
-    lines: Lines,
-    device: str,
-    feature: str,
-    weights: dict[str, float],
-    best: bool,
-) -> None:
-    """Prints an n-best list with a model's log-probability as one more feature.
-
-    Raises:
-        NmtError: as :func:`nmt.cli.n_best.rescored`.
-    """
-    translator = _translator(model, device)
-
-    def score(source: list[str], target: list[str]) -> list[float]:
-        return [sum(values) for values in translator.score(source, target)]
-
-    for candidates in rescored(sources, lines, score, feature, weights):
-        if best:
-            print(candidates[0].text if candidates else "")
-        else:
-            print(*candidates, sep="\n", end="\n" if candidates else "")
-
-
-def _translator(model: Path, device: str) -> Translator:
+def open_model(model: Path, device: str) -> Translator:
+    """A run or checkpoint, to score with."""
     from nmt.checkpoint import load_model
     from nmt.distributed import pick_device
     from nmt.inference import SearchConfig, Translator

@@ -1,0 +1,70 @@
+"""``nmt rescore``: an n-best list with a model's score as one more feature, in a new order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmt.cli.n_best import parse_weights, rescored
+from nmt.cli.score_by_model import open_model
+from nmt.lines import Lines
+
+EXAMPLE = (
+    "Example: nmt rescore --model second --source test.en --weights LogProbability=0.5,Model=0.5 "
+    "--best list.txt > rescored.de"
+)
+
+
+def rescore(
+    model: Annotated[
+        Path, typer.Option(help="A run (its best checkpoint) or one of its checkpoints.")
+    ],
+    source: Annotated[Path, typer.Option(help="What was translated; plain, .gz, .xz or .zst.")],
+    n_best: Annotated[
+        Path | None,
+        typer.Argument(
+            help='The list, by the lines of the source: "id ||| text ||| features ||| score"; '
+            "plain, .gz, .xz or .zst. Default, and -: stdin.",
+            show_default=False,
+        ),
+    ] = None,
+    feature: Annotated[
+        str, typer.Option(metavar="NAME", help="What the new feature is called.")
+    ] = "Model",
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME=NUMBER,...",
+            help="The score becomes the weighted sum of these features; sort by it.",
+            show_default=False,
+        ),
+    ] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="Print the text that is first for each line, no list.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
+) -> None:
+    """Score an n-best list by a model.
+
+    The list is one of Moses's form, as nmt translate --n-best writes it, its numbers never falling.
+    Each line is printed with one more feature: the natural logarithm of the probability that the
+    model gives to the translation and its end, as nmt score --model prints it.
+
+    With --weights the score becomes the weighted sum of the features named there, and the
+    translations of a line are sorted by it. With --best one line is printed for each line of
+    --source: the text of its first translation, or an empty one.
+    """
+    weighted = parse_weights(weights)
+    translator = open_model(model, device)
+
+    def scores(sources: list[str], targets: list[str]) -> list[float]:
+        return [sum(values) for values in translator.score(sources, targets)]
+
+    lines = Lines.open(n_best or Path("-"))
+    for candidates in rescored(Lines.open(source), lines, scores, feature, weighted):
+        if best:
+            print(candidates[0].text if candidates else "")
+        else:
+            print(*candidates, sep="\n", end="\n" if candidates else "")
