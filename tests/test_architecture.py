@@ -22,7 +22,7 @@ LAYERS = (
     {"models", "preprocess"},
     {"data", "evaluation"},
     {"config", "distributed", "files", "lines", "precision"},
-    {"memory", "registry"},
+    {"memory", "processes", "registry"},
     {"errors"},
 )
 ENTRANCES = {"nmt", "nmt.__main__"}  # which may import the command line

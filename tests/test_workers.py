@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 import torch
 
 from nmt.errors import NmtError
-from nmt.inference.workers import Workers, available_cores
+from nmt.inference.workers import Workers
+from nmt.processes import available_cores
 
 
 def test_results_come_in_order_from_other_processes_of_one_thread() -> None:
@@ -43,6 +46,21 @@ def test_a_worker_that_is_killed_is_an_error() -> None:
         "a worker was killed, perhaps for lack of memory; use fewer --workers or "
         "smaller --batch-tokens"
     )
+
+
+def test_workers_end_when_the_process_that_they_work_for_is_killed() -> None:
+    script = (
+        "import time; from nmt.inference.workers import Workers; "
+        "work = lambda it: (print(it, flush=True), time.sleep(300)); "
+        "list(Workers(work, 2).map([1, 2]))"
+    )
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert {process.stdout.readline() for _ in range(2)} == {"1\n", "2\n"}
+        process.kill()
+        # A worker that lived on would hold stdout open.
+        assert process.communicate(timeout=120)[0] == ""
 
 
 def test_processes_of_torchrun_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

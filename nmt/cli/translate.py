@@ -331,7 +331,7 @@ def _num_workers(wanted: int | None, device: str) -> int:
     """How many processes share the batches; where they are several, each has one thread."""
     import torch
 
-    from nmt.inference.workers import available_cores
+    from nmt.processes import available_cores
 
     if device != "cpu":
         if wanted not in (None, 1):

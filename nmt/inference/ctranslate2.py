@@ -24,8 +24,8 @@ from nmt.export import Export
 from nmt.export.ctranslate2 import MAX_POSITIONS, QUANTIZATIONS, vocabularies
 from nmt.inference.translation import Sentence
 from nmt.inference.translator import LineTranslator, SearchConfig
-from nmt.inference.workers import available_cores
 from nmt.precision import InferencePrecision
+from nmt.processes import available_cores
 from nmt.search import Beam, Greedy, Hypothesis
 from nmt.search.ranking import NoPenalty, PenaltyWithAlpha
 

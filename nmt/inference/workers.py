@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from nmt.errors import NmtError
+from nmt.processes import end_with_parent
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -54,12 +54,6 @@ class Workers(Generic[T, R]):
             ) from None
 
 
-def available_cores() -> int:
-    """The cores that this process may use, a fair share where torchrun started several."""
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-
-
 _function: Callable[[Any], Any]  # of this worker
 
 
@@ -68,6 +62,7 @@ def _adopt(function: Callable[[Any], Any]) -> None:
     _function = function
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process answers it for all
+    end_with_parent()
 
 
 def _apply(thing: Any) -> Any:

@@ -40,6 +40,7 @@ from nmt.preprocess.subwords import (
     reservoir,
     train_subwords,
 )
+from nmt.processes import available_cores
 
 SAVE_EVERY = 50
 """Blocks after which it is saved how far encoding has come."""
@@ -344,7 +345,7 @@ def _encoded(
 ) -> Iterator[Encoded]:
     """What is still to be encoded."""
     blocks = _watched("encoding", train, spool.progress.lines)
-    return encode(blocks, encoder, config.workers or os.cpu_count() or 1)
+    return encode(blocks, encoder, config.workers or available_cores())
 
 
 def _watched(doing: str, bitexts: list[Bitext], done: Sequence[int] = ()) -> Iterator[Block]:

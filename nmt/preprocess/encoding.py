@@ -13,7 +13,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -35,6 +34,7 @@ from nmt.preprocess.corpus import CHUNK, Block
 from nmt.preprocess.duplicates import Keys, mark_repeated
 from nmt.preprocess.subwords import Subwords
 from nmt.preprocess.words import Encode, encoders
+from nmt.processes import end_with_parent
 
 
 @dataclass(frozen=True)
@@ -142,14 +142,7 @@ def _begin_worker(encoder: Encoder) -> None:
     _encoder = encoder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
     gc.disable()  # nothing here is cyclic, and looking for cycles in lists of ids takes time
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)  # it was killed: nobody else would stop this process
+    end_with_parent()
 
 
 def _encode(block: Block) -> Encoded:
