@@ -59,3 +59,9 @@ def test_a_finished_run_can_be_drawn(train: Any, run: Path) -> None:
     done = train(run, "--plot")
     assert done.status == 0
     assert (run / "curves.svg").read_text().count("<polyline") == 3
+
+
+def test_a_run_without_a_report_ends_as_it_does_otherwise(train: Any, tmp_path: Path) -> None:
+    done = train(tmp_path / "run", "--dry-run", "--plot")
+    assert (done.status, done.out) == (0, f"{tmp_path / 'run'}\n")
+    assert "no report to draw yet" in done.err

@@ -289,8 +289,12 @@ def test_a_run_begins_with_the_weights_of_another_and_counts_anew(
     moved = shutil.move(trained, tmp_path / "moved")  # nobody asks for it after the beginning
     try:
         assert "resumed after update 1" in train(run, *tuned, "--max-updates", 2).err
+        assert "resumed after update 2" in train(run, *tuned[2:], "--max-updates", 3).err
     finally:
         shutil.move(moved, trained)
+    done = train(run, *tuned[2:], "--init-from", trained, "--max-updates", 4)
+    assert done.status == 1
+    assert f"train.init_from was {trained / 'last'}, is {trained}. Use another" in done.err
 
 
 def test_weights_of_another_vocabulary_or_shape_are_refused(

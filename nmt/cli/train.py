@@ -7,6 +7,7 @@ import typer
 
 from nmt.cli.console import say
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
+from nmt.errors import NmtError
 
 EXAMPLE = """Example:
 
@@ -129,10 +130,13 @@ def train(
     with join(experiment.train.device, experiment.train.timeout_minutes) as world:
         run, reason = run_training(experiment, world, dry_run)
     if world.is_first:
-        if plot:
-            draw(run.path / "log.jsonl", run.path / "curves.svg")
         say(f"training ended: {reason}")
         print(run.path)
+        if plot:
+            try:
+                draw(run.path / "log.jsonl", run.path / "curves.svg")
+            except NmtError as error:  # there is a run nevertheless
+                say(f"warning: {error}")
     if reason.startswith("signal"):
         raise typer.Exit(128 + int(reason.split()[1]))
 

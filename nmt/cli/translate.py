@@ -274,6 +274,7 @@ def translate(
         raise typer.BadParameter("--alignments needs --json, in which they are written")
     # A missing file is known before the model is read.
     lines = Requests.open(text or input_, prefix, require)
+    load(config, set_, flags)  # with its plugins, which the model may be of
     with join(device, WAIT_MINUTES) as world, writer(output, world.is_first) as target:
         own, translator_of = ENGINES[engine](model or [Path("checkpoints")], world.device)
         base = {"search": own.get("search") or {}}

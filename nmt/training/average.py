@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nmt import files
 from nmt.checkpoint import Checkpoint, Run, average
-from nmt.config import build
+from nmt.config import build, import_plugins
 from nmt.errors import NmtError
 from nmt.training.trainer import TrainConfig
 
@@ -24,6 +24,7 @@ def pick_best(path: Path, count: int) -> list[Path]:
     The rule is that of the run's own "best": of equally good ones, the lower loss, then the older.
     """
     run = Run.open(path)
+    import_plugins(run.recipe.get("plugins", []), Path())
     config = build(TrainConfig, run.recipe["train"], "train")
 
     def merit(checkpoint: Checkpoint) -> tuple[float, float]:

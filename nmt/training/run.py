@@ -30,7 +30,6 @@ from nmt.training.validation import Validation
 
 MAY_CHANGE = (
     "train.data",
-    "train.init_from",
     "train.save_dir",
     "train.sharding",
     "train.max_tokens",
@@ -183,6 +182,8 @@ def _refuse_changes(run: Run, experiment: Experiment) -> None:
     may_change = list(MAY_CHANGE)
     if experiment.train.schedule.depends_on_max_updates:
         may_change.remove("train.max_updates")
+    if experiment.train.init_from is None:  # a run that has begun has no need of it
+        may_change.append("train.init_from")
     changed = [
         f"{key} was {before.get(key)}, is {after.get(key)}"
         for key in sorted({*before, *after})
