@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import math
 import sys
 import types
 from collections.abc import Mapping, Sequence
@@ -249,7 +250,7 @@ def _convert_scalar(hint: Any, value: object, where: str) -> object:
     elif hint is str and isinstance(value, (str, int, float)):
         return str(value)
     elif hint in (int, float) and (number := _number(value)) is not None:
-        if hint is float:
+        if hint is float and not math.isnan(number):
             return float(number)
         if isinstance(number, int) or number.is_integer():
             return int(number)

@@ -130,6 +130,7 @@ def test_a_batch_begins_with_bos_and_predicts_up_to_eos(split: Split) -> None:
     assert batch.target_output.tolist() == [[8, 9, 4, EOS], [5, EOS, PAD, PAD]]
     assert batch.predicted.tolist() == [0, 1, 2, 3, 4, 5]
     assert batch.num_positions == 16
+    assert batch.num_tokens == 13
 
 
 def test_a_batch_of_nothing_has_nothing_to_predict(split: Split) -> None:
@@ -178,4 +179,6 @@ def test_two_processes_are_fed_the_sentences_that_one_is(split: Split) -> None:
     together = [row for row in sources(first) + sources(second) if row != [EOS]]
     assert sources(one) == sorted(together) == [[4, 5, EOS], [6, EOS], [7, 8, 9, EOS]]
     assert one.target_tokens == first.target_tokens == second.target_tokens == 9
-    assert one.own_tokens == first.own_tokens + second.own_tokens
+    tokens = [sum(batch.num_tokens for batch in it.batches) for it in (one, first, second)]
+    assert tokens[0] == 18
+    assert tokens[1] + tokens[2] - tokens[0] == sources(first).count([EOS])  # of an empty batch

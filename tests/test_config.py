@@ -124,6 +124,7 @@ def test_a_yaml_value_becomes_the_type_of_its_field(key: str, text: str, value: 
         ("updates", "null", "train.updates: expected a whole number, not None"),
         ("updates", "[1]", "train.updates: expected a whole number, not [1]"),
         ("rate", "fast", "train.rate: expected a number, not 'fast'"),
+        ("rate", ".nan", "train.rate: expected a number, not nan"),
         ("rate", "false", "train.rate: expected a number, not False"),
         ("label", "no", "train.label: expected text, not False; put it in quotes"),
         ("label", "{a: 1}", "train.label: expected text, not {'a': 1}"),

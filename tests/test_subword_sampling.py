@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from trained_runs import assert_same_checkpoint, records
 
-from nmt.data.batching import Feed, Order
+from nmt.data.batching import Feed, Order, make_batch
 from nmt.data.format import EOS, PAD, UNK, Dataset, DatasetWriter, Sentences, staging
 from nmt.preprocess.subwords import Subwords, SubwordTraining, train_subwords
 from nmt.training.subword_sampling import SampledSplit
@@ -44,6 +44,17 @@ def sampled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def rows(split: Any, side: str, indices: Any) -> list[list[int]]:
     return [[it for it in row if it != PAD] for row in split.padded(side, indices).tolist()]
+
+
+def test_tokens_are_counted_as_they_were_cut(sampled: Any) -> None:
+    split = sampled.split
+    order = Order(split.source_lengths, split.target_lengths, 200, seed=1)
+    feed = Feed(split=split, order=order, max_tokens=200, in_epoch=lambda _: sampled)
+    for batch in feed.update(1).batches:
+        sides = (batch.source, batch.target_output)
+        assert batch.num_tokens == sum(int((side != PAD).sum()) for side in sides)
+    stored = make_batch(split, np.arange(5))
+    assert make_batch(sampled, np.arange(5)).num_tokens > stored.num_tokens
 
 
 def test_a_sentence_is_cut_in_other_ways_and_spells_the_same(sampled: Any) -> None:

@@ -26,6 +26,7 @@ from nmt.training.losses import losses
 from nmt.training.report import Report
 from nmt.training.signals import StopRequests
 from nmt.training.stopwatch import Stopwatch
+from nmt.training.trainer import TrainConfig, Trainer
 from nmt.training.validation import Validation
 
 
@@ -451,6 +452,20 @@ def test_the_shares_of_processes_in_validation_are_put_together_in_order(
     assert first()["chrf"] == pytest.approx(100)
 
 
+def test_the_sums_of_a_report_go_on_with_another_number_of_processes(
+    trained: Path, dataset: Path
+) -> None:
+    loaded = load_model(trained)
+    config = TrainConfig(precision="fp32", device="cpu")
+    split = Dataset.open(dataset).split("train")
+    trainer = Trainer(loaded.run, config, loaded.model, split, World())
+    windows = [{"updates": 2.0, "loss": 3.0}, {"updates": 2.0, "loss": 5.0}]
+    progress = loaded.checkpoint.progress | {"windows": windows}
+    trainer.restore(loaded.checkpoint.weights(), loaded.checkpoint.optimizer(), progress, {})
+    sums = trainer.window.sums()
+    assert (sums["updates"], sums["loss"], sums["tokens"]) == (4.0, 8.0, 0.0)
+
+
 def test_a_first_signal_is_noted_and_a_second_one_ends_the_process() -> None:
     inherited = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it
     before = signal.getsignal(signal.SIGINT)
@@ -492,6 +507,7 @@ def test_a_stopwatch_counts_only_while_it_runs(monkeypatch: pytest.MonkeyPatch) 
     [
         ("train.clip_norm=-1", "clip_norm must not be negative, is -1.0"),
         ("train.seed=-1", "seed must not be negative, is -1"),
+        ("train.seed=9223372036854775808", "seed must be less than 2^63, is 9223372036854775808"),
         ("train.ema_decay=1", "ema_decay lies in [0, 1), not 1.0"),
         ("train.valid_minutes=0", "valid_minutes must be more than 0, is 0.0"),
         ("train.patience=0", "patience must be more than 0, is 0"),

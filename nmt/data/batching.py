@@ -67,6 +67,11 @@ class Batch:
         return self.source.numel() + self.target_output.numel()
 
     @property
+    def num_tokens(self) -> int:
+        """Tokens of both sides, padding not included."""
+        return int((self.source != PAD).sum()) + len(self.predicted)
+
+    @property
     def num_sentences(self) -> int:
         """Pairs; none in an empty batch, which has a row."""
         return int((self.target_output[:, 0] != PAD).sum())
@@ -201,8 +206,6 @@ class Update:
     batches: list[Batch]
     target_tokens: int
     """Of the whole update, over all processes: what the loss is divided by."""
-    own_tokens: int
-    """Of both sides of this process's batches, without padding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +232,7 @@ class Feed:
 
     def update(self, number: int) -> Update:
         """One update, by its number from 1."""
-        source, target = self.order.source_lengths, self.order.target_lengths
+        target = self.order.target_lengths
         buckets = self.order.update(number)
         max_tokens = self.max_tokens // self.rows
         shares = micro_batches(buckets, self.order.longer_lengths, max_tokens, self.num_processes)
@@ -242,7 +245,6 @@ class Feed:
             epoch=epoch,
             batches=[batch.pin() for batch in batches] if self.pinned else batches,
             target_tokens=sum(int(target[bucket].sum()) for bucket in buckets),
-            own_tokens=sum(int(source[part].sum() + target[part].sum()) for part in own),
         )
 
 

@@ -45,7 +45,7 @@ class Window:
         counts = {
             "updates": 1,
             "target_tokens": sum(len(batch.predicted) for batch in update.batches),
-            "tokens": update.own_tokens,
+            "tokens": sum(batch.num_tokens for batch in update.batches),
             "positions": sum(batch.num_positions for batch in update.batches),
             "sentences": sum(batch.num_sentences for batch in update.batches),
         }
@@ -56,6 +56,11 @@ class Window:
 
     def _add(self, name: str, value: Tensor) -> None:
         setattr(self, name, getattr(self, name) + value)
+
+    def restore(self, sums: dict[str, float]) -> None:
+        """Adds the sums of another window."""
+        for name, value in sums.items():
+            setattr(self, name, getattr(self, name) + value)
 
     def sums(self) -> dict[str, float]:
         """The sums as numbers; the one place where the device is waited for."""

@@ -30,6 +30,7 @@ from nmt.training.validation import Validation
 
 MAY_CHANGE = (
     "train.data",
+    "train.init_from",
     "train.save_dir",
     "train.sharding",
     "train.max_tokens",
@@ -47,8 +48,8 @@ MAY_CHANGE = (
     "train.max_skipped",
     "train.timeout_minutes",
 )
-"""Keys that a resumed run may change, `max_updates` only where the schedule does not depend on it;
-the sections search, score and preprocess may, too."""
+"""Keys that a resumed run may change, `max_updates` only where the schedule does not depend on it,
+`init_from` only to nothing; the sections search, score and preprocess may, too."""
 
 
 GO_ON = {
@@ -182,8 +183,8 @@ def _refuse_changes(run: Run, experiment: Experiment) -> None:
     may_change = list(MAY_CHANGE)
     if experiment.train.schedule.depends_on_max_updates:
         may_change.remove("train.max_updates")
-    if experiment.train.init_from is None:  # a run that has begun has no need of it
-        may_change.append("train.init_from")
+    if experiment.train.init_from is not None:
+        may_change.remove("train.init_from")
     changed = [
         f"{key} was {before.get(key)}, is {after.get(key)}"
         for key in sorted({*before, *after})

@@ -135,6 +135,8 @@ class TrainConfig:
         for name in ("clip_norm", "seed", "max_skipped"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, is {getattr(self, name)}")
+        if self.seed >= 1 << 63:
+            raise ValueError(f"seed must be less than 2^63, is {self.seed}")
         for name in (
             "max_minutes",
             "valid_minutes",
@@ -297,9 +299,9 @@ class Trainer:
         if found and self.config.max_tokens == "auto":
             self.fit_micro_batches(found)
         self.stopwatch = Stopwatch(self.progress.seconds, self.progress.lap_seconds)
-        windows = self.progress.windows
-        if len(windows) == self.world.size:
-            self.window = Window(**windows[self.world.rank])
+        # Of as many processes as there were; there may be more or fewer now.
+        for sums in self.progress.windows[self.world.rank :: self.world.size]:
+            self.window.restore(sums)
 
     @property
     def is_at_best(self) -> bool:
