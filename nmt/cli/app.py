@@ -28,6 +28,12 @@ def _as_written(text: str) -> str:
     return "\n\n".join(f"\b\n{paragraph}" for paragraph in text.split("\n\n"))
 
 
+OUT_OF_MEMORY = (
+    "the memory of the device is full; lower --batch-tokens of nmt translate, or --max-tokens of "
+    "nmt train"
+)
+
+
 class _ReaderLeftError(Exception):
     """The reader of stdout went away; typer would make status 1 of the BrokenPipeError."""
 
@@ -96,6 +102,8 @@ def main() -> None:
         place = f"{error.filename}: " if error.filename else ""
         status = _fail(f"{place}{error.strerror or error}", 1)
     except Exception as error:
+        if type(error).__name__ == "OutOfMemoryError":  # torch's, which not every command imports
+            sys.exit(_fail(OUT_OF_MEMORY, 1))
         # Typer carries its own copy of click, so that its errors are known only by what they do.
         if not hasattr(error, "format_message"):
             raise

@@ -16,7 +16,9 @@ def average_checkpoints(
     checkpoints: Annotated[
         list[Path] | None, typer.Argument(help="Checkpoints of one run, or use --last, --best.")
     ] = None,
-    run: Annotated[Path, typer.Option(help="Run directory.")] = Path("checkpoints"),
+    run: Annotated[
+        Path | None, typer.Option(help="Run directory, for --last and --best [checkpoints].")
+    ] = None,
     last: Annotated[int | None, typer.Option(help="Average the newest N.")] = None,
     best: Annotated[
         int | None, typer.Option(help="Average the N that validated best, of those kept.")
@@ -28,8 +30,11 @@ def average_checkpoints(
     """Average the weights of a run's checkpoints, in float32, into a new run directory."""
     if sum(choice is not None for choice in (checkpoints or None, last, best)) != 1:
         raise typer.BadParameter("give checkpoints, or --last N, or --best N")
+    if checkpoints and run is not None:
+        raise typer.BadParameter("--run goes with --last or --best; checkpoints say their run")
     from nmt.training.average import average_run, pick_best, pick_last
 
+    run = run or Path("checkpoints")
     if last is not None:
         chosen = pick_last(run, last)
     elif best is not None:

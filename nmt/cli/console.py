@@ -1,8 +1,11 @@
-"""Talk: everything for people goes to stderr, so that a pipeline can trust stdout."""
+"""The streams: talk goes to stderr, so that a pipeline can trust stdout; stdin is read once."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+
+import typer
 
 
 def say(message: str) -> None:
@@ -13,3 +16,9 @@ def say(message: str) -> None:
 def warn(message: str) -> None:
     """Prints one line about something that was not as it should be, but does not stop the work."""
     say(f"nmt: warning: {message}")
+
+
+def check_stdin(*inputs: Path | None) -> None:
+    """Refuses a command line by which several inputs would be stdin."""
+    if inputs.count(Path("-")) > 1:
+        raise typer.BadParameter("only one input can be -, which is stdin")

@@ -7,14 +7,12 @@ from typing import Annotated
 
 import typer
 
+from nmt.cli.console import check_stdin
 from nmt.cli.n_best import parse_weights, rescored
 from nmt.cli.score_by_model import open_model
 from nmt.lines import Lines
 
-EXAMPLE = (
-    "Example: nmt rescore --model second --source test.en --weights LogProbability=0.5,Model=0.5 "
-    "--best list.txt > rescored.de"
-)
+EXAMPLE = "Example: nmt rescore --model averaged --source input.txt list.txt > rescored.txt"
 
 
 def rescore(
@@ -56,14 +54,16 @@ def rescore(
     translations of a line are sorted by it. With --best one line is printed for each line of
     --source: the text of its first translation, or an empty one.
     """
+    listed = n_best or Path("-")
+    check_stdin(source, listed)
     weighted = parse_weights(weights)
     translator = open_model(model, device)
 
     def scores(sources: list[str], targets: list[str]) -> list[float]:
         return [sum(values) for values in translator.score(sources, targets)]
 
-    lines = Lines.open(n_best or Path("-"))
-    for candidates in rescored(Lines.open(source), lines, scores, feature, weighted):
+    texts = Lines.open(source), Lines.open(listed)
+    for candidates in rescored(*texts, scores, feature, weighted):
         if best:
             print(candidates[0].text if candidates else "")
         else:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from nmt.cli.console import say
+from nmt.cli.console import check_stdin, say
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
 from nmt.cli.score_by_model import score_by_model
 from nmt.config import build
@@ -160,10 +160,11 @@ def score(
     if [reference, data, testset, model].count(None) != 3:
         raise typer.BadParameter("give one of --reference, --data, --testset and --model")
     files = hypotheses or [Path("-")]
+    check_stdin(reference, source, *files)
     if model is not None:
         if source is None:
             raise typer.BadParameter("--model needs --source, the text that was translated")
-        if metric or paired or confidence or samples or sentence_level or table:
+        if metric or pair or paired or confidence or samples or sentence_level or table:
             raise typer.BadParameter("--model goes with no --metric, and with no table of metrics")
         if len(files) > 1:
             raise typer.BadParameter("--model scores one file at a time")

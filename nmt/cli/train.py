@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.console import say
+from nmt.cli.console import say, warn
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
 from nmt.errors import NmtError
 
@@ -136,7 +136,7 @@ def train(
             try:
                 draw(run.path / "log.jsonl", run.path / "curves.svg")
             except NmtError as error:  # there is a run nevertheless
-                say(f"warning: {error}")
+                warn(str(error))
     if reason.startswith("signal"):
         raise typer.Exit(128 + int(reason.split()[1]))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 import typer
 
 from nmt.cli import forms
+from nmt.cli.console import check_stdin
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
 from nmt.cli.requests import Requests
 from nmt.cli.stream import translate_stream, writer
@@ -272,6 +273,7 @@ def translate(
         raise typer.BadParameter("give either TEXT or --input")
     if alignments and not as_json:
         raise typer.BadParameter("--alignments needs --json, in which they are written")
+    check_stdin(text or input_ or Path("-"), prefix, require)
     # A missing file is known before the model is read.
     lines = Requests.open(text or input_, prefix, require)
     load(config, set_, flags)  # with its plugins, which the model may be of

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from nmt.training.run import MAY_CHANGE
 
@@ -265,6 +266,11 @@ MISTAKES = {
         "Invalid value: give checkpoints, or --last N, or --best N",
         status=2,
     ),
+    "an average of checkpoints that say their run": Mistake(
+        f"{AVERAGE} checkpoints/last --run checkpoints",
+        "Invalid value: --run goes with --last or --best; checkpoints say their run",
+        status=2,
+    ),
     "an average of more than there is": Mistake(
         f"{AVERAGE} --last 5", "checkpoints: 5 checkpoints wanted, but 3 can be used"
     ),
@@ -282,11 +288,37 @@ MISTAKES = {
         "corpus/valid.de has 20 lines, but corpus/test.de has 10; "
         "line n of one must translate as line n of the other",
     ),
+    "references and translations both from stdin": Mistake(
+        "score --reference -",
+        "Invalid value: only one input can be -, which is stdin",
+        status=2,
+    ),
+    "lines and their beginnings both from stdin": Mistake(
+        "translate --prefix -",
+        "Invalid value: only one input can be -, which is stdin",
+        status=2,
+    ),
+    "a list and its source both from stdin": Mistake(
+        "rescore --model checkpoints --source -",
+        "Invalid value: only one input can be -, which is stdin",
+        status=2,
+    ),
     "an unknown metric": Mistake(
         f"{SCORE} --metric blue corpus/test.de",
         "score.metrics: unknown metric 'blue'; did you mean 'bleu'?",
     ),
 }
+
+
+def test_a_full_device_costs_one_line(nmt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("nmt.distributed.join", fail)
+    done = nmt("translate", "--input", "/dev/null")
+    assert (done.status, done.out) == (1, "")
+    assert done.err.startswith("nmt: error: the memory of the device is full; lower --batch-tokens")
+    assert done.err.count("\n") == 1
 
 
 @pytest.fixture

@@ -23,8 +23,9 @@ COMMANDS = [str(command.name) for command in app.registered_commands]
 
 @pytest.fixture
 def here(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with a corpus, a text to translate and its reference."""
+    """A directory with a corpus, a text to translate, its reference and a list of translations."""
     shutil.copytree(corpus, tmp_path / "corpus")
+    (tmp_path / "list.txt").write_text("0 ||| eins ||| LogProbability= -1.0 ||| -1.0\n")
     shutil.copy(corpus / "test.en", tmp_path / "input.txt")
     shutil.copy(corpus / "test.de", tmp_path / "test.de")
     monkeypatch.chdir(tmp_path)
@@ -117,7 +118,7 @@ def test_three_commands_lead_from_text_to_translations(nmt: Any, here: Path, rec
     assert translated.status == 0
     assert len(translated.out.splitlines()) == 10
     assert sorted(os.listdir(here)) == [
-        "checkpoints", "corpus", "data-bin", "input.txt", "nmt.yaml", "test.de",
+        "checkpoints", "corpus", "data-bin", "input.txt", "list.txt", "nmt.yaml", "test.de",
     ]  # fmt: skip
 
 
