@@ -166,6 +166,15 @@ def test_subwords_are_loaded_as_they_were_saved(tmp_path, which, request):
         assert copy.encode_target(GERMAN) == subwords.encode_target(GERMAN)
 
 
+@pytest.mark.parametrize("which", [("shared", "separate"), ("separate", "shared")])
+def test_subwords_replace_those_of_the_other_form(tmp_path, which, request):
+    before, after = map(request.getfixturevalue, which)
+    before.save(tmp_path)
+    after.save(tmp_path)
+    assert Subwords.load(tmp_path).is_same_as(after)
+    assert len(list(tmp_path.iterdir())) == (1 if after.shared else 2)
+
+
 def test_a_model_file_by_itself_serves_both_sides(tmp_path, shared):
     shared.save(tmp_path)
     loaded = Subwords.load(tmp_path / "subwords.model")

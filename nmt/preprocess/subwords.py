@@ -111,8 +111,13 @@ class Subwords:
         return self._models == other._models
 
     def save(self, directory: Path) -> None:
-        """Writes the model files into an existing directory."""
-        names = (SHARED,) if self.shared else SEPARATE
+        """Writes the model files into an existing directory, in the place of any that are there.
+
+        Those of the other form go first, so that no kill leaves both to choose from.
+        """
+        names, others = ((SHARED,), SEPARATE) if self.shared else (SEPARATE, (SHARED,))
+        for name in others:
+            (directory / name).unlink(missing_ok=True)
         for name, model in zip(names, self._models, strict=True):
             (directory / name).write_bytes(model)
 
