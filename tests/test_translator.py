@@ -99,6 +99,12 @@ def test_no_more_than_a_window_is_read_ahead() -> None:
     assert len(read) == 6
 
 
+@pytest.fixture
+def short_counts_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmt.inference.translator.SHORT", 1)
+
+
+@pytest.mark.usefixtures("short_counts_as_it_is")
 def test_sentences_of_like_length_share_batches_of_bounded_size() -> None:
     sorting = translator(batch_tokens=12)
     list(sorting.translate(["a", "abcde", "ab", "b", "abcdef", "c"]))
@@ -107,6 +113,13 @@ def test_sentences_of_like_length_share_batches_of_bounded_size() -> None:
     assert batches(sorting)[1].tolist()[1] == [4, 5, EOS, PAD, PAD, PAD]
 
 
+def test_short_sentences_make_no_more_rows_than_those_of_sixteen_tokens() -> None:
+    words = translator(batch_tokens=32)
+    list(words.translate(["a"] * 4))
+    assert [batch.shape for batch in batches(words)] == [(2, 2), (2, 2)]
+
+
+@pytest.mark.usefixtures("short_counts_as_it_is")
 def test_batches_are_bounded_with_the_rows_of_the_search() -> None:
     wide = translator(strategy={"name": "beam", "beam": 2}, batch_tokens=8)
     list(wide.translate(["a"] * 4))

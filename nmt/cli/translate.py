@@ -203,7 +203,8 @@ def translate(
         str,
         typer.Option(
             help="What the model computes in: fp32, bf16, fp16, int8 (linear layers, on a CPU), or "
-            "auto: bf16 or fp16 where the device is good at it, else fp32."
+            "auto: bf16 or fp16 where the device is good at it, else fp32. In fp32 a line is "
+            "translated alike in any batch; int8 scales its inputs by the batch."
         ),
     ] = "fp32",
     workers: Annotated[

@@ -80,8 +80,8 @@ class SearchConfig:
     """What to do with bytes that are not UTF-8; "replace" puts U+FFFD in their place."""
 
     batch_tokens: int = 16384
-    """The most source tokens in a batch, padding included, times the rows of the search. More is
-    faster on a GPU until its memory is full."""
+    """The most source tokens in a batch, padding included, times the rows of the search; a sentence
+    of fewer than 16 counts as 16. More is faster on a GPU until its memory is full."""
 
     window: int = 4096
     """Lines that are read ahead to be sorted by length, so that batches hold little padding."""
@@ -301,6 +301,9 @@ class LineTranslator(ABC):
         """How much giving each target token attends to each source token: [T, S] for each pair."""
 
 
+SHORT = 16
+"""Tokens that a shorter sentence counts for in a batch, whose rows hold vocabularies of scores."""
+
 BATCHES_A_WORKER = 4
 """Long sentences take more steps: of one batch each, one worker would wait for the other."""
 
@@ -369,7 +372,7 @@ class Translator(LineTranslator):
         Several workers have at least `BATCHES_A_WORKER` each, where there are as many sentences.
         """
         rows, start = self.config.strategy.rows, 0
-        lengths = {at: len(sentence.source) for at, sentence in sentences.items()}
+        lengths = {at: max(SHORT, len(it.source)) for at, it in sentences.items()}
         shares = 1 if self._workers.count == 1 else BATCHES_A_WORKER * self._workers.count
         share = -(-rows * sum(lengths.values()) // shares)
         limit = min(self.config.batch_tokens, share)
