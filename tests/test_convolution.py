@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from nmt.models.convolution import Past, weight_normalised, windows
+from nmt.models.convolution import extend_past, no_past, weight_normalised, windows
 
 
 @pytest.mark.parametrize(
@@ -24,10 +24,10 @@ def test_a_linear_layer_over_windows_is_a_convolution(
 @pytest.mark.parametrize(("kernel", "dilation"), [(1, 1), (3, 1), (3, 4)])
 def test_the_past_gives_the_windows_one_by_one(kernel: int, dilation: int) -> None:
     x = torch.randn(2, 12, 3)
-    past = Past.empty(2, 3, kernel, dilation, like=x)
+    past = no_past(2, 3, kernel, dilation, like=x)
     steps = []
     for at in range(12):
-        window, past = Past.extend(past, x[:, at], dilation)
+        window, past = extend_past(past, x[:, at], dilation)
         steps.append(window)
     assert torch.equal(torch.stack(steps, dim=1), windows(x, kernel, dilation, causal=True))
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from nmt.data.format import PAD
 from nmt.models.base import Model, ModelConfig, State, architectures, check_rates, check_sizes
-from nmt.models.convolution import Past, windows
+from nmt.models.convolution import extend_past, no_past, windows
 from nmt.models.dropout import Dropout
 from nmt.models.initialization import glorot
 from nmt.models.state import SourceAndRows
@@ -92,7 +92,7 @@ class Block(nn.Module):
 
     def step(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
         """One position of N rows [N, 2d], and the past after it."""
-        window, past = Past.extend(past, self.inputs(x), self.dilation)
+        window, past = extend_past(past, self.inputs(x), self.dilation)
         return self.outputs(x, window), past
 
 
@@ -148,7 +148,7 @@ class ByteNet(Model):
         """The encoder's stream, and empty pasts."""
         encoded = self.encode(source)
         pasts = [
-            Past.empty(len(source), block.width, block.kernel, block.dilation, like=encoded)
+            no_past(len(source), block.width, block.kernel, block.dilation, like=encoded)
             for block in self.decoder
         ]
         return SourceAndRows((encoded,), pasts)

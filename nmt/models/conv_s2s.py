@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from nmt.data.format import PAD
 from nmt.models.base import Model, ModelConfig, State, architectures, check_rates, check_sizes
-from nmt.models.convolution import Past, weight_normalised, windows
+from nmt.models.convolution import extend_past, no_past, weight_normalised, windows
 from nmt.models.dropout import Dropout
 from nmt.models.positions import LearnedPositions
 from nmt.models.state import SourceAndRows
@@ -156,7 +156,7 @@ class DecoderLayer(Layer):
         self, x: Tensor, embedded: Tensor, memory: Memory, past: Tensor
     ) -> tuple[Tensor, Tensor]:
         """One position of K rows: [B, K, I] to [B, K, D], and the past after it."""
-        window, past = Past.extend(past, x.flatten(0, 1))
+        window, past = extend_past(past, x.flatten(0, 1))
         unit = self.unit(window).view(*x.shape[:2], -1)
         attended = self.attend(unit, embedded, memory)
         return (attended + self.bypass(x)) * HALF, past
@@ -219,7 +219,7 @@ class ConvS2S(Model):
         """The encoded sources, and empty pasts."""
         memory = self.encode(source)
         pasts = [
-            Past.empty(len(source), layer.inputs, layer.kernel, 1, like=memory[0])
+            no_past(len(source), layer.inputs, layer.kernel, 1, like=memory[0])
             for layer in self.decoder
         ]
         return SourceAndRows(memory, pasts)

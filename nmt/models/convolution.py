@@ -32,19 +32,15 @@ def windows(x: Tensor, kernel: int, dilation: int = 1, causal: bool = False) -> 
     return torch.cat(shifted, dim=-1)
 
 
-class Past:
-    """How a causal convolution remembers its last inputs, as one tensor [N, W, C]."""
+def no_past(rows: int, width: int, kernel: int, dilation: int, like: Tensor) -> Tensor:
+    """What a causal convolution remembers before its first input: zeros [N, W, C]; W inputs."""
+    return like.new_zeros(rows, (kernel - 1) * dilation, width)
 
-    @staticmethod
-    def empty(rows: int, width: int, kernel: int, dilation: int, like: Tensor) -> Tensor:
-        """No inputs yet: zeros [N, (kernel - 1) * dilation, C]."""
-        return like.new_zeros(rows, (kernel - 1) * dilation, width)
 
-    @staticmethod
-    def extend(past: Tensor, x: Tensor, dilation: int = 1) -> tuple[Tensor, Tensor]:
-        """The window [N, kernel * C] that ends in `x` [N, C], and the past after it."""
-        inputs = torch.cat((past, x[:, None]), dim=1)
-        return inputs[:, ::dilation].flatten(1), inputs[:, 1:]
+def extend_past(past: Tensor, x: Tensor, dilation: int = 1) -> tuple[Tensor, Tensor]:
+    """The window [N, kernel * C] that ends in `x` [N, C], and the past after it."""
+    inputs = torch.cat((past, x[:, None]), dim=1)
+    return inputs[:, ::dilation].flatten(1), inputs[:, 1:]
 
 
 class _WeightNorm(nn.Module):
