@@ -19,7 +19,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -162,8 +162,7 @@ class Run:
         """
         _make_directory(path)
         subwords.save(path)
-        with files.whole_file(path / "recipe.yaml") as partial:
-            partial.write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
+        _write_recipe(path, recipe)
         values = {
             "format": "nmt-run",
             "version": VERSION,
@@ -175,6 +174,11 @@ class Run:
         with files.whole_file(path / "run.json") as partial:
             partial.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
         return cls.open(path)
+
+    def with_recipe(self, recipe: dict[str, Any]) -> Run:
+        """The run with another recipe, on disk too."""
+        _write_recipe(self.path, recipe)
+        return replace(self, recipe=recipe)
 
     @property
     def subwords(self) -> Subwords:
@@ -285,6 +289,11 @@ class LoadedModel:
     """The resolved recipe of its run: plain values."""
     run: Run
     checkpoint: Checkpoint
+
+
+def _write_recipe(path: Path, recipe: dict[str, Any]) -> None:
+    with files.whole_file(path / "recipe.yaml") as partial:
+        partial.write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
 
 
 def load_model(path: Path, device: torch.device | None = None) -> LoadedModel:

@@ -290,9 +290,14 @@ def test_a_run_begins_with_the_weights_of_another_and_counts_anew(
     moved = shutil.move(trained, tmp_path / "moved")  # nobody asks for it after the beginning
     try:
         assert "resumed after update 1" in train(run, *tuned, "--max-updates", 2).err
-        assert "resumed after update 2" in train(run, *tuned[2:], "--max-updates", 3).err
+        changed = (*tuned[2:], "--max-updates", 3, "--set", "search.strategy=beam")
+        assert "resumed after update 2" in train(run, *changed).err
     finally:
         shutil.move(moved, trained)
+    recipe = Run.open(run).recipe
+    assert recipe["search"]["strategy"]["name"] == "beam"
+    assert recipe["train"]["max_updates"] == 3
+    assert recipe["train"]["init_from"] == str(trained / "last")
     done = train(run, *tuned[2:], "--init-from", trained, "--max-updates", 4)
     assert done.status == 1
     assert f"train.init_from was {trained / 'last'}, is {trained}. Use another" in done.err

@@ -99,6 +99,8 @@ def train(experiment: Experiment, world: World, dry_run: bool = False) -> tuple[
     split, held_out = dataset.split("train"), dataset.split("valid")
     with Run.locked(Path(config.save_dir), world.is_first):
         run = _open_run(experiment, dataset, subwords, world)
+        if world.is_first and not dry_run:
+            run = run.with_recipe(_recipe_from_now_on(run, experiment))
         if config.init_from is not None and not run.checkpoint_paths():
             _initialize(model, Path(config.init_from), subwords)
         trainer = Trainer(run, config, model.to(world.device), split, world)
@@ -195,6 +197,13 @@ def _refuse_changes(run: Run, experiment: Experiment) -> None:
             f"{run.path}: the run there was begun with another recipe: {'; '.join(changed)}. "
             f"Use another --save-dir; a resumed run may change only {', '.join(may_change)}"
         )
+
+
+def _recipe_from_now_on(run: Run, experiment: Experiment) -> dict[str, Any]:
+    """The recipe with what may change, but it stays known where the weights came from."""
+    recipe = experiment.recipe()
+    recipe["train"]["init_from"] = run.recipe["train"].get("init_from")
+    return recipe
 
 
 def _initialize(model: Model, parent: Path, subwords: Subwords) -> None:
