@@ -110,6 +110,11 @@ def test_no_step_makes_lines_or_loses_them(name):
         (["duplicate"], "unknown cleaning step 'duplicate'; did you mean 'duplicates'"),
         ([{"name": "length", "min": 9, "max": 3}], "min must be from 0 to max, not 9 with max 3"),
         ([{"name": "length", "max_ratio": 0.5}], "max_ratio must be at least 1, not 0.5"),
+        (
+            ["unicode", "held_out", "identical", "spaces"],
+            "clean has spaces behind held_out, which looks for lines as the last rewriting leaves "
+            "them; put held_out behind spaces",
+        ),
     ],
 )
 def test_a_step_that_cannot_be_is_answered(clean, message):

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from itertools import compress, islice
+from itertools import combinations, compress, islice
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -232,7 +232,10 @@ class Script(Filtering):
 @steps.register("held_out")
 @dataclass(frozen=True, kw_only=True)
 class HeldOut(Filtering):
-    """Drops pairs of which a side is a line of the validation or test set, on either side."""
+    """Drops pairs of which a side is a line of the validation or test set, on either side.
+
+    Lines are compared as the steps that rewrite leave them, so it stands behind all of these.
+    """
 
     min_words: int = 1
     """Lines of fewer words may be in both; 4 spares what everybody says, such as "Thank you"."""
@@ -300,6 +303,12 @@ class Cleaning:
     no translation."""
 
     def __post_init__(self) -> None:
+        for step, later in combinations(self.clean, 2):
+            if isinstance(step, HeldOut) and isinstance(later, Rewriting):
+                raise ValueError(
+                    f"clean has {later.name} behind {step.name}, which looks for lines as the last "
+                    f"rewriting leaves them; put {step.name} behind {later.name}"
+                )
         if self.min_tokens_per_sentence < 1:
             raise ValueError(
                 f"min_tokens_per_sentence must be at least 1, not {self.min_tokens_per_sentence}"
