@@ -113,12 +113,19 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def point(link: Path, target: str) -> None:
-    """Makes `link` a symbolic link to a name beside it, replacing an older one at once."""
+    """Makes `link` a symbolic link to a name beside it, replacing an older one at once.
+
+    A directory in its place, which a copy makes that follows links, is replaced, too.
+    """
     fresh = link.with_name(f".{link.name}.new-{os.getpid()}")
+    old = link.with_name(f".{link.name}.old-{os.getpid()}")
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(target)
+    if link.is_dir() and not link.is_symlink():
+        link.rename(old)
     fresh.replace(link)
     sync(link.parent)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def sweep(directory: Path) -> None:

@@ -103,6 +103,19 @@ def test_a_run_can_be_moved(run: Path, tmp_path: Path) -> None:
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+def test_a_run_that_was_copied_with_its_links_followed_goes_on(empty: Run, tmp_path: Path) -> None:
+    for update in (1, 2):
+        save(empty, update, best=update == 1)
+    copy = Run.open(Path(shutil.copytree(empty.path, tmp_path / "copy")))
+    save(copy, 3)
+    links = [copy.checkpoint("last"), copy.checkpoint("best")]
+    assert [link.update for link in links if link] == [3, 1]
+    save(copy, 4, best=True)
+    copy.prune(keep_last=2)
+    assert [path.name for path in copy.checkpoint_paths()] == ["update_0000003", "update_0000004"]
+    assert {(copy.path / name).readlink().name for name in ("last", "best")} == {"update_0000004"}
+
+
 def test_a_model_is_loaded_from_its_run_or_from_one_checkpoint(trained: Path) -> None:
     best = Run.open(trained).checkpoint("best")
     assert best is not None

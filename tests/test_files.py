@@ -107,6 +107,31 @@ def test_a_link_is_moved_and_points_to_a_name_beside_it(tmp_path: Path) -> None:
     assert everything(tmp_path / "there") == ["last", "one", "two"]
 
 
+def test_a_link_that_a_copy_has_made_a_directory_is_a_link_again(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    files.point(tmp_path / "last", "one")
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path / "last", copy / "last")
+    (copy / "last" / "file").write_text("x")
+    files.point(copy / "last", "two")
+    assert (copy / "last").readlink() == Path("two")
+    assert everything(copy) == ["last"]
+
+
+def test_a_kill_in_the_place_of_a_directory_by_a_link_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "file").write_text("x")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", mock.Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            files.point(tmp_path / "best", "two")
+    files.sweep(tmp_path)
+    assert everything(tmp_path) == ["best", "best/file"]
+
+
 def test_what_a_killed_process_left_is_swept_away_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / ".update_1.partial-7").mkdir()
     (tmp_path / ".update_1.partial-7" / "a").write_text("a")
