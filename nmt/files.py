@@ -39,8 +39,8 @@ def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
     if identity is None:
         shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True, exist_ok=True)
-    lock = _hold(partial)
-    if lock is None:
+    locks = [_hold(partial)]
+    if locks == [None]:
         raise NmtError(f"{path}: another process is writing it; wait for it or stop it")
     stays = False
     try:
@@ -51,6 +51,7 @@ def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
             sync(file)
         sync(partial)
         if path.exists():
+            locks.append(_hold(path))  # or a sweep would take `old` for what a dead process left
             path.rename(old)
         partial.rename(path)
         sync(path.parent)
@@ -64,7 +65,9 @@ def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
         if not stays:
             shutil.rmtree(partial, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
-        os.close(lock)
+        for lock in locks:
+            if lock is not None:
+                os.close(lock)
 
 
 def _hold(directory: Path) -> int | None:
@@ -129,17 +132,21 @@ def point(link: Path, target: str) -> None:
 
 
 def sweep(directory: Path) -> None:
-    """Removes what killed processes left half-written, where no other process is at work."""
-    for old in directory.glob(".*.old-*"):
-        path = directory / old.name[1:].partition(".old-")[0]
-        if not path.exists():
-            old.rename(path)  # killed before the new one was in its place
-    for kind in ("partial", "old", "new"):
+    """Removes what killed processes left half-written, or puts back what they were replacing.
+
+    A directory that a live process holds, as :func:`whole_directory` does, stays as it is.
+    """
+    for kind in ("old", "partial", "new"):
         for left in directory.glob(f".*.{kind}-*"):
-            if left.is_dir() and not left.is_symlink():
-                shutil.rmtree(left)
-            else:
-                left.unlink()
+            path = directory / left.name[1:].rpartition(f".{kind}-")[0]
+            if left.is_symlink() or not left.is_dir():
+                left.unlink(missing_ok=True)
+            elif (lock := _hold(left)) is not None:
+                if kind == "old" and not path.exists():
+                    left.rename(path)  # killed before the new one was in its place
+                else:
+                    shutil.rmtree(left, ignore_errors=True)
+                os.close(lock)
 
 
 def sync(path: Path) -> None:

@@ -145,6 +145,25 @@ def test_what_a_killed_process_left_is_swept_away_and_nothing_else(tmp_path: Pat
     assert everything(tmp_path) == [".gitignore", "last", "update_1"]
 
 
+def test_what_a_live_process_is_making_or_replacing_is_not_swept_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "averaged"
+    path.mkdir()
+    (path / "old").write_text("old")
+    rename = Path.rename
+
+    def sweep_first(self: Path, target: Path) -> Path:
+        files.sweep(tmp_path)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", sweep_first)
+    with files.whole_directory(path) as partial:
+        files.sweep(tmp_path)
+        (partial / "new").write_text("new")
+    assert everything(tmp_path) == ["averaged", "averaged/new"]
+
+
 def test_the_checksum_is_sha_256(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"abc")  # the first example of FIPS 180-2
     assert files.sha256(tmp_path / "file") == (
