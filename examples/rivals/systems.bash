@@ -7,7 +7,7 @@ recurrent="train.optimizer.betas=[0.9,0.999] train.schedule.lr=0.002
 declare -A settings=(
   [transformer]=$plain
   [rnnsearch]="model.arch=rnnsearch_small $recurrent"
-  [gnmt]="model.arch=gnmt_small $recurrent"
+  [gnmt]="model.arch=gnmt_small $recurrent train.schedule.lr=0.008"
   [conv_s2s]="model.arch=conv_s2s_small train.schedule.lr=0.002 train.schedule.warmup_updates=200"
   [bytenet]="model.arch=bytenet_small"
   [pre_norm]="$plain model.residual=pre_norm"

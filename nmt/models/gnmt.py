@@ -199,5 +199,5 @@ architectures.add("gnmt_v2", GNMTConfig(attention_query="current", initial_range
 # For small corpora and two CPU cores.
 architectures.add(
     "gnmt_small",
-    GNMTConfig(encoder_layers=3, decoder_layers=3, width=256, dropout=0.2, initial_range=0.1),
+    GNMTConfig(encoder_layers=3, decoder_layers=3, width=256, dropout=0.2, initial_range=0.2),
 )
