@@ -8,6 +8,7 @@ import pkgutil
 import random
 import resource
 import shlex
+import shutil
 import signal
 from collections import Counter
 from contextlib import contextmanager
@@ -359,7 +360,9 @@ MOMENTS = [
     ("nmt.preprocess.encoding.mark_repeated", 1),
     ("nmt.preprocess.binarize._Draw.copies", 2),
     ("nmt.data.format.DatasetWriter.finish", 1),
+    ("pathlib.Path.replace", 1),  # of the manifest
     ("nmt.files.sync", 3),
+    ("pathlib.Path.rename", 1),  # of the directory
 ]
 
 
@@ -394,6 +397,25 @@ def test_after_any_number_of_kills_the_same_call_ends_with_the_same_bytes(here, 
     preprocess(config(**settings))
     assert contents(here / "data-bin") == contents(here / "whole")
     assert sorted(path.name for path in here.iterdir()) == ["corpus", "data-bin", "whole"]
+
+
+def test_a_kill_while_scratch_is_removed_costs_no_work(here, monkeypatch):
+    remove = shutil.rmtree
+
+    def interrupt(path, **options):
+        if path.name == "encoded":
+            (path / "source.tokens").unlink()
+            raise KeyboardInterrupt
+        remove(path, **options)
+
+    preprocess(config(output_dir="whole"))
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            preprocess(config())
+    monkeypatch.delattr(encoding.Encoder, "__call__")
+    preprocess(config())
+    assert contents(here / "data-bin") == contents(here / "whole")
 
 
 def test_an_interrupted_run_is_kept_for_the_same_call_and_removed_by_another(here, monkeypatch):

@@ -477,8 +477,14 @@ class DatasetWriter:
     def finish(
         self, *, shared_vocabulary: bool, recipe: Mapping[str, Any], shard: str | None = None
     ) -> Manifest:
-        """Writes the manifest of everything that is in the directory."""
-        facts = {file.name: FileFacts.of(file) for file in sorted(self.directory.iterdir())}
+        """Writes the manifest of every file that is in the directory.
+
+        Where there is one, even after a crash of the machine, those files are whole.
+        """
+        made = sorted(path for path in self.directory.iterdir() if path.is_file())
+        for file in made:
+            files.sync(file)
+        facts = {file.name: FileFacts.of(file) for file in made}
         manifest = Manifest(
             version=VERSION,
             fingerprint=_fingerprint(facts),
@@ -495,7 +501,8 @@ class DatasetWriter:
             shard=shard,
         )
         text = json.dumps(asdict(manifest), indent=2, ensure_ascii=False)
-        (self.directory / MANIFEST).write_text(text + "\n", encoding="utf-8")
+        with files.whole_file(self.directory / MANIFEST) as partial:
+            partial.write_text(text + "\n", encoding="utf-8")
         return manifest
 
 

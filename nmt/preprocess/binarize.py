@@ -42,6 +42,9 @@ from nmt.preprocess.subwords import (
 )
 from nmt.processes import available_cores
 
+SCRATCH = "encoded"
+"""Directory in that of the dataset, until this is whole."""
+
 SAVE_EVERY = 50
 """Blocks after which it is saved how far encoding has come."""
 
@@ -163,7 +166,12 @@ def preprocess(config: PreprocessConfig) -> Manifest:
     reads_stdin = STDIN in (corpus.path for corpus in config.corpora)
     try:
         with staging(path, None if reads_stdin else _identity(config, corpora)) as directory:
-            return _fill(directory, config, corpora)
+            is_filled = (directory / MANIFEST).exists()  # it was killed after that
+            manifest = Manifest.read(directory) if is_filled else _fill(directory, config, corpora)
+            scratch = directory / SCRATCH
+            if scratch.exists():  # which without a manifest is what a killed run goes on from
+                shutil.rmtree(scratch)
+            return manifest
     except OSError as error:
         if error.filename:
             raise
@@ -173,9 +181,8 @@ def preprocess(config: PreprocessConfig) -> Manifest:
 
 
 def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bitext]]) -> Manifest:
-    if (directory / MANIFEST).exists():
-        return Manifest.read(directory)  # it was killed when all but the renaming was done
-    scratch = directory / "encoded"
+    files.sweep(directory)
+    scratch = directory / SCRATCH
     scratch.mkdir(exist_ok=True)
     train = [
         _copy_of_stdin(scratch) if str(bitext.source) == STDIN else bitext
@@ -214,7 +221,6 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
                     Sentences.of(subwords.encode_target(chunk.target)),
                 )
                 split.append_text(chunk.source, chunk.target)
-    shutil.rmtree(scratch)
     return writer.finish(
         shared_vocabulary=subwords.shared, recipe=_recipe(config), shard=_shard(config)
     )
@@ -305,7 +311,7 @@ def _subwords(
             )
         subwords.save(directory)
         return subwords
-    learned = directory / "encoded" / "learned"
+    learned = directory / SCRATCH / "learned"
     if not learned.exists():
         source, target = _sample(train, held_out, config)
         with files.whole_directory(learned) as fresh:
