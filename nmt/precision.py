@@ -44,7 +44,9 @@ def autocast(precision: InferencePrecision, device: torch.device) -> AbstractCon
 
 
 def convert(model: nn.Module, precision: InferencePrecision, device: torch.device) -> None:
-    """Keeps the weights of linear layers as their products want them, once and in place.
+    """Makes a model ready for inference, once and in place.
+
+    Weights of linear layers are kept as their products want them, and modules are called directly.
 
     bf16 and fp16 are what :func:`autocast` would make of them anew for every batch. int8 is torch's
     dynamic quantisation: weights by output row, inputs by the whole tensor, products in integers;
@@ -63,6 +65,18 @@ def convert(model: nn.Module, precision: InferencePrecision, device: torch.devic
         for name, child in module.named_children():
             if type(child) is nn.Linear:  # a subclass may do more than multiply
                 setattr(module, name, _converted(child, precision, device))
+    _call_directly(model)
+
+
+def _call_directly(model: nn.Module) -> None:
+    """Takes away what modules do around a call, such as hooks, and to find their parts.
+
+    For one sentence on a CPU that takes as long as the work.
+    """
+    for module in model.modules():
+        kind = type(module)
+        module.__class__ = type(kind.__name__, (kind,), {"__call__": kind.forward})
+        vars(module).update(module._modules, **module._parameters)
 
 
 def _converted(linear: nn.Linear, precision: InferencePrecision, device: torch.device) -> nn.Module:
@@ -86,8 +100,9 @@ def _is_packable(dtype: torch.dtype) -> bool:
     return dtype == torch.float32 or is_fast_bf16
 
 
-WIDE = 4096
-"""Outputs from which oneDNN's 8-bit product is faster than fbgemm's (a third, on AVX-512 VNNI)."""
+WIDE, MANY = 4096, 100
+"""Outputs and rows from which oneDNN's 8-bit product is faster than fbgemm's, on AVX-512 VNNI: a
+third at 256 rows; of four it takes twice the time."""
 
 
 class PackedLinear(nn.Module):
@@ -121,27 +136,33 @@ class Int8Linear(nn.Module):
         scales = (weight.abs().amax(dim=1) / 127).clamp(min=1e-10).double()
         zeros = torch.zeros_like(scales, dtype=torch.int64)
         bias = None if linear.bias is None else linear.bias.detach()
-        with warnings.catch_warnings(), _engine_for(linear):
+        with warnings.catch_warnings():
             # torch has announced the end of this; the kernels have no other way in so far.
             warnings.simplefilter("ignore", UserWarning)
             quantised = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
             self._packed: Any = torch.ops.quantized.linear_prepack(quantised, bias)
+            self._packed_for_many = self._packed
+            if linear.out_features >= WIDE:
+                with _onednn():
+                    self._packed_for_many = torch.ops.quantized.linear_prepack(quantised, bias)
+        self._many = MANY * linear.in_features
         # Called without the checks of its arguments that torch makes in Python.
         self._multiply: Any = torch.ops.quantized.linear_dynamic._op
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] to [..., out], both float32."""
+        packed = self._packed if x.numel() < self._many else self._packed_for_many
         # Inputs get 7 bits: pairs of products of 8 overflow on CPUs without VNNI.
-        product: Tensor = self._multiply(x, self._packed, True)
+        product: Tensor = self._multiply(x, packed, True)
         return product
 
 
 @contextmanager
-def _engine_for(linear: nn.Linear) -> Iterator[None]:
-    """Torch's own kernels, for a layer as wide as a vocabulary oneDNN's, which are faster there."""
+def _onednn() -> Iterator[None]:
+    """Packs weights for oneDNN, where this torch has it, and else as usual."""
     quantized = torch.backends.quantized
     usual = quantized.engine
-    if linear.out_features >= WIDE and "onednn" in quantized.supported_engines:
+    if "onednn" in quantized.supported_engines:
         quantized.engine = "onednn"
     try:
         yield

@@ -15,6 +15,16 @@ def heads(length: int) -> list[torch.Tensor]:
     return [torch.randn(2, 3, length, 8, requires_grad=True) for _ in range(3)]
 
 
+@pytest.mark.parametrize("kind", ["full", "masked", "causal"])
+def test_full_attention_finds_the_same_with_and_without_gradients(kind: str) -> None:
+    queries, keys, values = heads(5)
+    mask = (torch.arange(5) < torch.tensor([[5], [3]]))[:, None, None] if kind == "masked" else None
+    trained = mix_values(queries, keys, values, mask, causal=kind == "causal")
+    with torch.no_grad():
+        found = mix_values(queries, keys, values, mask, causal=kind == "causal")
+    assert torch.allclose(found, trained, atol=1e-6)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("length", "radius"), [(1, 3), (7, 1), (8, 4), (23, 5), (9, 30)])
 def test_a_neighbourhood_is_full_attention_with_a_mask(

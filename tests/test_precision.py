@@ -11,7 +11,9 @@ import torch
 from nmt.data.format import BOS, EOS, PAD
 from nmt.errors import NmtError
 from nmt.models import Model, architectures
+from nmt.models.transformer import Transformer
 from nmt.precision import (
+    MANY,
     WIDE,
     InferencePrecision,
     Int8Linear,
@@ -119,6 +121,17 @@ def test_int8_is_near_fp32_and_every_linear_layer_is_converted() -> None:
 
 
 @torch.no_grad()
+def test_a_model_that_is_converted_is_the_same_function_of_the_same_kind() -> None:
+    model = tiny_model()
+    expected, names = model(SOURCE, TARGET), [name for name, _ in model.named_modules()]
+    convert(model, "fp32", CPU)
+    assert isinstance(model, Transformer)
+    assert type(model).__call__ is Transformer.forward
+    assert [name for name, _ in model.named_modules()] == names
+    assert (model(SOURCE, TARGET) - expected).abs().max() < 1e-5 * expected.std()
+
+
+@torch.no_grad()
 def test_an_int8_layer_multiplies_what_8_bits_hold() -> None:
     linear = torch.nn.Linear(3, 2)
     linear.weight.copy_(torch.tensor([[127.0, -64.0, 1.0], [0.0, 0.0, 0.0]]))
@@ -130,10 +143,12 @@ def test_an_int8_layer_multiplies_what_8_bits_hold() -> None:
 def test_a_layer_as_wide_as_a_vocabulary_is_multiplied_alike_and_leaves_no_trace() -> None:
     torch.manual_seed(1)
     before = torch.backends.quantized.engine
-    linear, x = torch.nn.Linear(16, WIDE), torch.randn(3, 16)
+    linear, x = torch.nn.Linear(16, WIDE), torch.randn(MANY, 16)
     with torch.no_grad():
-        difference = (Int8Linear(linear)(x) - linear(x)).abs().max()
-    assert 0 < difference < 0.1
+        layer, expected = Int8Linear(linear), linear(x)
+        for few_or_many in (x[:3], x):
+            difference = (layer(few_or_many) - expected[: len(few_or_many)]).abs().max()
+            assert 0 < difference < 0.1
     assert torch.backends.quantized.engine == before
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from nmt.models.initialization import glorot
 
 LONG = 512
-"""Queries and keys above which attention on a CPU does not write down its matrix of scores."""
+"""Queries and keys above which training on a CPU does not write down the matrix of scores."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +60,11 @@ def mix_values(
 ) -> Tensor:
     """softmax(Q K^T / sqrt(d_k)) V, for shapes as in :class:`Attend`; [B, H, Q, C'].
 
-    torch's fused kernel, except for sentences on a CPU: there plain products are faster, in bf16
-    and backward about eight times (torch 2.13).
+    torch's fused kernel, except in training with sentences on a CPU: backward plain products are
+    faster there, in bf16 about eight times (torch 2.13).
     """
-    if queries.device.type != "cpu" or queries.shape[2] * keys.shape[2] > LONG**2:
+    is_long = queries.shape[2] * keys.shape[2] > LONG**2
+    if queries.device.type != "cpu" or is_long or not torch.is_grad_enabled():
         return F.scaled_dot_product_attention(
             queries, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=causal
         )
@@ -174,7 +175,7 @@ class SelfAttention(nn.Module):
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values [B, H, T, C] of the states [B, T, D]."""
-        parts = self.project_in(x).split(self.sizes, dim=-1)
+        parts = self.project_in(x).split_with_sizes(self.sizes, dim=-1)
         queries, keys, values = map(split_heads, parts, self.counts)
         return queries, keys, values
 
@@ -196,7 +197,7 @@ class CrossAttention(nn.Module):
         """Keys and values [B, H, S, C] of the states attended to [B, S, D]."""
         keys, values = (
             split_heads(part, self.memory_heads)
-            for part in self.project_memory(memory).split(self.sizes, dim=-1)
+            for part in self.project_memory(memory).split_with_sizes(self.sizes, dim=-1)
         )
         return keys, values
 

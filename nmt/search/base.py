@@ -98,6 +98,7 @@ class Strategy(ABC):
             raise ValueError(f"a max_length must be at least 1, not {shortest}")
         found: dict[int, list[Hypothesis]] = {}
         sentences = torch.arange(len(source), device=source.device)  # those still in the batch
+        limits = max_lengths
         state = model.start(source, longest)
         if phrases is None:
             frontier = self.open(source, max_lengths)
@@ -109,7 +110,7 @@ class Strategy(ABC):
             for constraint in constraints:
                 constraint.forbid(continuations.log_probabilities, frontier.alive.tokens)
             parents = frontier.advance(continuations)
-            done = frontier.is_done() | (max_lengths[sentences] <= step)
+            done = frontier.is_done() | (limits <= step)
             is_nan = frontier.alive.log_probabilities.isnan().any(1)
             num_done, num_nan = torch.stack((done, is_nan)).sum(1).tolist()  # waits for the device
             if num_nan:
@@ -127,7 +128,8 @@ class Strategy(ABC):
                     parents = torch.arange(logits.shape[:2].numel(), device=logits.device)
                     parents = parents.view(logits.shape[:2])
                 parents = parents[staying]
-                sentences, frontier = sentences[staying], frontier.of(staying)
+                sentences, limits = sentences[staying], limits[staying]
+                frontier = frontier.of(staying)
                 constraints = [constraint.of(staying) for constraint in constraints]
             if parents is not None:
                 state.select(parents)
@@ -256,7 +258,9 @@ class Continuations:
     def of(cls, logits: Tensor) -> Continuations:
         """All that the model gives [B, K, V], of any floating type."""
         # On a CPU the fused pass takes half the time of logsumexp, though it writes them all.
-        return cls(logits.log_softmax(-1, dtype=torch.float32))
+        log_probabilities = logits.log_softmax(-1, dtype=torch.float32)
+        log_probabilities[..., PAD : BOS + 1 : BOS - PAD] = float("-inf")
+        return cls(log_probabilities)
 
     def likeliest(self, count: int) -> tuple[Tensor, Tensor]:
         """The likeliest tokens.
@@ -269,13 +273,9 @@ class Continuations:
             there are, and maybe others, in the order of their ids, so that whoever takes the first
             of equals takes the lowest id. What may not follow is UNK with minus infinity.
         """
-        values, tokens = top(
-            self.log_probabilities, min(count + 2, self.log_probabilities.size(-1))
-        )
+        values, tokens = top(self.log_probabilities, min(count, self.log_probabilities.size(-1)))
         tokens, order = tokens.sort(-1)  # [B, K, C]
         values = values.gather(-1, order)
-        forbidden = (tokens == PAD) | (tokens == BOS)
-        values = values.masked_fill(forbidden, float("-inf"))
         return values, tokens.masked_fill(values.isneginf(), UNK)
 
     def of_tokens(self, tokens: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ compete with what has ended before for the places of the finished set.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -154,14 +155,17 @@ class BeamFrontier(Frontier):
         self.alive = alive
 
     def _divisor(self, length: int) -> float:
-        return float(self.strategy.length_penalty.divisor(torch.tensor(length)))
+        return _divisor(self.strategy.length_penalty, length)
 
     def _finish(self, candidates: Rows, is_eos: Tensor) -> None:
         """Lets the candidates that end compete for the places of the finished set."""
-        scores = candidates.scores.masked_fill(~is_eos, float("-inf"))
-        old, new = self.finished, replace(candidates, scores=scores)
+        old = replace(self.finished, tokens=F.pad(self.finished.tokens, (0, 1), value=PAD))
+        if not is_eos.is_cuda and not is_eos.any():  # a GPU would be waited for
+            self.finished = old
+            return
+        new = replace(candidates, scores=candidates.scores.masked_fill(~is_eos, float("-inf")))
         both = Rows(
-            torch.cat((F.pad(old.tokens, (0, 1), value=PAD), new.tokens), dim=1),
+            torch.cat((old.tokens, new.tokens), dim=1),
             torch.cat((old.log_probabilities, new.log_probabilities), dim=1),
             torch.cat((old.scores, new.scores), dim=1),
         )
@@ -191,3 +195,8 @@ class BeamFrontier(Frontier):
         """The finished ones of each sentence; where there are none, the alive ones."""
         pairs = zip(self.finished.hypotheses(), self.alive.hypotheses(), strict=True)
         return [finished or alive for finished, alive in pairs]
+
+
+@cache
+def _divisor(penalty: LengthPenalty, length: int) -> float:
+    return float(penalty.divisor(torch.tensor(length)))
