@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import hashlib
 import os
 import shutil
@@ -22,14 +23,15 @@ def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
     """A directory to fill, which becomes `path` at the end of the context.
 
     It is filled beside its place, synced to the disk and renamed; a directory that was there is
-    replaced. If the context fails, nothing of it remains, but see `identity`.
+    replaced. If the context fails, nothing of it remains, but see `identity`. What killed processes
+    have left of others that were to become `path` is removed.
 
     Args:
         path: where it is to be in the end.
         identity: letters and digits that stand for its content. Then the directory is the one that
-            a process has left of the same identity, if there is one; others that were left are
-            removed. One is left where the process was killed or interrupted, the disk was full or
-            failed, or the context ended with :class:`UnfinishedError`.
+            a process has left of the same identity, if there is one. One is left where the process
+            was killed or interrupted, the disk was full or failed, or the context ended with
+            :class:`UnfinishedError`.
 
     Raises:
         NmtError: another process is filling the directory of that identity.
@@ -44,8 +46,7 @@ def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
         raise NmtError(f"{path}: another process is writing it; wait for it or stop it")
     stays = False
     try:
-        if identity is not None:
-            _remove_abandoned(path, partial)
+        sweep(path.parent, glob.escape(path.name), partial)
         yield partial
         for file in partial.iterdir():
             sync(file)
@@ -81,14 +82,6 @@ def _hold(directory: Path) -> int | None:
     except OSError:
         pass  # a file system without locks
     return descriptor
-
-
-def _remove_abandoned(path: Path, own: Path) -> None:
-    """Removes what dead processes have left of other directories that were to become `path`."""
-    for left in path.parent.glob(f".{path.name}.partial-*"):
-        if left != own and (lock := _hold(left)) is not None:
-            shutil.rmtree(left, ignore_errors=True)
-            os.close(lock)
 
 
 def remove_directory(path: Path) -> None:
@@ -131,13 +124,20 @@ def point(link: Path, target: str) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def sweep(directory: Path) -> None:
+def sweep(directory: Path, name: str = "*", own: Path | None = None) -> None:
     """Removes what killed processes left half-written, or puts back what they were replacing.
 
     A directory that a live process holds, as :func:`whole_directory` does, stays as it is.
+
+    Args:
+        directory: where they wrote.
+        name: of the files and directories that were to be made there, as a pattern.
+        own: what this process is making, which stays, also on a file system without locks.
     """
     for kind in ("old", "partial", "new"):
-        for left in directory.glob(f".*.{kind}-*"):
+        for left in directory.glob(f".{name}.{kind}-*"):
+            if left == own:
+                continue
             path = directory / left.name[1:].rpartition(f".{kind}-")[0]
             if left.is_symlink() or not left.is_dir():
                 left.unlink(missing_ok=True)

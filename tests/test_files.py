@@ -70,6 +70,18 @@ def test_a_directory_that_cannot_be_put_in_its_place_leaves_the_old_one(
     assert everything(tmp_path) == ["directory", "directory/old"]
 
 
+def test_of_other_writings_of_a_directory_that_were_killed_only_what_they_replaced_remains(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "data[1]"
+    for left in (".data[1].partial-0abc", ".data[1].old-7", ".data1.partial-7"):
+        (tmp_path / left).mkdir()
+        (tmp_path / left / "file").write_text(left)
+    with files.whole_directory(path):
+        assert (path / "file").read_text() == ".data[1].old-7"
+    assert everything(tmp_path) == [".data1.partial-7", ".data1.partial-7/file", "data[1]"]
+
+
 def test_a_file_is_replaced_only_when_the_new_one_is_written(tmp_path: Path) -> None:
     path = tmp_path / "file"
     for text in ("first", "second"):

@@ -301,6 +301,23 @@ def test_a_row_without_two_columns_is_named(here):
         preprocess(config(train="train.tsv"))
 
 
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("one\teins\ntwo zwei\n", "stdin: line 2 has 1 columns instead of 2"),
+        ("one\teins\ntwo\t\n", "stdin: a side of line 2 is empty"),
+        ("", "stdin: empty; give files with sentences"),
+    ],
+)
+def test_a_mistake_on_stdin_is_named_as_such(here, monkeypatch, rows, message):
+    (here / "rows").write_text(rows)
+    preprocess(config(output_dir="model"))
+    with (here / "rows").open() as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        with pytest.raises(NmtError, match=f"^{message}"):
+            preprocess(config(train="-", subword_model="model", on_empty="error"))
+
+
 @pytest.mark.parametrize("suffix", ["xz", "zst"])
 def test_a_truncated_file_is_named(here, suffix):
     compress = {"xz": lzma.compress, "zst": zstd.compress}[suffix]

@@ -285,7 +285,7 @@ def _copy_of_stdin(directory: Path) -> Bitext:
     path = directory / "stdin.tsv"
     with path.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
-    return Bitext(path, None)
+    return Bitext(path, None, is_stdin=True)
 
 
 def _held_out_lines(splits: Iterable[list[Chunk]], config: Cleaning) -> frozenset[str]:

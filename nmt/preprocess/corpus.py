@@ -68,15 +68,16 @@ class Block:
 
     def decode(self, on_invalid_utf8: OnInvalidUtf8 = "error") -> Chunk:
         """The pairs as text; bytes that are not UTF-8, or a row without two columns, raise."""
-        source = decode(self.source, str(self.bitext.source), self.first, on_invalid_utf8)
+        names = self.bitext.names
+        source = decode(self.source, names[0], self.first, on_invalid_utf8)
         if self.bitext.target is not None:
-            target = decode(self.target, str(self.bitext.target), self.first, on_invalid_utf8)
+            target = decode(self.target, names[1], self.first, on_invalid_utf8)
             return Chunk(source, target, self.first)
         rows = [line.split("\t") for line in source]
         for number, row in enumerate(rows, self.first):
             if len(row) != 2:
                 raise NmtError(
-                    f"{self.bitext.source}: line {number} has {len(row)} columns instead of 2; "
+                    f"{names[0]}: line {number} has {len(row)} columns instead of 2; "
                     "write source, one tab and target on each line"
                 )
         return Chunk([row[0] for row in rows], [row[1] for row in rows], self.first)
@@ -89,6 +90,8 @@ class Bitext:
     source: Path
     target: Path | None
     """None where `source` holds two columns, divided by a tab."""
+    is_stdin: bool = False
+    """Whether `source` is a copy of the standard input."""
 
     @classmethod
     def find(cls, path: str, source_lang: str, target_lang: str) -> Bitext:
@@ -102,12 +105,17 @@ class Bitext:
         return cls(_find(f"{path}.{source_lang}"), _find(f"{path}.{target_lang}"))
 
     def __str__(self) -> str:
-        return " and ".join(map(str, self.files))
+        return " and ".join(self.names)
 
     @property
     def files(self) -> list[Path]:
         """Where the text is."""
         return [self.source] if self.target is None else [self.source, self.target]
+
+    @property
+    def names(self) -> list[str]:
+        """What messages call the files."""
+        return ["stdin"] if self.is_stdin else [str(file) for file in self.files]
 
     def chunks(
         self, on_invalid_utf8: OnInvalidUtf8 = "error", size: int = CHUNK
