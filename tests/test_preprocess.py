@@ -198,6 +198,13 @@ def test_existing_subwords_are_used_as_they_are(here, separate):
     assert manifest.fingerprint == Dataset.open(here / "old").manifest.fingerprint
 
 
+def test_existing_subwords_may_be_those_of_a_dataset_in_shards(here):
+    for number in (1, 2):
+        preprocess(config(output_dir="old", shard=f"{number}/2", vocab_size=280))
+    preprocess(config(subword_model="old"))
+    assert Subwords.load(here / "data-bin").is_same_as(Subwords.load(here / "old" / "shard-2-of-2"))
+
+
 def test_a_shared_model_does_not_go_with_separate_vocabularies(here):
     preprocess(config(output_dir="old"))
     with pytest.raises(NmtError, match="separate_vocabularies is set, but subword_model old/sub"):

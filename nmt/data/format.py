@@ -165,7 +165,7 @@ class Dataset:
             NmtError: there is none, it is of another format, a file is missing or of another
                 size than when it was written, or shards are missing or do not belong together.
         """
-        parts = {part: Manifest.read(part) for part in _shards(path) or [path]}
+        parts = {part: Manifest.read(part) for part in shards_of(path) or [path]}
         for part, manifest in parts.items():
             for name, facts in manifest.files.items():
                 file = part / name
@@ -210,8 +210,12 @@ def shard_directory(path: Path, shard: int, shards: int) -> Path:
     return path / f"shard-{shard}-of-{shards}"
 
 
-def _shards(path: Path) -> list[Path]:
-    """The shards of a dataset in their order, none where it is in one piece."""
+def shards_of(path: Path) -> list[Path]:
+    """The shards of a dataset in their order, none where it is in one piece.
+
+    Raises:
+        NmtError: some are missing, or they are of several sets.
+    """
     found = [match for it in path.glob("shard-*") if (match := _SHARD.fullmatch(it.name))]
     if not found:
         return []

@@ -26,6 +26,7 @@ from nmt.data.format import (
     Sentences,
     SplitWriter,
     shard_directory,
+    shards_of,
     staging,
 )
 from nmt.errors import NmtError
@@ -241,8 +242,7 @@ def _shard(config: PreprocessConfig) -> str | None:
 def _identity(config: PreprocessConfig, corpora: dict[str, list[Bitext]]) -> str:
     """Letters and digits that are others for another dataset, as far as can be seen at once."""
     read = [path for bitexts in corpora.values() for bitext in bitexts for path in bitext.files]
-    if config.subword_model:
-        model = Path(config.subword_model)
+    if model := _given_subwords(config):
         read += [model, *(model / name for name in (SHARED, *SEPARATE))]
     stats = [(str(path), path.stat()) for path in read if path.exists()]
     shown = [
@@ -302,8 +302,8 @@ def _subwords(
     directory: Path, train: list[Bitext], held_out: frozenset[str], config: PreprocessConfig
 ) -> Subwords:
     """The subwords that were given, or else are learned from the training text; saved."""
-    if config.subword_model:
-        subwords = Subwords.load(Path(config.subword_model), num_threads=1)
+    if given := _given_subwords(config):
+        subwords = Subwords.load(given, num_threads=1)
         if subwords.shared and config.separate_vocabularies:
             raise NmtError(
                 f"preprocess: separate_vocabularies is set, but subword_model "
@@ -323,6 +323,14 @@ def _subwords(
     subwords = Subwords.load(learned, num_threads=1)
     subwords.save(directory)
     return subwords
+
+
+def _given_subwords(config: PreprocessConfig) -> Path | None:
+    """Where the subwords are that were given, if any; of a dataset in shards, in the first."""
+    if not config.subword_model:
+        return None
+    path = Path(config.subword_model)
+    return next(iter(shards_of(path)), path)
 
 
 def _sample(
