@@ -10,9 +10,11 @@ import resource
 import shlex
 import shutil
 import signal
+import sys
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -100,6 +102,16 @@ def test_the_data_are_the_same_in_every_run_and_for_any_number_of_workers(here, 
     for workers in (1, 2, 0):
         preprocess(config(workers=workers, output_dir=f"out-{workers}"))
     assert contents(here / "out-1") == contents(here / "out-2") == contents(here / "out-0")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux binds processes to cores")
+def test_workers_are_as_many_as_the_cores_that_the_process_may_use(here, monkeypatch):
+    encode = mock.Mock(side_effect=binarize.encode)
+    monkeypatch.setattr(binarize, "encode", encode)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1})
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    preprocess(config(workers=0))
+    assert encode.call_args.args[2] == 1
 
 
 def test_the_size_of_chunks_does_not_show(here, monkeypatch):

@@ -96,7 +96,7 @@ def preprocess(
         int | None,
         typer.Option(
             metavar="PROCESSES",
-            help="Processes that clean and encode. Default: 0, one per core.",
+            help="Processes that clean and encode. Default: 0, one for each core it may use.",
         ),
     ] = None,
     clean: Annotated[

@@ -92,8 +92,8 @@ class PreprocessConfig(Cleaning, SubwordTraining):
     directory of a dataset or a run. The settings for learning then say nothing."""
 
     workers: int = 0
-    """Processes that clean and encode; 0 means one per core. The dataset is the same for any
-    number."""
+    """Processes that clean and encode; 0 means one for each core that this one may use. The dataset
+    is the same for any number."""
 
     shard: str | None = None
     """``I/N``: make the I-th of N parts of the dataset, each perhaps on another machine, in
