@@ -54,6 +54,9 @@ class TableModel(Model):
     def project(self, states: Tensor) -> Tensor:
         raise NotImplementedError
 
+    def step_states(self, tokens: Tensor, state: State) -> Tensor:
+        raise NotImplementedError
+
     def start(self, source: Tensor, max_steps: int) -> TableState:
         return TableState([unpad(row) for row in source.tolist()], max_steps)
 

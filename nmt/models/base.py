@@ -99,11 +99,15 @@ class Model(nn.Module, ABC):
         """
 
     @abstractmethod
-    def step(self, tokens: Tensor, state: State) -> Tensor:
-        """Logits [B, K, V] of the token after `tokens` [B, K] int64; moves the state one step.
+    def step_states(self, tokens: Tensor, state: State) -> Tensor:
+        """The last hidden states [B, K, D] after `tokens` [B, K] int64; moves the state one step.
 
         The first step of every sentence is given BOS.
         """
+
+    def step(self, tokens: Tensor, state: State) -> Tensor:
+        """Logits [B, K, V] of the token after `tokens` [B, K]; moves the state one step."""
+        return self.project(self.step_states(tokens, state))
 
     def num_parameters(self) -> int:
         """The number of trained numbers, tied ones counted once."""

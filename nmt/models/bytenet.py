@@ -153,8 +153,8 @@ class ByteNet(Model):
         ]
         return SourceAndRows((encoded,), pasts)
 
-    def step(self, tokens: Tensor, state: State) -> Tensor:
-        """Logits [B, K, V] of the token that follows `tokens` [B, K]."""
+    def step_states(self, tokens: Tensor, state: State) -> Tensor:
+        """The states [B, K, D] that follow `tokens` [B, K]."""
         assert isinstance(state, SourceAndRows)
         x = self.target_embedding(tokens)  # [B, K, 2d]
         (encoded,) = state.source
@@ -164,7 +164,7 @@ class ByteNet(Model):
         for at, block in enumerate(self.decoder):
             x, state.rows[at] = block.step(x, state.rows[at])
         state.position += 1
-        return self.project(F.relu(self.last(x)).view(*tokens.shape, -1))
+        return F.relu(self.last(x)).view(*tokens.shape, -1)
 
 
 # For subwords, small corpora and two CPU cores.

@@ -224,8 +224,8 @@ class ConvS2S(Model):
         ]
         return SourceAndRows(memory, pasts)
 
-    def step(self, tokens: Tensor, state: State) -> Tensor:
-        """Logits [B, K, V] of the token that follows `tokens` [B, K]."""
+    def step_states(self, tokens: Tensor, state: State) -> Tensor:
+        """The states [B, K, D] that follow `tokens` [B, K]."""
         assert isinstance(state, SourceAndRows)
         memory = cast("Memory", state.source)
         embedded = self.target_embedding(tokens.reshape(-1, 1), state.position)
@@ -234,7 +234,8 @@ class ConvS2S(Model):
         for at, layer in enumerate(self.decoder):
             x, state.rows[at] = layer.step(x, embedded, memory, state.rows[at])
         state.position += 1
-        return self.project(self.decoder_output(x))
+        last: Tensor = self.decoder_output(x)
+        return last
 
 
 def _layers(shapes: tuple[Shape, ...]) -> list[tuple[int, int, int]]:

@@ -54,6 +54,10 @@ class Ensemble(Model):
         """The members' states."""
         return EnsembleState([member.start(source, max_steps) for member in self.members])
 
+    def step_states(self, tokens: Tensor, state: State) -> Tensor:
+        """Refused, as whole targets' are."""
+        raise TypeError("an ensemble has no states; ask for its logits")
+
     def step(self, tokens: Tensor, state: State) -> Tensor:
         """The mean of the members' log-probabilities [B, K, V] of the next token."""
         assert isinstance(state, EnsembleState)

@@ -181,8 +181,8 @@ class GNMT(Model):
         above = [torch.zeros_like(bottom[0]) for _ in range(2 * len(self.decoder.layers))]
         return SourceAndRows(memory, bottom + above)
 
-    def step(self, tokens: Tensor, state: State) -> Tensor:
-        """Logits [B, K, V] of the token that follows `tokens` [B, K]."""
+    def step_states(self, tokens: Tensor, state: State) -> Tensor:
+        """The states [B, K, D] that follow `tokens` [B, K]."""
         assert isinstance(state, SourceAndRows)
         above = 2 * len(self.decoder.layers)
         bottom = [tensor.view(*tokens.shape, -1) for tensor in state.rows[:-above]]  # [B, K, D]
@@ -191,7 +191,8 @@ class GNMT(Model):
         flat = [tensor.flatten(0, 1)[:, None] for tensor in (output, context)]  # [N, 1, D]
         top, after = self.decoder(*flat, state.rows[-above:])
         state.rows = [tensor.flatten(0, 1) for tensor in bottom] + after
-        return self.project(top.view_as(output))
+        last: Tensor = top.view_as(output)
+        return last
 
 
 # google/nmt's wmt16_gnmt_8_layer.

@@ -140,14 +140,14 @@ class RNNsearch(Model):
         *memory, first = self.encode(source)
         return SourceAndRows(tuple(memory), [first])
 
-    def step(self, tokens: Tensor, state: State) -> Tensor:
-        """Logits [B, K, V] of the token that follows `tokens` [B, K]."""
+    def step_states(self, tokens: Tensor, state: State) -> Tensor:
+        """The states [B, K, D] that follow `tokens` [B, K]."""
         assert isinstance(state, SourceAndRows)
         before = state.rows[0].view(*tokens.shape, -1)  # [B, K, n]
         words = self.target_embedding(tokens)
         context = self.attention(before, *state.source)
         state.rows = [self.unit(before, self.unit.word(words), context).flatten(0, 1)]
-        return self.project(self._maxout(before, words, context))
+        return self._maxout(before, words, context)
 
     def _maxout(self, states: Tensor, words: Tensor, contexts: Tensor) -> Tensor:
         """The greater of every two neighbours of the deep output: [..., l]."""

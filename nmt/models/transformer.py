@@ -375,8 +375,8 @@ class Transformer(Model):
         caches = [layer.make_cache() for layer in self.decoder]
         return TransformerState(self.encode(source), caches)
 
-    def step(self, tokens: Tensor, state: State) -> Tensor:
-        """Logits [B, K, V] of the token that follows `tokens` [B, K]."""
+    def step_states(self, tokens: Tensor, state: State) -> Tensor:
+        """The states [B, K, D] that follow `tokens` [B, K]."""
         assert isinstance(state, TransformerState)
         position = self.positions(state.position, 1, tokens.device)  # [1, D], for all rows
         x = self._embed(self.target_embedding, tokens, position)  # [B, K, D]
@@ -386,7 +386,8 @@ class Transformer(Model):
         ):
             x = layer.step(x, keys_values, state.memory.mask, cache, state.lineage)
         state.position += 1
-        return self.project(self.decoder_end(x))
+        last: Tensor = self.decoder_end(x)
+        return last
 
     def _embed_target(self, target: Tensor) -> Tensor:
         """Whole targets, embedded: [B, T, D]."""

@@ -31,12 +31,15 @@ class Uncached(Model):
     def start(self, source: Tensor, max_steps: int) -> State:
         return Targets(source)
 
-    def step(self, tokens: Tensor, state: object) -> Tensor:
+    def project(self, states: Tensor) -> Tensor:
+        return self.model.project(states)
+
+    def step_states(self, tokens: Tensor, state: object) -> Tensor:
         assert isinstance(state, Targets)
         state.targets = torch.cat((state.targets, tokens[..., None]), dim=-1)
         rows = state.source[:, None].expand(-1, tokens.size(1), -1).flatten(0, 1)
-        logits: Tensor = self.model(rows, state.targets.flatten(0, 1))[:, -1]
-        return logits.view(*tokens.shape, -1)
+        last = self.model.states(rows, state.targets.flatten(0, 1))[:, -1]
+        return last.view(*tokens.shape, -1)
 
 
 class Targets:
