@@ -9,7 +9,9 @@ so that a noisy machine is noisy for all of them, and medians over the rounds ar
 goes in and text comes out; all search as CTranslate2 does (the stop rule ``first_beam``, length
 penalty ``power``). With --random the weights are random and every translation has --length tokens,
 for an output of random weights has no natural length. CTranslate2's sides need ``nmt[ctranslate2]``
-and take the weights that ``nmt export`` writes.
+and take the weights that ``nmt export`` writes. A side whose name ends with ``shortlist``, as "nmt
+fp32 shortlist", searches among the tokens of the shortlist that ``nmt shortlist`` gave the run;
+with --shortlist there is one for each precision.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ class Setting:
         lengths = {"max_length_ratio": 0.0, "max_length_offset": self.length}
         return {"strategy": ours, **(lengths if self.length else {})}
 
-    def nmt(self, precision: str) -> dict[int, Translate]:
+    def nmt(self, precision: str, shortlist: str = "") -> dict[int, Translate]:
         """This engine, as the command sets it up."""
         keep_freed_memory()
         if self.workers > 1:
@@ -83,6 +85,7 @@ class Setting:
             self.run,
             precision=cast(InferencePrecision, precision),
             workers=self.workers,
+            shortlist=bool(shortlist),
             **self.search(1),
         )
         return {beam: partial(_translate, self._with_beam(first, beam)) for beam in (1, BEAM)}
@@ -122,7 +125,13 @@ class Setting:
         strategy = build(SearchConfig, self.search(beam), "search").strategy
         config = replace(first.config, strategy=strategy)
         return Translator(
-            first.model, first.subwords, config, first.device, first.precision, self.workers
+            first.model,
+            first.subwords,
+            config,
+            first.device,
+            first.precision,
+            self.workers,
+            first.shortlister,
         )
 
 
@@ -177,9 +186,9 @@ class Side:
 
 def work(name: str, setting: Setting, pipe: Connection[Any, Any]) -> None:
     """The process of a side."""
-    engine, precision = name.split()
+    engine, *how = name.split()
     start = time.perf_counter()
-    by_beam = getattr(setting, engine)(precision)
+    by_beam = getattr(setting, engine)(*how)
     pipe.send(time.perf_counter() - start)
     while (task := pipe.recv()) is not None:
         translate, seconds, texts, tokens = by_beam[task.beam], [], [], 0
@@ -270,6 +279,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--beams", type=int, nargs="+", choices=(1, BEAM), default=[1, BEAM])
     parser.add_argument("--sides", nargs="+", metavar="SIDE", help='such as "nmt fp32" [all]')
+    parser.add_argument("--shortlist", action="store_true", help="also with the run's shortlist")
     parser.add_argument("--peer-batch", type=int, default=64, help="sentences, of CTranslate2")
     arguments = parser.parse_args()
     lines = arguments.source.read_text(encoding="utf-8").splitlines()[: arguments.sentences]
@@ -282,6 +292,8 @@ def main() -> None:
             run = random_run(Path(scratch) / "run", arguments.model, arguments.random)
             length = arguments.length
         names = arguments.sides or [*OURS, *(PEERS if find_spec("ctranslate2") else ())]
+        if arguments.shortlist:
+            names += [f"{name} shortlist" for name in OURS]
         exported = Path(scratch) / "exported"
         if any(name in PEERS for name in names):
             export_run(run, export_formats["ctranslate2"], "fp32", exported)

@@ -6,6 +6,7 @@
     log.jsonl           one record per report
     update_0001000/     a checkpoint: model.safetensors, optimizer.safetensors, checkpoint.json
     last, best          links to checkpoints
+    shortlist.safetensors   which target tokens translate which source tokens, if it was made
 
 A checkpoint appears whole or not at all, and every one of its files has a checksum. This is the
 only module that knows these bytes; nothing is ever unpickled.
@@ -31,9 +32,12 @@ from torch import Tensor
 
 from nmt import files
 from nmt.config import build, import_plugins
+from nmt.data.shortlist import Shortlist
 from nmt.errors import NmtError
 from nmt.models import Model, ModelConfig
 from nmt.preprocess.subwords import Subwords
+
+SHORTLIST = "shortlist.safetensors"
 
 VERSION = 1
 """Of the run directory and its checkpoints; another version is refused."""
@@ -184,6 +188,36 @@ class Run:
     def subwords(self) -> Subwords:
         """The subword models the run was trained with."""
         return Subwords.load(self.path)
+
+    @property
+    def has_shortlist(self) -> bool:
+        """Whether one was given to the run."""
+        return (self.path / SHORTLIST).exists()
+
+    @property
+    def shortlist(self) -> Shortlist:
+        """The shortlist that was given to the run.
+
+        Raises:
+            NmtError: there is none, or it is damaged, of another version, or of other subwords.
+        """
+        if not self.has_shortlist:
+            raise NmtError(
+                f"{self.path}: the run has no shortlist; give it one with "
+                f"`nmt shortlist --model {self.path}`"
+            )
+        found = Shortlist.load(self.path / SHORTLIST)
+        if found.origin.subwords != self.subwords.fingerprint:
+            raise NmtError(
+                f"{self.path / SHORTLIST}: of other subwords than the run; "
+                f"make it again with `nmt shortlist --model {self.path}`"
+            )
+        return found
+
+    def give_shortlist(self, shortlist: Shortlist) -> Path:
+        """Writes a shortlist into the run, in the place of an older one; gives where."""
+        shortlist.save(self.path / SHORTLIST)
+        return self.path / SHORTLIST
 
     @staticmethod
     @contextmanager

@@ -79,6 +79,22 @@ def _call_directly(model: nn.Module) -> None:
         vars(module).update(module._modules, **module._parameters)
 
 
+def some_outputs(
+    linear: nn.Linear, outputs: Tensor, precision: InferencePrecision, device: torch.device
+) -> nn.Module:
+    """A linear layer of some outputs [n] int64 of one that was not converted, ready for use.
+
+    Where that is int8, it multiplies as "auto" does: to pack weights of 8 bits takes longer than
+    the products of a sentence or two.
+    """
+    few = nn.Linear(linear.in_features, len(outputs), linear.bias is not None, device="meta")
+    few.weight = _constant(linear.weight.detach()[outputs])
+    if linear.bias is not None:
+        few.bias = _constant(linear.bias.detach()[outputs])
+    fast = "auto" if precision == "int8" else precision
+    return _converted(few, pick_precision(fast, device), device)
+
+
 def _converted(linear: nn.Linear, precision: InferencePrecision, device: torch.device) -> nn.Module:
     """The layer that takes the place of a linear one; itself where there is nothing better."""
     if precision == "int8":

@@ -212,6 +212,18 @@ def test_the_commands(trained: Path, corpus: Path, tmp_path: Path, nmt: Callable
         assert texts[0] == texts[1]
 
 
+@needs_ctranslate2
+def test_a_shortlist_is_refused(
+    trained: Path, corpus: Path, tmp_path: Path, nmt: Callable[..., Any]
+) -> None:
+    path = tmp_path / "exported"
+    nmt("export", "--model", trained, "--output", path)
+    flags = ("--engine", "ctranslate2", "--shortlist", "--model", path)
+    done = nmt("translate", corpus / "test.en", *flags)
+    assert (done.status, done.out) == (1, "")
+    assert done.err == "nmt: error: --shortlist: an export holds none; use --engine nmt\n"
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"arch": "rnnsearch_small"}, "arch rnnsearch_small"),
     ({"arch": "conv_s2s_small"}, "arch conv_s2s_small"),

@@ -10,7 +10,18 @@ from collections.abc import Callable
 import typer
 
 from nmt import __version__
-from nmt.cli import average, export, inspect, preprocess, rescore, score, testset, train, translate
+from nmt.cli import (
+    average,
+    export,
+    inspect,
+    preprocess,
+    rescore,
+    score,
+    shortlist,
+    testset,
+    train,
+    translate,
+)
 from nmt.errors import NmtError
 
 app = typer.Typer(
@@ -54,6 +65,7 @@ _add("preprocess", preprocess.preprocess, preprocess.EXAMPLE)
 _add("inspect", inspect.inspect, inspect.EXAMPLE)
 _add("train", train.train, train.EXAMPLE)
 _add("average-checkpoints", average.average_checkpoints, average.EXAMPLE)
+_add("shortlist", shortlist.shortlist, shortlist.EXAMPLE)
 _add("export", export.export, export.EXAMPLE)
 _add("translate", translate.translate, translate.EXAMPLE)
 _add("rescore", rescore.rescore, rescore.EXAMPLE)

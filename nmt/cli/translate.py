@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nmt.inference import LineTranslator, SearchConfig
     from nmt.precision import InferencePrecision
 
-    Make = Callable[[SearchConfig, InferencePrecision, int], LineTranslator]
+    Make = Callable[[SearchConfig, InferencePrecision, int, bool], LineTranslator]
 
 WAIT_MINUTES = 60.0 * 24 * 7
 """For which processes wait for each other: as long as someone may take to type a line."""
@@ -207,6 +207,14 @@ def translate(
             "translated alike in any batch; int8 scales its inputs by the batch."
         ),
     ] = "fp32",
+    shortlist: Annotated[
+        bool,
+        typer.Option(
+            "--shortlist",
+            help="Search among the tokens of the shortlist that nmt shortlist gave the run (of an "
+            "ensemble, the first). Faster; probabilities are shared among those tokens.",
+        ),
+    ] = False,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -237,6 +245,9 @@ def translate(
     and alignment: for each word of the text the word of the source that the model attended to most
     as it gave its pieces, as pairs of their numbers, source first, from 0; of a Transformer, in the
     last decoder layer but one.
+
+    With --shortlist the scores and log-probabilities of the search are those of the tokens on each
+    line's list; token_log_probabilities, as nmt score --model, are of the whole vocabulary.
 
     With torchrun, the processes share the lines, and the first one reads and writes all of them.
 
@@ -284,7 +295,7 @@ def translate(
         values = load(config, set_, flags, base).section("search")
         search = build(SearchConfig, values, "search")
         count = _num_workers(workers, world.device.type)
-        translator = translator_of(search, number_format, count)
+        translator = translator_of(search, number_format, count, shortlist)
         lines.read_as(search.on_invalid_utf8)
         form = forms.n_best(n_best) if n_best else forms.plain
         if as_json:
@@ -303,10 +314,11 @@ def _open_runs(paths: list[Path], device: "torch.device") -> "tuple[dict[str, An
     voters = load_voters(paths, device)
 
     def make(
-        search: "SearchConfig", precision: "InferencePrecision", workers: int
+        search: "SearchConfig", precision: "InferencePrecision", workers: int, shortlist: bool
     ) -> "LineTranslator":
-        model = voter_of(voters, search, precision, device)
-        return Translator(model, voters[0].subwords, search, device, precision, workers)
+        model, shortlister = voter_of(voters, search, precision, device, shortlist)
+        subwords = voters[0].subwords
+        return Translator(model, subwords, search, device, precision, workers, shortlister)
 
     return voters[0].recipe, make
 
@@ -320,8 +332,10 @@ def _open_export(paths: list[Path], device: "torch.device") -> "tuple[dict[str, 
     exported = Export.open(paths[0], "ctranslate2")
 
     def make(
-        search: "SearchConfig", precision: "InferencePrecision", workers: int
+        search: "SearchConfig", precision: "InferencePrecision", workers: int, shortlist: bool
     ) -> "LineTranslator":
+        if shortlist:
+            raise NmtError("--shortlist: an export holds none; use --engine nmt")
         return CTranslate2Translator(exported, search, device, precision, workers)
 
     return exported.recipe, make

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from nmt.inference.alignment import Links, word_starts
 from nmt.search import Hypothesis
@@ -43,9 +44,14 @@ class Sentence:
     """Runs that the target is to hold."""
 
     @property
+    def forced(self) -> list[int]:
+        """The tokens of the prefix and of all phrases."""
+        return [*self.prefix, *chain.from_iterable(self.phrases)]
+
+    @property
     def least_length(self) -> int:
         """The room that prefix, phrases and EOS need."""
-        return len(self.prefix) + sum(map(len, self.phrases)) + 1
+        return len(self.forced) + 1
 
 
 @dataclass(frozen=True)

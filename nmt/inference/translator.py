@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -22,6 +23,7 @@ from nmt.evaluation.consensus import Utility, expected_utilities
 from nmt.inference.alignment import linked
 from nmt.inference.forced import attention_weights, padded, padded_twice, token_log_probabilities
 from nmt.inference.long_lines import parts
+from nmt.inference.shortlister import Shortlister
 from nmt.inference.translation import Request, Sentence, Translation
 from nmt.inference.workers import Workers
 from nmt.lines import OnInvalidUtf8
@@ -319,6 +321,7 @@ class Translator(LineTranslator):
         device: torch.device = torch.device("cpu"),  # noqa: B008 -- an immutable value
         precision: InferencePrecision = "fp32",
         workers: int = 1,
+        shortlister: Shortlister | None = None,
     ) -> None:
         """A translator that holds the model, not a copy.
 
@@ -330,9 +333,12 @@ class Translator(LineTranslator):
             precision: what the model computes in; scores are summed in float32 all the same. For
                 "int8" the model must have been through :func:`nmt.precision.convert`.
             workers: processes of one thread each among which batches are shared out (CPU).
+            shortlister: of the model, made before it was converted; None to search the whole
+                vocabulary.
         """
         super().__init__(subwords, config)
         self.model = model
+        self.shortlister = shortlister
         self.device = device
         self.precision = precision
         self._workers = Workers(self._search_batch, workers)
@@ -393,10 +399,13 @@ class Translator(LineTranslator):
         phrases = None
         if any(it.phrases for it in sentences):
             phrases = self._tensor(padded_twice([it.phrases for it in sentences]))
+        search = partial(self.config.strategy.search, self.model)
         with self._inference(), autocast(self.precision, self.device):
-            found = self.config.strategy.search(
-                self.model, source, self._tensor(max_lengths), constraints, phrases
-            )
+            if self.shortlister is not None:
+                forced = self._tensor(padded([it.forced for it in sentences]))
+                few = self.shortlister.choose(source, forced)
+                search = partial(few.search, self.config.strategy)
+            found = search(source, self._tensor(max_lengths), constraints, phrases)
             if self.config.coverage_penalty:
                 found = with_coverage(found, self.model, source, self.config.coverage_penalty)
         return found

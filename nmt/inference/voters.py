@@ -11,6 +11,7 @@ from nmt.checkpoint import LoadedModel, load_model
 from nmt.config import build
 from nmt.distributed import pick_device
 from nmt.errors import NmtError
+from nmt.inference.shortlister import Shortlister
 from nmt.inference.translator import SearchConfig, Translator
 from nmt.models.base import Model
 from nmt.precision import InferencePrecision, convert
@@ -30,6 +31,7 @@ class RunTranslator(Translator):
         device: str = "auto",
         precision: InferencePrecision = "fp32",
         workers: int = 1,
+        shortlist: bool = False,
         **search: object,
     ) -> None:
         """Loads the models.
@@ -40,17 +42,19 @@ class RunTranslator(Translator):
             device: "cpu", "cuda", "cuda:N" or "auto".
             precision: what the models compute in.
             workers: processes of one thread each that share the batches (CPU).
+            shortlist: whether to search among the tokens of the first run's shortlist alone.
             search: keys of the recipe's section ``search``, over those of the first run.
 
         Raises:
-            NmtError: a model cannot be loaded, or a key or value is not known.
+            NmtError: a model or the shortlist cannot be loaded, or a key or value is not known.
         """
         place = pick_device(device)
         voters = load_voters([Path(model), *map(Path, others)], place)
         values = {**(voters[0].recipe.get("search") or {}), **search}
         config = build(SearchConfig, values, "search")
-        voter = voter_of(voters, config, precision, place)
-        super().__init__(voter, voters[0].subwords, config, place, precision, workers)
+        voter, shortlister = voter_of(voters, config, precision, place, shortlist)
+        subwords = voters[0].subwords
+        super().__init__(voter, subwords, config, place, precision, workers, shortlister)
 
 
 def load_voters(paths: Sequence[Path], device: torch.device) -> list[LoadedModel]:
@@ -74,8 +78,17 @@ def voter_of(
     config: SearchConfig,
     precision: InferencePrecision,
     device: torch.device,
-) -> Model:
-    """The one model, or the ensemble that several are, ready for that precision."""
-    model = config.one_of([voter.model for voter in voters])
+    shortlist: bool = False,
+) -> tuple[Model, Shortlister | None]:
+    """The one model, or the ensemble that several are, ready for that precision.
+
+    With it, if wanted, what searches among the shortlist of the first run.
+
+    Raises:
+        NmtError: that run has none, or a damaged one.
+    """
+    model, shortlister = config.one_of([voter.model for voter in voters]), None
+    if shortlist:
+        shortlister = Shortlister(voters[0].run.shortlist, model, precision)
     convert(model, precision, device)
-    return model
+    return model, shortlister

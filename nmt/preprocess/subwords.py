@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import itertools
 import math
@@ -109,6 +110,12 @@ class Subwords:
     def is_same_as(self, other: Subwords) -> bool:
         """Whether both cut every text into the same ids."""
         return self._models == other._models
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash by which the same subwords are known again."""
+        digests = [hashlib.sha256(model).digest() for model in self._models]
+        return hashlib.sha256(b"".join(digests)).hexdigest()
 
     def save(self, directory: Path) -> None:
         """Writes the model files into an existing directory, in the place of any that are there.

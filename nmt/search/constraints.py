@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from nmt.data.format import EOS, PAD, UNK
@@ -41,6 +42,13 @@ class Constraint(ABC):
         """The constraint for some sentences [B'] int64: the same, unless it tells them apart."""
         return self
 
+    def among(self, tokens: Tensor) -> Constraint:
+        """The constraint where ids are places in `tokens` [U] int64, which ascend.
+
+        The same, unless it knows ids of its own; the special ones keep theirs.
+        """
+        return self
+
 
 constraints: Registry[Constraint] = Registry("constraint")
 Constraint.registry = constraints
@@ -62,6 +70,11 @@ class Forbidden(Constraint):
         """The same ones at every step."""
         known = [token for token in self.tokens if token < logits.size(-1)]
         logits[..., known] = NEVER
+
+    def among(self, tokens: Tensor) -> Forbidden:
+        """Those of the tokens that are there."""
+        places = {token: place for place, token in enumerate(tokens.tolist())}
+        return replace(self, tokens=tuple(places[it] for it in self.tokens if it in places))
 
 
 @constraints.register("min_length")
@@ -131,3 +144,8 @@ class Prefixes(Constraint):
     def of(self, sentences: Tensor) -> Prefixes:
         """The beginnings of some sentences."""
         return replace(self, tokens=self.tokens[sentences])
+
+    def among(self, tokens: Tensor) -> Prefixes:
+        """The same beginnings, all of whose tokens are there."""
+        others = [constraint.among(tokens) for constraint in self.others]
+        return replace(self, tokens=torch.searchsorted(tokens, self.tokens), others=others)

@@ -71,6 +71,8 @@ def average_run(paths: Sequence[Path], output: Path | None) -> Run:
         )
         newest = max(checkpoint.update for checkpoint in checkpoints)
         averaged.save(newest, weights, None, {}, {}, best=True)
+        if run.has_shortlist:
+            averaged.give_shortlist(run.shortlist)
     return Run.open(output)
 
 

@@ -1,0 +1,65 @@
+"""``nmt shortlist``: which target tokens may translate which source tokens."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmt.cli.console import say
+from nmt.errors import NmtError
+
+EXAMPLE = "Example: nmt shortlist --data data-bin --model checkpoints"
+
+
+def shortlist(
+    data: Annotated[Path, typer.Option(help="Dataset to learn from.")] = Path("data-bin"),
+    model: Annotated[
+        Path,
+        typer.Option(
+            envvar="NMT_MODEL", help="Run that is given the shortlist; an older one is replaced."
+        ),
+    ] = Path("checkpoints"),
+    first: Annotated[
+        int, typer.Option(min=1, help="Most frequent target tokens, on every line's list.")
+    ] = 100,
+    best: Annotated[
+        int, typer.Option(min=1, help="Likeliest translations of each source token of a line.")
+    ] = 100,
+    max_pairs: Annotated[
+        int,
+        typer.Option(min=1, help="The most training pairs to read, spread over the dataset."),
+    ] = 500_000,
+    iterations: Annotated[
+        int, typer.Option(min=1, help="Of the expectation maximisation of IBM model 1.")
+    ] = 5,
+) -> None:
+    """Learn which target tokens may translate which source tokens, for faster search.
+
+    The list goes into the directory of the run, whose subwords must be those of the dataset; an
+    average of the run takes it along. "nmt translate --shortlist" uses it: of each line's source
+    tokens it searches among the --best translations, the --first most frequent tokens and, where
+    both languages share one vocabulary, the source tokens themselves.
+
+    Prints the file. On stderr, the pairs that were read; the mean length of the lists of the
+    validation sentences; and which share of the tokens of their references these hold.
+    """
+    from nmt.checkpoint import Run
+    from nmt.data.format import Dataset
+    from nmt.preprocess.lexicon import LexiconConfig, learn_shortlist, measured
+    from nmt.preprocess.subwords import Subwords
+
+    if not Run.exists(model):
+        raise NmtError(f"{model}: not a run; give the directory of one with --model")
+    run, dataset = Run.open(model), Dataset.open(data)
+    subwords = Subwords.load(dataset.subwords)
+    if not subwords.is_same_as(run.subwords):
+        raise NmtError(f"{data}: its subwords are not those of {model}; give the run's own dataset")
+    config = LexiconConfig(first=first, best=best, max_pairs=max_pairs, iterations=iterations)
+    learned = learn_shortlist(dataset, subwords.fingerprint, config)
+    file = run.give_shortlist(learned)
+    length, share = measured(learned, dataset.split("valid"))
+    say(
+        f"read {learned.origin.pairs:,} pairs; valid: lists of {length:,.0f} of "
+        f"{subwords.target_size:,} tokens on average, with {share:.1%} of the references' tokens"
+    )
+    print(file)
