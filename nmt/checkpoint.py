@@ -348,7 +348,7 @@ def load_model(path: Path, device: torch.device | None = None) -> LoadedModel:
         what = "has no run.json" if path.is_dir() else "does not exist"
         raise NmtError(
             f"{path}: not a trained model: it {what}; give a run directory or one of its "
-            "checkpoints with --model"
+            "checkpoints"
         )
     import_plugins(run.recipe.get("plugins", []), Path())
     subwords = run.subwords

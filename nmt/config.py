@@ -179,7 +179,10 @@ def import_plugins(modules: Sequence[str], directory: Path) -> None:
         try:
             importlib.import_module(module)
         except ImportError as error:
-            raise NmtError(f"plugins: cannot import {module!r}: {error}") from None
+            raise NmtError(
+                f"plugins: cannot import {module!r}: {error}; looked for in {place}, and then "
+                "where Python looks"
+            ) from None
 
 
 def _unknown_key(key: str, base: object, known: Mapping[str, Any]) -> str:

@@ -122,7 +122,8 @@ def test_plugins_are_imported_from_beside_the_recipe_and_are_no_section(
 def test_a_plugin_that_cannot_be_imported_is_named():
     write("plugins: [no_such_plugin]")
     assert message(None, None, {}) == (
-        "plugins: cannot import 'no_such_plugin': No module named 'no_such_plugin'"
+        "plugins: cannot import 'no_such_plugin': No module named 'no_such_plugin'; "
+        f"looked for in {Path.cwd()}, and then where Python looks"
     )
 
 

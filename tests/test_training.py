@@ -230,7 +230,7 @@ def test_other_data_are_refused(
     assert (done.status, done.err) == (
         1,
         f"nmt: error: {run}: this run was begun on other data than {tmp_path}/data-bin; give its "
-        "dataset with --set train.data=DIR, or another --save-dir\n",
+        "dataset with --data DIR, or another --save-dir\n",
     )
 
 
@@ -282,7 +282,9 @@ def test_a_run_begins_with_the_weights_of_another_and_counts_anew(
 ) -> None:
     run = tmp_path / "run"
     tuned = ("--init-from", trained / "last", "--lr", 1e-30, "--save-every", 1)
-    assert train(run, *tuned, "--max-updates", 1).status == 0
+    begun = train(run, *tuned, "--max-updates", 1)
+    assert begun.status == 0
+    assert begun.err.startswith(f"begins with the weights of {trained / 'last'}\n")
     first, parent = (Checkpoint.open(path).weights() for path in (run / "last", trained / "last"))
     for name, weight in first.items():
         torch.testing.assert_close(weight, parent[name])

@@ -50,17 +50,19 @@ def test_a_worker_that_is_killed_is_an_error() -> None:
 
 def test_workers_end_when_the_process_that_they_work_for_is_killed() -> None:
     script = (
-        "import time; from nmt.inference.workers import Workers; "
-        "work = lambda it: (print(it, flush=True), time.sleep(300)); "
+        "import os, time; from nmt.inference.workers import Workers; "
+        "work = lambda it: (os.write(1, b'.'), time.sleep(300)); "
         "list(Workers(work, 2).map([1, 2]))"
     )
     command = [sys.executable, "-c", script]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert {process.stdout.readline() for _ in range(2)} == {"1\n", "2\n"}
-        process.kill()
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            begun = process.stdout.read(2)
+        finally:
+            process.kill()
         # A worker that lived on would hold stdout open.
-        assert process.communicate(timeout=120)[0] == ""
+        assert (begun, process.communicate(timeout=120)[0]) == (b"..", b"")
 
 
 def test_processes_of_torchrun_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

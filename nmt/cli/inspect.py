@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nmt.errors import NmtError
+
 if TYPE_CHECKING:
     from nmt.checkpoint import Checkpoint, Run
     from nmt.data.format import Dataset, Side
@@ -41,6 +43,8 @@ def inspect(
     if (path / "run.json").exists():
         _run(path, verify, as_json)
         return
+    if not path.exists():
+        raise NmtError(f"{path}: does not exist; give a dataset or a run")
     from nmt.data.format import Dataset
 
     dataset = Dataset.open(path)

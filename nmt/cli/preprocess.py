@@ -1,5 +1,6 @@
 """``nmt preprocess``: parallel text to a dataset."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -7,6 +8,7 @@ import typer
 from nmt.cli.console import say
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
 from nmt.config import build
+from nmt.errors import NmtError
 
 if TYPE_CHECKING:
     from nmt.data.format import Manifest
@@ -160,8 +162,22 @@ def preprocess(
     from nmt.preprocess.binarize import preprocess as binarize
 
     settings = build(PreprocessConfig, recipe.section("preprocess"), "preprocess")
+    if settings.shard is None:
+        _announce_replacement(Path(settings.output_dir))
     say(report(binarize(settings)))
     print(settings.output_dir)
+
+
+def _announce_replacement(path: Path) -> None:
+    from nmt.data.format import Dataset
+
+    try:
+        there = Dataset.open(path).manifest
+    except NmtError:  # nothing that could be lost, or nothing that will be replaced
+        return
+    pairs = there.splits["train"].pairs
+    languages = f"{there.source_lang} to {there.target_lang}"
+    say(f"{path}: the dataset there, {languages}, {pairs:,} pairs, will be replaced")
 
 
 def report(manifest: "Manifest") -> str:

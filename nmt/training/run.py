@@ -164,7 +164,7 @@ def _open_run(experiment: Experiment, dataset: Dataset, subwords: Subwords, worl
     if run.data != manifest.fingerprint:
         raise NmtError(
             f"{path}: this run was begun on other data than {dataset.path}; give its dataset with "
-            "--set train.data=DIR, or another --save-dir"
+            "--data DIR, or another --save-dir"
         )
     _refuse_changes(run, experiment)
     return run
@@ -260,6 +260,8 @@ def _introduce(experiment: Experiment, trainer: Trainer, report: Report) -> None
     if first:
         report.record("resumed", {"update": first, "processes": world.size})
         report.say(f"resumed after update {first}")
+    elif experiment.train.init_from is not None:
+        report.say(f"begins with the weights of {experiment.train.init_from}")
     report.say(
         f"{experiment.model.arch} in {precision} on {world.size} x {world.device.type}, "
         f"{len(trainer.feed.split):,} training pairs"

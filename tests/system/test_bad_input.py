@@ -212,12 +212,12 @@ MISTAKES = {
     "no model": Mistake(
         f"{TRANSLATE} --model models/best",
         "models/best: not a trained model: it does not exist; "
-        "give a run directory or one of its checkpoints with --model",
+        "give a run directory or one of its checkpoints",
     ),
     "a directory that is no model": Mistake(
         f"{TRANSLATE} --model corpus",
         "corpus: not a trained model: it has no run.json; "
-        "give a run directory or one of its checkpoints with --model",
+        "give a run directory or one of its checkpoints",
     ),
     "a checkpoint of another version": Mistake(
         TRANSLATE,
@@ -302,6 +302,9 @@ MISTAKES = {
         "rescore --model checkpoints --source -",
         "Invalid value: only one input can be -, which is stdin",
         status=2,
+    ),
+    "a look at what is not there": Mistake(
+        "inspect nowhere", "nowhere: does not exist; give a dataset or a run"
     ),
     "an unknown metric": Mistake(
         f"{SCORE} --metric blue corpus/test.de",
