@@ -1,7 +1,7 @@
 # What each system of run.sh and speeds.sh sets beside multi30k.yaml; to be sourced by them.
 
 plain="model.arch=transformer_base model.encoder_layers=3 model.decoder_layers=3
-  model.d_model=256 model.d_ff=1024 model.heads=4"
+  model.d_model=256 model.d_ff=1024 model.heads=4 train.schedule.lr=0.002"
 recurrent="train.optimizer.betas=[0.9,0.999] train.schedule.lr=0.002
   train.schedule.warmup_updates=200"
 declare -A settings=(
