@@ -9,6 +9,7 @@ embedding of a target token become one; here they are added.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import cast
 
@@ -20,7 +21,7 @@ from nmt.data.format import PAD
 from nmt.models.base import Model, ModelConfig, State, architectures, check_rates, check_sizes
 from nmt.models.convolution import extend_past, no_past, windows
 from nmt.models.dropout import Dropout
-from nmt.models.initialization import glorot
+from nmt.models.initialization import embedding, glorot
 from nmt.models.state import SourceAndRows
 
 
@@ -42,7 +43,8 @@ class ByteNetConfig(ModelConfig):
     length_offset: int = 0
     """b."""
     dropout: float = 0.0
-    """Dropout rate on the output of every block; the paper has none."""
+    """Dropout rate on embeddings, the output of every block and the last states; the paper has
+    none."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "width", "sets", "kernel")
@@ -105,8 +107,12 @@ class ByteNet(Model):
         super().__init__()
         stream = 2 * config.width
         self.config = config
-        self.source_embedding = nn.Embedding(source_vocabulary, stream)
-        self.target_embedding = nn.Embedding(target_vocabulary, stream)
+        # Scaled as the Transformer's are: Adam moves weights of N(0, 1) so slowly that they stay
+        # close to random, by which sentences can be told apart and little else be learned.
+        self.scale = math.sqrt(stream)
+        self.source_embedding = embedding(source_vocabulary, stream)
+        self.target_embedding = embedding(target_vocabulary, stream)
+        self.dropout = Dropout(config.dropout)
         self.encoder = self._blocks(config)
         self.decoder = self._blocks(config)
         self.last = glorot(nn.Linear(stream, stream))  # a convolution of kernel 1, and a ReLU
@@ -129,7 +135,7 @@ class ByteNet(Model):
         unfolded = int(config.length_ratio * source.shape[1] + 1) + config.length_offset
         mask = torch.arange(unfolded, device=source.device) < lengths  # [B, U]
         mask = mask[..., None].to(self.source_embedding.weight.dtype)
-        x = self.source_embedding(source) * tokens[..., None]
+        x = self._embed(self.source_embedding, source) * tokens[..., None]
         x = F.pad(x, (0, 0, 0, unfolded - source.shape[1]))
         for block in self.encoder:
             x = block.encode(x, mask)
@@ -139,10 +145,11 @@ class ByteNet(Model):
         """The states before the vocabulary [B, T, 2d] for whole targets."""
         encoded = self.encode(source)
         missing = target.shape[1] - encoded.shape[1]
-        x = self.target_embedding(target) + F.pad(encoded, (0, 0, 0, missing))  # cuts, if negative
+        x = self._embed(self.target_embedding, target)
+        x = x + F.pad(encoded, (0, 0, 0, missing))  # cuts, if negative
         for block in self.decoder:
             x = block.decode(x)
-        return F.relu(self.last(x))
+        return self._before_vocabulary(x)
 
     def start(self, source: Tensor, max_steps: int) -> SourceAndRows:
         """The encoder's stream, and empty pasts."""
@@ -156,7 +163,7 @@ class ByteNet(Model):
     def step_states(self, tokens: Tensor, state: State) -> Tensor:
         """The states [B, K, D] that follow `tokens` [B, K]."""
         assert isinstance(state, SourceAndRows)
-        x = self.target_embedding(tokens)  # [B, K, 2d]
+        x = self._embed(self.target_embedding, tokens)  # [B, K, 2d]
         (encoded,) = state.source
         if state.position < encoded.shape[1]:
             x = x + encoded[:, None, state.position]
@@ -164,10 +171,18 @@ class ByteNet(Model):
         for at, block in enumerate(self.decoder):
             x, state.rows[at] = block.step(x, state.rows[at])
         state.position += 1
-        return F.relu(self.last(x)).view(*tokens.shape, -1)
+        return self._before_vocabulary(x).view(*tokens.shape, -1)
+
+    def _embed(self, table: nn.Embedding, tokens: Tensor) -> Tensor:
+        embedded: Tensor = self.dropout(table(tokens) * self.scale)
+        return embedded
+
+    def _before_vocabulary(self, x: Tensor) -> Tensor:
+        states: Tensor = self.dropout(F.relu(self.last(x)))
+        return states
 
 
 # For subwords, small corpora and two CPU cores.
 architectures.add(
-    "bytenet_small", ByteNetConfig(width=192, sets=2, dilations=(1, 2, 4), dropout=0.2)
+    "bytenet_small", ByteNetConfig(width=192, sets=2, dilations=(1, 2, 4), dropout=0.3)
 )
