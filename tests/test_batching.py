@@ -14,7 +14,10 @@ from nmt.data.batching import (
     in_length_order,
     make_batch,
     micro_batches,
+    padded,
+    padded_twice,
     prefetch,
+    target_input,
 )
 from nmt.data.format import BOS, EOS, PAD, Dataset, DatasetWriter, Sentences, Split, staging
 
@@ -43,6 +46,28 @@ def test_an_epoch_holds_every_sentence_once(
         assert {order.epoch_of(update) for update in updates} == {epoch}
         seen = sorted(int(i) for u in updates for bucket in order.update(u) for i in bucket)
         assert seen == list(range(len(pairs)))
+
+
+def test_rows_are_filled_up_on_the_right_to_the_longest() -> None:
+    assert padded([[5, 6, EOS], [7]]).tolist() == [[5, 6, EOS], [7, PAD, PAD]]
+    assert padded([(), ()]).tolist() == [[PAD], [PAD]]
+    assert padded([[True, True], [True]], False).tolist() == [[True, True], [True, False]]
+    assert padded([[0.5], []], 0.0).tolist() == [[0.5], [0.0]]
+
+
+def test_groups_have_rows_of_padding_up_to_the_largest() -> None:
+    groups = [[[5, 6, 7], [8]], [], [[9]]]
+    assert padded_twice(groups).tolist() == [
+        [[5, 6, 7], [8, PAD, PAD]],
+        [[PAD, PAD, PAD], [PAD, PAD, PAD]],
+        [[9, PAD, PAD], [PAD, PAD, PAD]],
+    ]
+
+
+def test_a_model_reads_bos_and_all_but_the_last_token() -> None:
+    finished, longer, cut = [5, EOS, PAD], [5, 6, EOS], [5, 6, 7]
+    read = target_input(torch.tensor([finished, longer, cut]))
+    assert read.tolist() == [[BOS, 5, PAD], [BOS, 5, 6], [BOS, 5, 6]]
 
 
 def lengths_like_a_corpus(count: int) -> tuple[np.ndarray, np.ndarray]:

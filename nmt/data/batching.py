@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -91,15 +91,37 @@ def make_batch(split: Padded, indices: Indices) -> Batch:
     operations, with such an empty batch.
     """
     if len(indices) == 0:
-        source, output = np.array([[EOS]]), np.array([[PAD]])
-    else:
-        source = split.padded("source", indices)
-        output = split.padded("target", indices)
-    start = np.full((len(output), 1), BOS)
-    inputs = np.concatenate((start, output[:, :-1]), axis=1)
-    inputs[inputs == EOS] = PAD  # behind the last token there is nothing to predict
-    predicted = np.flatnonzero(output != PAD)
-    return Batch(*(torch.from_numpy(array) for array in (source, inputs, output, predicted)))
+        return batch_of(torch.tensor([[EOS]]), torch.tensor([[PAD]]))
+    source = torch.from_numpy(split.padded("source", indices))
+    return batch_of(source, torch.from_numpy(split.padded("target", indices)))
+
+
+def batch_of(source: Tensor, target: Tensor) -> Batch:
+    """The batch of padded sources [B, S] and targets [B, T], both int64."""
+    predicted = (target != PAD).flatten().nonzero()[:, 0]
+    return Batch(source, target_input(target), target, predicted)
+
+
+def target_input(target: Tensor) -> Tensor:
+    """What a model is given to predict padded targets: BOS, then all but the last; [B, T] both."""
+    before = torch.cat((torch.full_like(target[:, :1], BOS), target[:, :-1]), dim=1)
+    return before.masked_fill(before == EOS, PAD)  # after the last token nothing is predicted
+
+
+def padded(rows: Sequence[Sequence[float]], filling: float = PAD) -> Tensor:
+    """The rows as one tensor [rows, the longest row or 1], filled up on the right.
+
+    Token ids are filled up with PAD; the filling of other numbers is of their own type.
+    """
+    width = max([1, *map(len, rows)])
+    return torch.tensor([[*row, *[filling] * (width - len(row))] for row in rows])
+
+
+def padded_twice(groups: Sequence[Sequence[Sequence[int]]]) -> Tensor:
+    """Groups of rows of token ids as one tensor [groups, the most rows, the longest row or 1]."""
+    count = max(map(len, groups))
+    rows = [row for group in groups for row in [*group, *[()] * (count - len(group))]]
+    return padded(rows).view(len(groups), count, -1)
 
 
 class Order:
@@ -261,6 +283,7 @@ def prefetch(items: Iterable[T], depth: int = 2) -> Generator[T, None, None]:
     stopped = threading.Event()
 
     def put(entry: tuple[bool, T | BaseException | None]) -> bool:
+        """Waits until there is room; whether there was before all was stopped."""
         while not stopped.is_set():
             try:
                 ready.put(entry, timeout=0.1)
@@ -270,6 +293,7 @@ def prefetch(items: Iterable[T], depth: int = 2) -> Generator[T, None, None]:
         return False
 
     def work() -> None:
+        """Puts every item, and at last the end or what went wrong."""
         try:
             for item in items:
                 if not put((True, item)):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from nmt.data.format import BOS, PAD
+from nmt.data.batching import padded, target_input
 from nmt.models.base import Model
 
 POSITIONS = 1024
@@ -60,19 +60,6 @@ def _batches(
         widest = len(targets[by_length[-1]]) or 1
         size = max(1, POSITIONS // widest)
         batch, by_length = by_length[-size:], by_length[:-size]
-        source = torch.tensor(padded([sources[at] for at in batch]), device=device)
-        target = torch.tensor(padded([targets[at] for at in batch]), device=device)
-        yield batch, source, torch.nn.functional.pad(target, (1, 0), value=BOS)[:, :-1], target
-
-
-def padded(rows: Sequence[Sequence[int]], width: int = 1) -> list[list[int]]:
-    """The rows, padded on the right to the longest of them, and at least to that width."""
-    width = max(width, *map(len, rows))
-    return [[*row, *[PAD] * (width - len(row))] for row in rows]
-
-
-def padded_twice(groups: Sequence[Sequence[Sequence[int]]]) -> list[list[list[int]]]:
-    """Groups of rows, all padded to one width, with rows of padding up to the largest group."""
-    width = max(len(row) for rows in groups for row in rows)
-    count = max(map(len, groups))
-    return [padded([*rows, *[()] * (count - len(rows))], width) for rows in groups]
+        source = padded([sources[at] for at in batch]).to(device)
+        target = padded([targets[at] for at in batch]).to(device)
+        yield batch, source, target_input(target), target

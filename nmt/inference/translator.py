@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
+from nmt.data.batching import padded, padded_twice
 from nmt.data.format import EOS
 from nmt.errors import NmtError
 from nmt.evaluation.consensus import Utility, expected_utilities
 from nmt.inference.alignment import linked
-from nmt.inference.forced import attention_weights, padded, padded_twice, token_log_probabilities
+from nmt.inference.forced import attention_weights, token_log_probabilities
 from nmt.inference.long_lines import parts
 from nmt.inference.shortlister import Shortlister
 from nmt.inference.translation import Request, Sentence, Translation
@@ -388,30 +389,28 @@ class Translator(LineTranslator):
             start += size
 
     def _search_batch(self, sentences: list[Sentence]) -> list[list[Hypothesis]]:
-        source = self._tensor(padded([it.source for it in sentences]))
-        max_lengths = [
-            max(self.config.max_length(len(it.source)), it.least_length) for it in sentences
-        ]
+        source = padded([it.source for it in sentences]).to(self.device)
+        max_lengths = torch.tensor(
+            [max(self.config.max_length(len(it.source)), it.least_length) for it in sentences],
+            device=self.device,
+        )
         constraints: Sequence[Constraint] = self.config.constraints
         if any(it.prefix for it in sentences):
-            prefixes = self._tensor(padded([it.prefix for it in sentences]))
+            prefixes = padded([it.prefix for it in sentences]).to(self.device)
             constraints = [Prefixes(tokens=prefixes, others=constraints)]
         phrases = None
         if any(it.phrases for it in sentences):
-            phrases = self._tensor(padded_twice([it.phrases for it in sentences]))
+            phrases = padded_twice([it.phrases for it in sentences]).to(self.device)
         search = partial(self.config.strategy.search, self.model)
         with self._inference(), autocast(self.precision, self.device):
             if self.shortlister is not None:
-                forced = self._tensor(padded([it.forced for it in sentences]))
+                forced = padded([it.forced for it in sentences]).to(self.device)
                 few = self.shortlister.choose(source, forced)
                 search = partial(few.search, self.config.strategy)
-            found = search(source, self._tensor(max_lengths), constraints, phrases)
+            found = search(source, max_lengths, constraints, phrases)
             if self.config.coverage_penalty:
                 found = with_coverage(found, self.model, source, self.config.coverage_penalty)
         return found
-
-    def _tensor(self, values: object) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=self.device)
 
     @contextmanager
     def _inference(self) -> Iterator[None]:

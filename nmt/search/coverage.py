@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
-from nmt.data.format import BOS, EOS, PAD
+from nmt.data.batching import padded, target_input
+from nmt.data.format import EOS, PAD
 from nmt.models.base import Model
 from nmt.search.base import Hypothesis
 
@@ -37,12 +37,9 @@ def with_coverage(
         NmtError: the model has no attention.
     """
     sentences = [at for at, each in enumerate(found) for _ in each]
-    outputs = [it.output for each in found for it in each]
-    width = max(map(len, outputs))
-    target = source.new_tensor([output + [PAD] * (width - len(output)) for output in outputs])
+    target = padded([it.output for each in found for it in each]).to(source.device)
     source = source[sentences]  # [N, S]
-    inputs = torch.nn.functional.pad(target, (1, 0), value=BOS)[:, :-1]
-    weights = model.source_attention(source, inputs).float()  # [N, T, S]
+    weights = model.source_attention(source, target_input(target)).float()  # [N, T, S]
     covered = (weights * (target != PAD)[..., None]).sum(1)
     logarithms = covered.clamp(LEAST, 1.0).log()
     is_token = (source != PAD) & (source != EOS)

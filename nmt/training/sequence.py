@@ -13,15 +13,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from nmt.checkpoint import Run
-from nmt.data.batching import Batch
-from nmt.data.format import BOS, EOS, PAD
+from nmt.data.batching import Batch, batch_of, padded
+from nmt.data.format import PAD
 from nmt.evaluation.rewards import Reward, rewards
 from nmt.models import Model
 from nmt.search.sample import Sample
@@ -31,7 +30,6 @@ from nmt.training.objective import Objective
 MAX_RATIO = 2
 """A sample is cut where it is so many times as long as its reference."""
 
-T = TypeVar("T", bool, int, float)
 Tokens = tuple[int, ...]
 Decode = Callable[[list[list[int]]], list[str]]
 
@@ -136,14 +134,8 @@ class Candidates:
 
     def batch(self, source: Tensor) -> Batch:
         """All translations, N of them, beside their sources, of sources [B, S]."""
-        output = _table([list(tokens) for each in self.tokens for tokens in each], PAD)
-        before = F.pad(output, (1, 0), value=BOS)[:, :-1]
-        return Batch(
-            source=source.repeat_interleave(self.exist.sum(1), 0),
-            target_input=before.masked_fill(before == EOS, PAD),
-            target_output=output,
-            predicted=(output != PAD).flatten().nonzero()[:, 0],
-        ).to(source.device)
+        target = padded([tokens for each in self.tokens for tokens in each])
+        return batch_of(source.repeat_interleave(self.exist.sum(1), 0), target).to(source.device)
 
     def table(self, values: Tensor) -> Tensor:
         """The values [N] of all translations as [B, C], 0 where there is none."""
@@ -191,9 +183,9 @@ class SequenceObjective(Objective):
         tokens = [list(each) for each in counts]
         return Candidates(
             tokens,
-            exist=_table([[True] * len(each) for each in tokens], False).to(batch.source.device),
-            counts=_table([list(each.values()) for each in counts], 0).to(batch.source.device),
-            rewards=_table(self._rewards(tokens), 0.0).to(batch.source.device),
+            exist=padded([[True] * len(each) for each in tokens], False).to(batch.source.device),
+            counts=padded([list(each.values()) for each in counts], 0).to(batch.source.device),
+            rewards=padded(self._rewards(tokens), 0.0).to(batch.source.device),
         )
 
     def _rewards(self, tokens: list[list[Tokens]]) -> list[list[float]]:
@@ -225,9 +217,3 @@ class SequenceObjective(Objective):
         )
         by_token = gains.new_zeros(labels.shape).index_copy(0, rows.predicted, gains)
         return by_token.view(rows.target_output.shape).sum(1)
-
-
-def _table(rows: list[list[T]], filling: T) -> Tensor:
-    """Rows of numbers as one tensor [rows, the longest row or 1]."""
-    width = max(1, *map(len, rows))
-    return torch.tensor([row + [filling] * (width - len(row)) for row in rows])

@@ -17,8 +17,8 @@ import sentencepiece
 from numpy.typing import NDArray
 from sentencepiece import SentencePieceProcessor
 
-from nmt.data.batching import Indices
-from nmt.data.format import PAD, UNK, Sentences, Side, Split
+from nmt.data.batching import Indices, padded
+from nmt.data.format import EOS, PAD, UNK, Side, Split
 from nmt.preprocess.subwords import Subwords
 
 
@@ -50,10 +50,8 @@ class SampledSplit:
             if UNK not in ids:
                 sampled = self._sample(processor, side, int(index), text)
                 rows[place] = sampled if 0 < len(sampled) <= longest else ids
-        tokens, lengths = Sentences.of(rows)
-        padded = np.full((len(rows), int(lengths.max(initial=0))), pad, np.int64)
-        padded[np.arange(padded.shape[1]) < lengths[:, None]] = tokens
-        return padded
+        table: NDArray[np.int64] = padded([[*row, EOS] for row in rows], pad).numpy()
+        return table
 
     def _sample(
         self, processor: SentencePieceProcessor, side: Side, index: int, text: str
