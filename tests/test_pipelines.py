@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import nmt as package
 from nmt.data.format import Dataset
 
@@ -65,10 +67,14 @@ def test_the_pipelines_run_as_they_are_printed(
     sampled = Dataset.open(here / "sampled-bin").manifest.splits["train"]
     assert sampled.pairs + sum(sampled.dropped.values()) == 2 * 200 + 10
     assert len(list(here.glob("part.?.en"))) == 4
-    candidates = (here / "both.txt").read_text().splitlines()
-    for features in (line.split(" ||| ")[2].split() for line in candidates):
-        by_name = dict(zip(features[::2], map(float, features[1::2]), strict=True))
-        assert abs(by_name["LogProbability="] - by_name["Second="]) < 1e-3  # one model in both
+    sources = (corpus / "test.en").read_text().splitlines()
+    candidates = [line.split(" ||| ") for line in (here / "both.txt").read_text().splitlines()]
+    numbers, texts, features, _ = zip(*candidates, strict=True)
+    assert len(sources) < len(candidates) <= 4 * len(sources)
+    gains = package.Translator(trained).score([sources[int(at)] for at in numbers], texts)
+    for words, expected in zip(map(str.split, features), gains, strict=True):
+        assert words[-2] == "Second="
+        assert float(words[-1]) == pytest.approx(sum(expected), abs=1e-3)
     assert len((here / "rescored.de").read_text().splitlines()) == len(text.splitlines())
     crawl = (here / "crawl.tsv").read_text().splitlines()
     entropies = [

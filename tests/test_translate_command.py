@@ -200,6 +200,22 @@ def test_n_best_lists_have_the_form_of_moses(run: Path, tmp_path: Path) -> None:
     assert float(rows[0][3]) >= float(rows[1][3])
 
 
+@pytest.mark.parametrize("flags", [[], ["--json"]], ids=str)
+def test_more_translations_than_the_search_finds_are_refused_before_a_line_is_read(
+    run: Path, tmp_path: Path, flags: list[str]
+) -> None:
+    with pytest.raises(NmtError) as error:
+        invoke(run, tmp_path, b"\xff\n", "--n-best", "9", *flags)
+    assert str(error.value) == (
+        "--n-best 9: beam finds at most 4 translations of a line; lower it, or use --strategy beam "
+        "--beam 9, or --strategy sample --set search.strategy.samples=9"
+    )
+    assert not (tmp_path / "out.txt").exists()
+    beam = ("--strategy", "beam", "--beam", "9")
+    wide = invoke(run, tmp_path, b"the cat sat\n", "--n-best", "9", *flags, *beam)
+    assert wide
+
+
 @pytest.mark.parametrize("flags", [[], ["--n-best", "2"]], ids=str)
 def test_json_has_an_object_for_every_line(
     run: Path, tmp_path: Path, flags: list[str], nmt: Callable[..., Any]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -195,7 +196,7 @@ def test_minimum_bayes_risk_takes_what_the_others_agree_with() -> None:
     strategy = {"name": "beam", "stop": "all_finished"}
     plain, agreeing = translator(strategy=strategy), translator(strategy=strategy, mbr="chrf")
     for found, ranked in zip(
-        plain.translations(["abcabc", ""], 9), agreeing.translations(["abcabc", ""], 9), strict=True
+        plain.translations(["abcabc", ""], 4), agreeing.translations(["abcabc", ""], 4), strict=True
     ):
         texts = [it.text for it in found]
         values = expected_utilities(texts, "chrf")
@@ -205,6 +206,24 @@ def test_minimum_bayes_risk_takes_what_the_others_agree_with() -> None:
                 zip(scores, (it.text for it in ranked), strict=True), reverse=True
             )
         assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "most"),
+    [
+        ({"name": "beam", "beam": 3}, 3),
+        ({"name": "diverse_beam", "beam": 4, "groups": 2}, 4),
+        ("greedy", 1),
+        ({"name": "sample", "samples": 5}, 5),
+    ],
+)
+def test_more_translations_than_the_strategy_finds_are_refused(strategy: Any, most: int) -> None:
+    asked = translator(strategy=strategy, mbr="chrf")
+    assert len(next(asked.translations(["abc"], most))) <= most
+    name = strategy if isinstance(strategy, str) else strategy["name"]
+    message = f"--n-best {most + 1}: {name} finds at most {most} translations of a line; lower it"
+    with pytest.raises(NmtError, match=message):
+        next(asked.translations(["abc"], most + 1))
 
 
 @pytest.mark.parametrize("training", [True, False])

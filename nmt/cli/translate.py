@@ -84,8 +84,8 @@ def translate(
         int | None,
         typer.Option(
             min=1,
-            help="Write up to that many translations of each line, at most as many as the search "
-            "finds: the beam, or the samples.",
+            help="Write up to that many translations of each line; no more than the search can "
+            "find: the beam, or the samples.",
             show_default=False,
         ),
     ] = None,
@@ -294,6 +294,7 @@ def translate(
         base = {"search": own.get("search") or {}}
         values = load(config, set_, flags, base).section("search")
         search = build(SearchConfig, values, "search")
+        search.check_count(n_best or 1)
         count = _num_workers(workers, world.device.type)
         translator = translator_of(search, number_format, count, shortlist)
         lines.read_as(search.on_invalid_utf8)

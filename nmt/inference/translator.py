@@ -100,6 +100,15 @@ class SearchConfig:
             if (value := getattr(self, key)) < 1:
                 raise ValueError(f"{key} must be at least 1, not {value}")
 
+    def check_count(self, count: int) -> None:
+        """Raises an NmtError where the strategy never finds so many translations of a line."""
+        if count > (most := self.strategy.max_hypotheses):
+            raise NmtError(
+                f"--n-best {count}: {self.strategy.name} finds at most {most} translations of a "
+                f"line; lower it, or use --strategy beam --beam {count}, or --strategy sample "
+                f"--set search.strategy.samples={count}"
+            )
+
     def one_of(self, models: Sequence[Model]) -> Model:
         """The one model, or the ensemble that several are."""
         if len(models) == 1:
@@ -149,12 +158,15 @@ class LineTranslator(ABC):
         Args:
             lines: of any kind; a blank one has one empty translation. A :class:`Request` that asks
                 for more than a translation is never split, but cut.
-            count: no more than the strategy finds are given. Of a line that was split, the n-th
-                is made of the n-th of each part.
+            count: of a line that was split, the n-th is made of the n-th of each part.
             scored: whether each token's log-probability is wanted, for which the model runs over
                 the translations once more.
             aligned: whether words are to be aligned, for which it does so, too.
+
+        Raises:
+            NmtError: the strategy never finds so many; nothing has been read then.
         """
+        self.config.check_count(count)
         waiting = iter(lines)
         while window := list(islice(waiting, self.config.window)):
             requests = [it if isinstance(it, Request) else Request(it) for it in window]

@@ -60,6 +60,11 @@ class Strategy(ABC):
     def rows(self) -> int:
         """The most rows per sentence that the model is asked for in one step."""
 
+    @property
+    def max_hypotheses(self) -> int:
+        """The most hypotheses of a sentence that are found: one for each row, unless said anew."""
+        return self.rows
+
     @abstractmethod
     def open(self, source: Tensor, max_lengths: Tensor) -> Frontier:
         """The frontier before the first step; arguments as for :meth:`search`."""

@@ -63,6 +63,7 @@ def test_a_batch_gives_what_its_sentences_give_alone(strategy: Strategy, seed: i
     model, source = TableModel(seed), random_sources(seed, 6)
     max_lengths = torch.tensor([4, 1, 7, 3, 12, 7])
     together = strategy.search(model, source, max_lengths)
+    assert max(map(len, together)) <= strategy.max_hypotheses
     for row, max_length, found in zip(source.tolist(), max_lengths, together, strict=True):
         (alone,) = strategy.search(model, torch.tensor([unpad(row)]), max_length[None])
         assert same(found, alone)

@@ -298,6 +298,11 @@ MISTAKES = {
         "Invalid value: only one input can be -, which is stdin",
         status=2,
     ),
+    "more translations of a line than the search finds": Mistake(
+        "translate --n-best 9 --strategy beam input.txt",
+        "--n-best 9: beam finds at most 4 translations of a line; lower it, or use --strategy beam "
+        "--beam 9, or --strategy sample --set search.strategy.samples=9",
+    ),
     "a list and its source both from stdin": Mistake(
         "rescore --model checkpoints --source -",
         "Invalid value: only one input can be -, which is stdin",
