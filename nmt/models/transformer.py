@@ -116,6 +116,11 @@ class TransformerConfig(ModelConfig):
                 f"decoder_attention {self.decoder_attention.name} cannot look at the past alone; "
                 "use it for encoder_attention"
             )
+        if self.attention_dropout and not self.encoder_attention.has_weights:
+            raise ValueError(
+                f"encoder_attention {self.encoder_attention.name} has no weights for "
+                f"attention_dropout {self.attention_dropout:g} to leave out; set it to 0"
+            )
         if self.positions.name == "rotary" and self.attention.key_width % 2:
             raise ValueError(
                 f"rotary positions need an even width of a head, not {self.attention.key_width}"
