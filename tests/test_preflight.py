@@ -55,7 +55,35 @@ def test_a_batch_or_a_validation_that_does_not_fit_a_gpu_is_an_error_with_the_ke
     monkeypatch.setattr(Trainer, "try_batch", full)
     done = train(tmp_path / "run")
     assert done.status == 1
-    assert "lower --max-tokens from 100: the update stays the same" in done.err
+    assert "; lower --max-tokens from 100: the update stays the same" in done.err
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "remedy"),
+    [
+        (400, "lower train.loss.samples from 4, or lower --max-tokens from 400: the update stays"),
+        (
+            100,
+            "lower train.loss.samples from 4, or preprocess with a lower preprocess.max_tokens_per",
+        ),
+    ],
+)
+def test_samples_that_do_not_fit_a_gpu_are_named_as_what_to_lower(
+    train,
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    max_tokens: int,
+    remedy: str,
+) -> None:
+    def full(*_: object) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Trainer, "try_batch", full)
+    loss = ("--set", "train.loss={name: minimum_risk, samples: 4}", "--init-from", trained)
+    done = train(tmp_path / "run", *loss, "--max-tokens", max_tokens)
+    assert done.status == 1
+    assert f"does not fit the memory of the device; {remedy}" in done.err
 
 
 def test_micro_batches_are_as_large_as_fits(

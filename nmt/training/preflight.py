@@ -24,6 +24,7 @@ from nmt.data.format import Split
 from nmt.errors import NmtError
 from nmt.training.parallel import whole
 from nmt.training.report import peak_memory_mb
+from nmt.training.sequence import SequenceLoss
 from nmt.training.trainer import Trainer
 from nmt.training.validation import Validation
 
@@ -94,16 +95,19 @@ def _try_longest_batch(trainer: Trainer) -> float:
                 torch.cuda.synchronize()
             seconds = time.perf_counter() - start
     except torch.cuda.OutOfMemoryError:
+        loss, samples = trainer.config.loss, ""
+        if isinstance(loss, SequenceLoss):
+            samples = f"lower train.loss.samples from {loss.samples}, or "
         if len(batch.source) == 1:
             raise NmtError(
                 f"the longest pair, {batch.source.shape[1]} and {batch.target_output.shape[1]} "
-                "tokens, does not fit the memory of the device; preprocess with a lower "
+                f"tokens, does not fit the memory of the device; {samples}preprocess with a lower "
                 "preprocess.max_tokens_per_sentence, or train a smaller model"
             ) from None
         raise NmtError(
             f"the longest batch, {len(batch.source)} pairs of up to {batch.source.shape[1]} and "
-            f"{batch.target_output.shape[1]} tokens, does not fit the memory of the device; lower "
-            f"--max-tokens from {max_tokens}: the update stays the same"
+            f"{batch.target_output.shape[1]} tokens, does not fit the memory of the device; "
+            f"{samples}lower --max-tokens from {max_tokens}: the update stays the same"
         ) from None
     return seconds / batch.num_positions
 
