@@ -305,6 +305,24 @@ def test_a_run_begins_with_the_weights_of_another_and_counts_anew(
     assert f"train.init_from was {trained / 'last'}, is {trained}. Use another" in done.err
 
 
+def test_weights_of_other_languages_are_taken_with_a_warning(
+    train: Any, nmt: Any, trained: Path, recipe: Path, corpus: Path, tmp_path: Path
+) -> None:
+    prefixes = [f"--{split}={corpus / split}" for split in ("train", "valid")]
+    swapped = ("-s", "de", "-t", "en", "--output-dir", tmp_path / "swapped")
+    subwords = ("--subword-model", trained)
+    assert nmt("preprocess", "--config", recipe, *prefixes, *swapped, *subwords).status == 0
+    tuned = ("--data", tmp_path / "swapped", "--init-from", trained / "last", "--max-updates", 1)
+    begun, resumed = (train(tmp_path / "run", *tuned) for _ in range(2))
+    assert (begun.status, resumed.status) == (0, 0)
+    assert begun.err.startswith(
+        f"nmt: warning: --init-from {trained} translates en to de, but {tmp_path / 'swapped'} is "
+        "de to en; if that is not meant, give another --data or --init-from\nbegins with"
+    )
+    assert "nmt: warning" not in resumed.err
+    assert "nmt: warning" not in train(tmp_path / "same", *tuned[2:]).err
+
+
 def test_weights_of_another_vocabulary_or_shape_are_refused(
     train: Any, nmt: Any, trained: Path, recipe: Path, corpus: Path, tmp_path: Path
 ) -> None:

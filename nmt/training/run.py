@@ -102,7 +102,9 @@ def train(experiment: Experiment, world: World, dry_run: bool = False) -> tuple[
         if world.is_first and not dry_run:
             run = run.with_recipe(_recipe_from_now_on(run, experiment))
         if config.init_from is not None and not run.checkpoint_paths():
-            _initialize(model, Path(config.init_from), subwords)
+            parent = _initialize(model, Path(config.init_from), subwords)
+            if world.is_first:
+                _compare_languages(parent, dataset)
         trainer = Trainer(run, config, model.to(world.device), split, world)
         if config.subword_sampling is not None:
             sampled = SampledSplit(
@@ -206,8 +208,8 @@ def _recipe_from_now_on(run: Run, experiment: Experiment) -> dict[str, Any]:
     return recipe
 
 
-def _initialize(model: Model, parent: Path, subwords: Subwords) -> None:
-    """Gives a model the weights of a trained one.
+def _initialize(model: Model, parent: Path, subwords: Subwords) -> Run:
+    """Gives a model the weights of a trained one, whose run is returned.
 
     Raises:
         NmtError: there is no such model, or its vocabulary or its shapes are others.
@@ -224,6 +226,19 @@ def _initialize(model: Model, parent: Path, subwords: Subwords) -> None:
         raise NmtError(
             f"--init-from {parent}: {error}; give the model section of its recipe.yaml"
         ) from None
+    return loaded.run
+
+
+def _compare_languages(parent: Run, dataset: Dataset) -> None:
+    """Warns where the weights to begin with were trained on other languages."""
+    of_data = f"{dataset.manifest.source_lang} to {dataset.manifest.target_lang}"
+    of_weights = f"{parent.source_lang} to {parent.target_lang}"
+    if of_data != of_weights:
+        print(
+            f"nmt: warning: --init-from {parent.path} translates {of_weights}, but {dataset.path} "
+            f"is {of_data}; if that is not meant, give another --data or --init-from",
+            file=sys.stderr,
+        )
 
 
 def _resume(trainer: Trainer) -> None:
