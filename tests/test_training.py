@@ -491,6 +491,27 @@ def test_the_sums_of_a_report_go_on_with_another_number_of_processes(
     assert (sums["updates"], sums["loss"], sums["tokens"]) == (4.0, 8.0, 0.0)
 
 
+def test_a_training_that_is_interrupted_says_what_is_saved_and_how_to_go_on(
+    train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advance = Report.advance
+
+    def advance_and_interrupt(report: Report, update: int) -> None:
+        advance(report, update)
+        if update == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Report, "advance", advance_and_interrupt)
+    done = train(tmp_path / "run")
+    assert done.status == 130
+    assert done.out == f"{tmp_path / 'run'}\n"
+    assert done.err.endswith(
+        "\ntraining ended: interrupted by SIGINT; all is saved after update 3, and the same "
+        "command goes on from there\n"
+    )
+    assert "resumed after update 3\n" in train(tmp_path / "run").err
+
+
 def test_a_first_signal_is_noted_and_a_second_one_ends_the_process() -> None:
     inherited = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it
     before = signal.getsignal(signal.SIGINT)

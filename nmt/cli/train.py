@@ -1,13 +1,17 @@
 """The command ``nmt train``."""
 
 from pathlib import Path
-from typing import Annotated
+from signal import Signals
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nmt.cli.console import say, warn
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
 from nmt.errors import NmtError
+
+if TYPE_CHECKING:
+    from nmt.checkpoint import Run
 
 EXAMPLE = """Example:
 
@@ -130,7 +134,7 @@ def train(
     with join(experiment.train.device, experiment.train.timeout_minutes) as world:
         run, reason = run_training(experiment, world, dry_run)
     if world.is_first:
-        say(f"training ended: {reason}")
+        say(f"training ended: {_in_words(reason, run)}")
         print(run.path)
         if plot:
             try:
@@ -138,7 +142,23 @@ def train(
             except NmtError as error:  # there is a run nevertheless
                 warn(str(error))
     if reason.startswith("signal"):
-        raise typer.Exit(128 + int(reason.split()[1]))
+        raise typer.Exit(128 + _number(reason))
+
+
+def _in_words(reason: str, run: "Run") -> str:
+    """The reason why training ended, and after a signal what is saved."""
+    last = run.checkpoint("last")
+    if last is None or not reason.startswith("signal"):
+        return reason
+    return (
+        f"interrupted by {Signals(_number(reason)).name}; all is saved after update {last.update}, "
+        "and the same command goes on from there"
+    )
+
+
+def _number(reason: str) -> int:
+    """Of a signal."""
+    return int(reason.split()[1])
 
 
 def _text(path: Path | None) -> str | None:

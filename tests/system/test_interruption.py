@@ -61,9 +61,12 @@ def test_signals_save_and_exit_and_the_same_command_ends_as_if_nothing_had_been(
             process.send_signal(number)
             _, err = process.communicate(timeout=60)
         assert process.returncode == status, err
-        assert err.endswith(f"training ended: signal {number}\n")
         assert f"resumed after update {stopped_at}" in err or not stopped_at
         stopped_at = Checkpoint.open(run / "last").update
+        assert err.endswith(
+            f"training ended: interrupted by {number.name}; all is saved after update "
+            f"{stopped_at}, and the same command goes on from there\n"
+        )
         assert 10 <= stopped_at < UPDATES
     assert train(run, *OPTIONS).status == 0
     assert records(run) == records(whole)
