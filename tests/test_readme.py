@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import shlex
 import sys
@@ -89,6 +90,16 @@ def test_the_five_commands_run_and_print_what_is_shown(here: Path, nmt: Command)
     assert re.fullmatch(r"bleu = \d.*\|version:\S+\nchrf = \d.*\|version:\S+\n", scored, re.S)
     for shown in (preprocessed, trained, averaged):
         assert f"\n{shown}" in EXAMPLE
+    (block,) = (block for block in blocks("sh") if "nmt rescore" in block)
+    for line in block.splitlines():
+        run(line.removeprefix("nmt "), nmt)
+    candidates = [line.split(" ||| ") for line in Path("list.txt").read_text().splitlines()]
+    rescored = Path("rescored.de").read_text().splitlines()
+    aligned = [json.loads(line) for line in Path("aligned.jsonl").read_text().splitlines()]
+    assert Path("ensemble.de").read_text().count("\n") == len(rescored) == len(aligned) == 8
+    assert all([str(at), text] in [it[:2] for it in candidates] for at, text in enumerate(rescored))
+    assert [line["text"] for line in aligned] == translated.splitlines()
+    assert all(len(line["alignment"]) >= 1 for line in aligned if line["text"])
 
 
 def test_the_recipe_for_large_corpora_runs(here: Path, nmt: Command, write_numbers: Any) -> None:
