@@ -317,6 +317,7 @@ def _open_runs(paths: list[Path], device: "torch.device") -> "tuple[dict[str, An
     def make(
         search: "SearchConfig", precision: "InferencePrecision", workers: int, shortlist: bool
     ) -> "LineTranslator":
+        """The translator of one run, or of several that vote."""
         model, shortlister = voter_of(voters, search, precision, device, shortlist)
         subwords = voters[0].subwords
         return Translator(model, subwords, search, device, precision, workers, shortlister)
@@ -335,6 +336,7 @@ def _open_export(paths: list[Path], device: "torch.device") -> "tuple[dict[str, 
     def make(
         search: "SearchConfig", precision: "InferencePrecision", workers: int, shortlist: bool
     ) -> "LineTranslator":
+        """The translator of the export, which has no shortlist."""
         if shortlist:
             raise NmtError("--shortlist: an export holds none; use --engine nmt")
         return CTranslate2Translator(exported, search, device, precision, workers)

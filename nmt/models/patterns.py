@@ -94,7 +94,8 @@ class NeighbourhoodAttention(nn.Module):
         if mask is None:
             mask = torch.ones(1, 1, 1, length, dtype=torch.bool, device=keys.device)
 
-        def around(x: Tensor) -> Tensor:  # [B, H, S, C] to [B, H, blocks, C, keys of a block]
+        def around(x: Tensor) -> Tensor:
+            """The keys beside each block: [B, H, S, C] to [B, H, blocks, C, keys of a block]."""
             padded = F.pad(x, (0, 0, size, end + beyond))
             return padded.unfold(2, 2 * size + beyond, size)
 
