@@ -44,6 +44,20 @@ def test_the_source_is_unfolded_to_the_expected_length_and_the_decoder_goes_on()
     assert states.shape == (1, 20, 8)
 
 
+@torch.no_grad()
+def test_what_enters_the_blocks_begins_at_unit_variance() -> None:
+    torch.manual_seed(1)
+    model = ByteNetConfig(width=64, sets=1, dilations=(1,), length_ratio=1.0).build(500, 500, True)
+    entering: list[torch.Tensor] = []
+    for stack in (model.encoder, model.decoder):
+        stack[0].norms[0].register_forward_hook(lambda _, given, __: entering.append(given[0]))
+    source = torch.randint(4, 500, (1, 400))
+    model.encode(source)
+    model.decoder[0].decode(model._embed(model.target_embedding, source))
+    variances = [x[:, :400].var().item() for x in entering]
+    assert variances == pytest.approx([1.0, 1.0], rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [

@@ -42,7 +42,7 @@ class FeedForward(nn.Module):
         width: int,
         inner: int,
         dropout: float,
-        activation: Callable[[Tensor], Tensor] = torch.relu_,  # nobody else needs its input
+        activation: Callable[[Tensor], Tensor] = torch.relu_,  # in place: nobody else reads it
     ) -> None:
         super().__init__()
         self.inner = glorot(nn.Linear(width, inner))
