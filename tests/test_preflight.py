@@ -61,14 +61,14 @@ def test_a_batch_or_a_validation_that_does_not_fit_a_gpu_is_an_error_with_the_ke
 @pytest.mark.parametrize(
     ("max_tokens", "remedy"),
     [
-        (400, "lower train.loss.samples from 4, or lower --max-tokens from 400: the update stays"),
+        (400, "lower --max-tokens from 400: the update stays"),
         (
             100,
             "lower train.loss.samples from 4, or preprocess with a lower preprocess.max_tokens_per",
         ),
     ],
 )
-def test_samples_that_do_not_fit_a_gpu_are_named_as_what_to_lower(
+def test_samples_of_one_pair_that_do_not_fit_a_gpu_are_named_as_what_to_lower(
     train,
     trained: Path,
     tmp_path: Path,

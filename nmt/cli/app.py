@@ -41,7 +41,7 @@ def _as_written(text: str) -> str:
 
 OUT_OF_MEMORY = (
     "the memory of the device is full; lower --batch-tokens of nmt translate, or --max-tokens of "
-    "nmt train, and train.loss.samples of a loss that draws some"
+    "nmt train"
 )
 
 

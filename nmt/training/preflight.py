@@ -95,10 +95,10 @@ def _try_longest_batch(trainer: Trainer) -> float:
                 torch.cuda.synchronize()
             seconds = time.perf_counter() - start
     except torch.cuda.OutOfMemoryError:
-        loss, samples = trainer.config.loss, ""
-        if isinstance(loss, SequenceLoss):
-            samples = f"lower train.loss.samples from {loss.samples}, or "
         if len(batch.source) == 1:
+            loss, samples = trainer.config.loss, ""
+            if isinstance(loss, SequenceLoss):
+                samples = f"lower train.loss.samples from {loss.samples}, or "
             raise NmtError(
                 f"the longest pair, {batch.source.shape[1]} and {batch.target_output.shape[1]} "
                 f"tokens, does not fit the memory of the device; {samples}preprocess with a lower "
@@ -106,8 +106,8 @@ def _try_longest_batch(trainer: Trainer) -> float:
             ) from None
         raise NmtError(
             f"the longest batch, {len(batch.source)} pairs of up to {batch.source.shape[1]} and "
-            f"{batch.target_output.shape[1]} tokens, does not fit the memory of the device; "
-            f"{samples}lower --max-tokens from {max_tokens}: the update stays the same"
+            f"{batch.target_output.shape[1]} tokens, does not fit the memory of the device; lower "
+            f"--max-tokens from {max_tokens}: the update stays the same"
         ) from None
     return seconds / batch.num_positions
 
