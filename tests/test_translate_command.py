@@ -200,20 +200,37 @@ def test_n_best_lists_have_the_form_of_moses(run: Path, tmp_path: Path) -> None:
     assert float(rows[0][3]) >= float(rows[1][3])
 
 
-@pytest.mark.parametrize("flags", [[], ["--json"]], ids=str)
+@pytest.mark.parametrize("is_json", [False, True])
 def test_more_translations_than_the_search_finds_are_refused_before_a_line_is_read(
-    run: Path, tmp_path: Path, flags: list[str]
+    run: Path, tmp_path: Path, is_json: bool
 ) -> None:
+    flags = ["--n-best", "9", *(["--json"] if is_json else [])]
     with pytest.raises(NmtError) as error:
-        invoke(run, tmp_path, b"\xff\n", "--n-best", "9", *flags)
+        invoke(run, tmp_path, b"\xff\n", *flags)
     assert str(error.value) == (
-        "--n-best 9: beam finds at most 4 translations of a line; lower it, or use --strategy beam "
-        "--beam 9, or --strategy sample --set search.strategy.samples=9"
+        "9 translations of a line: beam finds at most 4; ask for fewer, or raise "
+        "search.strategy.beam to at least 9"
     )
     assert not (tmp_path / "out.txt").exists()
-    beam = ("--strategy", "beam", "--beam", "9")
-    wide = invoke(run, tmp_path, b"the cat sat\n", "--n-best", "9", *flags, *beam)
-    assert wide
+    wide = invoke(run, tmp_path, b"the cat sat\n", *flags, "--set", "search.strategy.beam=9")
+    found = len(json.loads(wide)["others"]) + 1 if is_json else wide.count(b"\n")
+    assert found == 9
+
+
+def test_with_phrases_the_beam_that_holds_them_is_what_to_raise(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "phrases.txt").write_text("dog\n")
+    flags = ["--n-best", "5", "--strategy", "lexical_beam"]
+    flags += ["--require", str(tmp_path / "phrases.txt")]
+    with pytest.raises(NmtError) as error:
+        invoke(run, tmp_path, b"the cat sat\n", *flags)
+    assert str(error.value) == (
+        "5 translations of a line: lexical_beam finds at most 4; ask for fewer, or raise "
+        "search.strategy.beam to at least 5"
+    )
+    flags += ["--set", "search.strategy.beam=5"]
+    lines = invoke(run, tmp_path, b"the cat sat\n", *flags).splitlines()
+    assert lines
+    assert all(b"dog" in line for line in lines)
 
 
 @pytest.mark.parametrize("flags", [[], ["--n-best", "2"]], ids=str)

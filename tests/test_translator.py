@@ -209,21 +209,25 @@ def test_minimum_bayes_risk_takes_what_the_others_agree_with() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "most"),
+    ("strategy", "most", "found", "remedy"),
     [
-        ({"name": "beam", "beam": 3}, 3),
-        ({"name": "diverse_beam", "beam": 4, "groups": 2}, 4),
-        ("greedy", 1),
-        ({"name": "sample", "samples": 5}, 5),
+        ({"name": "beam", "beam": 3}, 3, 3, "raise search.strategy.beam to at least"),
+        ({"name": "diverse_beam", "beam": 4}, 4, 3, "raise search.strategy.beam to at least"),
+        ({"name": "greedy"}, 1, 1, "use --strategy beam --beam"),
+        ({"name": "sample", "samples": 5}, 5, 5, "raise search.strategy.samples to at least"),
     ],
 )
-def test_more_translations_than_the_strategy_finds_are_refused(strategy: Any, most: int) -> None:
+def test_more_translations_than_the_strategy_finds_are_refused(
+    strategy: dict[str, Any], most: int, found: int, remedy: str
+) -> None:
     asked = translator(strategy=strategy, mbr="chrf")
-    assert len(next(asked.translations(["abc"], most))) <= most
-    name = strategy if isinstance(strategy, str) else strategy["name"]
-    message = f"--n-best {most + 1}: {name} finds at most {most} translations of a line; lower it"
-    with pytest.raises(NmtError, match=message):
+    assert len(next(asked.translations(["abc"], most))) == found
+    with pytest.raises(NmtError) as error:
         next(asked.translations(["abc"], most + 1))
+    assert str(error.value) == (
+        f"{most + 1} translations of a line: {strategy['name']} finds at most {most}; "
+        f"ask for fewer, or {remedy} {most + 1}"
+    )
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -103,10 +103,13 @@ class SearchConfig:
     def check_count(self, count: int) -> None:
         """Raises an NmtError where the strategy never finds so many translations of a line."""
         if count > (most := self.strategy.max_hypotheses):
+            key = self.strategy.count_key
+            way = (
+                f"raise search.strategy.{key} to at least" if key else "use --strategy beam --beam"
+            )
             raise NmtError(
-                f"--n-best {count}: {self.strategy.name} finds at most {most} translations of a "
-                f"line; lower it, or use --strategy beam --beam {count}, or --strategy sample "
-                f"--set search.strategy.samples={count}"
+                f"{count} translations of a line: {self.strategy.name} finds at most {most}; "
+                f"ask for fewer, or {way} {count}"
             )
 
     def one_of(self, models: Sequence[Model]) -> Model:

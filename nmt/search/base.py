@@ -51,6 +51,8 @@ class Strategy(ABC):
     """A way to search; a set of values that remembers nothing between calls."""
 
     registry: ClassVar[Registry[Strategy]]
+    count_key: ClassVar[str | None] = None
+    """The key that says how many hypotheses are found, where one does."""
 
     name: str = ""
     """Name of the search strategy whose values the other keys override."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,6 +26,8 @@ Own = TypeVar("Own", bound="BeamFrontier")
 @dataclass(frozen=True, kw_only=True)
 class Beam(Strategy):
     """Keeps several sequences per sentence. Of equals, the one found first is the better."""
+
+    count_key: ClassVar[str | None] = "beam"
 
     beam: int = 4
     """Alive sequences per sentence, and the most hypotheses returned; 4 is the paper's."""

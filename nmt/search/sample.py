@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,6 +24,8 @@ class Sample(Strategy):
 
     Several samples of a sentence are given best first, and may be equal.
     """
+
+    count_key: ClassVar[str | None] = "samples"
 
     samples: int = 1
     """Outputs for each sentence."""

@@ -300,8 +300,8 @@ MISTAKES = {
     ),
     "more translations of a line than the search finds": Mistake(
         "translate --n-best 9 --strategy beam input.txt",
-        "--n-best 9: beam finds at most 4 translations of a line; lower it, or use --strategy beam "
-        "--beam 9, or --strategy sample --set search.strategy.samples=9",
+        "9 translations of a line: beam finds at most 4; ask for fewer, or raise "
+        "search.strategy.beam to at least 9",
     ),
     "a list and its source both from stdin": Mistake(
         "rescore --model checkpoints --source -",
