@@ -96,11 +96,6 @@ def test_the_plain_transformer_has_the_weights_it_always_had() -> None:
             {"decoder_attention": "performer"},
             "decoder_attention performer cannot look at the past alone; use it for",
         ),
-        (
-            {"encoder_attention": "performer", "attention_dropout": 0.1},
-            "encoder_attention performer has no weights for attention_dropout 0.1 to leave out; "
-            "set it to 0",
-        ),
         ({"positions": "rotary", "d_k": 3}, "rotary positions need an even width of a head, not 3"),
         ({"key_value_heads": 3}, "2 heads cannot share 3 key_value_heads evenly"),
         ({"key_value_heads": 0}, "2 heads cannot share 0 key_value_heads evenly"),

@@ -25,8 +25,6 @@ class AttentionPattern(ABC):
     registry: ClassVar[Registry[AttentionPattern]]
     is_causal: ClassVar[bool] = True
     """Whether it can look at the past alone, as a decoder must."""
-    has_weights: ClassVar[bool] = True
-    """Whether it makes the weights that attention dropout leaves out."""
 
     name: str = ""
     """Which pattern."""
@@ -118,7 +116,6 @@ class Performer(AttentionPattern):
     """The softmax by positive random features, in time O(n) (Choromanski et al. 2020)."""
 
     is_causal: ClassVar[bool] = False
-    has_weights: ClassVar[bool] = False
 
     features: int = 128
     """m, random features; more come nearer to the softmax."""

@@ -63,7 +63,8 @@ class TransformerConfig(ModelConfig):
     dropout: float = 0.1
     """P_drop, on sublayer outputs and on embedding sums."""
     attention_dropout: float = 0.0
-    """Dropout on attention weights; the paper has none."""
+    """Dropout on attention weights; the paper has none. A performer has no weights: beside it, the
+    decoder's and the cross-attention's alone."""
     activation_dropout: float = 0.0
     """Dropout inside the feed-forward layer; the paper has none."""
     attention_bias: bool = True
@@ -115,11 +116,6 @@ class TransformerConfig(ModelConfig):
             raise ValueError(
                 f"decoder_attention {self.decoder_attention.name} cannot look at the past alone; "
                 "use it for encoder_attention"
-            )
-        if self.attention_dropout and not self.encoder_attention.has_weights:
-            raise ValueError(
-                f"encoder_attention {self.encoder_attention.name} has no weights for "
-                f"attention_dropout {self.attention_dropout:g} to leave out; set it to 0"
             )
         if self.positions.name == "rotary" and self.attention.key_width % 2:
             raise ValueError(
