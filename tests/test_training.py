@@ -316,8 +316,9 @@ def test_weights_of_other_languages_are_taken_with_a_warning(
     begun, resumed = (train(tmp_path / "run", *tuned) for _ in range(2))
     assert (begun.status, resumed.status) == (0, 0)
     assert begun.err.startswith(
-        f"nmt: warning: --init-from {trained} translates en to de, but {tmp_path / 'swapped'} is "
-        "de to en; if that is not meant, give another --data or --init-from\nbegins with"
+        f"nmt: warning: --init-from {trained / 'last'} translates en to de, but "
+        f"{tmp_path / 'swapped'} is de to en; if that is not meant, give another --data or "
+        "--init-from\nbegins with"
     )
     assert "nmt: warning" not in resumed.err
     same = train(tmp_path / "same", *tuned[2:])

@@ -104,7 +104,7 @@ def train(experiment: Experiment, world: World, dry_run: bool = False) -> tuple[
         if config.init_from is not None and not run.checkpoint_paths():
             parent = _initialize(model, Path(config.init_from), subwords)
             if world.is_first:
-                _compare_languages(parent, dataset)
+                _compare_languages(config.init_from, parent, dataset)
         trainer = Trainer(run, config, model.to(world.device), split, world)
         if config.subword_sampling is not None:
             sampled = SampledSplit(
@@ -229,13 +229,13 @@ def _initialize(model: Model, parent: Path, subwords: Subwords) -> Run:
     return loaded.run
 
 
-def _compare_languages(parent: Run, dataset: Dataset) -> None:
-    """Warns where the weights to begin with were trained on other languages."""
+def _compare_languages(given: str, parent: Run, dataset: Dataset) -> None:
+    """Warns where the weights that were given to begin with were trained on other languages."""
     of_data = f"{dataset.manifest.source_lang} to {dataset.manifest.target_lang}"
     of_weights = f"{parent.source_lang} to {parent.target_lang}"
     if of_data != of_weights:
         print(
-            f"nmt: warning: --init-from {parent.path} translates {of_weights}, but {dataset.path} "
+            f"nmt: warning: --init-from {given} translates {of_weights}, but {dataset.path} "
             f"is {of_data}; if that is not meant, give another --data or --init-from",
             file=sys.stderr,
         )
