@@ -133,32 +133,32 @@ def train(
     keep_few_kernels()
     with join(experiment.train.device, experiment.train.timeout_minutes) as world:
         run, reason = run_training(experiment, world, dry_run)
+    signal = _signal(reason)
     if world.is_first:
-        say(f"training ended: {_in_words(reason, run)}")
+        say(f"training ended: {_in_words(reason, signal, run)}")
         print(run.path)
         if plot:
             try:
                 draw(run.path / "log.jsonl", run.path / "curves.svg")
             except NmtError as error:  # there is a run nevertheless
                 warn(str(error))
-    if reason.startswith("signal"):
-        raise typer.Exit(128 + _number(reason))
+    if signal is not None:
+        raise typer.Exit(128 + signal)
 
 
-def _in_words(reason: str, run: "Run") -> str:
+def _signal(reason: str) -> Signals | None:
+    """The signal that ended training, if one did."""
+    return Signals(int(reason.split()[1])) if reason.startswith("signal") else None
+
+
+def _in_words(reason: str, signal: Signals | None, run: "Run") -> str:
     """The reason why training ended, and after a signal what is saved."""
-    last = run.checkpoint("last")
-    if last is None or not reason.startswith("signal"):
+    if signal is None or (last := run.checkpoint("last")) is None:
         return reason
     return (
-        f"interrupted by {Signals(_number(reason)).name}; all is saved after update {last.update}, "
+        f"interrupted by {signal.name}; all is saved after update {last.update}, "
         "and the same command goes on from there"
     )
-
-
-def _number(reason: str) -> int:
-    """Of a signal."""
-    return int(reason.split()[1])
 
 
 def _text(path: Path | None) -> str | None:
