@@ -11,11 +11,11 @@ from nmt.data.batching import (
     Feed,
     Order,
     Update,
+    as_groups,
+    as_rows,
     in_length_order,
     make_batch,
     micro_batches,
-    padded,
-    padded_twice,
     prefetch,
     target_input,
 )
@@ -49,15 +49,17 @@ def test_an_epoch_holds_every_sentence_once(
 
 
 def test_rows_are_filled_up_on_the_right_to_the_longest() -> None:
-    assert padded([[5, 6, EOS], [7]]).tolist() == [[5, 6, EOS], [7, PAD, PAD]]
-    assert padded([(), ()]).tolist() == [[PAD], [PAD]]
-    assert padded([[True, True], [True]], False).tolist() == [[True, True], [True, False]]
-    assert padded([[0.5], []], 0.0).tolist() == [[0.5], [0.0]]
+    assert as_rows([[5, 6, EOS], [7]]).tolist() == [[5, 6, EOS], [7, PAD, PAD]]
+    assert as_rows([(), ()]).tolist() == [[PAD], [PAD]]
+    assert as_rows([[True, True], [True]], False).tolist() == [[True, True], [True, False]]
+    assert as_rows([[0.5], []], 0.0).tolist() == [[0.5], [0.0]]
+    nothing = as_rows([])
+    assert (nothing.shape, nothing.dtype) == ((0, 1), torch.int64)
 
 
 def test_groups_have_rows_of_padding_up_to_the_largest() -> None:
     groups = [[[5, 6, 7], [8]], [], [[9]]]
-    assert padded_twice(groups).tolist() == [
+    assert as_groups(groups).tolist() == [
         [[5, 6, 7], [8, PAD, PAD]],
         [[PAD, PAD, PAD], [PAD, PAD, PAD]],
         [[9, PAD, PAD], [PAD, PAD, PAD]],

@@ -108,20 +108,21 @@ def target_input(target: Tensor) -> Tensor:
     return before.masked_fill(before == EOS, PAD)  # after the last token nothing is predicted
 
 
-def padded(rows: Sequence[Sequence[float]], filling: float = PAD) -> Tensor:
+def as_rows(rows: Sequence[Sequence[float]], filling: float = PAD) -> Tensor:
     """The rows as one tensor [rows, the longest row or 1], filled up on the right.
 
     Token ids are filled up with PAD; the filling of other numbers is of their own type.
     """
     width = max([1, *map(len, rows)])
-    return torch.tensor([[*row, *[filling] * (width - len(row))] for row in rows])
+    full = [[*row, *[filling] * (width - len(row))] for row in rows]
+    return torch.tensor(full, dtype=torch.tensor(filling).dtype).view(len(rows), width)
 
 
-def padded_twice(groups: Sequence[Sequence[Sequence[int]]]) -> Tensor:
+def as_groups(groups: Sequence[Sequence[Sequence[int]]]) -> Tensor:
     """Groups of rows of token ids as one tensor [groups, the most rows, the longest row or 1]."""
     count = max(map(len, groups))
     rows = [row for group in groups for row in [*group, *[()] * (count - len(group))]]
-    return padded(rows).view(len(groups), count, -1)
+    return as_rows(rows).view(len(groups), count, -1)
 
 
 class Order:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from nmt.data.batching import padded, target_input
+from nmt.data.batching import as_rows, target_input
 from nmt.models.base import Model
 
 POSITIONS = 1024
@@ -60,6 +60,6 @@ def _batches(
         widest = len(targets[by_length[-1]]) or 1
         size = max(1, POSITIONS // widest)
         batch, by_length = by_length[-size:], by_length[:-size]
-        source = padded([sources[at] for at in batch]).to(device)
-        target = padded([targets[at] for at in batch]).to(device)
+        source = as_rows([sources[at] for at in batch]).to(device)
+        target = as_rows([targets[at] for at in batch]).to(device)
         yield batch, source, target_input(target), target

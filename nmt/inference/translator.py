@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from nmt.data.batching import padded, padded_twice
+from nmt.data.batching import as_groups, as_rows
 from nmt.data.format import EOS
 from nmt.errors import NmtError
 from nmt.evaluation.consensus import Utility, expected_utilities
@@ -404,22 +404,22 @@ class Translator(LineTranslator):
             start += size
 
     def _search_batch(self, sentences: list[Sentence]) -> list[list[Hypothesis]]:
-        source = padded([it.source for it in sentences]).to(self.device)
+        source = as_rows([it.source for it in sentences]).to(self.device)
         max_lengths = torch.tensor(
             [max(self.config.max_length(len(it.source)), it.least_length) for it in sentences],
             device=self.device,
         )
         constraints: Sequence[Constraint] = self.config.constraints
         if any(it.prefix for it in sentences):
-            prefixes = padded([it.prefix for it in sentences]).to(self.device)
+            prefixes = as_rows([it.prefix for it in sentences]).to(self.device)
             constraints = [Prefixes(tokens=prefixes, others=constraints)]
         phrases = None
         if any(it.phrases for it in sentences):
-            phrases = padded_twice([it.phrases for it in sentences]).to(self.device)
+            phrases = as_groups([it.phrases for it in sentences]).to(self.device)
         search = partial(self.config.strategy.search, self.model)
         with self._inference(), autocast(self.precision, self.device):
             if self.shortlister is not None:
-                forced = padded([it.forced for it in sentences]).to(self.device)
+                forced = as_rows([it.forced for it in sentences]).to(self.device)
                 few = self.shortlister.choose(source, forced)
                 search = partial(few.search, self.config.strategy)
             found = search(source, max_lengths, constraints, phrases)

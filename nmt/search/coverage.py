@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from nmt.data.batching import padded, target_input
+from nmt.data.batching import as_rows, target_input
 from nmt.data.format import EOS, PAD
 from nmt.models.base import Model
 from nmt.search.base import Hypothesis
@@ -37,7 +37,7 @@ def with_coverage(
         NmtError: the model has no attention.
     """
     sentences = [at for at, each in enumerate(found) for _ in each]
-    target = padded([it.output for each in found for it in each]).to(source.device)
+    target = as_rows([it.output for each in found for it in each]).to(source.device)
     source = source[sentences]  # [N, S]
     weights = model.source_attention(source, target_input(target)).float()  # [N, T, S]
     covered = (weights * (target != PAD)[..., None]).sum(1)

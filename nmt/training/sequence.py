@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from nmt.checkpoint import Run
-from nmt.data.batching import Batch, batch_of, padded
+from nmt.data.batching import Batch, as_rows, batch_of
 from nmt.data.format import PAD
 from nmt.evaluation.rewards import Reward, rewards
 from nmt.models import Model
@@ -134,7 +134,7 @@ class Candidates:
 
     def batch(self, source: Tensor) -> Batch:
         """All translations, N of them, beside their sources, of sources [B, S]."""
-        target = padded([tokens for each in self.tokens for tokens in each])
+        target = as_rows([tokens for each in self.tokens for tokens in each])
         return batch_of(source.repeat_interleave(self.exist.sum(1), 0), target).to(source.device)
 
     def table(self, values: Tensor) -> Tensor:
@@ -183,9 +183,9 @@ class SequenceObjective(Objective):
         tokens = [list(each) for each in counts]
         return Candidates(
             tokens,
-            exist=padded([[True] * len(each) for each in tokens], False).to(batch.source.device),
-            counts=padded([list(each.values()) for each in counts], 0).to(batch.source.device),
-            rewards=padded(self._rewards(tokens), 0.0).to(batch.source.device),
+            exist=as_rows([[True] * len(each) for each in tokens], False).to(batch.source.device),
+            counts=as_rows([list(each.values()) for each in counts], 0).to(batch.source.device),
+            rewards=as_rows(self._rewards(tokens), 0.0).to(batch.source.device),
         )
 
     def _rewards(self, tokens: list[list[Tokens]]) -> list[list[float]]:

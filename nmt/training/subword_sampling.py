@@ -17,7 +17,7 @@ import sentencepiece
 from numpy.typing import NDArray
 from sentencepiece import SentencePieceProcessor
 
-from nmt.data.batching import Indices, padded
+from nmt.data.batching import Indices, as_rows
 from nmt.data.format import EOS, PAD, UNK, Side, Split
 from nmt.preprocess.subwords import Subwords
 
@@ -50,7 +50,7 @@ class SampledSplit:
             if UNK not in ids:
                 sampled = self._sample(processor, side, int(index), text)
                 rows[place] = sampled if 0 < len(sampled) <= longest else ids
-        table: NDArray[np.int64] = padded([[*row, EOS] for row in rows], pad).numpy()
+        table: NDArray[np.int64] = as_rows([[*row, EOS] for row in rows], pad).numpy()
         return table
 
     def _sample(
