@@ -64,7 +64,10 @@ class Strategy(ABC):
 
     @property
     def max_hypotheses(self) -> int:
-        """The most hypotheses of a sentence that are found: one for each row, unless said anew."""
+        """The most hypotheses of a sentence that are found.
+
+        As many as rows; a strategy that finds more or fewer overrides this.
+        """
         return self.rows
 
     @abstractmethod
