@@ -57,7 +57,11 @@ def train(
         str | None, typer.Option(help="auto, fp32, bf16 or fp16 [auto: what is fast].")
     ] = None,
     compile: Annotated[
-        bool | None, typer.Option("--compile", help="Compile the model: a slow start, then faster.")
+        bool | None,
+        typer.Option(
+            "--compile",
+            help="Compile the model: a slow start, then faster on a GPU; slower on a CPU.",
+        ),
     ] = None,
     sharding: Annotated[
         str | None, typer.Option(help="full: weights are split over the processes [none].")
