@@ -9,9 +9,9 @@ declare -A settings=(
   [rnnsearch]="model.arch=rnnsearch_small $recurrent"
   [gnmt]="model.arch=gnmt_small $recurrent train.schedule.lr=0.008"
   [conv_s2s]="model.arch=conv_s2s_small train.schedule.lr=0.002 train.schedule.warmup_updates=200"
-  [bytenet]="model.arch=bytenet_small"
+  [bytenet]="model.arch=bytenet_small train.schedule.lr=0.002"
   [pre_norm]="$plain model.residual=pre_norm"
-  [deep_norm]="$plain model.residual=deep_norm"
+  [deep_norm]="$plain model.residual=deep_norm train.schedule.lr=0.001"
   [rms_norm]="$plain model.norm=rms_norm"
   [gelu]="$plain model.feed_forward=gelu"
   [swiglu]="$plain model.feed_forward=swiglu model.d_ff=683"
@@ -25,7 +25,8 @@ declare -A settings=(
   [neighbourhood]="$plain model.encoder_attention=neighbourhood model.encoder_attention.radius=8"
   [performer]="$plain model.encoder_attention=performer"
   [linformer]="$plain model.encoder_attention=linformer"
-  [deep_shallow]="$plain model.encoder_layers=6 model.decoder_layers=1"
+  [deep_shallow]="$plain model.encoder_layers=6 model.decoder_layers=1
+    train.schedule.lr=0.001"
 )
 
 # Refuses names that are not there; what follows a "=" is not part of a name.
