@@ -41,7 +41,9 @@ for system in "${systems[@]}"; do
   done
   if [[ ! -e $here/averaged/best ]]; then
     nmt train --config multi30k.yaml --save-dir "$here/run" "${changes[@]}"
-    nmt average-checkpoints --run "$here/run" --last 5 --output "$here/averaged"
+    saved=("$here"/run/update_*)  # fewer than five where updates are slow and minutes few
+    last=$((${#saved[@]} < 5 ? ${#saved[@]} : 5))
+    nmt average-checkpoints --run "$here/run" --last "$last" --output "$here/averaged"
   fi
   if [[ ! -f $here/scores.jsonl ]]; then
     nmt translate "$work/data-bin/test.en" --model "$here/averaged" \
