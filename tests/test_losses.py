@@ -83,3 +83,31 @@ def test_the_divergence_of_two_known_predictions() -> None:
     divergence = 0.25 * math.log(0.75 / 0.5) + -0.25 * math.log(0.25 / 0.5)  # of (p - q) log p/q
     value = loss(states, output, torch.tensor([1]))[0].item()
     assert value == pytest.approx(cross_entropies + divergence / 2, rel=1e-5)
+
+
+def test_in_bf16_a_label_that_is_nearly_certain_keeps_its_likelihood() -> None:
+    """Rounded alone, its probability of 0.9985 would be one, and cost nothing."""
+    output = torch.nn.Linear(2, 4, bias=False)
+    with torch.no_grad():
+        output.weight.copy_(torch.tensor([[0.0, 0.0], [7.6, 0.0], [0.0, 0.0], [0.0, 0.0]]))
+    states = torch.tensor([[1.0, 0.0]]).expand(5, -1)
+    labels = torch.ones(5, dtype=torch.int64)
+    exact = losses["cross_entropy"](states, output, labels)[1]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        low = losses["cross_entropy"](states, output, labels)[1]
+    assert exact.item() == pytest.approx(5 * 0.0015, rel=2e-2)
+    torch.testing.assert_close(low, exact, rtol=1e-2, atol=0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_label_whose_probability_is_rounded_to_zero_costs_87_nats(dtype: torch.dtype) -> None:
+    output = torch.nn.Linear(1, 4, bias=False)
+    with torch.no_grad():
+        output.weight.copy_(torch.tensor([[0.0], [0.0], [0.0], [200.0]]))
+    states = torch.ones(1, 1, requires_grad=True)
+    with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
+        loss, nll = losses["cross_entropy"](states, output, torch.tensor([1]))
+    loss.backward()
+    assert nll.item() == pytest.approx(87.34, abs=0.01)
+    assert states.grad is not None
+    assert states.grad.item() == pytest.approx(200.0)

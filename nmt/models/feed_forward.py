@@ -52,8 +52,11 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., D] to [..., D]."""
-        output: Tensor = self.outer(self.dropout(self.activation(self.inner(x))))
-        return output
+        # As [P, D]: of more dimensions a linear layer gives a view, and autograd would copy it
+        # before it is changed in its place.
+        inner = self.inner(x.reshape(-1, x.shape[-1]))
+        output: Tensor = self.outer(self.dropout(self.activation(inner)))
+        return output.view_as(x)
 
 
 @feed_forwards.register("relu")

@@ -243,33 +243,32 @@ class _SlicedLoss(torch.autograd.Function):
         d_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_gradient else None
         d_bias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None else None
         room = inputs.new_empty(min(rows, len(inputs)), len(weight))
-        p_room = torch.empty_like(room, dtype=torch.float32)
         with torch.autocast(device, enabled=False):
             for first in range(0, len(inputs), rows):
                 part = slice(first, first + rows)
-                gold = labels[part, None]
+                gold = labels[part]
+                each = torch.arange(len(gold), device=gold.device)
                 logits = torch.mm(inputs[part], matrix.t(), out=room[: len(gold)])
                 if offset is not None:
                     logits += offset
-                # In float32: near one, what is left of a label's probability would be rounded away.
-                p = p_room[: len(gold)].copy_(logits)
-                highest = p.amax(1, keepdim=True)
-                torch.softmax(p, dim=-1, out=p)  # in its place, which is faster on a CPU
-                # From the likeliest token, whose probability is never too small for its logarithm.
-                log_z = highest - p.amax(1, keepdim=True).log()
-                nll += (log_z - logits.gather(1, gold)).sum(dtype=torch.float64)
-                log_normalisers += log_z.sum(dtype=torch.float64)
+                gold_logits = logits[each, gold].float()
                 pad_logits += logits[:, PAD].sum(dtype=torch.float64)
+                p = _softmax_(logits)
+                # Over their sum after rounding, probabilities near one keep what they lack to it.
+                total, gold_p = p.sum(1, dtype=torch.float32), p[each, gold].float()
+                gold_log_p = (gold_p / total).clamp_min(_LEAST).log()
+                nll -= gold_log_p.sum(dtype=torch.float64)
+                log_normalisers += (gold_logits - gold_log_p).sum(dtype=torch.float64)
                 if d_states is None or d_weight is None:
                     continue
                 # The gradient but for -other_mass everywhere, which is added after the loop.
+                p[each, gold] = (gold_p - (label_mass - other_mass) * total).to(p.dtype)
                 p[:, PAD] -= pad_mass - other_mass
-                p.scatter_add_(1, gold, p.new_full((len(p), 1), other_mass - label_mass))
-                d_logits = p if logits.dtype == p.dtype else logits.copy_(p)
+                d_logits = p.to(matrix.dtype)
                 torch.mm(d_logits, matrix, out=d_states[part])
                 d_weight += d_logits.t() @ inputs[part]
                 if d_bias is not None:
-                    d_bias += p.sum(0)
+                    d_bias += p.sum(0, dtype=torch.float32)
         if other_mass and d_states is not None and d_weight is not None:
             d_states -= other_mass * weight_sum
             d_weight -= other_mass * input_sum
@@ -336,6 +335,16 @@ class _SlicedDivergence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor | None, ...]:
         return *_chain(ctx, d_loss), None
+
+
+_LEAST = torch.finfo(torch.float32).tiny
+"""A label's probability counts as at least this: 87 nats, where it is rounded to zero."""
+
+
+def _softmax_(logits: Tensor) -> Tensor:
+    """Of each row, in its place; of fp16, in which small probabilities are zero, in float32."""
+    p = logits.float() if logits.dtype == torch.float16 else logits
+    return torch.softmax(p, dim=-1, out=p)
 
 
 def _in_autocast_dtype(
