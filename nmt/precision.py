@@ -65,6 +65,7 @@ def convert(model: nn.Module, precision: InferencePrecision, device: torch.devic
         for name, child in module.named_children():
             if type(child) is nn.Linear:  # a subclass may do more than multiply
                 setattr(module, name, _converted(child, precision, device))
+    model.requires_grad_(False)
     _call_directly(model)
 
 

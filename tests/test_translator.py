@@ -12,12 +12,14 @@ from table_model import TableModel
 from torch import Tensor
 
 from nmt.config import build
-from nmt.data.format import EOS, PAD
+from nmt.data.format import BOS, EOS, PAD
 from nmt.errors import NmtError
 from nmt.evaluation.consensus import expected_utilities
 from nmt.inference import Request, SearchConfig, Translator
 from nmt.inference.translation import Sentence
+from nmt.models import architectures
 from nmt.models.base import State
+from nmt.precision import convert
 
 LETTERS = "abcdefghijkl"
 
@@ -238,6 +240,28 @@ def test_the_model_is_evaluated_without_gradients_and_then_as_before(training: b
         assert passing.model.training == training
         assert torch.is_grad_enabled()
     assert passing.model.was_inference == [True]
+
+
+@pytest.mark.parametrize("converted", [True, False])
+def test_a_model_that_is_not_converted_can_be_trained_after_it_has_translated(
+    converted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = architectures["transformer_tiny"].build(Letters.target_size, Letters.target_size, True)
+    if converted:
+        convert(model, "fp32", torch.device("cpu"))
+    start, was_inference = model.start, set()
+
+    def watched(source: Tensor, max_steps: int) -> State:
+        was_inference.add(torch.is_inference_mode_enabled())
+        return start(source, max_steps)
+
+    monkeypatch.setattr(model, "start", watched)
+    translating = Translator(model, Letters(), SearchConfig(max_length_offset=1))  # type: ignore[arg-type]
+    assert len(list(translating.translate(["abc"]))) == 1
+    assert was_inference == {converted}
+    if not converted:
+        model(torch.tensor([[5, EOS]]), torch.tensor([[BOS, 5]])).sum().backward()
+        assert model.output.weight.grad is not None
 
 
 def test_the_mode_is_restored_after_an_error() -> None:

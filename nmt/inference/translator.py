@@ -358,6 +358,10 @@ class Translator(LineTranslator):
         self.device = device
         self.precision = precision
         self._workers = Workers(self._search_batch, workers)
+        # On a CPU `inference_mode` takes a tenth off the time of one sentence; but what a module
+        # keeps from it could not be trained with afterwards.
+        can_be_trained = any(parameter.requires_grad for parameter in model.parameters())
+        self._without_gradients = torch.no_grad if can_be_trained else torch.inference_mode
 
     def find(self, sentences: dict[int, Sentence]) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Sentences of like length share a batch, and workers the batches."""
@@ -429,14 +433,11 @@ class Translator(LineTranslator):
 
     @contextmanager
     def _inference(self) -> Iterator[None]:
-        """No dropout and no gradients.
-
-        Not ``inference_mode``: what a module keeps from it could not be trained with afterwards.
-        """
+        """No dropout and no gradients."""
         was_training = self.model.training
         self.model.eval()
         try:
-            with torch.no_grad():
+            with self._without_gradients():
                 yield
         finally:
             self.model.train(was_training)
