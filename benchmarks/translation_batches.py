@@ -24,6 +24,7 @@ from torch.profiler import ProfilerActivity, profile
 from nmt.config import build
 from nmt.data.format import EOS, PAD
 from nmt.distributed import pick_device
+from nmt.inference.voters import compile_steps
 from nmt.memory import keep_freed_memory
 from nmt.models import Model, ModelConfig
 from nmt.precision import InferencePrecision, autocast, convert, pick_precision
@@ -100,12 +101,15 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=32, help="of every output")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 8, 32, 128, 512])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--compile", action="store_true", help="as nmt translate --compile")
     arguments = parser.parse_args()
     keep_freed_memory()
     device = pick_device(arguments.device)
     precision = cast(InferencePrecision, pick_precision(arguments.precision, device))
     model = random_model(arguments.arch, arguments.vocabulary).to(device)
     convert(model, precision, device)
+    if arguments.compile:
+        compile_steps(model)
     strategy = Beam(beam=arguments.beam)
     rows = []
     for size in arguments.batches:
@@ -113,7 +117,7 @@ def main() -> None:
         lengths = torch.full((size,), arguments.length, device=device)
 
         def run(source: Tensor = source, lengths: Tensor = lengths) -> object:
-            with torch.no_grad(), autocast(precision, device):
+            with torch.inference_mode(), autocast(precision, device):
                 return strategy.search(model, source, lengths)
 
         timed(run, device)  # warms up
@@ -129,7 +133,13 @@ def main() -> None:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     print(
         json.dumps(
-            {"device": name, "arch": arguments.arch, "precision": precision, "batches": rows},
+            {
+                "device": name,
+                "arch": arguments.arch,
+                "precision": precision,
+                "compiled": arguments.compile,
+                "batches": rows,
+            },
             indent=1,
         )
     )

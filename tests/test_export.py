@@ -213,15 +213,18 @@ def test_the_commands(trained: Path, corpus: Path, tmp_path: Path, nmt: Callable
 
 
 @needs_ctranslate2
-def test_a_shortlist_is_refused(
-    trained: Path, corpus: Path, tmp_path: Path, nmt: Callable[..., Any]
+@pytest.mark.parametrize(
+    ("flag", "why"), [("--shortlist", "holds none"), ("--compile", "does not run in torch")]
+)
+def test_what_only_the_own_engine_has_is_refused(
+    flag: str, why: str, trained: Path, corpus: Path, tmp_path: Path, nmt: Callable[..., Any]
 ) -> None:
     path = tmp_path / "exported"
     nmt("export", "--model", trained, "--output", path)
-    flags = ("--engine", "ctranslate2", "--shortlist", "--model", path)
+    flags = ("--engine", "ctranslate2", flag, "--model", path)
     done = nmt("translate", corpus / "test.en", *flags)
     assert (done.status, done.out) == (1, "")
-    assert done.err == "nmt: error: --shortlist: an export holds none; use --engine nmt\n"
+    assert done.err == f"nmt: error: {flag}: an export {why}; use --engine nmt\n"
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nmt.inference import LineTranslator, SearchConfig
     from nmt.precision import InferencePrecision
 
-    Make = Callable[[SearchConfig, InferencePrecision, int, bool], LineTranslator]
+    Make = Callable[[SearchConfig, InferencePrecision, int, bool, bool], LineTranslator]
 
 WAIT_MINUTES = 60.0 * 24 * 7
 """For which processes wait for each other: as long as someone may take to type a line."""
@@ -215,6 +215,14 @@ def translate(
             "ensemble, the first). Faster; probabilities are shared among those tokens.",
         ),
     ] = False,
+    compile: Annotated[
+        bool,
+        typer.Option(
+            "--compile",
+            help="On a GPU, compile the model's step (torch.compile): minutes at the start for "
+            "fewer kernels in each step.",
+        ),
+    ] = False,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -296,7 +304,7 @@ def translate(
         search = build(SearchConfig, values, "search")
         search.check_count(n_best or 1)
         count = _num_workers(workers, world.device.type)
-        translator = translator_of(search, number_format, count, shortlist)
+        translator = translator_of(search, number_format, count, shortlist, compile)
         lines.read_as(search.on_invalid_utf8)
         form = forms.n_best(n_best) if n_best else forms.plain
         if as_json:
@@ -315,10 +323,14 @@ def _open_runs(paths: list[Path], device: "torch.device") -> "tuple[dict[str, An
     voters = load_voters(paths, device)
 
     def make(
-        search: "SearchConfig", precision: "InferencePrecision", workers: int, shortlist: bool
+        search: "SearchConfig",
+        precision: "InferencePrecision",
+        workers: int,
+        shortlist: bool,
+        compile: bool,
     ) -> "LineTranslator":
         """The translator of one run, or of several that vote."""
-        model, shortlister = voter_of(voters, search, precision, device, shortlist)
+        model, shortlister = voter_of(voters, search, precision, device, shortlist, compile)
         subwords = voters[0].subwords
         return Translator(model, subwords, search, device, precision, workers, shortlister)
 
@@ -334,11 +346,17 @@ def _open_export(paths: list[Path], device: "torch.device") -> "tuple[dict[str, 
     exported = Export.open(paths[0], "ctranslate2")
 
     def make(
-        search: "SearchConfig", precision: "InferencePrecision", workers: int, shortlist: bool
+        search: "SearchConfig",
+        precision: "InferencePrecision",
+        workers: int,
+        shortlist: bool,
+        compile: bool,
     ) -> "LineTranslator":
-        """The translator of the export, which has no shortlist."""
+        """The translator of the export, which has neither a shortlist nor torch's step."""
         if shortlist:
             raise NmtError("--shortlist: an export holds none; use --engine nmt")
+        if compile:
+            raise NmtError("--compile: an export does not run in torch; use --engine nmt")
         return CTranslate2Translator(exported, search, device, precision, workers)
 
     return exported.recipe, make

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nmt.data.shortlist import Shortlist
 from nmt.models.base import Model
-from nmt.models.ensemble import Ensemble
+from nmt.models.ensemble import members_of
 from nmt.models.shortlisted import shortlisted
 from nmt.precision import InferencePrecision, some_outputs
 from nmt.search import Constraint, Hypothesis, Strategy
@@ -32,8 +32,7 @@ class Shortlister:
         self.shortlist = shortlist
         self.model = model
         self.precision = precision
-        members = model.members if isinstance(model, Ensemble) else [model]
-        self._outputs: dict[nn.Module, nn.Linear] = {it: it.output for it in members}
+        self._outputs: dict[nn.Module, nn.Linear] = {it: it.output for it in members_of(model)}
 
     def choose(self, source: Tensor, forced: Tensor) -> Few:
         """What to search among.

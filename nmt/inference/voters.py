@@ -14,6 +14,7 @@ from nmt.errors import NmtError
 from nmt.inference.shortlister import Shortlister
 from nmt.inference.translator import SearchConfig, Translator
 from nmt.models.base import Model
+from nmt.models.ensemble import members_of
 from nmt.precision import InferencePrecision, convert
 
 
@@ -32,6 +33,7 @@ class RunTranslator(Translator):
         precision: InferencePrecision = "fp32",
         workers: int = 1,
         shortlist: bool = False,
+        compile: bool = False,
         **search: object,
     ) -> None:
         """Loads the models.
@@ -43,6 +45,7 @@ class RunTranslator(Translator):
             precision: what the models compute in.
             workers: processes of one thread each that share the batches (CPU).
             shortlist: whether to search among the tokens of the first run's shortlist alone.
+            compile: whether a step of the search is compiled, see :func:`compile_steps`.
             search: keys of the recipe's section ``search``, over those of the first run.
 
         Raises:
@@ -52,7 +55,7 @@ class RunTranslator(Translator):
         voters = load_voters([Path(model), *map(Path, others)], place)
         values = {**(voters[0].recipe.get("search") or {}), **search}
         config = build(SearchConfig, values, "search")
-        voter, shortlister = voter_of(voters, config, precision, place, shortlist)
+        voter, shortlister = voter_of(voters, config, precision, place, shortlist, compile)
         subwords = voters[0].subwords
         super().__init__(voter, subwords, config, place, precision, workers, shortlister)
 
@@ -79,16 +82,35 @@ def voter_of(
     precision: InferencePrecision,
     device: torch.device,
     shortlist: bool = False,
+    compile: bool = False,
 ) -> tuple[Model, Shortlister | None]:
     """The one model, or the ensemble that several are, ready for that precision.
 
     With it, if wanted, what searches among the shortlist of the first run.
 
     Raises:
-        NmtError: that run has none, or a damaged one.
+        NmtError: that run has none, or a damaged one; or a step is to be compiled for a CPU.
     """
+    if compile and device.type == "cpu":
+        raise NmtError("--compile is for GPUs: a CPU would take longer; leave it out")
     model, shortlister = config.one_of([voter.model for voter in voters]), None
     if shortlist:
         shortlister = Shortlister(voters[0].run.shortlist, model, precision)
     convert(model, precision, device)
+    if compile:
+        compile_steps(model)
     return model, shortlister
+
+
+GRAPHS = 64
+"""More than a model needs: one of the first token, of a lone sentence, of a cache that is full."""
+
+
+def compile_steps(model: Model) -> None:
+    """Has torch compile the step of a model or of each of an ensemble, at its first steps.
+
+    That takes minutes; then a GPU is asked for fewer kernels.
+    """
+    torch._dynamo.config.recompile_limit = GRAPHS
+    for member in members_of(model):
+        member.step_states = torch.compile(member.step_states, dynamic=True)  # type: ignore[method-assign]

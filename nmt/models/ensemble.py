@@ -72,6 +72,11 @@ class Ensemble(Model):
         return (shares.log() + given).logsumexp(0)
 
 
+def members_of(model: Model) -> list[Model]:
+    """Those of an ensemble, or the one model."""
+    return model.members if isinstance(model, Ensemble) else [model]
+
+
 class EnsembleState:
     """The states of the members, which follow the same rows."""
 
