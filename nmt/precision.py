@@ -163,14 +163,15 @@ class Int8Linear(nn.Module):
                 with _onednn():
                     self._packed_for_many = torch.ops.quantized.linear_prepack(quantised, bias)
         self._many = MANY * linear.in_features
+        # On CPUs without VNNI pairs of products of 8 bits overflow.
+        self._in_7_bits = not getattr(torch.cpu, "_is_vnni_supported", lambda: False)()
         # Called without the checks of its arguments that torch makes in Python.
         self._multiply: Any = torch.ops.quantized.linear_dynamic._op
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] to [..., out], both float32."""
         packed = self._packed if x.numel() < self._many else self._packed_for_many
-        # Inputs get 7 bits: pairs of products of 8 overflow on CPUs without VNNI.
-        product: Tensor = self._multiply(x, packed, True)
+        product: Tensor = self._multiply(x, packed, self._in_7_bits)
         return product
 
 

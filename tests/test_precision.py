@@ -131,13 +131,17 @@ def test_a_model_that_is_converted_is_the_same_function_of_the_same_kind() -> No
     assert (model(SOURCE, TARGET) - expected).abs().max() < 1e-5 * expected.std()
 
 
+@pytest.mark.parametrize("rows", [1, MANY])
+@pytest.mark.parametrize("outputs", [2, WIDE])
 @torch.no_grad()
-def test_an_int8_layer_multiplies_what_8_bits_hold() -> None:
-    linear = torch.nn.Linear(3, 2)
-    linear.weight.copy_(torch.tensor([[127.0, -64.0, 1.0], [0.0, 0.0, 0.0]]))
-    linear.bias.copy_(torch.tensor([0.5, 2.0]))
-    product = Int8Linear(linear)(torch.tensor([[[127.0, 0.0, 1.0]]]))
-    torch.testing.assert_close(product, torch.tensor([[[127.0 * 127 + 1.5, 2.0]]]))
+def test_an_int8_layer_multiplies_what_8_bits_hold(rows: int, outputs: int) -> None:
+    """Also where the products of neighbours, of the largest numbers there are, come together."""
+    linear = torch.nn.Linear(64, outputs)
+    linear.weight.fill_(127.0)
+    linear.bias.fill_(0.5)
+    x = torch.full((rows, 64), 127.0)
+    expected = torch.full((rows, outputs), 64 * 127.0 * 127.0 + 0.5)
+    torch.testing.assert_close(Int8Linear(linear)(x), expected)
 
 
 def test_a_layer_as_wide_as_a_vocabulary_is_multiplied_alike_and_leaves_no_trace() -> None:
