@@ -345,10 +345,10 @@ def load_model(path: Path, device: torch.device | None = None) -> LoadedModel:
         checkpoint = Checkpoint.open(path.resolve())
         run = Run.open(checkpoint.path.parent)
     else:
-        what = "has no run.json" if path.is_dir() else "does not exist"
+        what = "has no run.json" if path.is_dir() else "is a file"
         raise NmtError(
-            f"{path}: not a trained model: it {what}; give a run directory or one of its "
-            "checkpoints"
+            f"{path}: not a trained model: it {what if path.exists() else 'does not exist'}; give "
+            "a run directory that `nmt train` has made, or one of its checkpoints"
         )
     import_plugins(run.recipe.get("plugins", []), Path())
     subwords = run.subwords

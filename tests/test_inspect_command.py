@@ -86,4 +86,6 @@ def test_a_run_is_shown_with_its_checkpoints(run, dataset, nmt):
 def test_what_is_neither_is_refused(tmp_path, nmt):
     done = nmt("inspect", tmp_path)
     assert (done.status, done.out) == (1, "")
-    assert done.err.endswith("not a dataset (no manifest.json); make one with `nmt preprocess`\n")
+    assert done.err.endswith(
+        ": made neither by `nmt preprocess` nor by `nmt train`; give a dataset or a run\n"
+    )

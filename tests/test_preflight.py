@@ -1,3 +1,4 @@
+import re
 import shutil
 from collections import namedtuple
 from pathlib import Path
@@ -26,6 +27,25 @@ def test_a_dry_run_tries_everything_says_what_it_takes_and_trains_nothing(
     assert "training ended: dry run" in done.err
     assert not list(run.glob("update_*"))
     assert not list(run.glob(".*"))
+
+
+def test_a_dry_run_leaves_the_log_of_a_run_as_it_is(train, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train(run, "--max-updates", 2).status == 0
+    before = (run / "log.jsonl").read_bytes()
+    done = train(run, "--max-updates", 4, "--dry-run")
+    assert "resumed after update 2" in done.err
+    assert (run / "log.jsonl").read_bytes() == before
+
+
+def test_frozen_weights_are_parameters_that_are_not_trained(train, tmp_path: Path) -> None:
+    whole, frozen = (
+        train(tmp_path / name, "--dry-run", *flags).err
+        for name, flags in (("whole", ()), ("frozen", ("--set", "train.freeze=[encoder.*]")))
+    )
+    count = re.search(r"parameters: +([\d,]+)\n", whole)
+    assert count is not None
+    assert re.search(rf"parameters: +{count[1]}, of which [\d,]+ are trained\n", frozen)
 
 
 def test_a_disk_too_small_for_the_checkpoints_is_an_error_before_the_first_update(

@@ -43,9 +43,10 @@ def inspect(
     if (path / "run.json").exists():
         _run(path, verify, as_json)
         return
-    if not path.exists():
-        raise NmtError(f"{path}: does not exist; give a dataset or a run")
-    from nmt.data.format import Dataset
+    from nmt.data.format import MANIFEST, Dataset
+
+    if not (path / MANIFEST).exists():
+        raise NmtError(f"{path}: {_what_else(path)}; give a dataset or a run")
 
     dataset = Dataset.open(path)
     if verify:
@@ -56,6 +57,20 @@ def inspect(
     _show_dataset(dataset, examples)
     if verify:
         print("checksums: as written")
+
+
+def _what_else(path: Path) -> str:
+    from nmt.export import Export
+
+    if not path.exists():
+        return "does not exist"
+    if (path / "checkpoint.json").exists():
+        return f"a checkpoint, not the run that it is of ({path.absolute().parent})"
+    return (
+        "an export"
+        if Export.exists(path)
+        else "made neither by `nmt preprocess` nor by `nmt train`"
+    )
 
 
 def _show_dataset(dataset: "Dataset", examples: int) -> None:

@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from itertools import chain, count, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -40,7 +41,8 @@ def preflight(trainer: Trainer, validation: Validation) -> Rows:
     trainer.allocate()
     if trainer.config.max_tokens == "auto" and trainer.world.device.type == "cuda":
         fit_micro_batches(trainer)
-    seconds = _try_longest_batch(trainer)
+    _try_longest_batch(trainer)
+    seconds = _time_ordinary_batches(trainer)
     try:
         with trainer.parallel.evaluating():
             validation.try_largest()
@@ -83,17 +85,12 @@ def longest_batch(split: Split, max_tokens: int) -> Batch:
     return make_batch(split, np.argpartition(longer, len(longer) - most)[-most:])
 
 
-def _try_longest_batch(trainer: Trainer) -> float:
-    """Seconds per position of the longest batch, forward and backward."""
+def _try_longest_batch(trainer: Trainer) -> None:
+    """Takes it forward and backward."""
     max_tokens = trainer.feed.max_tokens
     batch = longest_batch(trainer.feed.split, max_tokens // trainer.feed.rows)
     try:
-        for _ in range(2):  # the first one warms up
-            start = time.perf_counter()
-            trainer.try_batch(batch)
-            if trainer.world.device.type == "cuda":
-                torch.cuda.synchronize()
-            seconds = time.perf_counter() - start
+        trainer.try_batch(batch)
     except torch.cuda.OutOfMemoryError:
         if len(batch.source) == 1:
             loss, samples = trainer.config.loss, ""
@@ -109,7 +106,25 @@ def _try_longest_batch(trainer: Trainer) -> float:
             f"{batch.target_output.shape[1]} tokens, does not fit the memory of the device; lower "
             f"--max-tokens from {max_tokens}: the update stays the same"
         ) from None
-    return seconds / batch.num_positions
+
+
+ORDINARY = 8
+"""Batches whose time is taken for that of all."""
+
+
+def _time_ordinary_batches(trainer: Trainer) -> float:
+    """Seconds per position of the first batches, forward and backward.
+
+    That they have shapes of their own, for which a CPU has to make kernels, is as in training.
+    """
+    updates = (trainer.feed.update(number).batches for number in count(1))
+    batches = list(islice(chain.from_iterable(updates), ORDINARY))
+    start = time.perf_counter()
+    for batch in batches:
+        trainer.try_batch(batch)
+    if trainer.world.device.type == "cuda":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - start) / sum(batch.num_positions for batch in batches)
 
 
 def _try_checkpoint(trainer: Trainer) -> int:
@@ -151,12 +166,17 @@ def _describe(trainer: Trainer, seconds_per_position: float, kept: int) -> Rows:
     batches = len(first.batches)
     shown = "1 micro-batch" if batches == 1 else f"{batches} micro-batches"
     made_up = f"{processes} x {shown} of up to {trainer.feed.max_tokens:,}"
+    trained = f"{trainer.model.num_parameters():,}"
+    every = f"{sum(weight.numel() for weight in trainer.model.parameters()):,}"
+    memory = f"{peak_memory_mb():,.0f} MB"
+    if world.device.type == "cpu":
+        memory += " so far; with kernels for all shapes about twice that"
     return [
-        ("parameters", f"{trainer.model.num_parameters():,}"),
+        ("parameters", trained if trained == every else f"{every}, of which {trained} are trained"),
         ("target tokens per update", f"{config.tokens_per_update:,} = {made_up} positions"),
         ("updates per epoch", f"{order.updates_per_epoch:,}"),
         ("updates to go", f"{updates:,}"),
-        ("peak memory of a process", f"{peak_memory_mb():,.0f} MB"),
+        ("peak memory of a process", memory),
         ("disk for checkpoints", f"{kept / 1e6:,.0f} MB"),
         ("about", f"{timedelta(seconds=round(min(limit, updates * per_update)))} of training"),
     ]

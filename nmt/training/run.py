@@ -138,6 +138,8 @@ def train(experiment: Experiment, world: World, dry_run: bool = False) -> tuple[
                 for name, value in preflight(trainer, validation):
                     report.say(f"{name + ':':<26} {value}")
             done = trainer.progress.update
+            if done and not dry_run:
+                report.record("resumed", {"update": done, "processes": world.size})
             reason = "dry run" if dry_run else trainer.train(validation, report)
             if trainer.progress.update == done and reason in GO_ON:
                 report.say(f"nothing to do after update {done}: {GO_ON[reason]}")
@@ -273,7 +275,6 @@ def _introduce(experiment: Experiment, trainer: Trainer, report: Report) -> None
     precision = pick_precision(experiment.train.precision, world.device)
     first = trainer.progress.update
     if first:
-        report.record("resumed", {"update": first, "processes": world.size})
         report.say(f"resumed after update {first}")
     elif experiment.train.init_from is not None:
         report.say(f"begins with the weights of {experiment.train.init_from}")

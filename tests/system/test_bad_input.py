@@ -212,12 +212,17 @@ MISTAKES = {
     "no model": Mistake(
         f"{TRANSLATE} --model models/best",
         "models/best: not a trained model: it does not exist; "
-        "give a run directory or one of its checkpoints",
+        "give a run directory that `nmt train` has made, or one of its checkpoints",
     ),
     "a directory that is no model": Mistake(
         f"{TRANSLATE} --model corpus",
         "corpus: not a trained model: it has no run.json; "
-        "give a run directory or one of its checkpoints",
+        "give a run directory that `nmt train` has made, or one of its checkpoints",
+    ),
+    "a file that is no model": Mistake(
+        f"{TRANSLATE} --model input.txt",
+        "input.txt: not a trained model: it is a file; "
+        "give a run directory that `nmt train` has made, or one of its checkpoints",
     ),
     "a checkpoint of another version": Mistake(
         TRANSLATE,
@@ -310,6 +315,11 @@ MISTAKES = {
     ),
     "a look at what is not there": Mistake(
         "inspect nowhere", "nowhere: does not exist; give a dataset or a run"
+    ),
+    "a look at a checkpoint": Mistake(
+        "inspect checkpoints/last",
+        "checkpoints/last: a checkpoint, not the run that it is of ({here}/checkpoints); "
+        "give a dataset or a run",
     ),
     "an unknown metric": Mistake(
         f"{SCORE} --metric blue corpus/test.de",
