@@ -104,7 +104,7 @@ def test_a_run_is_never_begun_anew_over_damaged_checkpoints(train: Any, run: Pat
     ]
     assert error == (
         f"nmt: error: {run}: none of its 3 checkpoints can be resumed; "
-        "begin again with another --save-dir"
+        f"begin again with another --save-dir, and --init-from {run} if its weights are sound"
     )
 
 

@@ -264,8 +264,8 @@ def _resume(trainer: Trainer) -> None:
         return
     if paths:
         raise NmtError(
-            f"{trainer.run.path}: none of its {len(paths)} checkpoints can be resumed; "
-            "begin again with another --save-dir"
+            f"{trainer.run.path}: none of its {len(paths)} checkpoints can be resumed; begin again "
+            f"with another --save-dir, and --init-from {trainer.run.path} if its weights are sound"
         )
 
 
