@@ -88,7 +88,21 @@ def train(
     config: ConfigFlag = None,
     set_: SetFlag = None,
 ) -> None:
-    """Train a model on a dataset, or go on training it."""
+    """Train a model on a dataset, or go on training it.
+
+    The same command goes on where a training was interrupted. Before the first update all that
+    could fail later is tried once, and what training takes is said: parameters, the tokens of an
+    update and how processes and micro-batches make them up, memory, disk, and about how long.
+
+    Every hundred updates (train.log_every) a line tells the epoch; the update; the loss per target
+    token, in nats; ppl, the perplexity per target token from the likelihood without smoothing; the
+    learning rate; grad norm, before clipping, the mean over these updates; target tokens per second
+    of all processes; padding, the share of positions that hold no token; the peak memory in
+    megabytes; and the time to go. log.jsonl in the run directory holds the same as JSON.
+
+    Ends with status 0; interrupted by SIGINT, SIGTERM or SIGUSR1 it finishes the update, saves, and
+    ends with 128 + the number of the signal.
+    """
     from nmt.config import build
     from nmt.distributed import join
     from nmt.inference.translator import SearchConfig

@@ -16,7 +16,9 @@ ROOM = 8
 class Lineage:
     """Which of the entries that the rows of its sentence have made each row descends from.
 
-    Every step makes one entry for each row of a sentence.
+    Every step makes one entry for each row of a sentence. Where both of two rows continue the
+    first row of the step before, row 0 descends from the entries 0 and 2 and row 1 from 0 and 3;
+    nobody descends from entry 1.
     """
 
     def __init__(self) -> None:

@@ -194,7 +194,11 @@ class EncoderLayer(nn.Module):
         self.feed_forward_residual = make_residual(config, "encoder")
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """States [B, S, D] to states; mask [B, 1, 1, S] is True at tokens."""
+        """States [B, S, D] to states; mask [B, 1, 1, S] is True at tokens.
+
+        `enter` and `leave` around each sublayer are LayerNorm(x + Dropout(sublayer(x))), or what
+        the recipe puts in its place; see :mod:`nmt.models.residual`.
+        """
         projected = self.attention.project(self.attention_residual.enter(x))
         x = self.attention_residual.leave(x, self.attention.attend(*projected, mask))
         made = self.feed_forward(self.feed_forward_residual.enter(x))
@@ -331,7 +335,7 @@ class Transformer(Model):
         return (module for module in linear if module not in experts and module is not self.output)
 
     def encode(self, source: Tensor) -> Memory:
-        """The encoder's output, projected to each decoder layer's keys and values."""
+        """The encoder's output z, projected to each decoder layer's keys and values."""
         mask = (source != PAD)[:, None, None, :]  # [B, 1, 1, S]
         positions = self.positions(0, source.shape[1], source.device)
         x = self._embed(self.source_embedding, source, positions)  # [B, S, D]
@@ -341,7 +345,10 @@ class Transformer(Model):
         return Memory([layer.cross.project(x) for layer in self.decoder], mask)
 
     def states(self, source: Tensor, target: Tensor) -> Tensor:
-        """The decoder's output [B, T, D] for whole targets."""
+        """The decoder's output [B, T, D] for whole targets.
+
+        They begin with BOS: the outputs "shifted right" of figure 1.
+        """
         memory = self.encode(source)
         x = self._embed_target(target)
         for layer, keys_values in zip(self.decoder, memory.layers, strict=True):

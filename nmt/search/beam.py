@@ -125,6 +125,7 @@ class BeamFrontier(Frontier):
         candidates = self.alive.take(parents).extend(
             tokens.flatten(1).gather(1, best),
             log_probabilities,
+            # A candidate has as many tokens without BOS as the row it continues has with it.
             scores=log_probabilities / self._divisor(self.alive.tokens.size(-1)),
         )
         return candidates, parents
