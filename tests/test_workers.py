@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -63,6 +64,35 @@ def test_workers_end_when_the_process_that_they_work_for_is_killed() -> None:
             process.kill()
         # A worker that lived on would hold stdout open.
         assert (begun, process.communicate(timeout=120)[0]) == (b"..", b"")
+
+
+def test_workers_whose_results_are_not_taken_end_at_once_and_others_come() -> None:
+    workers = Workers(lambda it: os.getpid() if it else time.sleep(300), 2)
+    results = workers.map([1, 0, 1, 0])
+    first = next(results)
+    results.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(first, 0)
+    assert first not in set(workers.map([1, 2, 3]))
+
+
+def test_an_interruption_does_not_wait_for_workers() -> None:
+    script = (
+        "import os, time; from nmt.inference.workers import Workers; "
+        "work = lambda it: (os.write(1, b'.'), time.sleep(300)); "
+        "list(Workers(work, 2).map(range(9)))"
+    )
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.read(2) == b".."
+            process.send_signal(signal.SIGINT)
+            err = process.communicate(timeout=120)[1]
+        finally:
+            process.kill()
+    assert err.endswith(b"\nKeyboardInterrupt\n")
+    assert err.count(b"Traceback") == 1
 
 
 def test_processes_of_torchrun_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

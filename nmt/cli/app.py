@@ -45,11 +45,21 @@ OUT_OF_MEMORY = (
 )
 
 
+INTERRUPTED = "interrupted"
+GOES_ON = f"{INTERRUPTED}; the same command goes on from what is saved"
+
+
 class _ReaderLeftError(Exception):
     """The reader of stdout went away; typer would make status 1 of the BrokenPipeError."""
 
 
-def _add(name: str, command: Callable[..., None], example: str) -> None:
+class _InterruptedError(Exception):
+    """Ctrl-C; typer would make status 130 of the KeyboardInterrupt, without a word."""
+
+
+def _add(
+    name: str, command: Callable[..., None], example: str, interrupted: str = INTERRUPTED
+) -> None:
     @functools.wraps(command)
     def run(*arguments: object, **options: object) -> None:
         try:
@@ -57,13 +67,15 @@ def _add(name: str, command: Callable[..., None], example: str) -> None:
             sys.stdout.flush()
         except BrokenPipeError:
             raise _ReaderLeftError from None
+        except KeyboardInterrupt:
+            raise _InterruptedError(interrupted) from None
 
     app.command(name, epilog=_as_written(example))(run)
 
 
-_add("preprocess", preprocess.preprocess, preprocess.EXAMPLE)
+_add("preprocess", preprocess.preprocess, preprocess.EXAMPLE, GOES_ON)
 _add("inspect", inspect.inspect, inspect.EXAMPLE)
-_add("train", train.train, train.EXAMPLE)
+_add("train", train.train, train.EXAMPLE, GOES_ON)
 _add("average-checkpoints", average.average_checkpoints, average.EXAMPLE)
 _add("shortlist", shortlist.shortlist, shortlist.EXAMPLE)
 _add("export", export.export, export.EXAMPLE)
@@ -105,8 +117,10 @@ def main() -> None:
         sys.stdout.flush()
     except NmtError as error:
         status = _fail(str(error), 1)
+    except _InterruptedError as error:
+        status = _fail(str(error), 130)
     except (KeyboardInterrupt, typer.Abort):
-        status = _fail("interrupted", 130)
+        status = _fail(INTERRUPTED, 130)
     except (_ReaderLeftError, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 141

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -35,6 +36,9 @@ class Workers(Generic[T, R]):
     def map(self, things: Sequence[T]) -> Iterator[R]:
         """What the function gives for each thing, in order.
 
+        The processes end at once, whatever they are doing, where not all is taken: by an error, an
+        interruption, or a generator that is closed. The next call starts others.
+
         Raises:
             NmtError: a process was killed. What the function raises is raised here, too.
         """
@@ -45,13 +49,31 @@ class Workers(Generic[T, R]):
             sys.stdout.flush()  # or each process would write what waits to be written
             context = get_context("fork")
             self._pool = ProcessPoolExecutor(self.count, context, _adopt, (self.function,))
+        pool = self._pool
         try:
-            yield from self._pool.map(_apply, things)
-        except BrokenProcessPool:
+            # Not the pool's own `map`: it cancels what waits, which a pool that breaks trips over.
+            waiting = deque(pool.submit(_apply, thing) for thing in things)
+            while waiting:
+                yield waiting.popleft().result()
+        except BaseException as error:
+            if pool is self._pool:  # and no other call has ended it
+                self._pool = None
+                _end(pool)
+            if not isinstance(error, BrokenProcessPool):
+                raise
             raise NmtError(
                 "a worker was killed, perhaps for lack of memory; use fewer --workers or "
                 "smaller --batch-tokens"
             ) from None
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    """Ends the processes of a pool; its own shutdown waits for what they are doing."""
+    for process in list((pool._processes or {}).values()):
+        process.kill()  # as `kill_workers` of Python 3.14 does
+    # Or the rest of a result that was half sent would be waited for.
+    pool._result_queue._writer.close()  # type: ignore[attr-defined]
+    pool.shutdown()
 
 
 _function: Callable[[Any], Any]  # of this worker

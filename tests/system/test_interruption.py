@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ import pytest
 from trained_runs import assert_same_checkpoint, last_update, records
 
 from nmt.checkpoint import Checkpoint
+
+GOES_ON = "nmt: error: interrupted; the same command goes on from what is saved\n"
 
 UPDATES = 110
 OPTIONS = (
@@ -71,3 +74,60 @@ def test_signals_save_and_exit_and_the_same_command_ends_as_if_nothing_had_been(
     assert train(run, *OPTIONS).status == 0
     assert records(run) == records(whole)
     assert_same_checkpoint(run / "last", whole / "last")
+
+
+@contextmanager
+def command(*arguments: object, **pipes: Any) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nmt", *map(str, arguments)],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **pipes,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_ctrl_c_ends_a_translation_and_its_workers_at_once(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("one two three four five six\n" * 200)
+    no_end = "search.constraints=[{name: min_length, length: 1000000}]"
+    endless = ("--max-length-offset", 1_000_000, "--set", no_end)
+    places = (tmp_path / "in.txt", "--model", trained, "--output", tmp_path / "out.txt")
+    with command("translate", *places, *endless, "--workers", 2) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while len(workers := children.read_text().split()) < 2:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+        time.sleep(0.5)  # they are at work, and would be for hours
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "nmt: error: interrupted\n")
+    assert os.listdir(tmp_path) == ["in.txt"]
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+
+
+def test_an_interrupted_preprocess_says_how_to_go_on(corpus: Path, tmp_path: Path) -> None:
+    languages = ("--source-lang", "en", "--target-lang", "de", "--train", "-")
+    places = ("--valid", corpus / "valid", "--output-dir", tmp_path / "data-bin")
+    with command("preprocess", *languages, *places, stdin=subprocess.PIPE) as process:
+        while not list(tmp_path.glob(".data-bin.*/*/stdin.tsv")):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, GOES_ON)
+
+
+def test_a_training_that_is_interrupted_before_it_begins_says_so(
+    train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nmt.training.run._open_run", interrupted)
+    done = train(tmp_path / "run")
+    assert (done.status, done.err) == (130, GOES_ON)
