@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import resource
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import files_of_at_most
 
 from nmt import files
 from nmt.checkpoint import Checkpoint, Run, load_model, set_weights, weights_of
@@ -244,17 +242,6 @@ def test_a_full_disk_costs_one_line_and_leaves_the_checkpoints_that_were_there(
     assert last is not None
     assert last.update == 1
     read(last.path)
-
-
-@contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    """What a full disk does, without one."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_two_cannot_hold_a_run_at_once_but_one_after_the_other(empty: Run) -> None:

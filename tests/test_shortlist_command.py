@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from conftest import Command, files_of_at_most
 
 import nmt as package
 from nmt.data.shortlist import Shortlist
@@ -112,3 +112,15 @@ def test_what_is_no_run_is_an_error(tmp_path: Path, dataset: Path, nmt: Command)
     assert done.err == (
         f"nmt: error: {tmp_path}: not a run; give the directory of one with --model\n"
     )
+
+
+def test_a_run_that_cannot_be_written_is_an_error(run: Path, dataset: Path, nmt: Command) -> None:
+    before = sorted(run.iterdir())
+    with files_of_at_most(100):
+        done = nmt("shortlist", "--data", dataset, "--model", run)
+    assert (done.status, done.out) == (1, "")
+    start = f"nmt: error: {run / 'shortlist.safetensors'}: cannot be written: "
+    assert done.err.startswith(start)
+    assert done.err.endswith("; make room there, or copy the run to where it may be written\n")
+    assert done.err.count("\n") == 1
+    assert sorted(run.iterdir()) == before

@@ -83,12 +83,22 @@ class Shortlist:
         return chosen
 
     def save(self, path: Path) -> None:
-        """Writes the file, whole or not at all; the same bytes for the same shortlist."""
+        """Writes the file, whole or not at all; the same bytes for the same shortlist.
+
+        Raises:
+            NmtError: it cannot be written there.
+        """
         # One key: safetensors writes several in any order.
         description = {"format": FORMAT, "version": VERSION, "origin": asdict(self.origin)}
         metadata = {"description": json.dumps({**description, "sha256": self._checksum()})}
         with files.whole_file(path) as partial:
-            save_file(self._arrays(), partial, metadata)
+            try:
+                save_file(self._arrays(), partial, metadata)
+            except SafetensorError as error:  # which is no OSError, also where the disk is full
+                raise NmtError(
+                    f"{path}: cannot be written: {error}; make room there, or copy the run to "
+                    "where it may be written"
+                ) from None
             partial.chmod(0o644)  # safetensors lets nobody else read it
 
     @classmethod
