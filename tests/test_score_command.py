@@ -175,11 +175,27 @@ def test_an_unknown_metric_is_answered_with_the_nearest():
     )
 
 
-@pytest.mark.parametrize("arguments", [[], ["--reference", "test.de", "--data", "data-bin"]])
-def test_the_references_come_from_one_place(arguments: list[str]):
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "give one of --reference, --data, --testset and --model"),
+        (
+            ["--reference", "test.de", "--data", "data-bin"],
+            "give only one of --reference, --data, --testset and --model "
+            "(given: --reference, --data)",
+        ),
+        (["--model", "run"], "with --model, give one of --source, --data and --testset"),
+        (
+            ["--model", "run", "--source", "a", "--testset", "b", "-l", "en-de"],
+            "with --model, give only one of --source, --data and --testset "
+            "(given: --source, --testset)",
+        ),
+    ],
+)
+def test_the_other_side_comes_from_one_place(arguments: list[str], told: str):
     result = run(*arguments, "output.txt")
     assert result.exit_code == 2
-    assert "give one of --reference, --data, --testset and --model" in result.stderr
+    assert f"Invalid value: {told}\n" in result.stderr
 
 
 @pytest.fixture
@@ -341,15 +357,12 @@ def test_a_model_gives_the_log_probability_that_its_search_gave(
 
 
 def test_a_model_scores_pairs_of_lines(trained: Path, nmt: Callable[..., Any]) -> None:
-    done = nmt("score", "output.txt", "--model", trained)
-    assert (done.status, done.out) == (2, "")
-    assert "--model needs --source, the text that was translated" in done.err
     done = nmt("score", "output.txt", "test.de", "--model", trained, "--source", "test.de")
     assert (done.status, done.out) == (2, "")
     assert "--model scores one file at a time" in done.err
     done = nmt("score", "output.txt", "--model", trained, "--source", "test.de", "--paired", "bs")
     assert (done.status, done.out) == (2, "")
-    assert "--model goes with no --metric, and with no table of metrics" in done.err
+    assert "--model goes with no --reference, no --metric, and no table of metrics" in done.err
     Path("source.txt").write_text("one\ntwo\n")
     done = nmt("score", "output.txt", "--model", trained, "--source", "source.txt")
     assert (done.status, done.out) == (1, "")
@@ -357,6 +370,19 @@ def test_a_model_scores_pairs_of_lines(trained: Path, nmt: Callable[..., Any]) -
         "nmt: error: source.txt and output.txt differ in their number of lines; "
         "line n of one must be the translation of line n of the other\n"
     )
+
+
+def test_a_model_scores_translations_of_what_a_dataset_holds(
+    trained: Path, dataset: Path, corpus: Path, nmt: Callable[..., Any]
+) -> None:
+    for split in ("test", "valid"):
+        flags = ("score", corpus / f"{split}.de", "--model", trained)
+        expected = nmt(*flags, "--source", corpus / f"{split}.en")
+        assert (expected.status, expected.err) == (0, "")
+        assert nmt(*flags, "--data", dataset, "--split", split) == expected
+    done = nmt(*flags, "--data", dataset)
+    assert (done.status, done.out) == (1, "")
+    assert f"test of {dataset} and {corpus / 'valid.de'} differ in their number" in done.err
 
 
 def test_scoring_does_not_wait_for_torch(data_bin: Path):

@@ -5,6 +5,7 @@ Or how likely a model finds them.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +47,10 @@ def score(
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(help="Binarized data whose raw references to use.", show_default=False),
+        typer.Option(
+            help="Binarized data whose raw references to use; with --model, its raw source.",
+            show_default=False,
+        ),
     ] = None,
     split: Annotated[str, typer.Option(help="Which part of --data: test or valid.")] = "test",
     testset: Annotated[
@@ -108,8 +112,8 @@ def score(
     source: Annotated[
         Path | None,
         typer.Option(
-            help="What was translated, for --model and comet; plain, .gz, .xz or .zst. "
-            "--data and --testset know it.",
+            help="What was translated, for --model and comet; plain, .gz, .xz or .zst. Not with "
+            "--data and --testset, which know it.",
             show_default=False,
         ),
     ] = None,
@@ -152,24 +156,29 @@ def score(
     order. With --json it is an object as above for each value, with the field line, from 1.
 
     With --model a line is printed for each translation: the natural logarithm of the probability
-    that the model gives to it and its end, after the line of --source. With --json it is an object
+    that the model gives to it and its end, after the source line. With --json it is an object
     with the fields log_probability, mean_log_probability (per token, the end included), tokens
     (pieces; the last is the end), token_log_probabilities, words (of the text, as spaces divide
     it), and word_log_probabilities (without the end).
     """
-    if [reference, data, testset, model].count(None) != 3:
-        raise typer.BadParameter("give one of --reference, --data, --testset and --model")
     files = hypotheses or [Path("-")]
     check_stdin(reference, source, *files)
+    if (testset is None) != (pair is None):
+        raise typer.BadParameter("--testset and --language-pair go together")
+    known = {"--data": data, "--testset": testset}
     if model is not None:
-        if source is None:
-            raise typer.BadParameter("--model needs --source, the text that was translated")
-        if metric or pair or paired or confidence or samples or sentence_level or table:
-            raise typer.BadParameter("--model goes with no --metric, and with no table of metrics")
+        _check_one_is_given({"--source": source, **known}, "with --model, ")
+        if reference or metric or paired or confidence or samples or sentence_level or table:
+            raise typer.BadParameter(
+                "--model goes with no --reference, no --metric, and no table of metrics"
+            )
         if len(files) > 1:
             raise typer.BadParameter("--model scores one file at a time")
-        score_by_model(model, Lines.open(source), Lines.open(files[0]), device, as_json)
+        named = _named_test_set(data, split, testset, pair)
+        sources = Lines.open(source) if named is None else _source_lines(named)
+        score_by_model(model, sources, Lines.open(files[0]), device, as_json)
         return
+    _check_one_is_given({"--reference": reference, **known, "--model": model})
     if as_json and table is not None:
         raise typer.BadParameter("give either --json or --table")
     if sentence_level and (paired or confidence or table):
@@ -180,19 +189,12 @@ def score(
         raise typer.BadParameter("--samples goes with --paired or --confidence")
     if source is not None and reference is None:
         raise typer.BadParameter("--source goes with --reference or --model; others have their own")
-    if (testset is None) != (pair is None):
-        raise typer.BadParameter("--testset and --language-pair go together")
     from nmt.evaluation import ScoreConfig
     from nmt.evaluation.comparison import Resampling
 
     recipe = load(config, set_, {"score.metrics": metric or None})
     metrics = build(ScoreConfig, recipe.section("score"), "score").metrics
-    if data is not None:
-        test_set = _of_dataset(data, split)
-    elif testset is not None and pair is not None:
-        test_set = _by_name(testset, pair)
-    else:
-        test_set = _of_files(reference, source)
+    test_set = _named_test_set(data, split, testset, pair) or _of_files(reference, source)
     systems = _systems(files, test_set)
     if sentence_level:
         _print_sentences(systems, test_set, metrics, as_json)
@@ -200,6 +202,17 @@ def score(
         resampling = Resampling(paired=paired, confidence=confidence, count=samples, seed=seed)
         form = table or ("text" if len(systems) > 1 else None)
         _print_scores(systems, test_set, metrics, resampling, "json" if as_json else form)
+
+
+def _check_one_is_given(flags: dict[str, object], where: str = "") -> None:
+    """Refuses a command line with none, or several, of the flags."""
+    given = [flag for flag, value in flags.items() if value is not None]
+    *names, last = flags
+    choices = f"{', '.join(names)} and {last}"
+    if not given:
+        raise typer.BadParameter(f"{where}give one of {choices}")
+    if len(given) > 1:
+        raise typer.BadParameter(f"{where}give only one of {choices} (given: {', '.join(given)})")
 
 
 def _print_scores(
@@ -254,6 +267,20 @@ def _systems(files: Sequence[Path], test_set: TestSet) -> Systems:
                 "line n of one must translate as line n of the other"
             )
     return systems
+
+
+def _named_test_set(
+    data: Path | None, split: str, testset: str | None, pair: str | None
+) -> TestSet | None:
+    """That of --data or --testset, which knows its source; None without them."""
+    if data is not None:
+        return _of_dataset(data, split)
+    return None if testset is None or pair is None else _by_name(testset, pair)
+
+
+def _source_lines(test_set: TestSet) -> Lines:
+    text = "".join(f"{line}\n" for line in test_set.sources or ())
+    return Lines(io.BytesIO(text.encode()), test_set.name)
 
 
 def _of_files(reference: Path | None, source: Path | None) -> TestSet:
