@@ -280,6 +280,33 @@ def test_a_line_that_is_not_utf_8_is_an_error_with_its_number(run: Path, tmp_pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt"]  # no half an output
 
 
+def test_an_input_is_not_replaced_by_the_output(
+    run: Path, tmp_path: Path, nmt: Callable[..., Any]
+) -> None:
+    text, same, other = (tmp_path / name for name in ("in.txt", "same.txt", "other.txt"))
+    text.write_text("a cat\n")
+    other.write_text("a dog\n")
+    same.symlink_to(text)
+    inputs: list[dict[str, Any]] = [
+        {"flags": [text]},
+        {"flags": ["--input", text]},
+        {"flags": [], "stdin": text},
+        {"flags": [other, "--prefix", text]},
+        {"flags": [other, "--require", text]},
+    ]
+    for given in inputs:
+        command = ("translate", *given["flags"], "--model", run, "--output", same)
+        done = nmt(*command, stdin=given.get("stdin"))
+        assert (done.status, done.out, done.err) == (
+            1,
+            "",
+            f"nmt: error: --output {same}: is one of the inputs; choose another file\n",
+        )
+        assert text.read_text() == "a cat\n"
+    assert nmt("translate", text, "--model", run, "--output", other).status == 0
+    assert other.read_text() != "a dog\n"
+
+
 def test_output_may_be_a_device(run: Path, tmp_path: Path) -> None:
     app = typer.Typer()
     app.command()(translate)

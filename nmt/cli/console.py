@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import typer
+
+from nmt.errors import NmtError
 
 
 def say(message: str) -> None:
@@ -22,3 +25,15 @@ def check_stdin(*inputs: Path | None) -> None:
     """Refuses a command line by which several inputs would be stdin."""
     if inputs.count(Path("-")) > 1:
         raise typer.BadParameter("only one input can be -, which is stdin")
+
+
+def check_output(output: Path | None, *inputs: Path | None) -> None:
+    """Refuses an output that would take the place of one of the inputs, which exist."""
+    if output is None or not output.is_file():
+        return
+    for path in inputs:
+        if path is None:
+            continue
+        read = os.fstat(sys.stdin.fileno()) if str(path) == "-" else path.stat()
+        if os.path.samestat(read, output.stat()):
+            raise NmtError(f"--output {output}: is one of the inputs; choose another file")

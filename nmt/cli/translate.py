@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 import typer
 
 from nmt.cli import forms
-from nmt.cli.console import check_stdin
+from nmt.cli.console import check_output, check_stdin
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
 from nmt.cli.requests import Requests
 from nmt.cli.stream import translate_stream, writer
@@ -293,9 +293,11 @@ def translate(
         raise typer.BadParameter("give either TEXT or --input")
     if alignments and not as_json:
         raise typer.BadParameter("--alignments needs --json, in which they are written")
-    check_stdin(text or input_ or Path("-"), prefix, require)
+    inputs = (text or input_ or Path("-"), prefix, require)
+    check_stdin(*inputs)
     # A missing file is known before the model is read.
-    lines = Requests.open(text or input_, prefix, require)
+    lines = Requests.open(*inputs)
+    check_output(output, *inputs)
     load(config, set_, flags)  # with its plugins, which the model may be of
     with join(device, WAIT_MINUTES) as world, writer(output, world.is_first) as target:
         own, translator_of = ENGINES[engine](model or [Path("checkpoints")], world.device)
