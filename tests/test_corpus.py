@@ -19,6 +19,23 @@ def sources(files: Bitext, **options) -> list[str]:
     return [line for chunk in files.chunks(**options) for line in chunk.source]
 
 
+@pytest.mark.parametrize("name", ["c.en", "c.de.gz"])
+def test_a_file_in_the_place_of_a_prefix_is_answered_with_the_prefix(tmp_path, name):
+    (tmp_path / name).touch()
+    with pytest.raises(NmtError) as error:
+        Bitext.find(str(tmp_path / name), "en", "de")
+    assert str(error.value) == (
+        f"{tmp_path / name}: a file of one language; give the prefix: {tmp_path / 'c'}"
+    )
+
+
+def test_a_prefix_may_be_the_name_of_a_file(tmp_path):
+    for name in ("c.en", "c.en.en", "c.en.de"):
+        (tmp_path / name).touch()
+    found = Bitext.find(str(tmp_path / "c.en"), "en", "de")
+    assert found.names == [str(tmp_path / "c.en.en"), str(tmp_path / "c.en.de")]
+
+
 @pytest.mark.parametrize(
     ("content", "lines"),
     [

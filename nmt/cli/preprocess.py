@@ -158,10 +158,11 @@ def preprocess(
     }
     recipe = load(config, set_, {f"preprocess.{key}": value for key, value in given.items()})
 
-    from nmt.preprocess.binarize import PreprocessConfig
+    from nmt.preprocess.binarize import PreprocessConfig, find_corpora
     from nmt.preprocess.binarize import preprocess as binarize
 
     settings = build(PreprocessConfig, recipe.section("preprocess"), "preprocess")
+    find_corpora(settings)  # before anything is announced
     if settings.shard is None:
         _announce_replacement(Path(settings.output_dir))
     say(report(binarize(settings)))

@@ -159,7 +159,7 @@ def preprocess(config: PreprocessConfig) -> Manifest:
     Raises:
         NmtError: a setting or file is missing or cannot be used; then nothing is written.
     """
-    corpora = _find(config)
+    corpora = find_corpora(config)
     number, count = config.part
     path = Path(config.output_dir)
     if count > 1:
@@ -254,8 +254,12 @@ def _identity(config: PreprocessConfig, corpora: dict[str, list[Bitext]]) -> str
     return hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]
 
 
-def _find(config: PreprocessConfig) -> dict[str, list[Bitext]]:
-    """The files of every split, all of which exist."""
+def find_corpora(config: PreprocessConfig) -> dict[str, list[Bitext]]:
+    """The files of every split, all of which exist.
+
+    Raises:
+        NmtError: something that is needed was not given, or a file is missing.
+    """
     needed = ("source_lang", "target_lang", "train", "valid")
     if missing := [key for key in needed if not getattr(config, key)]:
         flags = ", ".join(f"--{key.replace('_', '-')}" for key in missing)

@@ -98,11 +98,15 @@ class Bitext:
         """The files ``PATH.LANG``, or the file PATH where its name says .tsv.
 
         Raises:
-            NmtError: one is missing, also with .gz, .xz or .zst behind.
+            NmtError: one is missing, also with .gz, .xz or .zst behind; or PATH is one of them.
         """
         if ".tsv" in Path(path).suffixes[-2:]:
             return cls(_find(path), None)
-        return cls(_find(f"{path}.{source_lang}"), _find(f"{path}.{target_lang}"))
+        try:
+            return cls(_find(f"{path}.{source_lang}"), _find(f"{path}.{target_lang}"))
+        except NmtError:
+            _refuse_one_side(path, (source_lang, target_lang))
+            raise
 
     def __str__(self) -> str:
         return " and ".join(self.names)
@@ -171,6 +175,15 @@ def _find(name: str) -> Path:
         if (path := Path(name + suffix)).is_file():
             return path
     raise NmtError(f"no such file: {name}, nor the same with .gz, .xz or .zst behind it")
+
+
+def _refuse_one_side(path: str, languages: tuple[str, str]) -> None:
+    """Raises an NmtError where the path is a file of one language instead of a prefix."""
+    for end in (f".{language}{suffix}" for language in languages for suffix in ("", *COMPRESSED)):
+        if path.endswith(end) and Path(path).is_file():
+            raise NmtError(
+                f"{path}: a file of one language; give the prefix: {path.removesuffix(end)}"
+            ) from None
 
 
 def _blocks(path: Path, size: int, skip: int) -> Iterator[_Lines]:

@@ -146,6 +146,13 @@ MISTAKES = {
         "preprocess --train no/train --valid corpus/valid --output-dir fresh",
         "no such file: no/train.en, nor the same with .gz, .xz or .zst behind it",
     ),
+    "text of one language beside a dataset": Mistake(
+        "preprocess --train corpus/train.en --valid corpus/valid",
+        "corpus/train.en: a file of one language; give the prefix: corpus/train",
+    ),
+    "nothing to read beside a dataset": Mistake(
+        "preprocess", "preprocess: not given: --train, --valid; say it there or in the recipe"
+    ),
     "files of different length": Mistake(
         PREPROCESS,
         "corpus/train.en has 200 lines, but corpus/train.de has 2; "
