@@ -427,7 +427,10 @@ def _read_json(path: Path, expected: str) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise NmtError(f"{path}: missing") from None
+        kind = expected.removeprefix("nmt-")
+        raise NmtError(
+            f"{path}: missing: {path.parent} is no {kind}; give one that `nmt train` has made"
+        ) from None
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise NmtError(f"{path}: damaged: not JSON") from None
     if not isinstance(values, dict) or values.get("format") != expected:

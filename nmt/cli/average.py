@@ -19,9 +19,9 @@ def average_checkpoints(
     run: Annotated[
         Path | None, typer.Option(help="Run directory, for --last and --best [checkpoints].")
     ] = None,
-    last: Annotated[int | None, typer.Option(help="Average the newest N.")] = None,
+    last: Annotated[int | None, typer.Option(min=1, help="Average the newest N.")] = None,
     best: Annotated[
-        int | None, typer.Option(help="Average the N that validated best, of those kept.")
+        int | None, typer.Option(min=1, help="Average the N that validated best, of those kept.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Run directory to write [RUN/averaged].")

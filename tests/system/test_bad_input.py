@@ -286,8 +286,21 @@ MISTAKES = {
     "an average of more than there is": Mistake(
         f"{AVERAGE} --last 5", "checkpoints: 5 checkpoints wanted, but 3 can be used"
     ),
-    "an average of no run": Mistake(f"{AVERAGE} --run corpus --last 1", "corpus/run.json: missing"),
-    "an average of no checkpoint": Mistake(f"{AVERAGE} corpus", "corpus/checkpoint.json: missing"),
+    "an average of the last none": Mistake(
+        f"{AVERAGE} --last 0", "Invalid value for '--last': ", status=2
+    ),
+    "an average of less than the best": Mistake(
+        f"{AVERAGE} --best -1", "Invalid value for '--best': ", status=2
+    ),
+    "an average of no run": Mistake(
+        f"{AVERAGE} --run corpus --last 1",
+        "corpus/run.json: missing: corpus is no run; give one that `nmt train` has made",
+    ),
+    "an average of no checkpoint": Mistake(
+        f"{AVERAGE} corpus",
+        "corpus/checkpoint.json: missing: corpus is no checkpoint; "
+        "give one that `nmt train` has made",
+    ),
     "an average in the place of a file": Mistake(
         "average-checkpoints --last 2 --output input.txt",
         "input.txt: holds something else than an average; choose another --output",
