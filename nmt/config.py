@@ -191,7 +191,7 @@ def _unknown_key(key: str, base: object, known: Mapping[str, Any]) -> str:
     inner = {name: dump(value) for name, value in values.items() if dataclasses.is_dataclass(value)}
     for path in flatten(inner):
         if path.endswith(f".{key}"):
-            return f"unknown key {key!r}; did you mean {path!r}"
+            return f"unknown key {key!r}; did you mean {path!r}?"
     return unknown("key", key, known)
 
 

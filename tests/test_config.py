@@ -353,5 +353,7 @@ def test_nested_keys_are_flattened_to_dotted_paths():
 def test_a_key_of_an_inner_part_is_answered_with_its_path() -> None:
     from nmt.training.trainer import TrainConfig
 
-    with pytest.raises(NmtError, match=r"'warmup_updates'; did you mean 'schedule.warmup_updates'"):
+    with pytest.raises(
+        NmtError, match=r"'warmup_updates'; did you mean 'schedule.warmup_updates'\?$"
+    ):
         build(TrainConfig, {"warmup_updates": 5}, "train")
