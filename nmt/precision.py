@@ -50,7 +50,7 @@ def convert(model: nn.Module, precision: InferencePrecision, device: torch.devic
 
     bf16 and fp16 are what :func:`autocast` would make of them anew for every batch. int8 is torch's
     dynamic quantisation: weights by output row, inputs by the whole tensor, products in integers;
-    all else stays float32. The model cannot be trained afterwards.
+    all else stays float32. The model cannot be trained afterwards: no weight has gradients.
 
     Raises:
         NmtError: int8 on another device than a CPU, or without kernels for it.
@@ -65,6 +65,8 @@ def convert(model: nn.Module, precision: InferencePrecision, device: torch.devic
         for name, child in module.named_children():
             if type(child) is nn.Linear:  # a subclass may do more than multiply
                 setattr(module, name, _converted(child, precision, device))
+            elif isinstance(child, nn.RNNBase) and precision in LOW:
+                child.to(LOW[precision])
     model.requires_grad_(False)
     _call_directly(model)
 

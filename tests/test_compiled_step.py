@@ -13,7 +13,7 @@ from tiny_models import VOCABULARY, some_sources, tiny
 
 from nmt.inference.voters import GRAPHS, compile_steps
 from nmt.models import Model
-from nmt.models.ensemble import Ensemble
+from nmt.models.ensemble import Ensemble, members_of
 from nmt.search import Beam
 
 LENGTHS = torch.tensor([12, 9, 7])
@@ -35,6 +35,9 @@ def assert_the_same_when_compiled(model: Model) -> None:
         plain = Beam().search(model.eval(), some_sources(), LENGTHS)
         compile_steps(model)
         compiled = Beam().search(model, some_sources(), LENGTHS)
+    for member in members_of(model):
+        assert hasattr(member.step_states, "_torchdynamo_orig_callable")
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
     assert [[it.tokens for it in found] for found in compiled] == [
         [it.tokens for it in found] for found in plain
     ]
@@ -54,11 +57,11 @@ def test_a_step_that_is_captured_in_parts_gives_the_same() -> None:
     assert_the_same_when_compiled(tiny("gnmt_small").build(VOCABULARY, VOCABULARY, True))
 
 
-def test_each_model_of_an_ensemble_is_captured(captured: Any) -> None:
+@pytest.mark.usefixtures("captured")
+def test_each_model_of_an_ensemble_is_captured() -> None:
     torch.manual_seed(1)
     members = [tiny("rnnsearch").build(VOCABULARY, VOCABULARY, True) for _ in range(2)]
     assert_the_same_when_compiled(Ensemble(members, [1.0, 2.0]))
-    assert captured["stats"]["unique_graphs"] > 0
 
 
 def test_a_cpu_is_refused(trained: Path, corpus: Path, nmt: Callable[..., Any]) -> None:

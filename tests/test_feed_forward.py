@@ -101,3 +101,10 @@ def test_experts_that_make_no_sense_are_refused(values: dict[str, int], message:
     feed_forward = {**EXPERTS, **values}
     with pytest.raises(NmtError, match=f"model.feed_forward: {message}"):
         build(ModelConfig, {"arch": "transformer_tiny", "feed_forward": feed_forward}, "model")
+
+
+def test_relu_in_its_place_costs_no_copy_of_the_gradient() -> None:
+    layer = build(FeedForwardPart, "relu", "here").build(4, 8, 0.0)
+    with torch.profiler.profile() as profiler:
+        layer(torch.randn(2, 3, 4, requires_grad=True)).sum().backward()
+    assert not [event.name for event in profiler.events() if "CopySlices" in event.name]

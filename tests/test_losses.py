@@ -85,29 +85,39 @@ def test_the_divergence_of_two_known_predictions() -> None:
     assert value == pytest.approx(cross_entropies + divergence / 2, rel=1e-5)
 
 
-def test_in_bf16_a_label_that_is_nearly_certain_keeps_its_likelihood() -> None:
-    """Rounded alone, its probability of 0.9985 would be one, and cost nothing."""
+def test_in_bf16_a_label_that_is_nearly_certain_keeps_its_likelihood_and_gradient() -> None:
+    """Rounded alone, its probability of 0.9985 would be one, cost nothing and teach nothing."""
     output = torch.nn.Linear(2, 4, bias=False)
     with torch.no_grad():
         output.weight.copy_(torch.tensor([[0.0, 0.0], [7.6, 0.0], [0.0, 0.0], [0.0, 0.0]]))
-    states = torch.tensor([[1.0, 0.0]]).expand(5, -1)
     labels = torch.ones(5, dtype=torch.int64)
-    exact = losses["cross_entropy"](states, output, labels)[1]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        low = losses["cross_entropy"](states, output, labels)[1]
-    assert exact.item() == pytest.approx(5 * 0.0015, rel=2e-2)
-    torch.testing.assert_close(low, exact, rtol=1e-2, atol=0.0)
+    nll, gradients = [], []
+    for low in (False, True):
+        states = torch.tensor([[1.0, 0.0]]).repeat(5, 1).requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=low):
+            loss, own = losses["cross_entropy"](states, output, labels)
+        nll.append(own)
+        gradients += torch.autograd.grad(loss, states)
+    assert nll[0].item() == pytest.approx(5 * 0.0015, rel=2e-2)
+    torch.testing.assert_close(nll[1], nll[0], rtol=1e-2, atol=0.0)
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-2, atol=0.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_a_label_whose_probability_is_rounded_to_zero_costs_87_nats(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("name", ["cross_entropy", "label_smoothed_cross_entropy"])
+def test_a_label_whose_probability_is_rounded_to_zero_costs_what_it_should(
+    name: str, dtype: torch.dtype
+) -> None:
     output = torch.nn.Linear(1, 4, bias=False)
     with torch.no_grad():
         output.weight.copy_(torch.tensor([[0.0], [0.0], [0.0], [200.0]]))
     states = torch.ones(1, 1, requires_grad=True)
     with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
-        loss, nll = losses["cross_entropy"](states, output, torch.tensor([1]))
+        loss, nll = losses[name](states, output, torch.tensor([1]))
+    label, other, _ = losses[name].masses(4)
+    constant = losses[name].constant(4)
+    assert nll.item() == pytest.approx(200.0)
+    assert loss.item() == pytest.approx((label + 2 * other) * 200.0 - constant, rel=1e-3)
     loss.backward()
-    assert nll.item() == pytest.approx(87.34, abs=0.01)
     assert states.grad is not None
-    assert states.grad.item() == pytest.approx(200.0)
+    assert states.grad.item() == pytest.approx((label + 2 * other) * 200.0, rel=4e-3)

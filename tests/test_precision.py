@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tiny_models import VOCABULARY, tiny
 
 from nmt.data.format import BOS, EOS, PAD
 from nmt.errors import NmtError
@@ -84,6 +85,20 @@ def test_weights_kept_in_bf16_give_what_autocast_gives() -> None:
     assert model.target_embedding.weight.dtype == torch.float32
 
 
+@torch.no_grad()
+def test_recurrent_layers_keep_their_weights_in_bf16_as_autocast_would_make_them() -> None:
+    torch.manual_seed(1)
+    model = tiny("gnmt_small").build(VOCABULARY, VOCABULARY, True).eval()
+    with autocast("bf16", CPU):
+        expected = model(SOURCE, TARGET).float()
+        convert(model, "bf16", CPU)
+        given = model(SOURCE, TARGET).float()
+    torch.testing.assert_close(given, expected, rtol=0.0, atol=2e-2 * expected.std().item())
+    recurrent = [module for module in model.modules() if isinstance(module, torch.nn.RNNBase)]
+    assert recurrent
+    assert all(weight.dtype == torch.bfloat16 for it in recurrent for weight in it.parameters())
+
+
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("bf16", 2e-2)])
 @torch.no_grad()
@@ -131,10 +146,32 @@ def test_a_model_that_is_converted_is_the_same_function_of_the_same_kind() -> No
     assert (model(SOURCE, TARGET) - expected).abs().max() < 1e-5 * expected.std()
 
 
+@torch.no_grad()
+def test_an_int8_layer_multiplies_what_8_bits_hold() -> None:
+    linear = torch.nn.Linear(3, 2)
+    linear.weight.copy_(torch.tensor([[127.0, -64.0, 1.0], [0.0, 0.0, 0.0]]))
+    linear.bias.copy_(torch.tensor([0.5, 2.0]))
+    product = Int8Linear(linear)(torch.tensor([[[127.0, 0.0, 1.0]]]))
+    torch.testing.assert_close(product, torch.tensor([[[127.0 * 127 + 1.5, 2.0]]]))
+
+
+def test_inputs_of_8_bits_are_nearer_than_those_of_7() -> None:
+    if not torch.cpu._is_vnni_supported():
+        pytest.skip("without VNNI inputs have 7 bits")
+    torch.manual_seed(1)
+    linear, x = torch.nn.Linear(256, 64), torch.randn(50, 256)
+    layer, errors = Int8Linear(linear), []
+    with torch.no_grad():
+        for in_7_bits in (layer._in_7_bits, True):
+            layer._in_7_bits = in_7_bits
+            errors.append((layer(x) - linear(x)).pow(2).mean().sqrt())
+    assert errors[0] < 0.8 * errors[1]
+
+
 @pytest.mark.parametrize("rows", [1, MANY])
 @pytest.mark.parametrize("outputs", [2, WIDE])
 @torch.no_grad()
-def test_an_int8_layer_multiplies_what_8_bits_hold(rows: int, outputs: int) -> None:
+def test_the_largest_numbers_of_8_bits_do_not_overflow(rows: int, outputs: int) -> None:
     """Also where the products of neighbours, of the largest numbers there are, come together."""
     linear = torch.nn.Linear(64, outputs)
     linear.weight.fill_(127.0)

@@ -359,7 +359,7 @@ class Translator(LineTranslator):
         self.precision = precision
         self._workers = Workers(self._search_batch, workers)
         # On a CPU `inference_mode` takes a tenth off the time of one sentence; but what a module
-        # keeps from it could not be trained with afterwards.
+        # keeps from it could not be trained with afterwards, as one that was converted is not.
         can_be_trained = any(parameter.requires_grad for parameter in model.parameters())
         self._without_gradients = torch.no_grad if can_be_trained else torch.inference_mode
 

@@ -103,7 +103,8 @@ def voter_of(
 
 
 GRAPHS = 64
-"""More than a model needs: one of the first token, of a lone sentence, of a cache that is full."""
+"""That torch keeps of one model, such as of the first token, of a lone sentence and of a cache that
+is full; a step that is none of them runs as it is."""
 
 
 def compile_steps(model: Model) -> None:

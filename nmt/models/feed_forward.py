@@ -52,8 +52,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., D] to [..., D]."""
-        # As [P, D]: of more dimensions a linear layer gives a view, and autograd would copy it
-        # before it is changed in its place.
+        # As [P, D]: of more dimensions a linear layer gives a view, and where a view is changed in
+        # its place the backward pass copies the gradient.
         inner = self.inner(x.reshape(-1, x.shape[-1]))
         output: Tensor = self.outer(self.dropout(self.activation(inner)))
         return output.view_as(x)

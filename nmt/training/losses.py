@@ -25,8 +25,8 @@ from nmt.registry import Registry
 from nmt.training.objective import Objective, TokenObjective
 
 SLICE_ELEMENTS = {"cpu": 1 << 23, "cuda": 1 << 26}
-"""Logits held in float32 at a time, by device (32 MiB, 256 MiB): the loss walks over the tokens in
-slices, large enough to keep the device busy."""
+"""Logits held at a time, by device, in the type of the products (in float32 32 MiB, 256 MiB): the
+loss walks over the tokens in slices, large enough to keep the device busy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,25 +246,29 @@ class _SlicedLoss(torch.autograd.Function):
         with torch.autocast(device, enabled=False):
             for first in range(0, len(inputs), rows):
                 part = slice(first, first + rows)
-                gold = labels[part]
-                each = torch.arange(len(gold), device=gold.device)
+                gold = labels[part, None]
+                each = torch.arange(len(gold), device=gold.device)[:, None]
                 logits = torch.mm(inputs[part], matrix.t(), out=room[: len(gold)])
                 if offset is not None:
                     logits += offset
-                gold_logits = logits[each, gold].float()
+                gold_logits = logits.gather(1, gold).float()
+                highest = logits.amax(1, keepdim=True).float()
                 pad_logits += logits[:, PAD].sum(dtype=torch.float64)
                 p = _softmax_(logits)
-                # Over their sum after rounding, probabilities near one keep what they lack to it.
-                total, gold_p = p.sum(1, dtype=torch.float32), p[each, gold].float()
-                gold_log_p = (gold_p / total).clamp_min(_LEAST).log()
-                nll -= gold_log_p.sum(dtype=torch.float64)
-                log_normalisers += (gold_logits - gold_log_p).sum(dtype=torch.float64)
+                highest_p, gold_p = p.amax(1, keepdim=True).float(), p.gather(1, gold).float()
+                # Of rounded probabilities, what is left of a label's near one is the others' sum.
+                p[each, gold] = 0.0
+                total = gold_p + p.sum(1, keepdim=True).float()
+                # From the likeliest token, whose probability is never too small for its logarithm.
+                log_z = highest - (highest_p / total).log()
+                nll += (log_z - gold_logits).sum(dtype=torch.float64)
+                log_normalisers += log_z.sum(dtype=torch.float64)
                 if d_states is None or d_weight is None:
                     continue
                 # The gradient but for -other_mass everywhere, which is added after the loop.
                 p[each, gold] = (gold_p - (label_mass - other_mass) * total).to(p.dtype)
                 p[:, PAD] -= pad_mass - other_mass
-                d_logits = p.to(matrix.dtype)
+                d_logits = p if p.dtype == logits.dtype else logits.copy_(p)
                 torch.mm(d_logits, matrix, out=d_states[part])
                 d_weight += d_logits.t() @ inputs[part]
                 if d_bias is not None:
@@ -335,10 +339,6 @@ class _SlicedDivergence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor | None, ...]:
         return *_chain(ctx, d_loss), None
-
-
-_LEAST = torch.finfo(torch.float32).tiny
-"""A label's probability counts as at least this: 87 nats, where it is rounded to zero."""
 
 
 def _softmax_(logits: Tensor) -> Tensor:
