@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,8 @@ def command(*arguments: object, **pipes: Any) -> Iterator[subprocess.Popen[str]]
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # It is ignored in what a shell starts in the background, as these tests may have been.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         **pipes,
     )
     with process:
