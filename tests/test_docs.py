@@ -68,6 +68,27 @@ def test_commands_are_found_in_shell_text() -> None:
     assert list(commands(text)) == found
 
 
+def test_extras_are_asked_for_by_the_name_of_the_distribution() -> None:
+    """`pip install nmt` would install another project."""
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (name,) = re.findall(r'^name = "(.*)"$', project, re.M)
+    (table,) = re.findall(r"^\[project.optional-dependencies\]\n(.*?)^\[", project, re.M | re.S)
+    extras = set(re.findall(r"^(\w+) = ", table, re.M))
+    texts = [ROOT / "pyproject.toml", *DOCUMENTS]
+    texts += [path for part in ("nmt", "benchmarks") for path in (ROOT / part).rglob("*.py")]
+    asked = [
+        (asked, extra)
+        for path in texts
+        for asked, some in re.findall(
+            r"\b(nmt[\w-]*)\[([a-z0-9,]+)\]", path.read_text(encoding="utf-8")
+        )
+        for extra in some.split(",")
+    ]
+    assert len(asked) > 10
+    assert [it for it in asked if it[0] != name or it[1] not in extras] == []
+    assert name != "nmt"
+
+
 @every_document
 def test_every_link_to_a_file_leads_to_one(document: Path) -> None:
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8"))

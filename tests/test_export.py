@@ -325,7 +325,8 @@ def test_without_ctranslate2_the_remedy_is_named(
     done = nmt("export", "--model", trained, "--output", path)
     assert (done.status, done.err) == (
         1,
-        "nmt: error: exporting to ctranslate2 needs CTranslate2; pip install 'nmt[ctranslate2]'\n",
+        "nmt: error: exporting to ctranslate2 needs CTranslate2; "
+        "pip install 'nmt-toolkit[ctranslate2]'\n",
     )
     assert list(tmp_path.rglob("*")) == [path]
     with pytest.raises(NmtError, match="--engine ctranslate2 needs CTranslate2; pip install"):

@@ -61,5 +61,5 @@ def test_without_the_package_the_remedy_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(NmtError, match=r"pip install 'nmt\[tensorboard\]'"):
+    with pytest.raises(NmtError, match=r"pip install 'nmt-toolkit\[tensorboard\]'"):
         Board(tmp_path, done=0)

@@ -76,8 +76,8 @@ def score(
         typer.Option(
             metavar="NAME",
             help="bleu, chrf, chrf++, ter, tokenized_bleu (text as it is, like multi-bleu.perl), "
-            "paper_bleu (Moses-tokenised, compounds split) or comet (needs nmt[comet]); may be "
-            "given several times. Default: score.metrics of the recipe, or bleu and chrf.",
+            "paper_bleu (Moses-tokenised, compounds split) or comet (needs nmt-toolkit[comet]); "
+            "may be given several times. Default: score.metrics of the recipe, or bleu and chrf.",
             show_default=False,
         ),
     ] = None,

@@ -1,7 +1,7 @@
 """COMET (Rei et al. 2020): a neural model's judgement of each translation, on average.
 
-It needs the package unbabel-comet, the extra ``nmt[comet]``, and fetches its models from Hugging
-Face: that of the default is 2.3 GB.
+It needs the package unbabel-comet, the extra ``nmt-toolkit[comet]``, and fetches its models from
+Hugging Face: that of the default is 2.3 GB.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _load(name: str) -> Any:
         from comet import download_model, load_from_checkpoint
     except ImportError as error:
         raise NmtError(
-            f"comet needs the package unbabel-comet ({error}); pip install 'nmt[comet]'"
+            f"comet needs the package unbabel-comet ({error}); pip install 'nmt-toolkit[comet]'"
         ) from None
     try:
         is_file = name.endswith(".ckpt") and Path(name).exists()

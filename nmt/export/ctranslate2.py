@@ -68,7 +68,7 @@ def _import_specs() -> Any:
         from ctranslate2.specs import transformer_spec
     except ImportError:
         raise NmtError(
-            "exporting to ctranslate2 needs CTranslate2; pip install 'nmt[ctranslate2]'"
+            "exporting to ctranslate2 needs CTranslate2; pip install 'nmt-toolkit[ctranslate2]'"
         ) from None
     return transformer_spec
 

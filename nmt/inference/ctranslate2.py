@@ -188,7 +188,7 @@ def _load(export: Export, device: torch.device, precision: InferencePrecision, w
         import ctranslate2
     except ImportError:
         raise NmtError(
-            "--engine ctranslate2 needs CTranslate2; pip install 'nmt[ctranslate2]'"
+            "--engine ctranslate2 needs CTranslate2; pip install 'nmt-toolkit[ctranslate2]'"
         ) from None
     compute_type = QUANTIZATIONS.get(precision, "auto")
     able = ctranslate2.get_supported_compute_types(device.type, device.index or 0)

@@ -1,4 +1,4 @@
-"""The records of a run's log as TensorBoard's curves; needs the extra ``nmt[tensorboard]``."""
+"""The records of a run's log as TensorBoard's curves; needs ``nmt-toolkit[tensorboard]``."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Board:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise NmtError(
-                "train.tensorboard: TensorBoard is not installed; pip install 'nmt[tensorboard]', "
-                "or draw the log with --plot"
+                "train.tensorboard: TensorBoard is not installed; "
+                "pip install 'nmt-toolkit[tensorboard]', or draw the log with --plot"
             ) from None
         self._writer = SummaryWriter(str(directory), purge_step=done + 1)
 

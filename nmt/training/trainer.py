@@ -116,7 +116,7 @@ class TrainConfig:
     log_every: int = 100
     """Updates between reports."""
     tensorboard: bool = False
-    """Whether the reports go to TensorBoard, too; needs the extra ``nmt[tensorboard]``."""
+    """Whether the reports go to TensorBoard, too; needs the extra ``nmt-toolkit[tensorboard]``."""
     timeout_minutes: float = 10.0
     """How long a process waits for the others, before training ends with the name of who is late;
     more than a checkpoint takes to be written."""
