@@ -32,7 +32,6 @@ from typing import Any, cast
 
 import torch
 
-from nmt.checkpoint import Run, weights_of
 from nmt.config import build
 from nmt.data.format import EOS
 from nmt.evaluation import Metric
@@ -43,6 +42,7 @@ from nmt.inference.voters import RunTranslator
 from nmt.memory import keep_freed_memory
 from nmt.models import ModelConfig
 from nmt.precision import InferencePrecision
+from nmt.runs import Run, weights_of
 
 BEAM = 4
 OURS = ("nmt fp32", "nmt bf16", "nmt int8")

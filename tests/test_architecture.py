@@ -18,7 +18,7 @@ LAYERS = (
     {"training"},
     {"inference"},
     {"export"},
-    {"search", "checkpoint"},
+    {"search", "runs"},
     {"models", "preprocess"},
     {"data", "evaluation"},
     {"config", "distributed", "files", "lines", "precision"},
@@ -200,7 +200,7 @@ class Thing:
         ("nmt.errors", "nmt.registry", False),
         ("nmt.config", "nmt", True),
         ("nmt.__main__", "nmt.cli.app", True),
-        ("nmt.checkpoint", "nmt.cli.console", False),
+        ("nmt.runs.run", "nmt.cli.console", False),
     ],
 )
 def test_the_rule_for_one_import(importer: str, imported: str, allowed: bool):

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmt.checkpoint import Checkpoint, Run, average, load_model, weights_of
 from nmt.errors import NmtError
 from nmt.preprocess.subwords import Subwords
+from nmt.runs import Checkpoint, Run, average, load_model, weights_of
 from nmt.training.average import average_run, pick_best, pick_last
 
 

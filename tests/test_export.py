@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 
-from nmt.checkpoint import Run, load_model, weights_of
 from nmt.config import build
 from nmt.data.format import BOS, EOS, PAD
 from nmt.errors import NmtError
@@ -24,6 +23,7 @@ from nmt.inference.ctranslate2 import CTranslate2Translator, search_options
 from nmt.inference.translation import Sentence
 from nmt.models import ModelConfig
 from nmt.preprocess.subwords import Subwords
+from nmt.runs import Run, load_model, weights_of
 from nmt.search import Hypothesis
 
 needs_ctranslate2 = pytest.mark.skipif(

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from nmt.checkpoint import Checkpoint
 from nmt.errors import NmtError
+from nmt.runs import Checkpoint
 from nmt.training.freezing import freeze
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from trained_runs import assert_same_checkpoint, records
 
-from nmt.checkpoint import Checkpoint, load_model
+from nmt.runs import Checkpoint, load_model
 from nmt.training.moving_average import MovingAverage
 from nmt.training.trainer import TrainConfig
 

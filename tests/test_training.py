@@ -17,11 +17,11 @@ import pytest
 import torch
 from trained_runs import assert_same_checkpoint, records
 
-from nmt.checkpoint import Checkpoint, Run, load_model
 from nmt.data.format import BOS, Dataset
 from nmt.distributed import World
 from nmt.evaluation.metrics import metrics
 from nmt.inference.translator import SearchConfig, Translator
+from nmt.runs import Checkpoint, Run, load_model
 from nmt.training.losses import losses
 from nmt.training.report import Report
 from nmt.training.signals import StopRequests

@@ -20,7 +20,6 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from nmt.checkpoint import Run, load_model, weights_of
 from nmt.cli.stream import translate_stream
 from nmt.cli.translate import translate
 from nmt.config import build, dump
@@ -30,6 +29,7 @@ from nmt.inference import SearchConfig, Translator
 from nmt.lines import Lines
 from nmt.models.base import ModelConfig
 from nmt.preprocess.subwords import Subwords, SubwordTraining, train_subwords
+from nmt.runs import Run, load_model, weights_of
 
 LINES = ["the cat sat", "", "on a mat", "\u2028", "a dog\u2028and a\rcat", "the dog sat on the cat"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from nmt.checkpoint import Checkpoint
+from nmt.runs import Checkpoint
 
 TIMES = {"seconds", "target_tokens_per_second", "memory_mb"}
 

@@ -10,8 +10,8 @@ import typer
 from nmt.errors import NmtError
 
 if TYPE_CHECKING:
-    from nmt.checkpoint import Checkpoint, Run
     from nmt.data.format import Dataset, Side
+    from nmt.runs import Checkpoint, Run
 
 EXAMPLE = "Example: nmt inspect data-bin"
 
@@ -112,7 +112,7 @@ def _lengths(dataset: "Dataset", split: str, side: "Side") -> str:
 
 
 def _run(path: Path, verify: bool, as_json: bool) -> None:
-    from nmt.checkpoint import Run
+    from nmt.runs import Run
 
     run = Run.open(path)
     checkpoints = run.checkpoints()

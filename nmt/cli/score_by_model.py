@@ -46,10 +46,10 @@ def score_by_model(model: Path, sources: Lines, targets: Lines, device: str, as_
 
 def open_model(model: Path, device: str) -> Translator:
     """A run or checkpoint, to score with."""
-    from nmt.checkpoint import load_model
     from nmt.distributed import pick_device
     from nmt.inference import SearchConfig, Translator
     from nmt.memory import keep_freed_memory
+    from nmt.runs import load_model
 
     place = pick_device(device)
     keep_freed_memory()

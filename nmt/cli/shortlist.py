@@ -43,10 +43,10 @@ def shortlist(
     Prints the file. On stderr, the pairs that were read; the mean length of the lists of the
     validation sentences; and which share of the tokens of their references these hold.
     """
-    from nmt.checkpoint import Run
     from nmt.data.format import Dataset
     from nmt.preprocess.lexicon import LexiconConfig, learn_shortlist, measured
     from nmt.preprocess.subwords import Subwords
+    from nmt.runs import Run
 
     if not Run.exists(model):
         raise NmtError(f"{model}: not a run; give the directory of one with --model")

@@ -11,7 +11,7 @@ from nmt.cli.recipe import ConfigFlag, SetFlag, load
 from nmt.errors import NmtError
 
 if TYPE_CHECKING:
-    from nmt.checkpoint import Run
+    from nmt.runs import Run
 
 EXAMPLE = """Example:
 

@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Literal
 import yaml
 
 from nmt import files
-from nmt.checkpoint import LoadedModel, load_model
 from nmt.errors import NmtError
 from nmt.preprocess.subwords import Subwords
 from nmt.registry import Registry
+from nmt.runs import LoadedModel, load_model
 
 VERSION = 1
 """Of the directory; another one is refused."""

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nmt.checkpoint import LoadedModel
 from nmt.config import build
 from nmt.errors import NmtError
 from nmt.export.base import ExportFormat, Stored, export_formats
@@ -27,6 +26,7 @@ from nmt.models.positions import RelativeAttention, Rotary
 from nmt.models.residual import DeepNorm, PostNorm
 from nmt.models.transformer import Transformer, TransformerConfig
 from nmt.preprocess.subwords import Subwords
+from nmt.runs import LoadedModel
 
 MAX_POSITIONS = 2048
 """Rows of the tables of positions, which are written out; no sentence can be longer."""

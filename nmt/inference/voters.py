@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-from nmt.checkpoint import LoadedModel, load_model
 from nmt.config import build
 from nmt.distributed import pick_device
 from nmt.errors import NmtError
@@ -16,6 +15,7 @@ from nmt.inference.translator import SearchConfig, Translator
 from nmt.models.base import Model
 from nmt.models.ensemble import members_of
 from nmt.precision import InferencePrecision, convert
+from nmt.runs import LoadedModel, load_model
 
 
 class RunTranslator(Translator):

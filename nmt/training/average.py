@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt import files
-from nmt.checkpoint import Checkpoint, Run, average
 from nmt.config import build, import_plugins
 from nmt.errors import NmtError
+from nmt.runs import Checkpoint, Run, average
 from nmt.training.trainer import TrainConfig
 
 

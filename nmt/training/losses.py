@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from nmt.checkpoint import Run
 from nmt.data.format import PAD
 from nmt.models import Model
 from nmt.registry import Registry
+from nmt.runs import Run
 from nmt.training.objective import Objective, TokenObjective
 
 SLICE_ELEMENTS = {"cpu": 1 << 23, "cuda": 1 << 26}

@@ -19,10 +19,10 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
-from nmt.checkpoint import Checkpoint, Run, weights_of
 from nmt.data.batching import Batch, make_batch
 from nmt.data.format import Split
 from nmt.errors import NmtError
+from nmt.runs import Checkpoint, Run, weights_of
 from nmt.training.parallel import whole
 from nmt.training.report import peak_memory_mb
 from nmt.training.sequence import SequenceLoss

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from nmt.checkpoint import Checkpoint, Run, load_model, set_weights, weights_of
 from nmt.config import build, dump, flatten
 from nmt.data.format import Dataset
 from nmt.distributed import World
@@ -21,6 +20,7 @@ from nmt.inference.translator import SearchConfig, Translator
 from nmt.models import Model, ModelConfig
 from nmt.precision import pick_precision
 from nmt.preprocess.subwords import Subwords
+from nmt.runs import Checkpoint, Run, load_model, set_weights, weights_of
 from nmt.training.preflight import preflight
 from nmt.training.report import Report
 from nmt.training.subword_sampling import SampledSplit

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmt.checkpoint import Run, set_weights, weights_of
 from nmt.data.batching import Batch, Feed, Order, Update, make_batch, prefetch
 from nmt.data.format import Split
 from nmt.distributed import World
@@ -19,6 +18,7 @@ from nmt.errors import NmtError
 from nmt.evaluation.metrics import Metric, metrics
 from nmt.models import Model
 from nmt.precision import Precision, autocast, pick_precision
+from nmt.runs import Run, set_weights, weights_of
 from nmt.training.divergence import FiniteWatch, FirstNonFinite
 from nmt.training.freezing import freeze
 from nmt.training.loss_scale import LossScale

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import nmt as package
-from nmt.checkpoint import Run
 from nmt.cli.app import app
+from nmt.runs import Run
 
 Shell = Callable[..., "subprocess.CompletedProcess[str]"]
 COMMANDS = [str(command.name) for command in app.registered_commands]

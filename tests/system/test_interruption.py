@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from trained_runs import assert_same_checkpoint, last_update, records
 
-from nmt.checkpoint import Checkpoint
+from nmt.runs import Checkpoint
 
 GOES_ON = "nmt: error: interrupted; the same command goes on from what is saved\n"
 

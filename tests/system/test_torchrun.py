@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from trained_runs import assert_same_checkpoint, assert_same_run, last_update
 
-from nmt.checkpoint import Checkpoint
+from nmt.runs import Checkpoint
 
 FAILING = """
 import os

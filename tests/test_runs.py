@@ -11,10 +11,10 @@ import torch
 from conftest import files_of_at_most
 
 from nmt import files
-from nmt.checkpoint import Checkpoint, Run, load_model, set_weights, weights_of
 from nmt.data.format import Dataset
 from nmt.errors import NmtError
 from nmt.preprocess.subwords import Subwords
+from nmt.runs import Checkpoint, Run, load_model, set_weights, weights_of
 
 WEIGHTS = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([[3.0], [4.0]])}
 OPTIMIZER = {"a/exp_avg": torch.tensor([0.5, 0.5]), "a/step": torch.tensor(7.0)}

@@ -1,0 +1,29 @@
+"""The run directory: the only part that knows its bytes.
+
+    run.json            format, version, languages, identity of the run and of its data
+    recipe.yaml         the resolved recipe
+    subwords.model      (or subwords.source.model and subwords.target.model)
+    log.jsonl           one record per report
+    update_0001000/     a checkpoint: model.safetensors, optimizer.safetensors, checkpoint.json
+    last, best          links to checkpoints
+    shortlist.safetensors   which target tokens translate which source tokens, if it was made
+
+A run holds everything that ``translate`` needs, and it can be moved or copied. A checkpoint appears
+whole or not at all, and every one of its files has a checksum. Nothing is ever unpickled.
+"""
+
+from nmt.runs.checkpoint import Checkpoint, average
+from nmt.runs.loading import LoadedModel, load_model
+from nmt.runs.run import Run
+from nmt.runs.weights import check_same_shapes, set_weights, weights_of
+
+__all__ = [
+    "Checkpoint",
+    "LoadedModel",
+    "Run",
+    "average",
+    "check_same_shapes",
+    "load_model",
+    "set_weights",
+    "weights_of",
+]

@@ -1,0 +1,58 @@
+"""From a run directory to a model that is ready to translate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nmt.config import build, import_plugins
+from nmt.errors import NmtError
+from nmt.models import Model, ModelConfig
+from nmt.preprocess.subwords import Subwords
+from nmt.runs.checkpoint import Checkpoint
+from nmt.runs.run import Run
+from nmt.runs.weights import set_weights
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model that is ready to translate, and what it came with."""
+
+    model: Model
+    subwords: Subwords
+    recipe: dict[str, Any]
+    """The resolved recipe of its run: plain values."""
+    run: Run
+    checkpoint: Checkpoint
+
+
+def load_model(path: Path, device: torch.device | None = None) -> LoadedModel:
+    """The model of a run (its best checkpoint, else its last) or of one checkpoint.
+
+    Raises:
+        NmtError: there is no such model, or it is damaged or of another version.
+    """
+    if Run.exists(path):
+        run = Run.open(path)
+        checkpoint = run.checkpoint("best") or run.checkpoint("last")
+        if checkpoint is None:
+            raise NmtError(f"{path}: the run has no checkpoint yet")
+    elif (path / "checkpoint.json").exists():
+        checkpoint = Checkpoint.open(path.resolve())
+        run = Run.open(checkpoint.path.parent)
+    else:
+        what = "has no run.json" if path.is_dir() else "is a file"
+        raise NmtError(
+            f"{path}: not a trained model: it {what if path.exists() else 'does not exist'}; give "
+            "a run directory that `nmt train` has made, or one of its checkpoints"
+        )
+    import_plugins(run.recipe.get("plugins", []), Path())
+    subwords = run.subwords
+    config: ModelConfig = build(ModelConfig, run.recipe["model"], "model")  # type: ignore[type-abstract]
+    model = config.build(subwords.source_size, subwords.target_size, subwords.shared)
+    set_weights(model, checkpoint.weights())
+    model.to(device or torch.device("cpu")).eval()
+    return LoadedModel(model, subwords, run.recipe, run, checkpoint)
