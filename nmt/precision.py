@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -23,24 +24,92 @@ LOW: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def pick_precision(precision: P, device: torch.device) -> P:
-    """The precision itself, or for "auto" bf16 where the device multiplies it fast, else fp32.
+    """Return the precision itself, or for "auto" the fastest of fp32, bf16 and fp16 on the device.
 
-    On GPUs that have fast products in fp16 only (compute capability 7.x), that.
+    A CPU takes bf16 where it has instructions for it. A GPU takes bf16 from compute capability 8.0
+    on, fp16 at 7.x.
     """
     if precision != "auto":
         return precision
     if device.type == "cuda":
         major, _ = torch.cuda.get_device_capability(device)
         return "bf16" if major >= 8 else "fp16" if major == 7 else "fp32"
-    probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    fast = any(getattr(torch.cpu, probe, lambda: False)() for probe in probes)
-    return "bf16" if fast else "fp32"
+    return "bf16" if _is_fast_on_cpu("bf16") else "fp32"
 
 
-def autocast(precision: InferencePrecision, device: torch.device) -> AbstractContextManager[object]:
-    """The context in which a model computes with that precision."""
+def check_precision(precision: InferencePrecision, device: torch.device) -> str | None:
+    """Return a warning where the device is slower in a precision than in fp32, else None.
+
+    Needs no model, so that a command can say so before one is loaded.
+
+    Raises:
+        NmtError: the device cannot compute in that precision at all.
+    """
+    if precision == "int8":
+        if device.type != "cpu":
+            raise NmtError(f"precision int8 is for CPUs; use bf16 on {device.type}")
+        if torch.backends.quantized.engine == "none":
+            raise NmtError("precision int8: this torch has no quantised kernels; use bf16 or fp32")
+    if device.type != "cpu" or precision not in LOW or _is_fast_on_cpu(precision):
+        return None
+    return (
+        f"{precision} is slower than fp32 on this processor, which has no instructions for it; "
+        "use precision auto or fp32"
+    )
+
+
+_INSTRUCTIONS = {
+    "bf16": ("_is_avx512_bf16_supported", "_is_amx_tile_supported"),
+    "fp16": ("_is_amx_fp16_supported",),
+}
+"""Functions of torch.cpu that tell whether the processor multiplies in a precision."""
+
+
+def _is_fast_on_cpu(precision: str) -> bool:
+    has_instructions = any(
+        getattr(torch.cpu, probe, lambda: False)() for probe in _INSTRUCTIONS[precision]
+    )
+    return has_instructions and _onednn_computes_in(LOW[precision])
+
+
+def _onednn_computes_in(dtype: torch.dtype) -> bool:
+    """Whether this torch has oneDNN, and oneDNN has kernels of that type for this processor."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if dtype == torch.float16:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return True
+
+
+@contextmanager
+def autocast(precision: InferencePrecision, device: torch.device) -> Iterator[None]:
+    """Let a model compute with that precision, for the time of the context.
+
+    On a CPU for which oneDNN has no kernels of that type, torch's own take their place: torch would
+    ask oneDNN for LSTMs all the same, and fail.
+    """
     dtype = LOW.get(pick_precision(precision, device))
-    return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)
+    if dtype is None:
+        yield
+        return
+    without_onednn = device.type == "cpu" and not _onednn_computes_in(dtype)
+    with (
+        torch.autocast(device.type, dtype=dtype),
+        _onednn_off() if without_onednn else nullcontext(),
+    ):
+        yield
+
+
+@contextmanager
+def _onednn_off() -> Iterator[None]:
+    usual = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = usual
 
 
 def convert(model: nn.Module, precision: InferencePrecision, device: torch.device) -> None:
@@ -56,11 +125,7 @@ def convert(model: nn.Module, precision: InferencePrecision, device: torch.devic
         NmtError: int8 on another device than a CPU, or without kernels for it.
     """
     precision = pick_precision(precision, device)
-    if precision == "int8":
-        if device.type != "cpu":
-            raise NmtError(f"precision int8 is for CPUs; use bf16 on {device.type}")
-        if torch.backends.quantized.engine == "none":
-            raise NmtError("precision int8: this torch has no quantised kernels; use bf16 or fp32")
+    check_precision(precision, device)
     for module in list(model.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Linear:  # a subclass may do more than multiply
@@ -103,20 +168,12 @@ def _converted(linear: nn.Linear, precision: InferencePrecision, device: torch.d
     if precision == "int8":
         return Int8Linear(linear)
     dtype = LOW.get(precision, torch.float32)
-    if device.type == "cpu" and _is_packable(dtype):
+    if device.type == "cpu" and dtype != torch.float16 and _onednn_computes_in(dtype):
         return PackedLinear(linear, dtype)
     if dtype != torch.float32:
         linear.weight = _constant(linear.weight.to(dtype))
         linear.bias = None if linear.bias is None else _constant(linear.bias.to(dtype))
     return linear
-
-
-def _is_packable(dtype: torch.dtype) -> bool:
-    """Whether this torch and processor have oneDNN's products of packed weights."""
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return False
-    is_fast_bf16 = dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return dtype == torch.float32 or is_fast_bf16
 
 
 WIDE, MANY = 4096, 100
@@ -159,22 +216,35 @@ class Int8Linear(nn.Module):
             # torch has announced the end of this; the kernels have no other way in so far.
             warnings.simplefilter("ignore", UserWarning)
             quantised = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
-            self._packed: Any = torch.ops.quantized.linear_prepack(quantised, bias)
-            self._packed_for_many = self._packed
+            self._for_few = self._for_many = _packed_int8(quantised, bias)
             if linear.out_features >= WIDE:
                 with _onednn():
-                    self._packed_for_many = torch.ops.quantized.linear_prepack(quantised, bias)
+                    self._for_many = _packed_int8(quantised, bias)
         self._many = MANY * linear.in_features
-        # On CPUs without VNNI pairs of products of 8 bits overflow.
-        self._in_7_bits = not getattr(torch.cpu, "_is_vnni_supported", lambda: False)()
         # Called without the checks of its arguments that torch makes in Python.
         self._multiply: Any = torch.ops.quantized.linear_dynamic._op
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] to [..., out], both float32."""
-        packed = self._packed if x.numel() < self._many else self._packed_for_many
-        product: Tensor = self._multiply(x, packed, self._in_7_bits)
+        packed, in_7_bits = self._for_few if x.numel() < self._many else self._for_many
+        product: Tensor = self._multiply(x, packed, in_7_bits)
         return product
+
+
+def _packed_int8(weight: Tensor, bias: Tensor | None) -> tuple[Any, bool]:
+    """Return weights as torch's quantised engine wants them, and whether inputs have 7 bits."""
+    packed = torch.ops.quantized.linear_prepack(weight, bias)
+    return packed, _overflows(torch.backends.quantized.engine)
+
+
+@cache
+def _overflows(engine: str) -> bool:
+    """Whether the engine's sums of products of 8 bits overflow, as they do without VNNI."""
+    ones, zeros = torch.ones(2, dtype=torch.float64), torch.zeros(2, dtype=torch.int64)
+    weight = torch.quantize_per_channel(torch.full((2, 64), 127.0), ones, zeros, 0, torch.qint8)
+    packed = torch.ops.quantized.linear_prepack(weight, None)
+    product = torch.ops.quantized.linear_dynamic(torch.full((1, 64), 127.0), packed, False)
+    return bool((product < 0.99 * 64 * 127 * 127).any())
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import nmt as package
+from nmt import precision
 from nmt.errors import NmtError
 
 
@@ -30,6 +31,17 @@ def test_a_mistaken_key_is_one_line(trained: Path) -> None:
     with pytest.raises(NmtError) as error:
         package.Translator(trained, windw=3)
     assert str(error.value) == "search: unknown key 'windw'; did you mean 'window'?"
+
+
+def test_a_precision_that_is_slow_here_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "_is_fast_on_cpu", lambda precision: False)
+    with (
+        pytest.warns(UserWarning, match="bf16 is slower than fp32 on this processor"),
+        pytest.raises(NmtError, match="not a trained model"),
+    ):
+        package.Translator(tmp_path, precision="bf16", device="cpu")
 
 
 def test_importing_the_package_does_not_import_torch() -> None:

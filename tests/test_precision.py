@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +24,7 @@ from nmt.precision import (
     Int8Linear,
     PackedLinear,
     autocast,
+    check_precision,
     convert,
     pick_precision,
 )
@@ -39,9 +44,72 @@ def test_a_precision_that_is_given_is_taken() -> None:
 def test_auto_is_bf16_only_where_the_processor_multiplies_it_fast(
     monkeypatch: pytest.MonkeyPatch, probe: str | None, expected: str
 ) -> None:
-    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
-        monkeypatch.setattr(torch.cpu, name, lambda name=name: name == probe, raising=False)
+    processor(monkeypatch, instructions=probe)
     assert pick_precision("auto", CPU) == expected
+
+
+def processor(
+    monkeypatch: pytest.MonkeyPatch, instructions: str | None, onednn: bool = True
+) -> None:
+    """Stand in for a processor with these instructions, and oneDNN's kernels for them or none."""
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda name=name: name == instructions, raising=False)
+    operators = SimpleNamespace(_is_mkldnn_bf16_supported=lambda: onednn)
+    monkeypatch.setattr(torch.ops, "mkldnn", operators)
+
+
+def test_auto_is_fp32_where_onednn_may_not_use_the_instructions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    processor(monkeypatch, "_is_avx512_bf16_supported", onednn=False)
+    assert pick_precision("auto", CPU) == "fp32"
+
+
+def test_a_precision_that_the_processor_lacks_is_said_to_be_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    processor(monkeypatch, None)
+    assert check_precision("bf16", CPU) == (
+        "bf16 is slower than fp32 on this processor, which has no instructions for it; "
+        "use precision auto or fp32"
+    )
+    for precision in ("auto", "fp32", "int8"):
+        assert check_precision(precision, CPU) is None  # type: ignore[arg-type]
+    processor(monkeypatch, "_is_amx_tile_supported")
+    assert check_precision("bf16", CPU) is None
+
+
+WITHOUT_KERNELS = {
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "ATEN_CPU_CAPABILITY": "default",
+    "OMP_NUM_THREADS": "1",
+}
+"""Environment in which oneDNN and torch compute as on a processor of 2013."""
+
+
+def test_an_lstm_trains_and_translates_in_bf16_where_onednn_has_no_kernel_for_it() -> None:
+    program = """
+import torch
+from tiny_models import VOCABULARY, tiny
+from nmt.precision import autocast, check_precision, convert, pick_precision
+cpu = torch.device("cpu")
+assert pick_precision("auto", cpu) == "fp32"
+assert check_precision("bf16", cpu)
+model = tiny("gnmt_small").build(VOCABULARY, VOCABULARY, True).eval()
+source, target = torch.tensor([[7, 8, 9, 3]]), torch.tensor([[2, 11, 12]])
+expected = model(source, target).detach()
+for _ in range(2):
+    with autocast("bf16", cpu):
+        given = model(source, target).float()
+    assert 0 < (given - expected).abs().max() < 0.05 * expected.std()
+    if given.requires_grad:
+        given.sum().backward()
+    convert(model, "bf16", cpu)
+assert torch.backends.mkldnn.enabled
+"""
+    environment = {**os.environ, **WITHOUT_KERNELS, "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
 
 
 def test_auto_is_fp32_where_torch_cannot_tell(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,6 +173,8 @@ def test_recurrent_layers_keep_their_weights_in_bf16_as_autocast_would_make_them
 def test_packed_weights_give_the_same_products(
     precision: InferencePrecision, tolerance: float
 ) -> None:
+    if precision == "bf16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        pytest.skip("oneDNN has no products in bf16 for this processor")
     model = tiny_model()
     with autocast(precision, CPU):
         expected = model(SOURCE, TARGET)
@@ -156,14 +226,15 @@ def test_an_int8_layer_multiplies_what_8_bits_hold() -> None:
 
 
 def test_inputs_of_8_bits_are_nearer_than_those_of_7() -> None:
-    if not torch.cpu._is_vnni_supported():
-        pytest.skip("without VNNI inputs have 7 bits")
     torch.manual_seed(1)
     linear, x = torch.nn.Linear(256, 64), torch.randn(50, 256)
     layer, errors = Int8Linear(linear), []
+    packed, in_7_bits = layer._for_few
+    if in_7_bits:
+        pytest.skip("without VNNI inputs have 7 bits")
     with torch.no_grad():
-        for in_7_bits in (layer._in_7_bits, True):
-            layer._in_7_bits = in_7_bits
+        for in_7_bits in (False, True):
+            layer._for_few = (packed, in_7_bits)
             errors.append((layer(x) - linear(x)).pow(2).mean().sqrt())
     assert errors[0] < 0.8 * errors[1]
 

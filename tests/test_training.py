@@ -21,6 +21,7 @@ from nmt.data.format import BOS, Dataset
 from nmt.distributed import World
 from nmt.evaluation.metrics import metrics
 from nmt.inference.translator import SearchConfig, Translator
+from nmt.precision import check_precision
 from nmt.runs import Checkpoint, Run, load_model
 from nmt.training.losses import losses
 from nmt.training.report import Report
@@ -588,7 +589,10 @@ def test_fp16_learns_what_fp32_learns_and_keeps_its_scale(train: Any, tmp_path: 
     for precision in ("fp32", "fp16"):
         run = tmp_path / precision
         options = ("--precision", precision, "--dropout", 0, "--max-updates", 12)
-        assert train(run, *options).status == 0
+        done = train(run, *options)
+        assert done.status == 0
+        slow = precision == "fp16" and check_precision("fp16", torch.device("cpu")) is not None
+        assert ("train.precision: fp16 is slower than fp32 on this processor" in done.err) == slow
         ends[precision] = [line["loss"] for line in records(run) if line["record"] == "validation"]
     assert ends["fp16"] == pytest.approx(ends["fp32"], rel=0.02)
     progress = Checkpoint.open(tmp_path / "fp16" / "last").progress

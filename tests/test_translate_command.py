@@ -20,6 +20,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+from nmt import precision as precisions
 from nmt.cli.stream import translate_stream
 from nmt.cli.translate import translate
 from nmt.config import build, dump
@@ -185,6 +186,19 @@ def test_other_precisions_give_a_line_for_every_line(
     out = invoke(run, tmp_path, "\n".join(LINES).encode(), "--precision", precision)
     assert out.count(b"\n") == 6
     assert out.split(b"\n")[1] == out.split(b"\n")[3] == b""
+
+
+def test_a_precision_that_is_slow_here_is_said_before_a_model_is_loaded(
+    tmp_path: Path, nmt: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precisions, "_is_fast_on_cpu", lambda precision: False)
+    (tmp_path / "in.txt").write_text("a\n")
+    options = ("--model", tmp_path / "none", "--precision", "bf16", "--device", "cpu")
+    warning, error = nmt("translate", tmp_path / "in.txt", *options).err.splitlines()
+    assert warning.startswith(
+        "nmt: warning: --precision bf16 is slower than fp32 on this processor"
+    )
+    assert "not a trained model" in error
 
 
 def test_n_best_lists_have_the_form_of_moses(run: Path, tmp_path: Path) -> None:

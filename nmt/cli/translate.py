@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 import typer
 
 from nmt.cli import forms
-from nmt.cli.console import check_output, check_stdin
+from nmt.cli.console import check_output, check_stdin, warn
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
 from nmt.cli.requests import Requests
 from nmt.cli.stream import translate_stream, writer
@@ -264,7 +264,7 @@ def translate(
     """
     from nmt.distributed import join
     from nmt.inference import SearchConfig
-    from nmt.precision import InferencePrecision
+    from nmt.precision import InferencePrecision, check_precision
 
     precisions = get_args(InferencePrecision)
     if precision not in precisions:
@@ -300,6 +300,9 @@ def translate(
     check_output(output, *inputs)
     load(config, set_, flags)  # with its plugins, which the model may be of
     with join(device, WAIT_MINUTES) as world, writer(output, world.is_first) as target:
+        warning = check_precision(number_format, world.device) if engine == "nmt" else None
+        if warning and world.is_first:
+            warn(f"--precision {warning}")
         own, translator_of = ENGINES[engine](model or [Path("checkpoints")], world.device)
         base = {"search": own.get("search") or {}}
         values = load(config, set_, flags, base).section("search")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from nmt.inference.shortlister import Shortlister
 from nmt.inference.translator import SearchConfig, Translator
 from nmt.models.base import Model
 from nmt.models.ensemble import members_of
-from nmt.precision import InferencePrecision, convert
+from nmt.precision import InferencePrecision, check_precision, convert
 from nmt.runs import LoadedModel, load_model
 
 
@@ -52,6 +53,8 @@ class RunTranslator(Translator):
             NmtError: a model or the shortlist cannot be loaded, or a key or value is not known.
         """
         place = pick_device(device)
+        if warning := check_precision(precision, place):
+            warnings.warn(warning, stacklevel=2)
         voters = load_voters([Path(model), *map(Path, others)], place)
         values = {**(voters[0].recipe.get("search") or {}), **search}
         config = build(SearchConfig, values, "search")

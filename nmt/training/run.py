@@ -18,7 +18,7 @@ from nmt.distributed import World
 from nmt.errors import NmtError
 from nmt.inference.translator import SearchConfig, Translator
 from nmt.models import Model, ModelConfig
-from nmt.precision import pick_precision
+from nmt.precision import check_precision, pick_precision
 from nmt.preprocess.subwords import Subwords
 from nmt.runs import Checkpoint, Run, load_model, set_weights, weights_of
 from nmt.training.preflight import preflight
@@ -92,6 +92,9 @@ def train(experiment: Experiment, world: World, dry_run: bool = False) -> tuple[
         NmtError: the dataset or the run cannot be used, or the run was begun with another recipe.
     """
     config = experiment.train
+    warning = check_precision(config.precision, world.device)
+    if warning and world.is_first:
+        print(f"nmt: warning: train.precision: {warning}", file=sys.stderr)
     dataset = Dataset.open(Path(config.data))
     subwords = Subwords.load(dataset.subwords)
     torch.manual_seed(config.seed)
