@@ -38,7 +38,7 @@ from nmt.evaluation import Metric
 from nmt.export import Export, export_formats, export_run
 from nmt.export.ctranslate2 import vocabularies
 from nmt.inference import SearchConfig, Translator
-from nmt.inference.voters import RunTranslator
+from nmt.inference.engines import load_translator
 from nmt.memory import keep_freed_memory
 from nmt.models import ModelConfig
 from nmt.precision import InferencePrecision
@@ -81,13 +81,14 @@ class Setting:
         keep_freed_memory()
         if self.workers > 1:
             torch.set_num_threads(1)
-        first = RunTranslator(
+        first = load_translator(
             self.run,
             precision=cast(InferencePrecision, precision),
             workers=self.workers,
             shortlist=bool(shortlist),
             **self.search(1),
         )
+        assert isinstance(first, Translator)
         return {beam: partial(_translate, self._with_beam(first, beam)) for beam in (1, BEAM)}
 
     def ctranslate2(self, compute_type: str) -> dict[int, Translate]:

@@ -110,6 +110,19 @@ class Lines:
         return decode(b"".join(block), self.name, first, self.on_invalid_utf8)
 
 
+def refuse_one_string(lines: object, name: str) -> None:
+    """Refuse one string where lines are wanted: Python would take each character for a line.
+
+    Raises:
+        TypeError: `lines`, the argument called `name`, is text.
+    """
+    if isinstance(lines, (str, bytes)):
+        raise TypeError(
+            f"{name}: expected a list of lines, not one string; "
+            'give [text], or text.split("\\n") where it holds several lines'
+        )
+
+
 def decompressed(file: BinaryIO, path: Path) -> BinaryIO:
     """What the file at a path holds, of which `file` gives the bytes."""
     if path.suffix not in COMPRESSED:

@@ -13,6 +13,7 @@ import pytest
 import nmt as package
 from nmt import precision
 from nmt.errors import NmtError
+from nmt.evaluation.metrics import metrics
 
 
 def test_the_translator_gives_what_the_command_gives(
@@ -25,6 +26,44 @@ def test_the_translator_gives_what_the_command_gives(
     given = nmt("translate", corpus / "test.en", "--model", trained, *flags).out.splitlines()
     translator = package.Translator(trained, trained, strategy={"name": "beam", "beam": 2})
     assert list(translator.translate(lines)) == given
+
+
+def test_the_translator_of_an_export_gives_what_the_command_gives(
+    trained: Path, corpus: Path, tmp_path: Path, nmt: Callable[..., Any]
+) -> None:
+    pytest.importorskip("ctranslate2")
+    assert nmt("export", "--model", trained, "--output", tmp_path / "exported").status == 0
+    lines = (corpus / "test.en").read_text().splitlines()
+    done = nmt("translate", corpus / "test.en", "--model", tmp_path / "exported", "--workers", 1)
+    assert done.status == 0, done.err
+    translator = package.Translator(tmp_path / "exported")
+    assert type(translator).__name__ == "CTranslate2Translator"
+    assert list(translator.translate(lines)) == done.out.splitlines()
+    with pytest.raises(NmtError, match="exported: an export, not a run; translate it alone, by"):
+        package.Translator(trained, tmp_path / "exported")
+    with pytest.raises(NmtError, match="--engine: unknown engine 'ctranslate'; did you mean 'ct"):
+        package.Translator(trained, engine="ctranslate")
+
+
+def test_one_string_in_the_place_of_lines_is_refused_at_once(trained: Path) -> None:
+    translator, metric = package.Translator(trained, device="cpu"), metrics["bleu"]
+    for call, name in (
+        (lambda: translator.translate("one two"), "lines"),
+        (lambda: translator.translations("one two"), "lines"),
+        (lambda: translator.search("one two"), "lines"),
+        (lambda: translator.score("one", ["eins"]), "sources"),
+        (lambda: translator.score(["one"], "eins"), "targets"),
+        (lambda: translator.translate(b"one two"), "lines"),
+        (lambda: metric.score("a", ["a"]), "hypotheses"),
+        (lambda: metric.score(["a"], "a"), "references"),
+        (lambda: metric.score(["a"], ["a"], "a"), "sources"),
+    ):
+        with pytest.raises(TypeError) as error:
+            call()
+        assert str(error.value) == (
+            f"{name}: expected a list of lines, not one string; "
+            'give [text], or text.split("\\n") where it holds several lines'
+        )
 
 
 def test_a_mistaken_key_is_one_line(trained: Path) -> None:

@@ -371,9 +371,11 @@ def test_runs_and_exports_are_not_taken_for_each_other(
         return str(done.err)
 
     exported, engine = written(tmp_path), ("--engine", "ctranslate2")
-    assert refusal("--model", exported) == (
-        f"nmt: error: {exported}: an export, not a run; translate it with --engine ctranslate2\n"
-    )
+    for flags in (("--model", trained), ("--engine", "nmt")):
+        assert refusal("--model", exported, *flags) == (
+            f"nmt: error: {exported}: an export, not a run; translate it alone, by "
+            "--engine ctranslate2\n"
+        )
     assert refusal("--model", trained, *engine) == (
         f"nmt: error: {trained}: not an exported model: it has no export.json; write one with "
         "nmt export, and give its directory with --model\n"

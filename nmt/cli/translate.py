@@ -1,8 +1,7 @@
 """``nmt translate``: lines in, translations out, as many and in the same order."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
@@ -16,12 +15,7 @@ from nmt.errors import NmtError
 from nmt.registry import unknown
 
 if TYPE_CHECKING:
-    import torch
-
-    from nmt.inference import LineTranslator, SearchConfig
     from nmt.precision import InferencePrecision
-
-    Make = Callable[[SearchConfig, InferencePrecision, int, bool, bool], LineTranslator]
 
 WAIT_MINUTES = 60.0 * 24 * 7
 """For which processes wait for each other: as long as someone may take to type a line."""
@@ -46,18 +40,19 @@ def translate(
         typer.Option(
             envvar="NMT_MODEL",
             help="A run (its best checkpoint) or one of its checkpoints; given several times, "
-            "they vote as an ensemble. Default: checkpoints.",
+            "they vote as an ensemble; or an export. Default: checkpoints.",
             show_default=False,
         ),
     ] = None,
     engine: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="NAME",
-            help="What searches: nmt, or ctranslate2 with a model that nmt export has written; its "
-            "beam needs --stop first_beam.",
+            help="What searches: nmt (default), or ctranslate2 (default with a model that nmt "
+            "export has written), whose beam needs --stop first_beam.",
+            show_default=False,
         ),
-    ] = "nmt",
+    ] = None,
     prefix: Annotated[
         Path | None,
         typer.Option(
@@ -264,14 +259,13 @@ def translate(
     """
     from nmt.distributed import join
     from nmt.inference import SearchConfig
-    from nmt.precision import InferencePrecision, check_precision
+    from nmt.inference.engines import pick_engine
+    from nmt.precision import InferencePrecision
 
     precisions = get_args(InferencePrecision)
     if precision not in precisions:
         raise NmtError(f"--precision: {unknown('value', precision, precisions)}")
     number_format = cast("InferencePrecision", precision)
-    if engine not in ENGINES:
-        raise NmtError(f"--engine: {unknown('engine', engine, ENGINES)}")
     flags = {
         "search.strategy": strategy,
         "search.strategy.beam": beam,
@@ -300,75 +294,22 @@ def translate(
     check_output(output, *inputs)
     load(config, set_, flags)  # with its plugins, which the model may be of
     with join(device, WAIT_MINUTES) as world, writer(output, world.is_first) as target:
-        warning = check_precision(number_format, world.device) if engine == "nmt" else None
-        if warning and world.is_first:
+        models = model or [Path("checkpoints")]
+        chosen = pick_engine(engine, models)
+        if (warning := chosen.check_precision(number_format, world.device)) and world.is_first:
             warn(f"--precision {warning}")
-        own, translator_of = ENGINES[engine](model or [Path("checkpoints")], world.device)
-        base = {"search": own.get("search") or {}}
+        opened = chosen(models, world.device)
+        base = {"search": opened.recipe.get("search") or {}}
         values = load(config, set_, flags, base).section("search")
         search = build(SearchConfig, values, "search")
         search.check_count(n_best or 1)
         count = _num_workers(workers, world.device.type)
-        translator = translator_of(search, number_format, count, shortlist, compile)
+        translator = opened.translator(search, number_format, count, shortlist, compile)
         lines.read_as(search.on_invalid_utf8)
         form = forms.n_best(n_best) if n_best else forms.plain
         if as_json:
             form = forms.as_json(n_best or 1, alignments)
         translate_stream(translator, lines, target, world, form)
-
-
-def _open_runs(paths: list[Path], device: "torch.device") -> "tuple[dict[str, Any], Make]":
-    from nmt.export import Export
-    from nmt.inference import Translator
-    from nmt.inference.voters import load_voters, voter_of
-
-    for path in paths:
-        if Export.exists(path):
-            raise NmtError(f"{path}: an export, not a run; translate it with --engine ctranslate2")
-    voters = load_voters(paths, device)
-
-    def make(
-        search: "SearchConfig",
-        precision: "InferencePrecision",
-        workers: int,
-        shortlist: bool,
-        compile: bool,
-    ) -> "LineTranslator":
-        """The translator of one run, or of several that vote."""
-        model, shortlister = voter_of(voters, search, precision, device, shortlist, compile)
-        subwords = voters[0].subwords
-        return Translator(model, subwords, search, device, precision, workers, shortlister)
-
-    return voters[0].recipe, make
-
-
-def _open_export(paths: list[Path], device: "torch.device") -> "tuple[dict[str, Any], Make]":
-    from nmt.export import Export
-    from nmt.inference.ctranslate2 import CTranslate2Translator
-
-    if len(paths) > 1:
-        raise NmtError(f"--engine ctranslate2: one model, not {len(paths)}; use --engine nmt")
-    exported = Export.open(paths[0], "ctranslate2")
-
-    def make(
-        search: "SearchConfig",
-        precision: "InferencePrecision",
-        workers: int,
-        shortlist: bool,
-        compile: bool,
-    ) -> "LineTranslator":
-        """The translator of the export, which has neither a shortlist nor torch's step."""
-        if shortlist:
-            raise NmtError("--shortlist: an export holds none; use --engine nmt")
-        if compile:
-            raise NmtError("--compile: an export does not run in torch; use --engine nmt")
-        return CTranslate2Translator(exported, search, device, precision, workers)
-
-    return exported.recipe, make
-
-
-ENGINES = {"nmt": _open_runs, "ctranslate2": _open_export}
-"""Models to the recipe that came with them, and what makes their translator."""
 
 
 def _num_workers(wanted: int | None, device: str) -> int:

@@ -17,6 +17,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER, TERScore
 
 from nmt.errors import NmtError
+from nmt.lines import refuse_one_string
 from nmt.registry import Registry, unknown
 
 NOT_FOR_SENTENCES = (
@@ -83,7 +84,11 @@ class Metric(ABC):
         Raises:
             NmtError: there is nothing to score, or not one reference for every hypothesis, or no
                 sources where the metric needs them.
+            TypeError: one string was given.
         """
+        refuse_one_string(hypotheses, "hypotheses")
+        refuse_one_string(references, "references")
+        refuse_one_string(sources, "sources")
         if len(hypotheses) != len(references):
             raise NmtError(
                 f"{len(hypotheses)} hypotheses but {len(references)} references; "

@@ -27,7 +27,7 @@ from nmt.inference.long_lines import parts
 from nmt.inference.shortlister import Shortlister
 from nmt.inference.translation import Request, Sentence, Translation
 from nmt.inference.workers import Workers
-from nmt.lines import OnInvalidUtf8
+from nmt.lines import OnInvalidUtf8, refuse_one_string
 from nmt.models.base import Model
 from nmt.models.ensemble import Average, Ensemble
 from nmt.precision import InferencePrecision, autocast
@@ -145,9 +145,12 @@ class LineTranslator(ABC):
         self.target_tokens = 0
 
     def translate(self, lines: Iterable[str | Request]) -> Iterator[str]:
-        """One translation per line, in order, lazily; reads at most a window of lines ahead."""
-        for best, *_ in self.translations(lines):
-            yield best.text
+        """One translation per line, in order, lazily; reads at most a window of lines ahead.
+
+        Raises:
+            TypeError: one string was given.
+        """
+        return (best.text for best, *_ in self.translations(lines))
 
     def translations(
         self,
@@ -168,8 +171,15 @@ class LineTranslator(ABC):
 
         Raises:
             NmtError: the strategy never finds so many; nothing has been read then.
+            TypeError: one string was given.
         """
+        refuse_one_string(lines, "lines")
         self.config.check_count(count)
+        return self._translations(lines, count, scored, aligned)
+
+    def _translations(
+        self, lines: Iterable[str | Request], count: int, scored: bool, aligned: bool
+    ) -> Iterator[list[Translation]]:
         waiting = iter(lines)
         while window := list(islice(waiting, self.config.window)):
             requests = [it if isinstance(it, Request) else Request(it) for it in window]
@@ -187,7 +197,13 @@ class LineTranslator(ABC):
                 yield whole
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[float]]:
-        """The log-probability of each token of given translations, the EOS last."""
+        """The log-probability of each token of given translations, the EOS last.
+
+        Raises:
+            TypeError: one string was given.
+        """
+        refuse_one_string(sources, "sources")
+        refuse_one_string(targets, "targets")
         encoded = [
             [[*tokens, EOS] for tokens in encode(list(lines))]
             for encode, lines in (
@@ -275,7 +291,11 @@ class LineTranslator(ABC):
 
         Sentences of like length share a batch. A line is blank where it is white space, or holds
         nothing that the subwords know.
+
+        Raises:
+            TypeError: one string was given.
         """
+        refuse_one_string(lines, "lines")
         return self._search(self._encode([Request(line) for line in lines]), len(lines))
 
     def _search(self, sentences: dict[int, Sentence], count: int) -> list[list[Hypothesis]]:

@@ -1,66 +1,19 @@
-"""From trained runs to a translator: one model, or several that vote."""
+"""The model of a trained run, or of several that vote."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from nmt.config import build
-from nmt.distributed import pick_device
 from nmt.errors import NmtError
 from nmt.inference.shortlister import Shortlister
-from nmt.inference.translator import SearchConfig, Translator
+from nmt.inference.translator import SearchConfig
 from nmt.models.base import Model
 from nmt.models.ensemble import members_of
-from nmt.precision import InferencePrecision, check_precision, convert
+from nmt.precision import InferencePrecision, convert
 from nmt.runs import LoadedModel, load_model
-
-
-class RunTranslator(Translator):
-    """The translator of a trained run, or of several that vote; outside it is `nmt.Translator`.
-
-    It does what the command ``nmt translate`` does: ``nmt.Translator("checkpoints", strategy=
-    "greedy").translate(lines)`` gives a translation for every line, lazily.
-    """
-
-    def __init__(
-        self,
-        model: str | Path,
-        *others: str | Path,
-        device: str = "auto",
-        precision: InferencePrecision = "fp32",
-        workers: int = 1,
-        shortlist: bool = False,
-        compile: bool = False,
-        **search: object,
-    ) -> None:
-        """Loads the models.
-
-        Args:
-            model: a run (its best checkpoint) or one of its checkpoints.
-            others: of the same subwords, for an ensemble.
-            device: "cpu", "cuda", "cuda:N" or "auto".
-            precision: what the models compute in.
-            workers: processes of one thread each that share the batches (CPU).
-            shortlist: whether to search among the tokens of the first run's shortlist alone.
-            compile: whether a step of the search is compiled, see :func:`compile_steps`.
-            search: keys of the recipe's section ``search``, over those of the first run.
-
-        Raises:
-            NmtError: a model or the shortlist cannot be loaded, or a key or value is not known.
-        """
-        place = pick_device(device)
-        if warning := check_precision(precision, place):
-            warnings.warn(warning, stacklevel=2)
-        voters = load_voters([Path(model), *map(Path, others)], place)
-        values = {**(voters[0].recipe.get("search") or {}), **search}
-        config = build(SearchConfig, values, "search")
-        voter, shortlister = voter_of(voters, config, precision, place, shortlist, compile)
-        subwords = voters[0].subwords
-        super().__init__(voter, subwords, config, place, precision, workers, shortlister)
 
 
 def load_voters(paths: Sequence[Path], device: torch.device) -> list[LoadedModel]:

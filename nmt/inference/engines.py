@@ -1,0 +1,184 @@
+"""Engines: what searches with a trained model, this package or another one."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nmt.config import build
+from nmt.distributed import pick_device
+from nmt.errors import NmtError
+from nmt.export import Export
+from nmt.inference.ctranslate2 import CTranslate2Translator
+from nmt.inference.translator import LineTranslator, SearchConfig, Translator
+from nmt.inference.voters import load_voters, voter_of
+from nmt.precision import InferencePrecision, check_precision
+from nmt.registry import unknown
+
+
+class Engine(ABC):
+    """Trained models, ready to be searched with.
+
+    Attributes:
+        recipe: the resolved recipe of the run that the (first) model comes from.
+    """
+
+    recipe: dict[str, Any]
+
+    @abstractmethod
+    def __init__(self, paths: Sequence[Path], device: torch.device) -> None:
+        """Opens the models at these paths, at least one.
+
+        Raises:
+            NmtError: one cannot be opened, or the engine takes only one.
+        """
+
+    @staticmethod
+    def check_precision(precision: InferencePrecision, device: torch.device) -> str | None:
+        """Return a warning where a precision is slow; to be called before a model is loaded.
+
+        Raises:
+            NmtError: the device cannot compute in it.
+        """
+        return None
+
+    @abstractmethod
+    def translator(
+        self,
+        search: SearchConfig,
+        precision: InferencePrecision = "fp32",
+        workers: int = 1,
+        shortlist: bool = False,
+        compile: bool = False,
+    ) -> LineTranslator:
+        """Return the translator of these models; the arguments are those of `load_translator`.
+
+        Raises:
+            NmtError: the engine cannot search, or compute, like that.
+        """
+
+
+class Runs(Engine):
+    """The engine of this package, with one run or an ensemble of several."""
+
+    def __init__(self, paths: Sequence[Path], device: torch.device) -> None:
+        """Loads the models."""
+        for path in paths:
+            if Export.exists(path):
+                raise NmtError(
+                    f"{path}: an export, not a run; translate it alone, by --engine ctranslate2"
+                )
+        self._voters, self._device = load_voters(paths, device), device
+        self.recipe = self._voters[0].recipe
+
+    @staticmethod
+    def check_precision(precision: InferencePrecision, device: torch.device) -> str | None:
+        """Return a warning where the processor is slow at it."""
+        return check_precision(precision, device)
+
+    def translator(
+        self,
+        search: SearchConfig,
+        precision: InferencePrecision = "fp32",
+        workers: int = 1,
+        shortlist: bool = False,
+        compile: bool = False,
+    ) -> LineTranslator:
+        """Return the translator of the run or of the ensemble."""
+        voters, device = self._voters, self._device
+        model, shortlister = voter_of(voters, search, precision, device, shortlist, compile)
+        subwords = voters[0].subwords
+        return Translator(model, subwords, search, device, precision, workers, shortlister)
+
+
+class CTranslate2(Engine):
+    """CTranslate2, with one export."""
+
+    def __init__(self, paths: Sequence[Path], device: torch.device) -> None:
+        """Opens the export."""
+        if len(paths) > 1:
+            raise NmtError(f"--engine ctranslate2: one model, not {len(paths)}; use --engine nmt")
+        self._export, self._device = Export.open(paths[0], "ctranslate2"), device
+        self.recipe = self._export.recipe
+
+    def translator(
+        self,
+        search: SearchConfig,
+        precision: InferencePrecision = "fp32",
+        workers: int = 1,
+        shortlist: bool = False,
+        compile: bool = False,
+    ) -> LineTranslator:
+        """Return the translator of the export, which has no shortlist and is not compiled."""
+        if shortlist:
+            raise NmtError("--shortlist: an export holds none; use --engine nmt")
+        if compile:
+            raise NmtError("--compile: an export does not run in torch; use --engine nmt")
+        return CTranslate2Translator(self._export, search, self._device, precision, workers)
+
+
+ENGINES: dict[str, type[Engine]] = {"nmt": Runs, "ctranslate2": CTranslate2}
+"""Engines by name."""
+
+
+def pick_engine(name: str | None, paths: Sequence[Path]) -> type[Engine]:
+    """Return the engine of that name, or without a name that of the models.
+
+    Args:
+        name: one of `ENGINES`; None for CTranslate2 with an export, and nmt with runs.
+        paths: an export, or runs or checkpoints; at least one.
+
+    Raises:
+        NmtError: there is no such engine.
+    """
+    name = name or ("ctranslate2" if all(map(Export.exists, paths)) else "nmt")
+    if name not in ENGINES:
+        raise NmtError(f"--engine: {unknown('engine', name, ENGINES)}")
+    return ENGINES[name]
+
+
+def load_translator(
+    model: str | Path,
+    *others: str | Path,
+    engine: str | None = None,
+    device: str = "auto",
+    precision: InferencePrecision = "fp32",
+    workers: int = 1,
+    shortlist: bool = False,
+    compile: bool = False,
+    **search: object,
+) -> LineTranslator:
+    """Load a translator that does what the command ``nmt translate`` does.
+
+    ``nmt.Translator``, its public name, is called as in ``nmt.Translator("checkpoints",
+    strategy="greedy").translate(lines)``, which gives a translation for every line, lazily.
+
+    Args:
+        model: a run (its best checkpoint), one of its checkpoints, or an export.
+        others: runs or checkpoints of the same subwords, for an ensemble.
+        engine: "nmt" or "ctranslate2"; None for CTranslate2 with an export, and nmt with runs.
+        device: "cpu", "cuda", "cuda:N" or "auto".
+        precision: what the models compute in.
+        workers: processes of one thread each (with CTranslate2, threads) that share the batches,
+            on a CPU.
+        shortlist: whether to search among the tokens of the first run's shortlist alone.
+        compile: whether a step of the search is compiled, see
+            :func:`nmt.inference.voters.compile_steps`.
+        search: keys of the recipe's section ``search``, over those of the first model.
+
+    Raises:
+        NmtError: a model or the shortlist cannot be loaded, or a key or value is not known.
+    """
+    paths, place = [Path(model), *map(Path, others)], pick_device(device)
+    chosen = pick_engine(engine, paths)
+    if warning := chosen.check_precision(precision, place):
+        warnings.warn(warning, stacklevel=2)
+    opened = chosen(paths, place)
+    values = {**(opened.recipe.get("search") or {}), **search}
+    config = build(SearchConfig, values, "search")
+    return opened.translator(config, precision, workers, shortlist, compile)
