@@ -1,8 +1,8 @@
 """Plain values (YAML, flags) to frozen dataclasses and back, strictly.
 
-The dataclass is the schema. Fields may be numbers, strings, booleans, literals, tuples, optional
-values, other dataclasses, and *choices*: classes with a ``registry``, written in a recipe as a
-bare name or as a mapping with that name and the fields to override.
+The dataclass is the schema. Fields may be numbers, strings, booleans, literals, tuples,
+dictionaries, optional values, other dataclasses, and *choices*: classes with a ``registry``,
+written in a recipe as a bare name or as a mapping with that name and the fields to override.
 """
 
 from __future__ import annotations
@@ -87,6 +87,8 @@ def dump(value: object) -> Any:
         return {field.name: dump(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, (tuple, list)):
         return [dump(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: dump(item) for key, item in value.items()}
     return value
 
 
@@ -204,6 +206,8 @@ def _default(field: dataclasses.Field[Any]) -> object:
 def _convert(hint: Any, value: object, where: str, current: object) -> object:
     """The value as the type `hint` wants it; `current` is what a mapping overrides."""
     origin, arguments = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return value
     if origin in (Union, types.UnionType):
         if value is None and type(None) in arguments:
             return None
@@ -215,6 +219,14 @@ def _convert(hint: Any, value: object, where: str, current: object) -> object:
         return value
     if origin is tuple:
         return _convert_tuple(arguments, value, where)
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise NmtError(f"{where}: expected keys and values, not {value!r}")
+        _, inner_hint = arguments
+        return {
+            str(key): _convert(inner_hint, item, f"{where}.{key}", None)
+            for key, item in value.items()
+        }
     if dataclasses.is_dataclass(hint) or hasattr(hint, "registry"):
         base = current if isinstance(current, hint) else None
         return build(hint, value, where, base)
@@ -252,20 +264,19 @@ def _convert_scalar(hint: Any, value: object, where: str) -> object:
             return value
     elif hint is str and isinstance(value, (str, int, float)):
         return str(value)
-    elif hint in (int, float) and (number := _number(value)) is not None:
-        if hint is float and not math.isnan(number):
-            return float(number)
-        if isinstance(number, int) or number.is_integer():
+    elif hint is float and (number := _number(value)) is not None and not math.isnan(number):
+        return number
+    elif hint is int:
+        number = value if isinstance(value, int) else _number(value)
+        if number is not None and abs(number) < 2**63 and number == int(number):
             return int(number)
     remedy = "; put it in quotes" if hint is str and isinstance(value, bool) else ""
     raise NmtError(f"{where}: expected {_EXPECTED[hint]}, not {value!r}{remedy}")
 
 
-def _number(value: object) -> int | float | None:
+def _number(value: object) -> float | None:
     """The value as a number, if it is one: YAML 1.1 reads 1e-4, without a dot, as a string."""
-    if isinstance(value, (int, float)):
-        return value
     try:
-        return float(value) if isinstance(value, str) else None
-    except ValueError:
+        return float(value) if isinstance(value, (int, float, str)) else None
+    except (ValueError, OverflowError):
         return None

@@ -1,4 +1,4 @@
-"""Files and directories that appear whole or not at all, whatever kills the process."""
+"""Files and directories that appear whole or not at all, and are read without trusting them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ import fcntl
 import glob
 import hashlib
 import os
+import re
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from nmt.errors import NmtError, UnfinishedError
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of a disk that is full, used up or failing."""
+
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @contextmanager
@@ -158,10 +164,112 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+@dataclass(frozen=True, kw_only=True)
+class FileFacts:
+    """Size and checksum of a file."""
+
+    bytes: int
+    sha256: str
+
+    def __post_init__(self) -> None:
+        if self.bytes < 0:
+            raise ValueError(f"bytes must be at least 0, not {self.bytes}")
+        if not _SHA256.fullmatch(self.sha256):
+            raise ValueError("sha256 must be 64 hexadecimal digits")
+
+    @classmethod
+    def of(cls, path: Path) -> FileFacts:
+        """Size and checksum of a file as it is now."""
+        return cls(bytes=path.stat().st_size, sha256=sha256(path))
+
+
+def open_checked(path: Path, facts: FileFacts, remedy: str) -> BinaryIO:
+    """Open a file of the expected size.
+
+    Raises:
+        NmtError: the file is missing, is no regular file, or has another size.
+    """
+    try:
+        file = open_regular(path)
+    except FileNotFoundError:
+        raise NmtError(f"{path}: missing; {remedy}") from None
+    size = os.fstat(file.fileno()).st_size
+    if size != facts.bytes:
+        file.close()
+        raise NmtError(f"{path}: {size} bytes instead of {facts.bytes}; {remedy}")
+    return file
+
+
+def read_checked(path: Path, facts: FileFacts, remedy: str) -> bytes:
+    """Return the content of a file of the expected size and checksum.
+
+    Raises:
+        NmtError: the file is missing, is no regular file, or has changed.
+    """
+    with open_checked(path, facts, remedy) as file:
+        content = file.read(facts.bytes)
+    check_digest(hashlib.sha256(content).hexdigest(), path, facts, remedy)
+    return content
+
+
+def check(path: Path, facts: FileFacts, remedy: str) -> None:
+    """Read a file in bounded memory and compare its size and checksum with the expected ones.
+
+    Raises:
+        NmtError: the file is missing, is no regular file, or has changed.
+    """
+    with open_checked(path, facts, remedy) as file:
+        check_digest(_digest(file), path, facts, remedy)
+
+
+def check_digest(sha256: str, path: Path, facts: FileFacts, remedy: str) -> None:
+    """Raise an :class:`NmtError` unless the checksum of a file is the expected one."""
+    if sha256 != facts.sha256:
+        raise NmtError(f"{path}: the content has changed since it was written; {remedy}")
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """Return the content of a regular file of at most `most` bytes.
+
+    Raises:
+        OSError: the file cannot be read.
+        NmtError: it is larger, or no regular file.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise NmtError(
+                f"{path}: {size:,} bytes, but such a file has at most {most:,}; check the path"
+            )
+        return file.read(size)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file, or a link to one, for reading; never wait for a pipe or a device.
+
+    Raises:
+        OSError: the file cannot be opened.
+        NmtError: `path` is a pipe, a device or a socket.
+    """
+    file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115 -- the caller closes it
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise NmtError(f"{path}: not a regular file; put the file itself there")
+    return file
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def sha256(path: Path) -> str:
-    """The checksum of a file, in hexadecimal."""
-    digest = hashlib.sha256()
+    """Return the checksum of a file, in hexadecimal."""
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
+        return _digest(file)
+
+
+def _digest(file: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    while block := file.read(1 << 20):
+        digest.update(block)
     return digest.hexdigest()

@@ -21,6 +21,7 @@ LAYERS = (
     {"search", "runs"},
     {"models", "preprocess"},
     {"data", "evaluation"},
+    {"documents"},
     {"config", "distributed", "files", "lines", "precision"},
     {"memory", "processes", "registry"},
     {"errors"},

@@ -123,6 +123,10 @@ def test_a_yaml_value_becomes_the_type_of_its_field(key: str, text: str, value: 
         ("updates", ".nan", "train.updates: expected a whole number, not nan"),
         ("updates", "null", "train.updates: expected a whole number, not None"),
         ("updates", "[1]", "train.updates: expected a whole number, not [1]"),
+        ("updates", "1e30", "train.updates: expected a whole number, not '1e30'"),
+        ("updates", "0.5", "train.updates: expected a whole number, not 0.5"),
+        ("updates", "9223372036854775808", "train.updates: expected a whole number, not 922337"),
+        ("rate", "1" + 400 * "0", "train.rate: expected a number, not 1000"),
         ("rate", "fast", "train.rate: expected a number, not 'fast'"),
         ("rate", ".nan", "train.rate: expected a number, not nan"),
         ("rate", "false", "train.rate: expected a number, not False"),
@@ -189,10 +193,27 @@ def test_a_field_without_a_default_must_be_given():
 def test_a_field_of_a_type_that_no_recipe_can_hold_is_a_mistake_of_the_programmer():
     @dataclass(frozen=True, kw_only=True)
     class Wrong:
-        values: dict[str, int] = field(default_factory=dict)
+        values: set[int] = field(default_factory=set)
 
-    with pytest.raises(TypeError, match=r"^wrong.values: a field of a recipe cannot be a dict"):
-        build(Wrong, {"values": {"a": 1}}, "wrong")
+    with pytest.raises(TypeError, match=r"^wrong.values: a field of a recipe cannot be a set"):
+        build(Wrong, {"values": [1]}, "wrong")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    clips: dict[str, Clip] = field(default_factory=dict)
+    anything: dict[str, Any] = field(default_factory=dict)
+
+
+def test_keys_may_be_chosen_freely_while_their_values_have_a_type():
+    values = {"clips": {"a": {"norm": 1}}, "anything": {"b": [1, "2"]}}
+    named = Named(clips={"a": Clip(norm=1.0)}, anything={"b": [1, "2"]})
+    assert build(Named, values, "named") == named
+    assert build(Named, dump(named), "named") == named
+    with pytest.raises(NmtError, match=r"^named.clips.a: unknown key 'nrm'; did you mean 'norm'"):
+        build(Named, {"clips": {"a": {"nrm": 1}}}, "named")
+    with pytest.raises(NmtError, match=r"^named.clips: expected keys and values, not \[1\]$"):
+        build(Named, {"clips": [1]}, "named")
 
 
 def test_values_override_a_base_and_leave_the_rest_of_it():
@@ -238,20 +259,21 @@ def test_a_tuple_of_choices_takes_names_and_mappings():
     )
 
 
+whole = st.integers(-(2**63) + 1, 2**63 - 1)
 stages = st.one_of(
     st.builds(Constant, name=st.just("constant"), rate=st.floats(allow_nan=False)),
-    st.builds(Warmup, name=st.just("warmup"), updates=st.integers(min_value=1)),
+    st.builds(Warmup, name=st.just("warmup"), updates=st.integers(1, 2**63 - 1)),
 )
 trains = st.builds(
     Train,
-    updates=st.integers(),
+    updates=whole,
     rate=st.floats(allow_nan=False),
     label=st.text(st.characters(codec="ascii")),
     fast=st.booleans(),
     betas=st.tuples(st.floats(0, 1), st.floats(0, 1)),
-    devices=st.lists(st.integers()).map(tuple),
-    patience=st.none() | st.integers(),
-    size=st.just("auto") | st.integers(),
+    devices=st.lists(whole).map(tuple),
+    patience=st.none() | whole,
+    size=st.just("auto") | whole,
     precision=st.sampled_from(["fp32", "bf16"]),
     clip=st.builds(Clip, norm=st.floats(0, 10), kind=st.sampled_from(["norm", "value"])),
     schedule=stages,

@@ -1,14 +1,17 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and are read without trusting them."""
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
 from nmt import files
+from nmt.errors import NmtError
 
 FAILURES = (ValueError, OSError, KeyboardInterrupt, SystemExit)
 
@@ -181,6 +184,44 @@ def test_the_checksum_is_sha_256(tmp_path: Path) -> None:
     assert files.sha256(tmp_path / "file") == (
         "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     )
+
+
+def test_a_file_is_read_where_it_is_as_expected(tmp_path: Path) -> None:
+    path, link = tmp_path / "file", tmp_path / "link"
+    path.write_bytes(b"abc")
+    link.symlink_to(path)
+    for place in (path, link):
+        assert files.read_checked(place, files.FileFacts.of(path), "mend it") == b"abc"
+        files.check(place, files.FileFacts.of(path), "mend it")
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("read", [files.read_checked, files.check])
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (Path.unlink, "missing; mend it"),
+        (lambda path: path.write_bytes(b"ab"), "2 bytes instead of 3; mend it"),
+        (lambda path: path.write_bytes(b"abd"), "the content has changed since .*; mend it"),
+        (_pipe, "not a regular file"),
+    ],
+)
+def test_a_file_that_is_not_as_expected_is_named(
+    tmp_path: Path,
+    read: Callable[[Path, files.FileFacts, str], object],
+    damage: Callable[[Path], object],
+    message: str,
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"abc")
+    facts = files.FileFacts.of(path)
+    damage(path)
+    with pytest.raises(NmtError, match=f"file: {message}"):
+        read(path, facts, "mend it")
 
 
 def test_a_directory_is_never_seen_half_removed(tmp_path: Path) -> None:

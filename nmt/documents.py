@@ -1,0 +1,109 @@
+"""JSON documents such as a dataset's manifest: versioned, checksummed, and read without trust.
+
+A document is a frozen dataclass. Its file holds the fields beside ``format``, ``version`` and
+``checksum``, the SHA-256 of all other keys as JSON with sorted keys. What :func:`nmt.config.build`
+and the class itself accept is a document; anything else costs one line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from nmt import files
+from nmt.config import build, dump
+from nmt.errors import NmtError
+
+T = TypeVar("T")
+
+MAX_BYTES = 1 << 24
+"""Size of the largest document that is read; memory is bounded by a small multiple of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentFormat(Generic[T]):
+    """The format of one kind of document."""
+
+    kind: type[T]
+    """The dataclass whose instances are stored."""
+    name: str
+    """Value of the key ``format``, such as ``nmt-dataset``."""
+    version: int
+    """Of the format; a document of another version is refused."""
+    remedy: str
+    """What to do about a document that cannot be used, such as "make the dataset again"."""
+
+    def text(self, value: T) -> str:
+        """Return the JSON text of a document."""
+        document = {"format": self.name, "version": self.version, **dump(value)}
+        document["checksum"] = _checksum(document)
+        return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+    def read(self, path: Path) -> T:
+        """Return the document in a file.
+
+        Raises:
+            OSError: the file cannot be read.
+            NmtError: the file is damaged, no such document, or of another version.
+        """
+        return self.parse(files.read_bounded(path, MAX_BYTES), str(path))
+
+    def parse(self, text: str | bytes, where: str) -> T:
+        """Return the document with this JSON text; `where` begins the messages.
+
+        Raises:
+            NmtError: the text is damaged, no such document, or of another version.
+        """
+        try:
+            return self._built(json.loads(text), where)
+        except RecursionError:
+            problem = "nested too deeply"
+        except ValueError:
+            problem = "not JSON"
+        except _DamageError as error:
+            problem = str(error)
+        raise NmtError(f"{where}: damaged: {problem}; {self.remedy}")
+
+    def _built(self, document: object, where: str) -> T:
+        if not isinstance(document, dict):
+            raise _DamageError("expected keys and values")
+        name, version = document.pop("format", self.name), document.pop("version", None)
+        if name != self.name or type(version) is not int:
+            raise _DamageError(f"not a document of format {self.name}")
+        if version != self.version:
+            raise NmtError(
+                f"{where}: format version {version}, but this nmt reads version {self.version}; "
+                f"{self.remedy}"
+            )
+        checksum = document.pop("checksum", None)
+        try:
+            value = build(self.kind, document, "values")
+        except NmtError as error:
+            raise _DamageError(str(error)) from None
+        _check_as_written(document, dump(value))
+        if checksum != _checksum({"format": name, "version": version, **document}):
+            raise _DamageError("its checksum does not match")
+        return value
+
+
+class _DamageError(Exception):
+    """A document is not as it was written."""
+
+
+def _check_as_written(document: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Refuse what :func:`build` forgives in a recipe: a missing default, a number as text."""
+    for key, value in expected.items():
+        if key not in document or _canonical(document[key]) != _canonical(value):
+            raise _DamageError(f"values.{key}: a value is missing or of another type")
+
+
+def _checksum(document: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_canonical(document).encode()).hexdigest()
+
+
+def _canonical(value: object) -> str:
+    return json.dumps(value, sort_keys=True)
