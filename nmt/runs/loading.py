@@ -12,9 +12,10 @@ from nmt.config import build, import_plugins
 from nmt.errors import NmtError
 from nmt.models import Model, ModelConfig
 from nmt.preprocess.subwords import Subwords
+from nmt.runs.building import build_with
 from nmt.runs.checkpoint import Checkpoint
-from nmt.runs.run import Run
-from nmt.runs.weights import set_weights
+from nmt.runs.run import RECIPE, Run
+from nmt.runs.weights import Tensors
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,15 @@ def load_model(path: Path, device: torch.device | None = None) -> LoadedModel:
         )
     import_plugins(run.recipe.get("plugins", []), Path())
     subwords = run.subwords
-    config: ModelConfig = build(ModelConfig, run.recipe["model"], "model")  # type: ignore[type-abstract]
-    model = config.build(subwords.source_size, subwords.target_size, subwords.shared)
-    set_weights(model, checkpoint.weights())
+    model = _build_model(run, subwords, checkpoint.weights())
     model.to(device or torch.device("cpu")).eval()
     return LoadedModel(model, subwords, run.recipe, run, checkpoint)
+
+
+def _build_model(run: Run, subwords: Subwords, weights: Tensors) -> Model:
+    sizes = (subwords.source_size, subwords.target_size, subwords.shared)
+    try:
+        config: ModelConfig = build(ModelConfig, run.recipe["model"], "model")  # type: ignore[type-abstract]
+        return build_with(lambda: config.build(*sizes), weights)
+    except NmtError as error:
+        raise NmtError(f"{run.path / RECIPE}: {error}") from None

@@ -20,6 +20,7 @@ from nmt.preprocess.subwords import Subwords
 from nmt.runs.checkpoint import VERSION, Checkpoint, checksum, read_json
 from nmt.runs.weights import Tensors, write_tensors
 
+RECIPE = "recipe.yaml"
 SHORTLIST = "shortlist.safetensors"
 
 
@@ -50,7 +51,7 @@ class Run:
         """
         values = read_json(path / "run.json", "nmt-run")
         try:
-            recipe = yaml.safe_load((path / "recipe.yaml").read_text(encoding="utf-8"))
+            recipe = yaml.safe_load((path / RECIPE).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError):
             recipe = None
         if not isinstance(recipe, dict):
@@ -227,7 +228,7 @@ class Run:
 
 
 def _write_recipe(path: Path, recipe: dict[str, Any]) -> None:
-    with files.whole_file(path / "recipe.yaml") as partial:
+    with files.whole_file(path / RECIPE) as partial:
         partial.write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
 
 

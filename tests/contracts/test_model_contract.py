@@ -15,6 +15,7 @@ from nmt.errors import NmtError
 from nmt.models import Model, ModelConfig, architectures
 from nmt.models.bytenet import ByteNet
 from nmt.runs import set_weights, weights_of
+from nmt.runs.building import build_with
 from nmt.training.losses import losses
 
 
@@ -142,6 +143,16 @@ def test_a_model_is_told_by_its_weights(model: Model, request: pytest.FixtureReq
     assert not torch.equal(other(source, target), model(source, target))
     set_weights(other, weights_of(model))
     assert torch.equal(other(source, target), model(source, target))
+
+
+@torch.no_grad()
+def test_a_model_is_built_anew_for_its_weights(
+    model: Model, request: pytest.FixtureRequest
+) -> None:
+    config = tiny(request.node.callspec.params["model"])
+    other = build_with(lambda: config.build(VOCABULARY, VOCABULARY, True), weights_of(model))
+    source, target = some_sources(), some_targets()
+    torch.testing.assert_close(other.eval()(source, target), model(source, target))
 
 
 def test_two_forwards_differ_while_training_and_agree_otherwise(model: Model) -> None:

@@ -1,0 +1,90 @@
+"""Models that are built for given weights: whatever a recipe says, memory is asked for these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nmt.config import build
+from nmt.errors import NmtError
+from nmt.models import Model, ModelConfig
+from nmt.runs import weights_of
+from nmt.runs.building import build_with
+
+TINY = {
+    "arch": "transformer_tiny",
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "d_model": 16,
+    "d_ff": 32,
+}
+
+
+def build_tiny(**changes: Any) -> Model:
+    config: ModelConfig = build(ModelConfig, {**TINY, **changes}, "model")  # type: ignore[type-abstract]
+    return config.build(50, 50, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"encoder_layers": 10_000_000}, "the model is larger than the weights of the checkpoint$"),
+        ({"d_model": 16 << 32}, "the model is larger than|no such model can be built: .*memory"),
+        ({"d_model": 1 << 61}, "no such model can be built: "),
+        ({"encoder_layers": 2}, "different shapes: encoder.1.* and missing in the checkpoint"),
+        ({"d_ff": 8}, r"different shapes: .* is \[8.* in the model and \[32.* in the checkpoint"),
+    ],
+)
+def test_sizes_are_held_against_the_weights_before_memory_is_asked_for(
+    changes: dict[str, Any], message: str
+) -> None:
+    weights = weights_of(build_tiny())
+    with pytest.raises(NmtError, match=f"^{message}"):
+        build_with(lambda: build_tiny(**changes), weights)
+
+
+def test_no_random_numbers_are_drawn_for_weights_that_are_there() -> None:
+    weights = weights_of(build_tiny())
+    before = torch.get_rng_state()
+    model = build_with(build_tiny, weights)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(weight, weights[name]) for name, weight in weights_of(model).items())
+    build_tiny()
+    assert not torch.equal(torch.get_rng_state(), before)
+
+
+class Unusual(Model):
+    """Has values beside its weights, and reads them while it is built."""
+
+    def __init__(self, size: int = 4) -> None:
+        super().__init__()
+        self.output = nn.Linear(2, 3)
+        generator = torch.Generator().manual_seed(1)
+        self.register_buffer("table", torch.empty(size).normal_(generator=generator))
+        self.first = float(self.get_buffer("table")[0])
+
+    def states(self, source: Tensor, target: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def start(self, source: Tensor, max_steps: int) -> Any:
+        raise NotImplementedError
+
+    def step_states(self, tokens: Tensor, state: Any) -> Tensor:
+        raise NotImplementedError
+
+
+def test_what_a_model_holds_beside_its_weights_is_as_it_makes_it() -> None:
+    model = Unusual()
+    loaded = build_with(Unusual, weights_of(model))
+    assert torch.equal(loaded.output.weight, model.output.weight)
+    assert torch.equal(loaded.get_buffer("table"), model.get_buffer("table"))
+    assert loaded.first == model.first
+
+
+def test_a_tensor_beside_the_weights_is_not_larger_without_bound() -> None:
+    weights = weights_of(Unusual())
+    with pytest.raises(NmtError, match="the model is larger than the weights"):
+        build_with(lambda: Unusual(1 << 25), weights)
