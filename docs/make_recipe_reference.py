@@ -35,9 +35,10 @@ Made by `docs/make_recipe_reference.py` from the dataclasses that are the schema
 up to date.
 
 A recipe has the sections `preprocess`, `model`, `train`, `search` and `score`, and `plugins`, a
-list of modules to import, which are looked for beside the recipe first. Every command reads
-`nmt.yaml` in the current directory, or the file given with `--config`; `--set section.key=value`
-wins over the file, and a command's own flags win over both.
+list of modules to import, which may lie beside the recipe. Every command reads `nmt.yaml` in the
+current directory, or the file given with `--config`; `--set section.key=value` wins over the file,
+and a command's own flags win over both. Plugins of an `nmt.yaml` that was found, not given, are
+imported only with `--plugin` or `--trust-plugins`.
 
 A key that is left out has the default below. Where a key takes a *choice*, the recipe says a name
 (`loss: cross_entropy`) or a name with keys of its own (`loss: {name: cross_entropy}`); keys without

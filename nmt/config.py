@@ -8,12 +8,9 @@ written in a recipe as a bare name or as a mapping with that name and the fields
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
-import sys
 import types
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
@@ -162,29 +159,6 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _is_required(field: dataclasses.Field[Any]) -> bool:
     return field.default is field.default_factory is dataclasses.MISSING
-
-
-def import_plugins(modules: Sequence[str], directory: Path) -> None:
-    """Imports modules, so that they register what they bring.
-
-    Args:
-        modules: dotted names.
-        directory: searched before the installed ones: that of the recipe that names them.
-
-    Raises:
-        NmtError: one cannot be imported.
-    """
-    place = str(directory.resolve())
-    if modules and place not in sys.path:
-        sys.path.insert(0, place)
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            raise NmtError(
-                f"plugins: cannot import {module!r}: {error}; looked for in {place}, and then "
-                "where Python looks"
-            ) from None
 
 
 def _unknown_key(key: str, base: object, known: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ LAYERS = (
     {"search", "runs"},
     {"models", "preprocess"},
     {"data", "evaluation"},
-    {"documents"},
+    {"documents", "plugins"},
     {"config", "distributed", "files", "lines", "precision"},
     {"memory", "processes", "registry"},
     {"errors"},

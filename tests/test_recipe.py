@@ -113,17 +113,16 @@ def test_plugins_are_imported_from_beside_the_recipe_and_are_no_section(
 ):
     monkeypatch.delitem(sys.modules, "my_plugin", raising=False)
     write("imported = True", "my_plugin.py")
-    write("plugins: [my_plugin]\ntrain: {seed: 1}")
-    assert load(None, None, {}) == Recipe({"train": {"seed": 1}}, plugins=("my_plugin",))
+    given = write("plugins: [my_plugin]\ntrain: {seed: 1}")
+    assert load(given, None, {}) == Recipe({"train": {"seed": 1}}, plugins=("my_plugin",))
     assert sys.modules["my_plugin"].imported
     del sys.modules["my_plugin"]
 
 
 def test_a_plugin_that_cannot_be_imported_is_named():
-    write("plugins: [no_such_plugin]")
-    assert message(None, None, {}) == (
-        "plugins: cannot import 'no_such_plugin': No module named 'no_such_plugin'; "
-        f"looked for in {Path.cwd()}, and then where Python looks"
+    assert message(write("plugins: [no_such_plugin]"), None, {}) == (
+        "nmt.yaml: cannot import the plugin 'no_such_plugin': No module named 'no_such_plugin'; "
+        f"looked in {Path.cwd()} and where Python looks"
     )
 
 

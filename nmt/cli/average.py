@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from nmt.cli.console import say
+from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 
 EXAMPLE = """Example:
 
@@ -26,6 +27,8 @@ def average_checkpoints(
     output: Annotated[
         Path | None, typer.Option(help="Run directory to write [RUN/averaged].")
     ] = None,
+    plugin: PluginFlag = None,
+    trust_plugins: TrustFlag = False,
 ) -> None:
     """Average the weights of a run's checkpoints, in float32, into a new run directory."""
     if sum(choice is not None for choice in (checkpoints or None, last, best)) != 1:
@@ -34,11 +37,12 @@ def average_checkpoints(
         raise typer.BadParameter("--run goes with --last or --best; checkpoints say their run")
     from nmt.training.average import average_run, pick_best, pick_last
 
+    import_named(plugin)
     run = run or Path("checkpoints")
     if last is not None:
         chosen = pick_last(run, last)
     elif best is not None:
-        chosen = pick_best(run, best)
+        chosen = pick_best(run, best, trust_plugins)
     else:
         chosen = checkpoints or []
     averaged = average_run(chosen, output)

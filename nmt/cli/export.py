@@ -6,6 +6,7 @@ from typing import Annotated, cast, get_args
 import typer
 
 from nmt.cli.console import say
+from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.errors import NmtError
 from nmt.registry import unknown
 
@@ -31,6 +32,8 @@ def export(
             "in is chosen when it loads them.",
         ),
     ] = "fp32",
+    plugin: PluginFlag = None,
+    trust_plugins: TrustFlag = False,
 ) -> None:
     """Write a trained model for another engine.
 
@@ -43,6 +46,8 @@ def export(
     kinds = get_args(Stored)
     if stored not in kinds:
         raise NmtError(f"--precision: {unknown('value', stored, kinds)}")
-    exported = export_run(model, export_formats[format_], cast("Stored", stored), output)
+    import_named(plugin)  # which may bring the format
+    kind = export_formats[format_]
+    exported = export_run(model, kind, cast("Stored", stored), output, trust_plugins)
     say(f"exported {model} to {exported.format}")
     print(exported.path)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmt.cli.console import say
+from nmt.cli.plugins import PluginFlag, TrustFlag
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
 from nmt.config import build
 from nmt.errors import NmtError
@@ -126,6 +127,8 @@ def preprocess(
     ] = None,
     config: ConfigFlag = None,
     set_: SetFlag = None,
+    plugin: PluginFlag = None,
+    trust_plugins: TrustFlag = False,
 ) -> None:
     """Make a dataset of parallel text: learn subwords, clean, and encode.
 
@@ -156,7 +159,8 @@ def preprocess(
         "shard": shard,
         "seed": seed,
     }
-    recipe = load(config, set_, {f"preprocess.{key}": value for key, value in given.items()})
+    flags = {f"preprocess.{key}": value for key, value in given.items()}
+    recipe = load(config, set_, flags, plugins=plugin, trust_plugins=trust_plugins)
 
     from nmt.preprocess.binarize import PreprocessConfig, find_corpora
     from nmt.preprocess.binarize import preprocess as binarize

@@ -2,20 +2,24 @@
 
 The sections are ``preprocess``, ``model``, ``train``, ``search`` and ``score``, and ``plugins``, a
 list of modules to import so that they register what they bring. Every command reads the file in
-the current directory, or the one given by ``--config``, and builds the sections that it uses.
+the current directory, or the one given by ``--config``, and builds the sections that it uses. A
+file that was found, not given, may be a stranger's: its plugins need the user's consent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from nmt.config import dump, flatten, import_plugins, parse_assignment, parse_yaml, set_path
+from nmt.cli.console import say
+from nmt.cli.plugins import import_named
+from nmt.config import dump, flatten, parse_assignment, parse_yaml, set_path
 from nmt.errors import NmtError
+from nmt.plugins import TRUST, import_plugins, is_trusted, not_imported, plugin_names
 from nmt.registry import unknown
 
 RECIPE = Path("nmt.yaml")
@@ -58,6 +62,8 @@ def load(
     assignments: list[str] | None,
     flags: Mapping[str, object],
     base: Mapping[str, Any] | None = None,
+    plugins: Sequence[str] | None = None,
+    trust_plugins: bool = False,
 ) -> Recipe:
     """The recipe that a command works with.
 
@@ -67,9 +73,12 @@ def load(
         flags: dotted path to value for the command's own flags; None means not given. They win
             over everything, but one that chooses a part comes before ``--set`` of its keys.
         base: what the recipe overrides, for instance the recipe of a trained run.
+        plugins: modules that the user names beside those of the recipe.
+        trust_plugins: whether those of a recipe that was found, not given, may be imported.
 
     Raises:
-        NmtError: the file is missing or not valid, or names an unknown section.
+        NmtError: the file is missing or not valid, or names an unknown section, or a plugin cannot
+            or may not be imported.
     """
     values: dict[str, Any] = {}
     for layer in (dict(base or {}), read(config)):
@@ -89,11 +98,31 @@ def load(
         set_path(values, path, value)
     for path, value in given.items():
         set_path(values, path, value)
-    plugins = values.pop("plugins", [])
-    if not isinstance(plugins, list):
-        raise NmtError(f"plugins: expected a list of modules, not {plugins!r}")
-    import_plugins(plugins, (config or RECIPE).parent)
-    return Recipe(values, tuple(plugins))
+    file = config or RECIPE
+    listed = plugin_names(values.pop("plugins", None), str(file))
+    import_named(plugins)
+    if config is None:
+        _check_consent(listed, trust_plugins)
+    import_plugins(listed, str(file), file.parent)
+    return Recipe(values, tuple(dict.fromkeys([*listed, *(plugins or [])])))
+
+
+def _check_consent(listed: Sequence[str], trusted: bool) -> None:
+    """Announces the plugins of a recipe that was found, not given, and are about to be imported.
+
+    Raises:
+        NmtError: the user has neither named nor trusted them.
+    """
+    missing = not_imported(listed)
+    if not missing:
+        return
+    if not is_trusted(trusted):
+        raise NmtError(
+            f"{RECIPE}: names Python code to import: {', '.join(missing)}; it was found in the "
+            f"current directory: if it is yours, give --config {RECIPE}, --plugin {missing[0]} or "
+            f"--trust-plugins (or {TRUST}=1)"
+        )
+    say(f"{RECIPE}: imports {', '.join(missing)}")
 
 
 def read(config: Path | None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import typer
 
 from nmt.cli.console import check_stdin
 from nmt.cli.n_best import parse_weights, rescored
+from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.cli.score_by_model import open_model
 from nmt.lines import Lines
 
@@ -43,6 +44,8 @@ def rescore(
         bool, typer.Option("--best", help="Print the text that is first for each line, no list.")
     ] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
+    plugin: PluginFlag = None,
+    trust_plugins: TrustFlag = False,
 ) -> None:
     """Score an n-best list by a model.
 
@@ -57,7 +60,8 @@ def rescore(
     listed = n_best or Path("-")
     check_stdin(source, listed)
     weighted = parse_weights(weights)
-    translator = open_model(model, device)
+    import_named(plugin)
+    translator = open_model(model, device, trust_plugins)
 
     def scores(sources: list[str], targets: list[str]) -> list[float]:
         return [sum(values) for values in translator.score(sources, targets)]

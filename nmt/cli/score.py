@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nmt.cli.console import check_stdin, say
+from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
-from nmt.cli.score_by_model import score_by_model
+from nmt.cli.score_by_model import open_model, score_by_model
 from nmt.config import build
 from nmt.errors import NmtError
 from nmt.lines import Lines
@@ -129,6 +130,8 @@ def score(
     ] = None,
     config: ConfigFlag = None,
     set_: SetFlag = None,
+    plugin: PluginFlag = None,
+    trust_plugins: TrustFlag = False,
 ) -> None:
     """Score translations against references, or by a model.
 
@@ -176,7 +179,9 @@ def score(
             raise typer.BadParameter("--model scores one file at a time")
         named = _named_test_set(data, split, testset, pair)
         sources = Lines.open(source) if named is None else _source_lines(named)
-        score_by_model(model, sources, Lines.open(files[0]), device, as_json)
+        import_named(plugin)
+        translator = open_model(model, device, trust_plugins)
+        score_by_model(translator, sources, Lines.open(files[0]), as_json)
         return
     _check_one_is_given({"--reference": reference, **known, "--model": model})
     if as_json and table is not None:
@@ -192,7 +197,8 @@ def score(
     from nmt.evaluation import ScoreConfig
     from nmt.evaluation.comparison import Resampling
 
-    recipe = load(config, set_, {"score.metrics": metric or None})
+    flags = {"score.metrics": metric or None}
+    recipe = load(config, set_, flags, plugins=plugin, trust_plugins=trust_plugins)
     metrics = build(ScoreConfig, recipe.section("score"), "score").metrics
     test_set = _named_test_set(data, split, testset, pair) or _of_files(reference, source)
     systems = _systems(files, test_set)

@@ -17,7 +17,7 @@ BLOCK = 1024
 """Pairs that are read and scored at once."""
 
 
-def score_by_model(model: Path, sources: Lines, targets: Lines, device: str, as_json: bool) -> None:
+def score_by_model(translator: Translator, sources: Lines, targets: Lines, as_json: bool) -> None:
     """Prints the log-probability that a model gives to each of some translations.
 
     Raises:
@@ -25,7 +25,6 @@ def score_by_model(model: Path, sources: Lines, targets: Lines, device: str, as_
     """
     from nmt.data.format import EOS
 
-    translator = open_model(model, device)
     ended: list[str] = []
     blocks = sources.blocks(BLOCK), targets.blocks(BLOCK)
     for source, target in zip_longest(*blocks, fillvalue=ended):
@@ -44,7 +43,7 @@ def score_by_model(model: Path, sources: Lines, targets: Lines, device: str, as_
                 print(f"{sum(values):.6f}")
 
 
-def open_model(model: Path, device: str) -> Translator:
+def open_model(model: Path, device: str, trust_plugins: bool) -> Translator:
     """A run or checkpoint, to score with."""
     from nmt.distributed import pick_device
     from nmt.inference import SearchConfig, Translator
@@ -53,7 +52,7 @@ def open_model(model: Path, device: str) -> Translator:
 
     place = pick_device(device)
     keep_freed_memory()
-    loaded = load_model(model, place)
+    loaded = load_model(model, place, trust_plugins)
     return Translator(loaded.model, loaded.subwords, SearchConfig(), place)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmt.cli.console import say, warn
+from nmt.cli.plugins import PluginFlag, TrustFlag
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
 from nmt.errors import NmtError
 
@@ -87,6 +88,8 @@ def train(
     ] = False,
     config: ConfigFlag = None,
     set_: SetFlag = None,
+    plugin: PluginFlag = None,
+    trust_plugins: TrustFlag = False,
 ) -> None:
     """Train a model on a dataset, or go on training it.
 
@@ -141,6 +144,8 @@ def train(
             "train.patience": patience,
         },
         base={"model": {"arch": "transformer_base"}},
+        plugins=plugin,
+        trust_plugins=trust_plugins,
     )
     experiment = Experiment(
         model=build(ModelConfig, recipe.section("model"), "model"),  # type: ignore[type-abstract]
@@ -150,7 +155,7 @@ def train(
     )
     keep_few_kernels()
     with join(experiment.train.device, experiment.train.timeout_minutes) as world:
-        run, reason = run_training(experiment, world, dry_run)
+        run, reason = run_training(experiment, world, dry_run, trust_plugins)
     signal = _signal(reason)
     if world.is_first:
         say(f"training ended: {_in_words(reason, signal, run)}")

@@ -7,6 +7,7 @@ import typer
 
 from nmt.cli import forms
 from nmt.cli.console import check_output, check_stdin, warn
+from nmt.cli.plugins import PluginFlag, TrustFlag
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
 from nmt.cli.requests import Requests
 from nmt.cli.stream import translate_stream, writer
@@ -229,6 +230,8 @@ def translate(
     ] = None,
     config: ConfigFlag = None,
     set_: SetFlag = None,
+    plugin: PluginFlag = None,
+    trust_plugins: TrustFlag = False,
 ) -> None:
     """Translate text, line by line.
 
@@ -292,13 +295,14 @@ def translate(
     # A missing file is known before the model is read.
     lines = Requests.open(*inputs)
     check_output(output, *inputs)
-    load(config, set_, flags)  # with its plugins, which the model may be of
+    # With its plugins, which the model may be of.
+    load(config, set_, flags, plugins=plugin, trust_plugins=trust_plugins)
     with join(device, WAIT_MINUTES) as world, writer(output, world.is_first) as target:
         models = model or [Path("checkpoints")]
         chosen = pick_engine(engine, models)
         if (warning := chosen.check_precision(number_format, world.device)) and world.is_first:
             warn(f"--precision {warning}")
-        opened = chosen(models, world.device)
+        opened = chosen(models, world.device, trust_plugins)
         base = {"search": opened.recipe.get("search") or {}}
         values = load(config, set_, flags, base).section("search")
         search = build(SearchConfig, values, "search")

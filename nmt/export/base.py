@@ -97,7 +97,9 @@ class Export:
         return cls(path, format_, recipe, Subwords.load(path))
 
 
-def export_run(model: Path, format_: ExportFormat, stored: Stored, output: Path) -> Export:
+def export_run(
+    model: Path, format_: ExportFormat, stored: Stored, output: Path, trust_plugins: bool = False
+) -> Export:
     """A new export of a run or checkpoint, in the place of an older one; whole, or nothing.
 
     Raises:
@@ -105,7 +107,7 @@ def export_run(model: Path, format_: ExportFormat, stored: Stored, output: Path)
     """
     if output.exists() and not Export.exists(output) and not _is_empty(output):
         raise NmtError(f"{output}: holds something else than an export; choose another --output")
-    loaded = load_model(model)
+    loaded = load_model(model, trust_plugins=trust_plugins)
     with files.whole_directory(output.resolve()) as partial:
         format_.write(loaded, stored, partial)
         loaded.subwords.save(partial)

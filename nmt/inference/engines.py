@@ -31,8 +31,15 @@ class Engine(ABC):
     recipe: dict[str, Any]
 
     @abstractmethod
-    def __init__(self, paths: Sequence[Path], device: torch.device) -> None:
+    def __init__(
+        self, paths: Sequence[Path], device: torch.device, trust_plugins: bool = False
+    ) -> None:
         """Opens the models at these paths, at least one.
+
+        Args:
+            paths: where they are.
+            device: what computes.
+            trust_plugins: whether Python modules that they name as plugins may be imported.
 
         Raises:
             NmtError: one cannot be opened, or the engine takes only one.
@@ -66,14 +73,16 @@ class Engine(ABC):
 class Runs(Engine):
     """The engine of this package, with one run or an ensemble of several."""
 
-    def __init__(self, paths: Sequence[Path], device: torch.device) -> None:
+    def __init__(
+        self, paths: Sequence[Path], device: torch.device, trust_plugins: bool = False
+    ) -> None:
         """Loads the models."""
         for path in paths:
             if Export.exists(path):
                 raise NmtError(
                     f"{path}: an export, not a run; translate it alone, by --engine ctranslate2"
                 )
-        self._voters, self._device = load_voters(paths, device), device
+        self._voters, self._device = load_voters(paths, device, trust_plugins), device
         self.recipe = self._voters[0].recipe
 
     @staticmethod
@@ -99,8 +108,10 @@ class Runs(Engine):
 class CTranslate2(Engine):
     """CTranslate2, with one export."""
 
-    def __init__(self, paths: Sequence[Path], device: torch.device) -> None:
-        """Opens the export."""
+    def __init__(
+        self, paths: Sequence[Path], device: torch.device, trust_plugins: bool = False
+    ) -> None:
+        """Opens the export, which needs no plugins."""
         if len(paths) > 1:
             raise NmtError(f"--engine ctranslate2: one model, not {len(paths)}; use --engine nmt")
         self._export, self._device = Export.open(paths[0], "ctranslate2"), device
@@ -151,6 +162,7 @@ def load_translator(
     workers: int = 1,
     shortlist: bool = False,
     compile: bool = False,
+    trust_plugins: bool = False,
     **search: object,
 ) -> LineTranslator:
     """Load a translator that does what the command ``nmt translate`` does.
@@ -169,6 +181,7 @@ def load_translator(
         shortlist: whether to search among the tokens of the first run's shortlist alone.
         compile: whether a step of the search is compiled, see
             :func:`nmt.inference.voters.compile_steps`.
+        trust_plugins: whether Python modules that the runs name as plugins may be imported.
         search: keys of the recipe's section ``search``, over those of the first model.
 
     Raises:
@@ -178,7 +191,7 @@ def load_translator(
     chosen = pick_engine(engine, paths)
     if warning := chosen.check_precision(precision, place):
         warnings.warn(warning, stacklevel=2)
-    opened = chosen(paths, place)
+    opened = chosen(paths, place, trust_plugins)
     values = {**(opened.recipe.get("search") or {}), **search}
     config = build(SearchConfig, values, "search")
     return opened.translator(config, precision, workers, shortlist, compile)

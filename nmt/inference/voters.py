@@ -16,13 +16,15 @@ from nmt.precision import InferencePrecision, convert
 from nmt.runs import LoadedModel, load_model
 
 
-def load_voters(paths: Sequence[Path], device: torch.device) -> list[LoadedModel]:
+def load_voters(
+    paths: Sequence[Path], device: torch.device, trust_plugins: bool = False
+) -> list[LoadedModel]:
     """The models of runs or checkpoints, at least one.
 
     Raises:
         NmtError: one cannot be loaded, or has other subwords than the first.
     """
-    voters = [load_model(path, device) for path in paths]
+    voters = [load_model(path, device, trust_plugins) for path in paths]
     for path, voter in zip(paths, voters, strict=True):
         if not voter.subwords.is_same_as(voters[0].subwords):
             raise NmtError(

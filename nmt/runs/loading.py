@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from nmt.config import build, import_plugins
+from nmt.config import build
 from nmt.errors import NmtError
 from nmt.models import Model, ModelConfig
+from nmt.plugins import import_plugins_of_run
 from nmt.preprocess.subwords import Subwords
 from nmt.runs.building import build_with
 from nmt.runs.checkpoint import Checkpoint
@@ -30,11 +31,19 @@ class LoadedModel:
     checkpoint: Checkpoint
 
 
-def load_model(path: Path, device: torch.device | None = None) -> LoadedModel:
+def load_model(
+    path: Path, device: torch.device | None = None, trust_plugins: bool = False
+) -> LoadedModel:
     """The model of a run (its best checkpoint, else its last) or of one checkpoint.
 
+    Args:
+        path: the run or the checkpoint.
+        device: where the model is put; the CPU by default.
+        trust_plugins: whether Python modules that its recipe names may be imported.
+
     Raises:
-        NmtError: there is no such model, or it is damaged or of another version.
+        NmtError: there is no such model, it is damaged or of another version, or it needs plugins
+            that may not be imported.
     """
     if Run.exists(path):
         run = Run.open(path)
@@ -50,7 +59,7 @@ def load_model(path: Path, device: torch.device | None = None) -> LoadedModel:
             f"{path}: not a trained model: it {what if path.exists() else 'does not exist'}; give "
             "a run directory that `nmt train` has made, or one of its checkpoints"
         )
-    import_plugins(run.recipe.get("plugins", []), Path())
+    import_plugins_of_run(run.path, run.recipe.get("plugins"), trust_plugins)
     subwords = run.subwords
     model = _build_model(run, subwords, checkpoint.weights())
     model.to(device or torch.device("cpu")).eval()

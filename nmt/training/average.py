@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt import files
-from nmt.config import build, import_plugins
+from nmt.config import build
 from nmt.errors import NmtError
+from nmt.plugins import import_plugins_of_run
 from nmt.runs import Checkpoint, Run, average
 from nmt.training.trainer import TrainConfig
 
@@ -18,13 +19,14 @@ def pick_last(path: Path, count: int) -> list[Path]:
     return [checkpoint.path for checkpoint in _enough(Run.open(path).checkpoints(), count, path)]
 
 
-def pick_best(path: Path, count: int) -> list[Path]:
+def pick_best(path: Path, count: int, trust_plugins: bool = False) -> list[Path]:
     """The `count` kept checkpoints that validated best, worst first.
 
     The rule is that of the run's own "best": of equally good ones, the lower loss, then the older.
+    It may rank by a metric of a plugin, which is imported where `trust_plugins` allows it.
     """
     run = Run.open(path)
-    import_plugins(run.recipe.get("plugins", []), Path())
+    import_plugins_of_run(run.path, run.recipe.get("plugins"), trust_plugins)
     config = build(TrainConfig, run.recipe["train"], "train")
 
     def merit(checkpoint: Checkpoint) -> tuple[float, float]:

@@ -80,13 +80,16 @@ class Experiment:
         }
 
 
-def train(experiment: Experiment, world: World, dry_run: bool = False) -> tuple[Run, str]:
+def train(
+    experiment: Experiment, world: World, dry_run: bool = False, trust_plugins: bool = False
+) -> tuple[Run, str]:
     """Trains, or goes on training, and gives the run and the reason why training ended.
 
     Args:
         experiment: all settings.
         world: this process among its peers.
         dry_run: whether to end where training would begin, with all that is tried before.
+        trust_plugins: whether plugins of the run to begin with (`init_from`) may be imported.
 
     Raises:
         NmtError: the dataset or the run cannot be used, or the run was begun with another recipe.
@@ -105,7 +108,7 @@ def train(experiment: Experiment, world: World, dry_run: bool = False) -> tuple[
         if world.is_first and not dry_run:
             run = run.with_recipe(_recipe_from_now_on(run, experiment))
         if config.init_from is not None and not run.checkpoint_paths():
-            parent = _initialize(model, Path(config.init_from), subwords)
+            parent = _initialize(model, Path(config.init_from), subwords, trust_plugins)
             if world.is_first:
                 _compare_languages(config.init_from, parent, dataset)
         trainer = Trainer(run, config, model.to(world.device), split, world)
@@ -213,13 +216,13 @@ def _recipe_from_now_on(run: Run, experiment: Experiment) -> dict[str, Any]:
     return recipe
 
 
-def _initialize(model: Model, parent: Path, subwords: Subwords) -> Run:
+def _initialize(model: Model, parent: Path, subwords: Subwords, trust_plugins: bool) -> Run:
     """Gives a model the weights of a trained one, whose run is returned.
 
     Raises:
         NmtError: there is no such model, or its vocabulary or its shapes are others.
     """
-    loaded = load_model(parent)
+    loaded = load_model(parent, trust_plugins=trust_plugins)
     if not loaded.subwords.is_same_as(subwords):
         raise NmtError(
             f"--init-from {parent}: its vocabulary is not that of the dataset; preprocess the text "

@@ -136,7 +136,7 @@ def test_the_failure_of_one_process_ends_the_other(
     (tmp_path / "failing.py").write_text(FAILING)
     text = recipe.read_text().replace("train:\n", "train:\n  loss: fails\n")
     (tmp_path / "nmt.yaml").write_text(f"plugins: [failing]\n{text}")
-    done = torchrun("--data", dataset, cwd=tmp_path)
+    done = torchrun("--config", "nmt.yaml", "--data", dataset, cwd=tmp_path)
     assert done.returncode != 0
     assert "rank 1 is broken" in done.stderr
     assert list((tmp_path / "checkpoints").glob("update_*")) == []

@@ -1,0 +1,142 @@
+"""Plugins: modules that register what a recipe names, and the user's consent to run their code.
+
+Importing a module runs it. A plugin is therefore imported only where the user asks for it: in a
+recipe given with ``--config``, by name with ``--plugin``, or by trusting the plugins of a run or of
+a recipe that was merely found.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+
+from nmt.errors import NmtError
+
+TRUST = "NMT_TRUST_PLUGINS"
+"""Environment variable: 1 does what ``--trust-plugins`` does."""
+
+
+def plugin_names(value: object, where: str) -> tuple[str, ...]:
+    """The modules under the key ``plugins`` of a recipe; none where the key has no value.
+
+    Raises:
+        NmtError: the value is not a list of the dotted names of modules.
+    """
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(_is_module_name(name) for name in value):
+        raise NmtError(
+            f"{where}: plugins: expected a list of modules, such as [mymodel], not {value!r}"
+        )
+    return tuple(value)
+
+
+def _is_module_name(name: object) -> bool:
+    return isinstance(name, str) and all(part.isidentifier() for part in name.split("."))
+
+
+def is_trusted(flag: bool) -> bool:
+    """Return whether plugins may be imported that the user has not named."""
+    return flag or os.environ.get(TRUST) == "1"
+
+
+def not_imported(modules: Sequence[str]) -> list[str]:
+    """The modules whose code has not run in this process yet."""
+    return [module for module in modules if module not in sys.modules]
+
+
+def import_plugins_of_run(run: Path, value: object, trusted: bool) -> None:
+    """Imports the plugins of a run, which may be a stranger's, if the user allows it.
+
+    What is imported already, because the user named it, needs no consent.
+
+    Args:
+        run: directory of the run.
+        value: what stands under the key ``plugins`` of its recipe.
+        trusted: whether the user trusts the run.
+
+    Raises:
+        NmtError: there is no consent, or a plugin cannot be imported.
+    """
+    recipe = str(run / "recipe.yaml")
+    missing = not_imported(plugin_names(value, recipe))
+    if missing and not is_trusted(trusted):
+        raise NmtError(
+            f"{run}: loading this run would import Python code: {', '.join(missing)}; if you trust "
+            f"it, give --trust-plugins (or {TRUST}=1, or trust_plugins=True), or name modules of "
+            f"your own with --plugin {missing[0]}"
+        )
+    import_plugins(missing, recipe)
+
+
+def import_plugins(modules: Sequence[str], where: str, directory: Path | None = None) -> None:
+    """Imports modules that the user has consented to, so that they register what they bring.
+
+    Args:
+        modules: dotted names.
+        where: who names them, for messages.
+        directory: searched, too. Once a module was found there, the directory is the last entry
+            of Python's path, so that no file in it takes the place of an installed module.
+
+    Raises:
+        NmtError: one cannot be imported, or has the name of an installed module.
+    """
+    importlib.invalidate_caches()
+    for module in not_imported(modules):
+        if directory is not None and _lies_in(directory, module, where):
+            sys.path.append(str(directory.resolve()))
+        looked = f"in {directory.resolve()} and " if directory is not None else ""
+        _import(module, where, f"looked {looked}where Python looks")
+
+
+def _lies_in(directory: Path, module: str, where: str) -> bool:
+    """Whether a directory that is not on Python's path holds a module."""
+    top = module.partition(".")[0]
+    beside = PathFinder.find_spec(top, [str(directory.resolve())])
+    if beside is None or top in sys.modules:
+        return False
+    elsewhere = find_spec(top)
+    if elsewhere is None or _is_namespace(elsewhere):
+        return True
+    if not _is_namespace(beside) and Path(str(elsewhere.origin)) != Path(str(beside.origin)):
+        raise NmtError(
+            f"{where}: the plugin {beside.origin} has the name of an installed module "
+            f"({elsewhere.origin}); rename it"
+        )
+    return False
+
+
+def _is_namespace(spec: ModuleSpec) -> bool:
+    """Whether a name stands for nothing but directories without ``__init__.py``."""
+    return spec.origin is None
+
+
+def _import(module: str, where: str, looked: str) -> None:
+    try:
+        importlib.import_module(module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the module may raise anything, also SystemExit
+        said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        if isinstance(error, ModuleNotFoundError):
+            said = f"{error.msg}; {looked}"
+        raise NmtError(
+            f"{where}: cannot import the plugin {module!r}{_line(error)}: {said}"
+        ) from error
+
+
+def _line(error: BaseException) -> str:
+    """File and line of a plugin's error, where it came from a line that was run."""
+    frames = traceback.extract_tb(error.__traceback__)
+    run = [frame for frame in frames if not _is_of_import(frame.filename)]
+    return f" ({run[-1].filename}, line {run[-1].lineno})" if run else ""
+
+
+def _is_of_import(file: str) -> bool:
+    return file in (__file__, importlib.__file__) or file.startswith("<frozen importlib")
