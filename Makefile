@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow lint clean
+.PHONY: demo test test-slow fuzz lint clean
 
 demo: $(READY)
 	PATH="$(abspath $(BIN)):$$PATH" bash examples/quickstart/run.sh
@@ -14,6 +14,9 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -q -m slow
+
+fuzz: $(READY)
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

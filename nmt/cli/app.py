@@ -22,6 +22,7 @@ from nmt.cli import (
     train,
     translate,
 )
+from nmt.cli.console import one_line, say
 from nmt.errors import NmtError
 
 app = typer.Typer(
@@ -140,5 +141,5 @@ def main() -> None:
 
 
 def _fail(message: str, status: int) -> int:
-    print(f"nmt: error: {message}", file=sys.stderr, flush=True)
+    say(one_line(f"nmt: error: {message}"))
     return status

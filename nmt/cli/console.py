@@ -10,6 +10,18 @@ import typer
 
 from nmt.errors import NmtError
 
+LONGEST_MESSAGE = 1000
+"""Characters of a message; what a damaged file says about itself may be longer."""
+
+
+def one_line(message: str) -> str:
+    """Return a message fit for a terminal: escapes are spelt out, and a long one is cut."""
+    characters = (
+        it if it.isprintable() else it.encode("unicode_escape").decode() for it in message
+    )
+    line = "".join(characters)
+    return line if len(line) <= LONGEST_MESSAGE else f"{line[:LONGEST_MESSAGE]} ..."
+
 
 def say(message: str) -> None:
     """Prints one line for people."""
@@ -18,7 +30,7 @@ def say(message: str) -> None:
 
 def warn(message: str) -> None:
     """Prints one line about something that was not as it should be, but does not stop the work."""
-    say(f"nmt: warning: {message}")
+    say(one_line(f"nmt: warning: {message}"))
 
 
 def check_stdin(*inputs: Path | None) -> None:

@@ -1,0 +1,150 @@
+"""Which files are of which kind, and which commands read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fuzz.seals import Seal, seal_checkpoint, seal_dataset, seal_shortlist
+
+TRANSLATE = "translate --workers 1 --model"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A command that reads some files."""
+
+    arguments: str
+    files: tuple[str, ...]
+    """Patterns of the files that it reads, which are damaged."""
+    results: str = ""
+    """Pattern of the files that it writes; with stdout they are its result."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file."""
+
+    name: str
+    readings: tuple[Reading, ...]
+    seal: Seal | None = None
+    """Recomputes the checksums after a file was changed."""
+    has_checksums: bool = True
+    """Whether damage must be found. Of text that anyone may write it cannot be."""
+    may_be_pipe: bool = False
+    """Whether it may also come from a named pipe, for whose writer a command waits."""
+
+
+def _all(files: str, *commands: tuple[str, str] | str) -> tuple[Reading, ...]:
+    """Commands that all read the same files; a pair has the pattern of its results."""
+    pairs = ((each, "") if isinstance(each, str) else each for each in commands)
+    return tuple(Reading(arguments, tuple(files.split()), results) for arguments, results in pairs)
+
+
+RESUME = ("train --max-updates 8", "run/update_0000008/model.safetensors")
+AVERAGE = ("average-checkpoints --run run --last 2 --output fresh", "fresh/update_*/model.*")
+EXPORT = ("export --model run --output fresh", "fresh/*.bin")
+SHORTLIST = ("shortlist --model run", "run/shortlist.safetensors")
+SUBWORDS = "preprocess --output-dir fresh --subword-model "
+
+KINDS = (
+    Kind(
+        "dataset",
+        _all(
+            "data-bin/*",
+            "inspect --verify data-bin",
+            ("train --save-dir fresh --max-updates 2", "fresh/update_*/model.safetensors"),
+            "score --data data-bin text/test.de",
+            SHORTLIST,
+        )
+        + _all("data-bin/subwords.model", (SUBWORDS + "data-bin", "fresh/train.*")),
+        seal_dataset,
+    ),
+    Kind(
+        "run",
+        _all(
+            "run/run.json run/recipe.yaml run/subwords.model",
+            "inspect --verify run",
+            f"{TRANSLATE} run text/test.en",
+            f"{TRANSLATE} run --json --alignments text/test.en",
+            "score --model run --source text/test.en text/test.de",
+            "rescore --model run --source text/test.en list.txt",
+            RESUME,
+            AVERAGE,
+            EXPORT,
+            SHORTLIST,
+            (SUBWORDS + "run", "fresh/train.*"),
+        )
+        + _all("run/log.jsonl run/last run/best", "inspect --verify run", RESUME),
+    ),
+    Kind(
+        "checkpoint",
+        _all(
+            "run/update_*/*",
+            "inspect --verify run",
+            f"{TRANSLATE} run text/test.en",
+            RESUME,
+            AVERAGE,
+            EXPORT,
+        ),
+        seal_checkpoint,
+    ),
+    Kind(
+        "shortlist",
+        _all(
+            "run/shortlist.safetensors",
+            f"{TRANSLATE} run --shortlist text/test.en",
+            "inspect --verify run",
+            AVERAGE,
+        ),
+        seal_shortlist,
+    ),
+    Kind(
+        "export",
+        _all(
+            "exported/*", "translate --workers 2 --engine ctranslate2 --model exported text/test.en"
+        ),
+    ),
+    Kind(
+        "subword model",
+        _all("subwords.model", (SUBWORDS + "subwords.model", "fresh/train.*")),
+        has_checksums=False,
+    ),
+    Kind(
+        "recipe",
+        _all(
+            "nmt.yaml",
+            ("preprocess --output-dir fresh", "fresh/train.*"),
+            "train --dry-run --save-dir fresh --data data-bin --max-updates 2",
+            f"{TRANSLATE} run text/test.en",
+            "score --reference text/test.de text/test.de",
+        ),
+        has_checksums=False,
+    ),
+    Kind(
+        "n-best list",
+        _all(
+            "list.txt",
+            "rescore --model run --source text/test.en list.txt",
+            "rescore --model run --source text/test.en --weights LogProbability=1,Model=1 list.txt",
+        ),
+        has_checksums=False,
+        may_be_pipe=True,
+    ),
+    Kind(
+        "text",
+        _all("text/test.en", f"{TRANSLATE} run text/test.en")
+        + _all("text/test.en.gz", f"{TRANSLATE} run text/test.en.gz")
+        + _all("text/test.en.xz", f"{TRANSLATE} run text/test.en.xz")
+        + _all("text/test.en.zst", f"{TRANSLATE} run text/test.en.zst")
+        + _all("text/test.de", f"{TRANSLATE} run --prefix text/test.de text/test.en")
+        + _all("text/train.* text/valid.*", ("preprocess --output-dir fresh", "fresh/train.*"))
+        + _all(
+            "text/test.*",
+            "score --reference text/test.de text/test.de",
+            "score --model run --source text/test.en text/test.de",
+            "rescore --model run --source text/test.en list.txt",
+        ),
+        has_checksums=False,
+        may_be_pipe=True,
+    ),
+)
