@@ -22,7 +22,7 @@ LAYERS = (
     {"models", "preprocess"},
     {"data", "evaluation"},
     {"documents", "plugins"},
-    {"config", "distributed", "files", "lines", "precision"},
+    {"config", "distributed", "files", "languages", "lines", "precision"},
     {"memory", "processes", "registry"},
     {"errors"},
 )

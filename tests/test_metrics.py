@@ -14,6 +14,7 @@ from nmt.config import build, dump
 from nmt.errors import NmtError
 from nmt.evaluation.metrics import Bleu, Chrf, Metric, ScoreConfig, Ter, metrics
 from nmt.evaluation.paper import PaperBleu, split_compounds
+from nmt.evaluation.rewards import Gleu
 
 BY_REFERENCE = [name for name in metrics if not metrics[name].needs_source]
 HYPOTHESIS = ["a b c d e"]
@@ -113,6 +114,16 @@ def test_ter_settings_reach_sacrebleu():
 def test_a_compound_is_split_at_a_hyphen_whose_letters_are_not_yet_used(line: str, split: str):
     assert split_compounds(line) == split
     assert split_at_hyphens(line) == split
+
+
+def test_ter_splits_chinese_and_japanese_unless_told_otherwise():
+    hypothesis, reference = ["我爱猫。"], ["我爱狗。"]
+    for language, asian, value in [("zh", "yes", 25), ("ja", "yes", 25), ("de", "no", 100)]:
+        score = metrics["ter"].for_language(language).score(hypothesis, reference)
+        assert score.value == pytest.approx(value)
+        assert f"norm:{asian}|punct:yes|asian:{asian}" in score.signature
+    whole = Ter(normalize=False, asian=False).for_language("zh")
+    assert whole.score(hypothesis, reference).value == pytest.approx(100)
 
 
 def test_paper_bleu_of_a_checkable_pair():
@@ -319,13 +330,12 @@ def test_the_section_refuses_what_cannot_be_computed(values: object, message: st
 
 
 def test_a_tokenizer_whose_package_is_missing_costs_one_line(monkeypatch: pytest.MonkeyPatch):
-    def without_package(**settings: object) -> None:
-        raise RuntimeError("\nJapanese needs more.\n\n  pip install sacrebleu[ja]\n")
-
-    bleu = Bleu(name="bleu")
-    monkeypatch.setitem(Bleu.scorer.__globals__, "BLEU", without_package)
-    with pytest.raises(NmtError, match=r"^bleu: Japanese needs more. pip install sacrebleu\[ja\]$"):
-        bleu.score(["a"], ["a"])
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ja_mecab.MeCab", None)
+    message = r"tokenizer ja-mecab: Japanese tokenization .* pip install sacrebleu\[ja\]$"
+    with pytest.raises(NmtError, match=f"^bleu: {message}"):
+        Bleu(name="bleu", tokenize="ja-mecab").score(["a"], ["a"])
+    with pytest.raises(NmtError, match=f"^{message}"):
+        Gleu(tokenize="ja-mecab")("a", "a")
 
 
 def random_line(rng: random.Random, words: list[str]) -> str:

@@ -135,6 +135,38 @@ def test_a_split_without_text_cannot_be_scored(data_bin: Path):
     )
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--reference", "test.zh"),
+        ("--reference", "test.zh.gz"),
+        ("--reference", "test.txt", "--target-lang", "zh_CN"),
+        ("--reference", "test.de", "-t", "zho_Hans"),
+    ],
+)
+def test_bleu_is_tokenised_by_the_language_that_is_given_or_ends_the_name(flags: tuple[str, ...]):
+    lines = "我喜欢猫。\n"
+    for name in ("test.zh", "test.txt", "test.de"):
+        Path(name).write_text(lines)
+    Path("test.zh.gz").write_bytes(gzip.compress(lines.encode()))
+    printed = output(*flags, "--metric", "bleu", stdin=lines)
+    assert printed.startswith("bleu = 100.00 ")
+    assert "|tok:zh|" in printed
+
+
+def test_text_without_spaces_in_a_language_with_them_is_warned_of():
+    Path("test.txt").write_text("我喜欢猫。\n")
+    arguments = ("--reference", "test.txt", "--metric", "bleu")
+    result = run(*arguments, stdin="我喜欢猫。\n")
+    assert result.stdout.startswith("bleu = 0.00 ")
+    assert result.stderr == (
+        "nmt: warning: test.txt: the text has no spaces between words, so bleu takes a line for a "
+        "word; give its language with --target-lang\n"
+    )
+    assert run(*arguments, "-t", "zh", stdin="我喜欢猫。\n").stderr == ""
+    assert run("--reference", "test.txt", "--metric", "chrf", stdin="我喜欢猫。\n").stderr == ""
+
+
 def test_both_numbers_of_lines_are_named_when_they_differ():
     Path("output.txt").write_text("a\nb\nc\n")
     assert message("--reference", "test.de", "output.txt") == (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from nmt.config import build
 from nmt.data.format import BOS, EOS, PAD
 from nmt.errors import NmtError
 from nmt.evaluation.consensus import expected_utilities
+from nmt.evaluation.metrics import metrics
 from nmt.inference import Request, SearchConfig, Translator
 from nmt.inference.translation import Sentence
 from nmt.models import architectures
@@ -201,13 +203,19 @@ def test_minimum_bayes_risk_takes_what_the_others_agree_with() -> None:
         plain.translations(["abcabc", ""], 4), agreeing.translations(["abcabc", ""], 4), strict=True
     ):
         texts = [it.text for it in found]
-        values = expected_utilities(texts, "chrf")
+        values = expected_utilities(texts, metrics["chrf"])
         scores = [it.hypothesis.score for it in ranked]
         if texts != [""]:
             assert sorted(zip(values, texts, strict=True), reverse=True) == sorted(
                 zip(scores, (it.text for it in ranked), strict=True), reverse=True
             )
         assert scores == sorted(scores, reverse=True)
+
+
+def test_the_metric_of_the_consensus_is_that_of_the_target_language() -> None:
+    config = build(SearchConfig, {"mbr": "bleu"}, "search")
+    chinese = Translator(Reverser(), Letters(), config, languages=("en", "zh"))  # type: ignore[arg-type]
+    assert chinese.config.mbr == replace(metrics["bleu"], tokenize="zh", effective_order=True)
 
 
 @pytest.mark.parametrize(
@@ -295,6 +303,7 @@ def test_the_precision_is_that_of_the_models_products() -> None:
         ("coverage_penalty", -1, "coverage_penalty must be at least 0, not -1"),
         ("batch_tokens", 0, "batch_tokens must be at least 1, not 0"),
         ("window", 0, "window must be at least 1, not 0"),
+        ("mbr", "comet", "mbr: comet needs the source; choose chrf or bleu"),
     ],
 )
 def test_a_mistaken_section_is_one_line(key: str, value: float, message: str) -> None:

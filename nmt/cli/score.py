@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from nmt.cli.console import check_stdin, say
+from nmt.cli.console import check_stdin, say, warn
 from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
 from nmt.cli.score_by_model import open_model, score_by_model
 from nmt.config import build
 from nmt.errors import NmtError
-from nmt.lines import Lines
+from nmt.languages import is_unspaced
+from nmt.lines import COMPRESSED, Lines
 
 if TYPE_CHECKING:
     from nmt.evaluation.comparison import Resampling
@@ -69,6 +70,17 @@ def score(
             "-l",
             metavar="S-T",
             help="With --testset: from which language to which, such as en-de.",
+            show_default=False,
+        ),
+    ] = None,
+    target_lang: Annotated[
+        str | None,
+        typer.Option(
+            "--target-lang",
+            "-t",
+            metavar="LANG",
+            help="Language of the translations, by which BLEU finds words. Default: that of --data "
+            "or --testset, or of the end of the name of --reference.",
             show_default=False,
         ),
     ] = None,
@@ -139,6 +151,11 @@ def score(
     Values with different signatures must not be compared. Settings of a metric are set in the
     recipe, or with --set "score.metrics=[{name: bleu, lowercase: true}]".
 
+    The tokeniser of BLEU follows the target language, unless the recipe sets it (tokenize of the
+    metric): zh for Chinese, ja-mecab and ko-mecab for Japanese and Korean (characters without
+    the packages of sacrebleu[ja] and sacrebleu[ko]), characters for Thai, Lao, Khmer and Burmese,
+    13a for all others. TER splits Chinese and Japanese.
+
     BLEU is made of the precisions of 1- to 4-grams in per cent, the brevity penalty (BP), and the
     lengths of hypotheses and references in tokens (hyp_len, ref_len, and their ratio); TER of the
     number of edits and the length of the references in words; chrF is followed by its full name.
@@ -199,8 +216,11 @@ def score(
 
     flags = {"score.metrics": metric or None}
     recipe = load(config, set_, flags, plugins=plugin, trust_plugins=trust_plugins)
-    metrics = build(ScoreConfig, recipe.section("score"), "score").metrics
+    chosen = build(ScoreConfig, recipe.section("score"), "score").metrics
     test_set = _named_test_set(data, split, testset, pair) or _of_files(reference, source)
+    language = target_lang or test_set.target_lang
+    metrics = [metric.for_language(language) for metric in chosen]
+    _warn_of_unspaced(test_set, metrics)
     systems = _systems(files, test_set)
     if sentence_level:
         _print_sentences(systems, test_set, metrics, as_json)
@@ -294,16 +314,33 @@ def _of_files(reference: Path | None, source: Path | None) -> TestSet:
 
     lines = Lines.open(reference)
     sources = Lines.open(source).read() if source is not None else None
-    return TestSet(lines.name, lines.read(), sources)
+    return TestSet(lines.name, lines.read(), sources, _language_of(reference))
+
+
+def _language_of(reference: Path | None) -> str:
+    """The end of the name, as corpora are named: test.ja, test.ja.gz."""
+    suffixes = reference.suffixes if reference is not None else []
+    return next((it[1:] for it in reversed(suffixes) if it not in COMPRESSED), "")
+
+
+def _warn_of_unspaced(test_set: TestSet, metrics: Sequence[Metric]) -> None:
+    by_spaces = [it.name for it in metrics if getattr(it, "tokenize", "") == "13a"]
+    if by_spaces and is_unspaced("".join(test_set.references[:100])):
+        warn(
+            f"{test_set.name}: the text has no spaces between words, so {by_spaces[0]} takes a "
+            "line for a word; give its language with --target-lang"
+        )
 
 
 def _of_dataset(data: Path, split: str) -> TestSet:
     from nmt.data.format import Dataset
     from nmt.evaluation.testsets import TestSet
 
-    held_out = Dataset.open(data).split(split)
+    dataset = Dataset.open(data)
+    held_out, language = dataset.split(split), dataset.manifest.target_lang
     try:
-        return TestSet(f"{split} of {data}", held_out.reference_text(), held_out.source_text())
+        sources, references = held_out.source_text(), held_out.reference_text()
+        return TestSet(f"{split} of {data}", references, sources, language)
     except ValueError as error:
         raise NmtError(f"{data}: {error}; choose one with --split") from None
 

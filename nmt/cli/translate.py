@@ -156,7 +156,8 @@ def translate(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="chrf or bleu: of the samples or the beam, take what agrees most with the others.",
+            help="chrf, bleu or another metric: of the samples or the beam, take what agrees most "
+            "with the others.",
             show_default=False,
         ),
     ] = None,

@@ -6,36 +6,23 @@ Kumar and Byrne 2004; with samples of the model, Eikema and Aziz 2020.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Literal
+from collections.abc import Sequence
 
-from sacrebleu.metrics.base import Metric
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
-
-Utility = Literal["chrf", "bleu"]
-
-_METRICS: dict[Utility, Callable[[], Metric]] = {
-    "chrf": CHRF,
-    "bleu": partial(BLEU, effective_order=True),  # for sentences without a common 4-gram
-}
+from nmt.evaluation.metrics import Metric
 
 
-def expected_utilities(candidates: Sequence[str], utility: Utility) -> list[float]:
-    """How good each candidate is on average if each of them is as likely to be the reference.
+def expected_utilities(candidates: Sequence[str], metric: Metric) -> list[float]:
+    """The mean utility of each candidate, if each of them is as likely to be the reference.
 
     Args:
         candidates: detokenised; those that are there several times count as often.
-        utility: the sentence-level metric, by sacreBLEU, in per cent.
+        metric: of sentences (`Metric.for_sentences`); an error rate counts as its negative.
     """
-    metric, counts = _METRICS[utility](), Counter(candidates)
-    means = {
-        candidate: sum(
-            count * metric.sentence_score(candidate, [reference]).score
-            for reference, count in counts.items()
-        )
-        / len(candidates)
-        for candidate in counts
-    }
-    return [means[candidate] for candidate in candidates]
+    counts = Counter(candidates)
+    distinct, sign = list(counts), 1 if metric.higher_is_better else -1
+    sums = dict.fromkeys(distinct, 0.0)
+    for reference, count in counts.items():
+        rows = metric.checked_counts(distinct, [reference] * len(distinct))
+        for candidate, row in zip(distinct, rows, strict=True):
+            sums[candidate] += sign * count * metric.compute([row])[0]
+    return [sums[candidate] / len(candidates) for candidate in candidates]

@@ -16,9 +16,11 @@ from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER, TERScore
 
+from nmt import languages
 from nmt.errors import NmtError
+from nmt.evaluation.tokenizers import AUTO, bleu, check_tokenizer, tokenizer_for
 from nmt.lines import refuse_one_string
-from nmt.registry import Registry, unknown
+from nmt.registry import Registry
 
 NOT_FOR_SENTENCES = (
     "{}: a BLEU that is not smoothed says nothing of one sentence; choose bleu or chrf"
@@ -117,6 +119,10 @@ class Metric(ABC):
             higher_is_better=self.higher_is_better,
         )
 
+    def for_language(self, target_lang: str) -> Metric:
+        """Return the metric with the settings of a target language wherever those are "auto"."""
+        return self
+
     def for_sentences(self) -> Metric:
         """The metric with the settings that make sense for single sentences.
 
@@ -160,8 +166,8 @@ class SacreMetric(Metric):
     def _scorer(self) -> SacreBleuMetric:
         try:
             scorer = self.scorer()
-        except (ImportError, RuntimeError) as error:  # a tokenizer with a package of its own
-            raise NmtError(f"{self.name}: {' '.join(str(error).split())}") from None
+        except NmtError as error:  # a tokeniser with a package of its own
+            raise NmtError(f"{self.name}: {error}") from None
         scorer.num_refs = 1  # for the signature
         return scorer
 
@@ -187,8 +193,10 @@ class SacreMetric(Metric):
 class Bleu(SacreMetric):
     """BLEU (Papineni et al. 2002) of detokenised text, as sacreBLEU reports it."""
 
-    tokenize: str = "13a"
-    """sacreBLEU's tokeniser: 13a (WMT's), intl, char, zh, ja-mecab, ko-mecab, flores200, none."""
+    tokenize: str = AUTO
+    """sacreBLEU's tokeniser: 13a (WMT's), intl, char, zh, ja-mecab, ko-mecab, flores200, none;
+    "auto" is that of the target language: zh for Chinese, ja-mecab and ko-mecab for Japanese and
+    Korean (without their packages char), char for Thai, Lao, Khmer and Burmese, 13a for others."""
     lowercase: bool = False
     """Whether case is ignored."""
     smoothing: Literal["exp", "floor", "add-k", "none"] = "exp"
@@ -197,13 +205,18 @@ class Bleu(SacreMetric):
     """Whether n-grams longer than all hypotheses are left out, as for single sentences."""
 
     def __post_init__(self) -> None:
-        if self.tokenize not in BLEU.TOKENIZERS:
-            raise ValueError(unknown("tokenizer", self.tokenize, BLEU.TOKENIZERS))
+        check_tokenizer(self.tokenize)
+
+    def for_language(self, target_lang: str) -> Bleu:
+        """With the tokeniser of the language."""
+        if self.tokenize != AUTO:
+            return self
+        return replace(self, tokenize=tokenizer_for(target_lang))
 
     def scorer(self) -> BLEU:
         """With these settings."""
-        return BLEU(
-            tokenize=self.tokenize,
+        return bleu(
+            self.tokenize,
             lowercase=self.lowercase,
             smooth_method=self.smoothing,
             effective_order=self.effective_order,
@@ -275,17 +288,28 @@ class Ter(SacreMetric):
 
     lowercase: bool = True
     """Whether case is ignored."""
-    normalize: bool = False
-    """Whether Tercom's tokenisation separates punctuation from words."""
-    asian: bool = False
-    """Whether the tokenisation splits Chinese and Japanese into characters."""
+    normalize: Literal["auto"] | bool = AUTO
+    """Whether Tercom's tokenisation separates punctuation from words; "auto" is true for Chinese
+    and Japanese."""
+    asian: Literal["auto"] | bool = AUTO
+    """Whether that tokenisation also splits Chinese and Japanese (Han into characters, but no run
+    of kana); "auto" is true for these. Tercom knows no words of Thai, Lao, Khmer and Burmese."""
+
+    def for_language(self, target_lang: str) -> Ter:
+        """With the tokenisation of the language."""
+        splits = languages.scripts(target_lang)[0] in ("Hani", "Hans", "Hant", "Jpan")
+        return replace(
+            self,
+            normalize=splits if self.normalize == AUTO else self.normalize,
+            asian=splits if self.asian == AUTO else self.asian,
+        )
 
     def scorer(self) -> TER:
         """With these settings."""
         return TER(
             case_sensitive=not self.lowercase,
-            normalized=self.normalize,
-            asian_support=self.asian,
+            normalized=self.normalize is True,
+            asian_support=self.asian is True,
         )
 
     def details(self, result: TERScore) -> str:

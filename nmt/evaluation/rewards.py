@@ -8,14 +8,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import ClassVar
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from nmt.registry import Registry, unknown
+from nmt.evaluation.tokenizers import AUTO, bleu, check_tokenizer, tokenizer_for
+from nmt.registry import Registry
 
 MAX_ORDER = 4
 
@@ -33,6 +34,10 @@ class Reward(ABC):
     def __call__(self, hypothesis: str, reference: str) -> float:
         """The reward, from 0 to 1; more is better."""
 
+    def for_language(self, target_lang: str) -> Reward:
+        """Return the reward with the settings of a target language wherever those are "auto"."""
+        return self
+
 
 rewards: Registry[Reward] = Registry("reward")
 Reward.registry = rewards
@@ -42,12 +47,18 @@ Reward.registry = rewards
 class WordReward(Reward):
     """A reward that compares n-grams of words."""
 
-    tokenize: str = "13a"
-    """sacreBLEU's tokeniser: 13a (WMT's), intl, char, zh, ja-mecab, ko-mecab, flores200, none."""
+    tokenize: str = AUTO
+    """sacreBLEU's tokeniser: 13a (WMT's), intl, char, zh, ja-mecab, ko-mecab, flores200, none;
+    "auto" is that of the target language, as for the metric bleu."""
 
     def __post_init__(self) -> None:
-        if self.tokenize not in BLEU.TOKENIZERS:
-            raise ValueError(unknown("tokenizer", self.tokenize, BLEU.TOKENIZERS))
+        check_tokenizer(self.tokenize)
+
+    def for_language(self, target_lang: str) -> WordReward:
+        """With the tokeniser of the language."""
+        if self.tokenize != AUTO:
+            return self
+        return replace(self, tokenize=tokenizer_for(target_lang))
 
 
 @rewards.register("gleu")
@@ -98,7 +109,7 @@ def _ngrams(words: Sequence[str]) -> Counter[tuple[str, ...]]:
 
 @cache
 def _bleu(tokenize: str) -> BLEU:
-    return BLEU(tokenize=tokenize, smooth_method="add-k", smooth_value=1, effective_order=True)
+    return bleu(tokenize, smooth_method="add-k", smooth_value=1, effective_order=True)
 
 
 @cache

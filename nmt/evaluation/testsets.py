@@ -30,6 +30,8 @@ class TestSet:
     references: Sequence[str]
     sources: Sequence[str] | None = None
     """None where they are not known."""
+    target_lang: str = ""
+    """Of the references; empty where it is not known."""
 
     def __str__(self) -> str:
         return f"{self.name}, {len(self.references):,} lines"
@@ -65,7 +67,7 @@ def by_name(name: str, pair: str) -> TestSet:
     sources, translations = (Lines.open(Path(path)).read() for path in (source, *references))
     if len(sources) != len(translations) or not sources:
         raise NmtError(f"{name}: damaged; remove {home}, so that it is fetched again")
-    return TestSet(f"{name} {pair}", translations, sources)
+    return TestSet(f"{name} {pair}", translations, sources, pair.partition("-")[2])
 
 
 @contextmanager

@@ -61,6 +61,8 @@ class Export:
     recipe: dict[str, Any]
     """The resolved recipe of the run: plain values."""
     subwords: Subwords
+    languages: tuple[str, str]
+    """Source and target."""
 
     @classmethod
     def exists(cls, path: Path) -> bool:
@@ -77,7 +79,9 @@ class Export:
         try:
             values = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
             recipe = yaml.safe_load((path / "recipe.yaml").read_text(encoding="utf-8"))
+            languages = (values["source_lang"], values["target_lang"])
             is_sound = values["format"] == "nmt-export" and isinstance(recipe, dict)
+            is_sound = is_sound and all(isinstance(it, str) for it in languages)
         except FileNotFoundError as error:
             raise NmtError(
                 f"{path}: not an exported model: it has no {Path(error.filename).name}; write one "
@@ -94,7 +98,7 @@ class Export:
             )
         if values.get("engine") != format_:
             raise NmtError(f"{path}: an export for {values.get('engine')}, not for {format_}")
-        return cls(path, format_, recipe, Subwords.load(path))
+        return cls(path, format_, recipe, Subwords.load(path), languages)
 
 
 def export_run(

@@ -56,7 +56,7 @@ class CTranslate2Translator(LineTranslator):
         Raises:
             NmtError: CTranslate2 is not installed, or cannot compute or search like that.
         """
-        super().__init__(export.subwords, config)
+        super().__init__(export.subwords, config, export.languages)
         self._options = search_options(config)
         self._penalty = getattr(config.strategy, "length_penalty", NoPenalty())
         self._translator = _load(export, device, precision, workers)

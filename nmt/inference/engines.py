@@ -101,8 +101,10 @@ class Runs(Engine):
         """Return the translator of the run or of the ensemble."""
         voters, device = self._voters, self._device
         model, shortlister = voter_of(voters, search, precision, device, shortlist, compile)
-        subwords = voters[0].subwords
-        return Translator(model, subwords, search, device, precision, workers, shortlister)
+        subwords, languages = voters[0].subwords, voters[0].run.languages
+        return Translator(
+            model, subwords, search, device, precision, workers, shortlister, languages
+        )
 
 
 class CTranslate2(Engine):

@@ -20,7 +20,8 @@ from torch import Tensor
 from nmt.data.batching import as_groups, as_rows
 from nmt.data.format import EOS
 from nmt.errors import NmtError
-from nmt.evaluation.consensus import Utility, expected_utilities
+from nmt.evaluation.consensus import expected_utilities
+from nmt.evaluation.metrics import Metric
 from nmt.inference.alignment import linked
 from nmt.inference.forced import attention_weights, token_log_probabilities
 from nmt.inference.long_lines import parts
@@ -51,9 +52,10 @@ class SearchConfig:
     """What may not appear in a translation, or not yet; a list of names, or of mappings with a name
     and its settings."""
 
-    mbr: Utility | None = None
-    """Minimum Bayes risk: of all that the strategy finds, such as samples, the best is what agrees
-    most with the others by sentence-level chrF or BLEU; that mean, in per cent, is the score."""
+    mbr: Metric | None = None
+    """Minimum Bayes risk: of all that the strategy finds, such as samples, the best is the one that
+    agrees most with the others by a sentence-level metric, such as chrf or bleu; that mean, in per
+    cent and negative for an error rate, is the score."""
 
     coverage_penalty: float = 0.0
     """beta of GNMT's coverage penalty (Wu et al. 2016; they have 0.2): of all that the strategy
@@ -99,6 +101,14 @@ class SearchConfig:
         for key in ("max_length_offset", "batch_tokens", "window"):
             if (value := getattr(self, key)) < 1:
                 raise ValueError(f"{key} must be at least 1, not {value}")
+        if self.mbr is not None and self.mbr.needs_source:
+            raise ValueError(f"mbr: {self.mbr.name} needs the source; choose chrf or bleu")
+
+    def for_language(self, target_lang: str) -> SearchConfig:
+        """Return the settings for a target language wherever they are "auto"."""
+        if self.mbr is None:
+            return self
+        return replace(self, mbr=self.mbr.for_language(target_lang).for_sentences())
 
     def check_count(self, count: int) -> None:
         """Raises an NmtError where the strategy never finds so many translations of a line."""
@@ -130,15 +140,19 @@ class LineTranslator(ABC):
     """Translates lines with whatever engine searches.
 
     Attributes:
+        languages: source and target.
         truncated: how many sources were cut so far.
         split: how many lines were split so far.
         empty: how many lines that are not blank have translations that are.
         target_tokens: how many tokens the translations so far have, each with its EOS.
     """
 
-    def __init__(self, subwords: Subwords, config: SearchConfig) -> None:
+    def __init__(
+        self, subwords: Subwords, config: SearchConfig, languages: tuple[str, str] = ("", "")
+    ) -> None:
         self.subwords = subwords
-        self.config = config
+        self.config = config.for_language(languages[1])
+        self.languages = languages
         self.truncated = 0
         self.split = 0
         self.empty = 0
@@ -358,6 +372,7 @@ class Translator(LineTranslator):
         precision: InferencePrecision = "fp32",
         workers: int = 1,
         shortlister: Shortlister | None = None,
+        languages: tuple[str, str] = ("", ""),
     ) -> None:
         """A translator that holds the model, not a copy.
 
@@ -371,8 +386,9 @@ class Translator(LineTranslator):
             workers: processes of one thread each among which batches are shared out (CPU).
             shortlister: of the model, made before it was converted; None to search the whole
                 vocabulary.
+            languages: source and target; empty where they are not known.
         """
-        super().__init__(subwords, config)
+        super().__init__(subwords, config, languages)
         self.model = model
         self.shortlister = shortlister
         self.device = device

@@ -37,6 +37,11 @@ class Run:
     """Fingerprint of the dataset it was trained on."""
     recipe: dict[str, Any]
 
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Source and target."""
+        return self.source_lang, self.target_lang
+
     @classmethod
     def exists(cls, path: Path) -> bool:
         """Whether there is a run in the directory."""

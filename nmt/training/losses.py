@@ -41,6 +41,10 @@ class Loss(ABC):
     name: str = ""
     """Which loss."""
 
+    def for_language(self, target_lang: str) -> Loss:
+        """Return the loss with the settings of a target language wherever those are "auto"."""
+        return self
+
     @property
     @abstractmethod
     def rows(self) -> int:

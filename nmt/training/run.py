@@ -70,6 +70,12 @@ class Experiment:
     plugins: tuple[str, ...] = ()
     """Modules that brought what the sections name."""
 
+    def for_language(self, target_lang: str) -> Experiment:
+        """Return the experiment with what trains and validates set for a target language."""
+        metrics = tuple(metric.for_language(target_lang) for metric in self.train.valid_metrics)
+        loss = self.train.loss.for_language(target_lang)
+        return replace(self, train=replace(self.train, valid_metrics=metrics, loss=loss))
+
     def recipe(self) -> dict[str, Any]:
         """The resolved values, as a recipe file holds them."""
         return {
@@ -94,11 +100,12 @@ def train(
     Raises:
         NmtError: the dataset or the run cannot be used, or the run was begun with another recipe.
     """
+    dataset = Dataset.open(Path(experiment.train.data))
+    experiment = experiment.for_language(dataset.manifest.target_lang)
     config = experiment.train
     warning = check_precision(config.precision, world.device)
     if warning and world.is_first:
         print(f"nmt: warning: train.precision: {warning}", file=sys.stderr)
-    dataset = Dataset.open(Path(config.data))
     subwords = Subwords.load(dataset.subwords)
     torch.manual_seed(config.seed)
     model = experiment.model.build(subwords.source_size, subwords.target_size, subwords.shared)
@@ -125,6 +132,7 @@ def train(
             experiment.search,
             world.device,
             pick_precision(config.precision, world.device),
+            languages=run.languages,
         )
         validation = Validation(held_out, translator, config.valid_metrics, world, config.precision)
         limit = math.inf if config.max_minutes is None else 60 * config.max_minutes

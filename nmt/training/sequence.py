@@ -11,7 +11,7 @@ import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import ClassVar
 
@@ -56,6 +56,10 @@ class SequenceLoss(Loss):
             raise ValueError(f"samples must be at least 2, not {self.samples}")
         if self.likelihood < 0.0:
             raise ValueError(f"likelihood must not be negative, is {self.likelihood}")
+
+    def for_language(self, target_lang: str) -> SequenceLoss:
+        """With the reward's settings for the language."""
+        return replace(self, reward=self.reward.for_language(target_lang))
 
     @property
     def rows(self) -> int:

@@ -1,0 +1,117 @@
+"""Languages by their codes: the scripts that write them, and words where a script has no spaces.
+
+A code is one of ISO 639 (``ja``, ``jpn``); a script of ISO 15924 or a region may follow, after a
+hyphen or an underscore (``zh-CN``, ``zh_Hant``, ``srp_Latn``).
+"""
+
+from __future__ import annotations
+
+import re
+
+_HAN = ("CJK", "IDEOGRAPHIC")
+
+LETTERS: dict[str, tuple[str, ...]] = {
+    "Arab": ("ARABIC",),
+    "Armn": ("ARMENIAN",),
+    "Beng": ("BENGALI",),
+    "Cyrl": ("CYRILLIC",),
+    "Deva": ("DEVANAGARI",),
+    "Ethi": ("ETHIOPIC",),
+    "Geor": ("GEORGIAN",),
+    "Grek": ("GREEK",),
+    "Gujr": ("GUJARATI",),
+    "Guru": ("GURMUKHI",),
+    "Hang": ("HANGUL",),
+    "Hani": _HAN,
+    "Hans": _HAN,
+    "Hant": _HAN,
+    "Hebr": ("HEBREW",),
+    "Jpan": (*_HAN, "HIRAGANA", "HENTAIGANA", "KATAKANA"),
+    "Khmr": ("KHMER",),
+    "Knda": ("KANNADA",),
+    "Kore": (*_HAN, "HANGUL"),
+    "Laoo": ("LAO",),
+    "Latn": ("LATIN",),
+    "Mlym": ("MALAYALAM",),
+    "Mymr": ("MYANMAR",),
+    "Orya": ("ORIYA",),
+    "Sinh": ("SINHALA",),
+    "Taml": ("TAMIL",),
+    "Telu": ("TELUGU",),
+    "Thai": ("THAI",),
+    "Tibt": ("TIBETAN",),
+}
+"""Scripts of ISO 15924, each with the beginnings of its letters' names in Unicode."""
+
+_LANGUAGES = {
+    "Arab": "ar ara arb acm acq aeb ajp apc ars ary arz ckb fa fas per pes prs ps pus pbt sd snd "
+    "ug uig ur urd",
+    "Armn": "hy hye arm",
+    "Beng": "as asm bn ben",
+    "Cyrl": "ba bak be bel bg bul ce che cv chv kk kaz ky kir mk mkd mac mn mon khk ru rus sr srp "
+    "tg tgk tt tat uk ukr uz uzb",
+    "Deva": "awa bho hi hin hne mag mai mr mar ne nep npi sa san",
+    "Ethi": "am amh ti tir",
+    "Geor": "ka kat geo",
+    "Grek": "el ell gre",
+    "Gujr": "gu guj",
+    "Guru": "pa pan",
+    "Hani": "zh zho chi cmn wuu yue",
+    "Hebr": "he heb iw yi yid ydd",
+    "Jpan": "ja jpn",
+    "Khmr": "km khm",
+    "Knda": "kn kan",
+    "Kore": "ko kor",
+    "Laoo": "lo lao",
+    "Latn": "sr srp uz uzb",
+    "Mlym": "ml mal",
+    "Mymr": "my mya bur shn",
+    "Orya": "or ori ory",
+    "Sinh": "si sin",
+    "Taml": "ta tam",
+    "Telu": "te tel",
+    "Thai": "th tha",
+    "Tibt": "bo bod tib dz dzo",
+}
+"""Scripts with the languages that are written in them; a language without one is Latin."""
+
+_UNSPACED = frozenset({"Hani", "Hans", "Hant", "Jpan", "Khmr", "Laoo", "Mymr", "Thai", "Tibt"})
+
+_UNSPACED_CHARACTER = re.compile(
+    "[\u0e00-\u0fff"  # Thai, Lao, Tibetan
+    "\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f"  # Myanmar
+    "\u1780-\u17ff"  # Khmer
+    "\u2e80-\u2fdf\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Han
+    "\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001aff0-\U0001b16f]"  # Hiragana, Katakana
+)
+
+
+def scripts(code: str) -> tuple[str, ...]:
+    """The scripts of a language, as keys of :data:`LETTERS`, the usual one first."""
+    language, *subtags = re.split("[-_]", code)
+    if given := [tag.title() for tag in subtags if tag.title() in LETTERS]:
+        return tuple(given)
+    usual = [script for script, codes in _LANGUAGES.items() if language.lower() in codes.split()]
+    return tuple(usual) or ("Latn",)
+
+
+def letters(code: str) -> tuple[str, ...]:
+    """The beginnings of the names in Unicode of all letters of a language."""
+    return tuple(name for script in scripts(code) for name in LETTERS[script])
+
+
+def has_spaces(code: str) -> bool:
+    """Whether a language puts spaces between its words."""
+    return scripts(code)[0] not in _UNSPACED
+
+
+def is_unspaced(line: str) -> bool:
+    """Whether most characters of a line are of scripts without spaces between words."""
+    return 2 * len(_UNSPACED_CHARACTER.findall(line)) > len("".join(line.split()))
+
+
+def count_words(line: str) -> int:
+    """The words between spaces; every character of a script without spaces counts as one."""
+    if not line.isascii() and _UNSPACED_CHARACTER.search(line):
+        line = _UNSPACED_CHARACTER.sub(" x ", line)
+    return len(line.split())
