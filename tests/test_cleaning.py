@@ -52,6 +52,8 @@ def test_a_step_that_rewrites(step, before, after):
         ({"name": "length", "unit": "characters", "max": 3}, ("a b", "好"), ("a bc", "d")),
         ({"name": "script", "target": "CYRILLIC"}, ("one, 1", "один OK"), ("one", "two OK")),
         ("script", ("12:30", "–"), ("один", "one")),
+        ({"name": "length", "max": 3}, ("a b", "好的吗"), ("a", "好的吗！")),
+        ({"name": "length", "max_ratio": 2}, ("a b", "好的吗！"), ("a", "好的吗")),
         ("held_out", ("a b", "c"), ("secret line", "c")),
         ({"name": "held_out", "min_words": 2}, ("yes", "c"), ("a", "secret line")),
     ],
@@ -64,6 +66,42 @@ def test_a_step_that_filters(step, kept, dropped):
     assert pairs == [kept]
     assert tally.dropped == {name: 1}
     assert tally.examples == {name: [list(dropped)]}
+
+
+@pytest.mark.parametrize(
+    ("language", "own", "foreign"),
+    [
+        ("ja", "ラーメンを食べる。", "я ем"),
+        ("ja", "ﾗｰﾒﾝ々人々", "한국어"),
+        ("jpn_Jpan", "東京タワー", "Tokyo Tower"),
+        ("ko", "大韓民國의 국민", "カタカナ"),
+        ("zh-CN", "我们吃ＡＢ面。", "Wir essen"),
+        ("ru", "это x = 𝑥𝑦𝑧𝑎𝑏𝑐𝑑𝑒 µµµµ", "this is x"),
+        ("sr", "ovo je", "αυτό"),
+        ("sr", "ово је", "αυτό"),
+        ("sr_Latn", "ovo je", "ово је"),
+        ("th", "ฉันชอบแมว", "I like cats"),
+        ("de", "Äh, ﬁx! ＡＢ ʼnª", "ああ"),
+    ],
+)
+def test_a_side_is_in_the_script_of_its_language(language, own, foreign):
+    script = steps["script"].for_languages("en", language)
+    assert script.keep(["one"] * 2, [own, foreign], frozenset()) == [True, False]
+    script = steps["script"].for_languages(language, "en")
+    assert script.keep([own, foreign], ["one"] * 2, frozenset()) == [True, False]
+
+
+def test_scripts_that_are_given_stay():
+    script = build(Step, {"name": "script", "target": "GREEK"}, "step").for_languages("ja", "ru")
+    assert script.target == ("GREEK",)
+    assert "HIRAGANA" in script.source
+
+
+def test_a_line_without_spaces_is_held_out_if_it_has_enough_characters():
+    step = {"name": "held_out", "min_words": 4}
+    pairs = [("a", "はい"), ("b", "猫が好きです")]
+    held_out = ["はい", "猫が好きです"]
+    assert cleaned(*pairs, clean=[step], held_out=held_out)[0] == [("a", "はい")]
 
 
 def test_steps_are_done_in_the_order_of_the_recipe():

@@ -30,7 +30,7 @@ from nmt.errors import NmtError
 from nmt.lines import zstd
 from nmt.preprocess import binarize, corpus, encoding
 from nmt.preprocess.binarize import PreprocessConfig, preprocess
-from nmt.preprocess.subwords import Subwords
+from nmt.preprocess.subwords import Subwords, SubwordTraining, train_subwords
 
 WORDS = {
     "en": ["one", "two", "three", "four", "five", "six"],
@@ -60,6 +60,13 @@ def here(tmp_path, monkeypatch) -> Path:
     write(tmp_path / "corpus" / "train", numbers(100, seed=1))
     write(tmp_path / "corpus" / "valid", numbers(10, seed=2))
     return tmp_path
+
+
+def pretrained_subwords(directory: Path) -> str:
+    """The path of a subword model for any text."""
+    path = directory / "there.model"
+    path.write_bytes(train_subwords(["one two three"] * 9, SubwordTraining(vocab_size=272)))
+    return str(path)
 
 
 def config(**settings: object) -> PreprocessConfig:
@@ -260,7 +267,7 @@ def test_the_manifest_holds_the_whole_recipe_but_what_does_not_shape_the_data(he
         ({"subword_model": "there"}, "there: no such subword model"),
         (
             {"min_tokens_per_sentence": 99},
-            r"cleaning left no training pair \(dropped: 100 too short\)",
+            "cleaning dropped 100 of 100 training pairs: 100 too short; leave out that step",
         ),
     ],
 )
@@ -268,6 +275,41 @@ def test_a_mistake_is_answered_and_nothing_is_written(here, changes, message):
     with pytest.raises(NmtError, match=message):
         preprocess(config(**changes))
     assert [file.name for file in here.iterdir()] == ["corpus"]
+
+
+@pytest.mark.parametrize(
+    ("clean", "dropped"),
+    [
+        ("identical", "60 identical"),
+        ([{"name": "script", "source": "GREEK"}], "60 script"),
+        ([{"name": "length", "max": 2}, "identical"], "30 length, 30 identical"),
+        ("held_out", "60 held out"),
+    ],
+)
+def test_steps_that_leave_no_pair_are_named(here, clean, dropped):
+    pairs = [("one", "one"), ("one two six", "one two six")]
+    write(here / "corpus" / "train", 30 * pairs)
+    write(here / "corpus" / "valid", pairs)
+    there = pretrained_subwords(here)
+    for subwords in ({}, {"subword_model": there}):
+        with pytest.raises(NmtError) as error:
+            preprocess(config(clean=clean, **subwords))
+        assert str(error.value) == (
+            f"preprocess: cleaning dropped 60 of 60 training pairs: {dropped}; leave out that step "
+            "of preprocess.clean, or set its limits wider"
+        )
+
+
+def test_the_script_of_japanese_is_known_from_its_code(here):
+    pairs = [("one cat", "猫がいる"), ("a door", "ドアです"), ("спасибо", "ありがとう")]
+    for split in ("train", "valid"):
+        write(here / "corpus" / split, 30 * pairs)
+        Path(f"corpus/{split}.de").rename(f"corpus/{split}.ja")
+    manifest = preprocess(config(target_lang="ja", clean="script", vocab_size=290))
+    assert manifest.splits["train"].dropped["script"] == 30
+    assert manifest.splits["train"].pairs == 60
+    assert manifest.recipe["clean"][0]["source"] == ["LATIN"]
+    assert "KATAKANA" in manifest.recipe["clean"][0]["target"]
 
 
 def test_empty_training_lines_can_be_an_error(here):

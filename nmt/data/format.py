@@ -40,6 +40,13 @@ Ids = npt.NDArray[np.integer[Any]]
 Lengths = npt.NDArray[np.integer[Any]]
 
 
+def reasons(dropped: Mapping[str, int]) -> str:
+    """Return why pairs were dropped, such as "3 empty, 1 too long", or "nothing"."""
+    return (
+        ", ".join(f"{n:,} {why.replace('_', ' ')}" for why, n in dropped.items() if n) or "nothing"
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class SplitCounts:
     """What one split holds, and what cleaning took from it."""
@@ -60,8 +67,7 @@ class SplitCounts:
 
     def why_dropped(self) -> str:
         """The reasons that occurred, such as "3 empty, 1 too long", or "nothing"."""
-        counts = [f"{n:,} {why.replace('_', ' ')}" for why, n in self.dropped.items() if n]
-        return ", ".join(counts) or "nothing"
+        return reasons(self.dropped)
 
     def __add__(self, other: SplitCounts) -> SplitCounts:
         """The counts of both together, with the examples of the first."""

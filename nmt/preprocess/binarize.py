@@ -25,6 +25,7 @@ from nmt.data.format import (
     Manifest,
     Sentences,
     SplitWriter,
+    reasons,
     shard_directory,
     shards_of,
     staging,
@@ -160,6 +161,8 @@ def preprocess(config: PreprocessConfig) -> Manifest:
         NmtError: a setting or file is missing or cannot be used; then nothing is written.
     """
     corpora = find_corpora(config)
+    languages = (config.source_lang, config.target_lang)
+    config = replace(config, clean=tuple(step.for_languages(*languages) for step in config.clean))
     number, count = config.part
     path = Path(config.output_dir)
     if count > 1:
@@ -211,9 +214,7 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
         _select(spool, config, subwords, split)
         counts = split.counts()
     if not counts.pairs:
-        raise NmtError(
-            f"preprocess: cleaning left no training pair (dropped: {counts.why_dropped()})"
-        )
+        raise _nothing_left(counts.dropped)
     for name, chunks in held_out.items():
         with writer.split(name) as split:
             for chunk in chunks:
@@ -354,8 +355,20 @@ def _sample(
     if not sample:
         return [], []
     source, target = map(list, zip(*sample, strict=True))
-    _, source, target = config.cleaned(source, target, held_out, Tally())
+    tally = Tally()
+    _, source, target = config.cleaned(source, target, held_out, tally)
+    if not source:
+        raise _nothing_left(tally.dropped)
     return source, target
+
+
+def _nothing_left(dropped: dict[str, int]) -> NmtError:
+    """The error where cleaning dropped so many pairs, by reason, and left none."""
+    total = sum(dropped.values())
+    return NmtError(
+        f"preprocess: cleaning dropped {total:,} of {total:,} training pairs: {reasons(dropped)}; "
+        "leave out that step of preprocess.clean, or set its limits wider"
+    )
 
 
 def _encoded(

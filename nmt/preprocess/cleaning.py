@@ -10,7 +10,7 @@ import re
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import combinations, compress, islice
 from typing import ClassVar, Literal
@@ -18,7 +18,9 @@ from typing import ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
+from nmt import languages
 from nmt.data.format import Lengths
+from nmt.languages import count_words
 from nmt.registry import Registry
 
 MAX_EXAMPLES = 3
@@ -66,6 +68,10 @@ class Step:
 
     name: str = ""
     """Which step: see the registry."""
+
+    def for_languages(self, source_lang: str, target_lang: str) -> Step:
+        """Return the step with the settings of the languages where none are given."""
+        return self
 
 
 steps: Registry[Step] = Registry("cleaning step")
@@ -170,7 +176,8 @@ class Length(Filtering):
     """Drops pairs by their length before subwords."""
 
     unit: Literal["words", "characters"] = "words"
-    """What is counted: words between spaces, or characters where a script writes none."""
+    """What is counted: words between spaces, or characters; of a script without spaces between
+    words, such as the Chinese, each character is a word."""
     min: int = 1
     """A shorter side drops the pair."""
     max: int = 250
@@ -188,7 +195,7 @@ class Length(Filtering):
         """Whether both sides are within the limits."""
         sides = [
             np.fromiter(
-                (len(line.split()) for line in side) if self.unit == "words" else map(len, side),
+                map(count_words if self.unit == "words" else len, side),
                 np.int64,
                 len(side),
             )
@@ -206,18 +213,29 @@ class Length(Filtering):
 class Script(Filtering):
     """Drops pairs of which a side is written in another script than its language."""
 
-    source: tuple[str, ...] = ("LATIN",)
+    source: tuple[str, ...] = ()
     """Scripts of the source, as the names of their letters in Unicode begin: LATIN, CYRILLIC,
-    GREEK, ARABIC, DEVANAGARI, CJK, HIRAGANA, KATAKANA, HANGUL, ..."""
-    target: tuple[str, ...] = ("LATIN",)
-    """Scripts of the target."""
+    GREEK, ARABIC, DEVANAGARI, CJK, HIRAGANA, KATAKANA, HANGUL, ...; by default those of the source
+    language: for ja Han, Hiragana and Katakana, for ko Hangul and Han, for sr_Latn LATIN; LATIN
+    for a language that is not known."""
+    target: tuple[str, ...] = ()
+    """Scripts of the target; by default those of the target language."""
     min_share: float = 0.5
     """At least this share of a side's letters must be of its scripts; a side without letters
-    passes."""
+    passes. Letters of all scripts, such as those of formulas, are not counted."""
+
+    def for_languages(self, source_lang: str, target_lang: str) -> Script:
+        """With the scripts of the languages."""
+        return replace(
+            self,
+            source=self.source or languages.letters(source_lang),
+            target=self.target or languages.letters(target_lang),
+        )
 
     def keep(self, source: list[str], target: list[str], held_out: frozenset[str]) -> list[bool]:
         """Whether enough letters of both sides are of their scripts."""
-        one, other = _letters(self.source), _letters(self.target)
+        scripts = [side or languages.letters("") for side in (self.source, self.target)]
+        one, other = map(_letters, scripts)
         return [
             self._passes(s, one) and self._passes(t, other)
             for s, t in zip(source, target, strict=True)
@@ -245,7 +263,7 @@ class HeldOut(Filtering):
         sides = [[line in held_out for line in side] for side in (source, target)]
         return [
             not any(
-                is_held and len(line.split()) >= self.min_words
+                is_held and count_words(line) >= self.min_words
                 for is_held, line in ((in_source, s), (in_target, t))
             )
             if in_source or in_target
@@ -396,6 +414,10 @@ _PLAIN = {
 _TYPOGRAPHIC = re.compile(f"[{re.escape(''.join(_PLAIN))}]")
 
 
+_OF_ALL_SCRIPTS = ("COMBINING", "KATAKANA-HIRAGANA", "MATHEMATICAL", "MICRO", "MODIFIER LETTER")
+"""Beginnings of the names of letters that no script has for itself."""
+
+
 class _Letters(dict[int, str]):
     """For ``str.translate``: a letter to 1 if it is of the scripts, else to 0; others to space."""
 
@@ -406,7 +428,10 @@ class _Letters(dict[int, str]):
         character = chr(code)
         mark = " "
         if character.isalpha():
-            mark = "1" if unicodedata.name(character, "").startswith(self.scripts) else "0"
+            plain = unicodedata.normalize("NFKC", character)[0]  # of its usual width
+            names = [unicodedata.name(it, "") for it in (character, plain)]
+            if not any(name.startswith(_OF_ALL_SCRIPTS) for name in names):
+                mark = "1" if names[1].startswith(self.scripts) else "0"
         self[code] = mark
         return mark
 
