@@ -15,6 +15,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from warm_nmt import warm_nmt
 
 from nmt.cli.app import main
 
@@ -57,7 +58,7 @@ search:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How long the tests of killed trainings take."""
-    parser.addoption("--kills", type=int, default=20, help="SIGKILLs per training [20]")
+    parser.addoption("--kills", type=int, default=10, help="SIGKILLs per training [10]")
 
 
 @pytest.fixture(scope="session")
@@ -181,6 +182,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory, train: Command) -> Path:
     done = train(directory)
     assert done.status == 0, done.err
     return directory
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory for PATH, with the program ``nmt``."""
+    with warm_nmt(tmp_path_factory.mktemp("bin")) as directory:
+        yield directory
 
 
 @pytest.fixture

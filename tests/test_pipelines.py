@@ -18,15 +18,13 @@ DOCUMENT = Path(__file__).parents[1] / "docs" / "pipelines.md"
 
 
 def test_the_pipelines_run_as_they_are_printed(
-    tmp_path: Path, corpus: Path, dataset: Path, trained: Path
+    tmp_path: Path, corpus: Path, dataset: Path, trained: Path, programs: Path
 ) -> None:
-    here, programs = tmp_path / "here", tmp_path / "bin"
+    here, interpreter = tmp_path / "here", tmp_path / "bin" / "python"
     here.mkdir()
-    programs.mkdir()
-    for name, program in (("nmt", "-m nmt"), ("python", "")):
-        path = programs / name
-        path.write_text(f'#!/bin/sh\nexec "{sys.executable}" {program} "$@"\n')
-        path.chmod(0o755)
+    interpreter.parent.mkdir()
+    interpreter.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    interpreter.chmod(0o755)
     for link, place in (
         ("corpus", corpus),
         ("data-bin", dataset),
@@ -41,7 +39,7 @@ def test_the_pipelines_run_as_they_are_printed(
     rows = "".join(f"{line}\t{line}!\n" for line in text.splitlines())
     (here / "crawl.tsv.gz").write_bytes(gzip.compress(f"no tab\n{rows}".encode()))
     environment = os.environ | {
-        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PATH": f"{programs}:{interpreter.parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(Path(package.__file__).parents[1]),
     }
     outputs = []

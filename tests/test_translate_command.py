@@ -154,10 +154,11 @@ def test_any_number_of_workers_gives_the_same(run: Path, tmp_path: Path, flags: 
     assert invoke(run, tmp_path, text, *flags) == expected(run, LINES * 3)
 
 
-def test_a_thousand_lines_give_what_each_of_them_gives_alone(run: Path) -> None:
+@pytest.mark.parametrize("count", [150, pytest.param(1000, marks=pytest.mark.slow)])
+def test_many_lines_give_what_each_of_them_gives_alone(run: Path, count: int) -> None:
     draw = random.Random(5)
     words = ["the", "cat", "sat", "on", "a", "mat", "and", "dog", "\u2028", "?!"]
-    lines = [" ".join(draw.choices(words, k=draw.choice([0, 1, 3, 8]))) for _ in range(1000)]
+    lines = [" ".join(draw.choices(words, k=draw.choice([0, 1, 3, 8]))) for _ in range(count)]
     loaded = load_model(run)
     config = SearchConfig(max_length_offset=4)
     translator = Translator(loaded.model, loaded.subwords, config)
@@ -169,7 +170,7 @@ def test_a_thousand_lines_give_what_each_of_them_gives_alone(run: Path) -> None:
         single = Everything(io.BytesIO(f"{line}\n".encode()), "in")
         translate_stream(one_by_one, single, alone, World())
     assert together.getvalue() == alone.getvalue()
-    assert together.getvalue().count(b"\n") == 1000
+    assert together.getvalue().count(b"\n") == count
 
 
 class Everything(Lines):

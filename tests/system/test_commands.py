@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-import nmt as package
 from nmt.cli.app import app
 from nmt.runs import Run
 
@@ -33,15 +32,9 @@ def here(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def shell(here: Path, tmp_path_factory: pytest.TempPathFactory) -> Shell:
+def shell(here: Path, programs: Path) -> Shell:
     """Runs a line as a user types it."""
-    programs = tmp_path_factory.mktemp("bin")
-    (programs / "nmt").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m nmt "$@"\n')
-    (programs / "nmt").chmod(0o755)
-    environment = os.environ | {
-        "PATH": f"{programs}:{os.environ['PATH']}",
-        "PYTHONPATH": str(Path(package.__file__).parents[1]),
-    }
+    environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"}
 
     def run(line: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -25,7 +25,7 @@ IN_SAVE = 0.3
 """Share of kills at one of the steps of writing a file, of which there are few."""
 
 forkserver = multiprocessing.get_context("forkserver")
-forkserver.set_forkserver_preload(["nmt.training.run", "nmt.cli.train"])
+forkserver.set_forkserver_preload(["nmt.training.run", "nmt.cli.train", "torch._dynamo"])
 
 
 def run_nmt(arguments: tuple[str, ...], output: Path, die_at_sync: int) -> None:

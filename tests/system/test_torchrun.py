@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,11 @@ class Fails(CrossEntropy):
 """
 
 
-def start(*arguments: object, cwd: Path, command: str = "train") -> subprocess.Popen[str]:
-    """``torchrun --nproc-per-node 2 -m nmt COMMAND ARGUMENTS``, on a free port."""
+def start(*arguments: object, cwd: Path) -> subprocess.Popen[str]:
+    """``torchrun --nproc-per-node 2 -m nmt train ARGUMENTS``, on a free port."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return subprocess.Popen(
-        [sys.executable, *launcher, "-m", "nmt", command, *map(str, arguments)],
+        [sys.executable, *launcher, "-m", "nmt", "train", *map(str, arguments)],
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -49,13 +50,41 @@ def start(*arguments: object, cwd: Path, command: str = "train") -> subprocess.P
     )
 
 
-def torchrun(
-    *arguments: object, cwd: Path, command: str = "train"
-) -> subprocess.CompletedProcess[str]:
+def torchrun(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     """The same, when it has ended."""
-    process = start(*arguments, cwd=cwd, command=command)
+    process = start(*arguments, cwd=cwd)
     out, err = process.communicate(timeout=500)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+@pytest.fixture
+def two_processes(programs: Path) -> Callable[..., tuple[str, str]]:
+    """Runs ``nmt ARGUMENTS`` as torchrun would, in two processes; gives their stdout and stderr."""
+
+    def run(*arguments: object) -> tuple[str, str]:
+        shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+        processes = [
+            subprocess.Popen(
+                [programs / "nmt", *map(str, arguments)],
+                env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        said = [process.communicate(timeout=500) for process in processes]
+        assert [process.returncode for process in processes] == [0, 0], said
+        return said[0][0] + said[1][0], said[0][1] + said[1][1]
+
+    return run
+
+
+def free_port() -> str:
+    """A port for processes that meet."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
 
 
 def log(run: Path, kind: str) -> list[dict[str, Any]]:
@@ -65,7 +94,7 @@ def log(run: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def test_two_processes_learn_what_one_does(
-    train: Any, recipe: Path, dataset: Path, tmp_path: Path
+    train: Any, two_processes: Any, recipe: Path, dataset: Path, tmp_path: Path
 ) -> None:
     options = (
         *("--dropout", 0, "--max-updates", 50, "--valid-every", 50, "--save-every", 50),
@@ -75,10 +104,9 @@ def test_two_processes_learn_what_one_does(
     one, two = tmp_path / "one", tmp_path / "two"
     assert train(one, *options).status == 0
     places = ("--config", recipe, "--data", dataset, "--save-dir", two)
-    done = torchrun(*places, *options, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{two}\n"
-    assert done.stderr.count("fp32 on 2 x cpu, 200 training pairs") == 1
+    out, err = two_processes("train", *places, *options)
+    assert out == f"{two}\n"
+    assert err.count("fp32 on 2 x cpu, 200 training pairs") == 1
     for kind in ("train", "validation"):
         for alone, together in zip(log(one, kind), log(two, kind), strict=True):
             assert alone.keys() == together.keys()
@@ -89,7 +117,7 @@ def test_two_processes_learn_what_one_does(
 
 
 def test_two_processes_sample_and_reward_what_one_does(
-    train: Any, recipe: Path, dataset: Path, trained: Path, tmp_path: Path
+    train: Any, two_processes: Any, recipe: Path, dataset: Path, trained: Path, tmp_path: Path
 ) -> None:
     options = (
         *("--dropout", 0, "--max-updates", 3, "--set", "train.log_every=1"),
@@ -98,8 +126,7 @@ def test_two_processes_sample_and_reward_what_one_does(
     one, two = tmp_path / "one", tmp_path / "two"
     assert train(one, *options).status == 0
     places = ("--config", recipe, "--data", dataset, "--save-dir", two)
-    done = torchrun(*places, *options, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    two_processes("train", *places, *options)
     for alone, together in zip(log(one, "train"), log(two, "train"), strict=True):
         for key in ("loss", "reward", "perplexity"):
             assert alone[key] == pytest.approx(together[key], rel=1e-3)
@@ -107,7 +134,7 @@ def test_two_processes_sample_and_reward_what_one_does(
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_sharded_weights_train_as_replicated_ones_and_resume(
-    precision: str, recipe: Path, dataset: Path, tmp_path: Path
+    precision: str, two_processes: Any, recipe: Path, dataset: Path, tmp_path: Path
 ) -> None:
     options = (
         *("--config", recipe, "--data", dataset, "--valid-every", 4, "--save-every", 3),
@@ -118,10 +145,9 @@ def test_sharded_weights_train_as_replicated_ones_and_resume(
     sharded = (*options, "--set", "train.sharding=full")
     replicated, split, resumed = (tmp_path / name for name in ("replicated", "split", "resumed"))
     for run, chosen in ((replicated, options), (split, sharded)):
-        done = torchrun("--save-dir", run, *chosen, "--max-updates", 8, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        two_processes("train", "--save-dir", run, *chosen, "--max-updates", 8)
     for updates in (4, 8):
-        torchrun("--save-dir", resumed, *sharded, "--max-updates", updates, cwd=tmp_path)
+        two_processes("train", "--save-dir", resumed, *sharded, "--max-updates", updates)
     assert_same_checkpoint(split / "last", resumed / "last")
     for kind in ("train", "validation"):
         for one, other in zip(log(replicated, kind), log(split, kind), strict=True):
@@ -143,17 +169,17 @@ def test_the_failure_of_one_process_ends_the_other(
 
 
 def test_kills_and_a_preemption_under_torchrun_change_nothing(
-    kills: int, recipe: Path, dataset: Path, tmp_path: Path
+    kills: int, two_processes: Any, recipe: Path, dataset: Path, tmp_path: Path
 ) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     moments = random.Random(seed)
     options = (
-        *("--config", recipe, "--data", dataset, "--max-updates", 100, "--save-every", 4),
+        *("--config", recipe, "--data", dataset, "--max-updates", 40, "--save-every", 4),
         *("--dropout", 0.1, "--valid-every", 10, "--set", "train.log_every=2"),
     )
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert torchrun("--save-dir", whole, *options, cwd=tmp_path).returncode == 0
+    two_processes("train", "--save-dir", whole, *options)
     for number in [signal.SIGTERM, *[signal.SIGKILL] * max(1, kills // 10)]:
         process = start("--save-dir", killed, *options, cwd=tmp_path)
         target = last_update(killed) + moments.randrange(1, 9)
@@ -169,18 +195,15 @@ def test_kills_and_a_preemption_under_torchrun_change_nothing(
         if number == signal.SIGTERM and process.returncode:
             assert "training ended: interrupted by SIGTERM; all is saved after update" in err
             assert (killed / "last").exists()
-    done = torchrun("--save-dir", killed, *options, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    two_processes("train", "--save-dir", killed, *options)
     assert_same_run(killed, whole)
 
 
 def test_a_signal_to_one_process_lets_all_save_and_leave_with_its_status(
     recipe: Path, dataset: Path, tmp_path: Path
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    shared = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    rendezvous = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    shared = os.environ | rendezvous
     options = ("--config", recipe, "--data", dataset, "--max-updates", 10**6)
     command = [sys.executable, "-m", "nmt", "train", *map(str, options)]
     processes = [
@@ -201,11 +224,10 @@ def test_a_signal_to_one_process_lets_all_save_and_leave_with_its_status(
 
 
 def test_two_processes_translate_what_one_does_and_keep_the_order(
-    trained: Path, corpus: Path, tmp_path: Path, nmt: Any
+    two_processes: Any, trained: Path, corpus: Path, nmt: Any
 ) -> None:
     flags = (corpus / "test.en", "--model", trained, "--window", 2, "--workers", 1)
-    done = torchrun(*flags, cwd=tmp_path, command="translate")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == nmt("translate", *flags).out
-    assert done.stdout.count("\n") == 10
-    assert done.stderr.count("translated 10 lines") == 1
+    out, err = two_processes("translate", *flags)
+    assert out == nmt("translate", *flags).out
+    assert out.count("\n") == 10
+    assert err.count("translated 10 lines") == 1

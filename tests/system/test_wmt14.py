@@ -128,7 +128,7 @@ def address(mirror: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def example(tmp_path: Path, mirror: Path) -> Path:
+def example(tmp_path: Path, mirror: Path, programs: Path) -> Path:
     """A copy of the example: its scripts as they are, the recipes and checksums of the replica."""
     copy = Path(shutil.copytree(EXAMPLE, tmp_path / "wmt14", ignore=shutil.ignore_patterns("work")))
     rows = []
@@ -147,14 +147,12 @@ def example(tmp_path: Path, mirror: Path) -> Path:
         recipe["train"] |= {"tokens_per_update": 300, "save_every": 1, "device": "cpu"}
         recipe["train"] |= {"max_updates": recipe["train"]["keep_last"]}
         path.write_text(yaml.safe_dump(recipe))
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    (programs / "nmt").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m nmt "$@"\n')
-    (programs / "torchrun").write_text(
-        f'#!/bin/sh\nexec "{sys.executable}" -m torch.distributed.run "$@"\n'
-    )
-    for program in programs.iterdir():
-        program.chmod(0o755)
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    (bin_ / "nmt").symlink_to(programs / "nmt")
+    torchrun = bin_ / "torchrun"
+    torchrun.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m torch.distributed.run "$@"\n')
+    torchrun.chmod(0o755)
     return copy
 
 
