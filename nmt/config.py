@@ -121,18 +121,63 @@ def parse_assignment(text: str) -> tuple[str, object]:
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """The value of a YAML text; a syntax error or a key given twice is one line with its place."""
+    """Return the plain value of a YAML text.
+
+    Raises:
+        NmtError: the text is not valid YAML, gives a key twice, or stands for more values than a
+            recipe has; one line with its place.
+    """
     try:
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f" line {mark.line + 1}:" if mark else ""
-        problem = getattr(error, "problem", None) or "cannot be read"
+        problem = getattr(error, "problem", None) or getattr(error, "reason", "cannot be read")
         raise NmtError(f"{where}:{place} not valid YAML: {problem}") from None
 
 
+MAX_VALUES = 20_000
+"""Values of the largest YAML text, each counted again wherever an alias repeats it."""
+
+MAX_DEPTH = 40
+"""Levels of nested values of a YAML text."""
+
+MAX_DIGITS = 100
+"""Characters of a number in a YAML text."""
+
+
 class _Loader(yaml.SafeLoader):
-    """Plain values only, and no key twice: PyYAML would silently drop the first."""
+    """Plain values only, not too many, and no key twice: PyYAML would silently drop the first."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = self._count = 0
+        self._sizes: dict[int, int] = {}  # of a node's values, by the node's id
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        before = self._count
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise _refused(f"more than {MAX_DEPTH} levels of nested values", event)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if isinstance(event, yaml.AliasEvent):
+            if id(node) not in self._sizes:
+                raise _refused(f"alias {event.anchor!r} stands inside its own value", event)
+            self._count += self._sizes[id(node)]
+        else:
+            self._count += 1
+            self._sizes[id(node)] = self._count - before
+        if self._count > MAX_VALUES:
+            raise _refused(f"more than {MAX_VALUES:,} values, aliases counted", event)
+        return node
+
+    def compose_scalar_node(self, anchor: dict[Any, yaml.Node]) -> yaml.ScalarNode:
+        node = super().compose_scalar_node(anchor)
+        if node.tag.endswith((":int", ":float")) and len(node.value) > MAX_DIGITS:
+            raise _refused(f"a number of {len(node.value):,} characters", node)
+        return node
 
     def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -140,10 +185,21 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
-                    problem = f"key {key.value!r} is given twice"
-                    raise yaml.composer.ComposerError(None, None, problem, key.start_mark)
+                    raise _refused(f"key {key.value!r} is given twice", key)
                 seen.add(key.value)
         return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ArithmeticError, AttributeError, LookupError, ValueError):
+            kind = node.tag.rpartition(":")[2]
+            raise _refused(f"{node.value!r} is not a value of type {kind}", node) from None
+
+
+def _refused(problem: str, place: Any) -> yaml.YAMLError:
+    """Return the error about an event or a node of a text."""
+    return yaml.MarkedYAMLError(None, None, problem, place.start_mark)
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 from conftest import Command
 
-from nmt.cli.console import LONGEST_MESSAGE, one_line
+from nmt.cli.console import LONGEST_MESSAGE, one_line, show, write_utf8
 
 
 def test_an_error_spells_out_the_escapes_of_a_name(nmt: Command) -> None:
@@ -16,3 +23,27 @@ def test_an_error_spells_out_the_escapes_of_a_name(nmt: Command) -> None:
 def test_a_long_message_is_cut() -> None:
     assert one_line("é" * LONGEST_MESSAGE) == "é" * LONGEST_MESSAGE
     assert one_line("é" * (LONGEST_MESSAGE + 1)) == "é" * LONGEST_MESSAGE + " ..."
+
+
+def test_results_for_people_spell_out_the_escapes_of_each_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show("a\x1b[31m\x07\x9b2J\u202eb\udcff\n▁grün 日本")
+    assert capsys.readouterr().out == r"a\x1b[31m\x07\x9b2J\u202eb\udcff" + "\n▁grün 日本\n"
+
+
+def test_streams_write_utf8_in_every_locale() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), "latin-1")
+    write_utf8(stream, io.StringIO())
+    stream.write("▁\udcff")
+    stream.flush()
+    assert stream.buffer.getvalue() == "▁".encode() + rb"\udcff"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("variables", [{"PYTHONIOENCODING": "latin-1"}, {"LC_ALL": "C"}])
+def test_a_dataset_is_shown_in_every_locale(dataset: Path, variables: dict[str, str]) -> None:
+    environment = {**os.environ, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", **variables}
+    command = [sys.executable, "-m", "nmt", "inspect", str(dataset)]
+    done = subprocess.run(command, capture_output=True, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "▁" in done.stdout.decode("utf-8")

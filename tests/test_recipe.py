@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -154,6 +155,32 @@ def test_a_recipe_that_is_asked_for_must_exist():
 def test_a_recipe_must_be_utf8():
     Path("nmt.yaml").write_bytes(b"train: {name: m\xfcde}")
     assert message(None, None, {}) == "nmt.yaml: cannot read the recipe: not UTF-8"
+
+
+@pytest.mark.parametrize("name", [None, "other.yaml"])
+def test_a_file_too_large_for_a_recipe_is_not_read(name: str | None):
+    config = Path(name) if name else None
+    path = config or Path("nmt.yaml")
+    expected = f"{path}: cannot read the recipe: larger than 1,048,576 bytes"
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+    assert message(config, None, {}) == expected
+    assert message(Path("/dev/zero"), None, {}) == expected.replace(str(path), "/dev/zero")
+
+
+def test_a_pipe_that_is_found_is_not_waited_for():
+    os.mkfifo("nmt.yaml")
+    assert message(None, None, {}).startswith("nmt.yaml: not a regular file")
+
+
+def test_a_recipe_that_is_asked_for_may_come_from_a_pipe():
+    read_end, write_end = os.pipe()
+    os.write(write_end, b"train: {seed: 7}")
+    os.close(write_end)
+    try:
+        assert read(Path(f"/dev/fd/{read_end}")) == {"train": {"seed": 7}}
+    finally:
+        os.close(read_end)
 
 
 @pytest.mark.parametrize(

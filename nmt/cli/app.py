@@ -22,7 +22,7 @@ from nmt.cli import (
     train,
     translate,
 )
-from nmt.cli.console import one_line, say
+from nmt.cli.console import one_line, say, write_utf8
 from nmt.errors import NmtError
 
 app = typer.Typer(
@@ -113,6 +113,7 @@ def main() -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 -- for as long as the process lives
     if sys.stdout is None:
         sys.exit(_fail("stdout is closed; use > /dev/null where results are not wanted", 1))
+    write_utf8(sys.stdout, sys.stderr)
     try:
         status = app(prog_name="nmt", standalone_mode=False)
         sys.stdout.flush()

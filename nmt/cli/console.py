@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from pathlib import Path
+from typing import TextIO
 
 import typer
 
@@ -14,12 +16,26 @@ LONGEST_MESSAGE = 1000
 """Characters of a message; what a damaged file says about itself may be longer."""
 
 
+def write_utf8(*streams: TextIO) -> None:
+    """Have streams write UTF-8 in every locale; spell out what UTF-8 cannot hold."""
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def printable(line: str) -> str:
+    """Return the line with all that a terminal might obey spelt out as escapes."""
+    return "".join(it if it.isprintable() else it.encode("unicode_escape").decode() for it in line)
+
+
+def show(lines: str) -> None:
+    """Print lines of a result that is for people; programs are given JSON."""
+    print("\n".join(map(printable, lines.split("\n"))))
+
+
 def one_line(message: str) -> str:
     """Return a message fit for a terminal: escapes are spelt out, and a long one is cut."""
-    characters = (
-        it if it.isprintable() else it.encode("unicode_escape").decode() for it in message
-    )
-    line = "".join(characters)
+    line = printable(message)
     return line if len(line) <= LONGEST_MESSAGE else f"{line[:LONGEST_MESSAGE]} ..."
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nmt.cli.console import show
 from nmt.errors import NmtError
 
 if TYPE_CHECKING:
@@ -78,23 +79,23 @@ def _show_dataset(dataset: "Dataset", examples: int) -> None:
     from nmt.preprocess.subwords import Subwords
 
     manifest = dataset.manifest
-    print(f"dataset of format {manifest.version}, {manifest.source_lang} to {manifest.target_lang}")
-    print(report(manifest))
+    show(f"dataset of format {manifest.version}, {manifest.source_lang} to {manifest.target_lang}")
+    show(report(manifest))
     sides: tuple[Side, Side] = ("source", "target")
     for name in manifest.splits:
         for side in sides:
             lengths = _lengths(dataset, name, side)
-            print(f"{name} {manifest.language(side)} tokens a sentence: {lengths}")
+            show(f"{name} {manifest.language(side)} tokens a sentence: {lengths}")
     for reason, shown in manifest.splits["train"].examples.items():
         for one, other in shown:
-            print(f"{reason}: {one!r} | {other!r}")
+            show(f"{reason}: {one!r} | {other!r}")
     subwords = Subwords.load(dataset.subwords)
     train = dataset.split("train")
     for index in range(min(examples, len(train))):
         source = " ".join(subwords.source_pieces(train.source(index).tolist()))
         target = " ".join(subwords.target_pieces(train.target(index).tolist()))
-        print(f"pair {index}: {source} | {target}")
-    print(f"fingerprint: {manifest.fingerprint}")
+        show(f"pair {index}: {source} | {target}")
+    show(f"fingerprint: {manifest.fingerprint}")
 
 
 def _lengths(dataset: "Dataset", split: str, side: "Side") -> str:
@@ -130,15 +131,13 @@ def _run(path: Path, verify: bool, as_json: bool) -> None:
 
 
 def _show_run(run: "Run", checkpoints: "list[Checkpoint]") -> None:
-    print(f"run, {run.source_lang} to {run.target_lang}, {run.recipe['model']['arch']}")
-    print(f"trained on the dataset with fingerprint {run.data}")
+    show(f"run, {run.source_lang} to {run.target_lang}, {run.recipe['model']['arch']}")
+    show(f"trained on the dataset with fingerprint {run.data}")
     links = {name: (run.path / name).resolve() for name in ("last", "best")}
     for checkpoint in checkpoints:
         scores = "".join(f" | {name} {value:.3f}" for name, value in checkpoint.scores.items())
         marks = [name for name, place in links.items() if place == checkpoint.path.resolve()]
         size = sum(int(facts["bytes"]) for facts in checkpoint.files.values())
-        print(
-            f"{checkpoint.path.name}: {size:,} bytes{scores}{''.join(f' | {it}' for it in marks)}"
-        )
+        show(f"{checkpoint.path.name}: {size:,} bytes{scores}{''.join(f' | {it}' for it in marks)}")
     if not checkpoints:
-        print("no checkpoint yet")
+        show("no checkpoint yet")

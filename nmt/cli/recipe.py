@@ -19,10 +19,14 @@ from nmt.cli.console import say
 from nmt.cli.plugins import import_named
 from nmt.config import dump, flatten, parse_assignment, parse_yaml, set_path
 from nmt.errors import NmtError
+from nmt.files import open_regular
 from nmt.plugins import TRUST, import_plugins, is_trusted, not_imported, plugin_names
 from nmt.registry import unknown
 
 RECIPE = Path("nmt.yaml")
+MAX_BYTES = 1 << 20
+"""Size of the largest recipe."""
+
 SECTIONS = ("preprocess", "model", "train", "search", "score")
 
 ConfigFlag = Annotated[
@@ -130,12 +134,7 @@ def read(config: Path | None) -> dict[str, Any]:
     path = config or RECIPE
     if config is None and not path.exists():
         return {}
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8"
-        raise NmtError(f"{path}: cannot read the recipe: {reason}") from None
-    values = parse_yaml(text, str(path))
+    values = parse_yaml(_text(path, is_given=config is not None), str(path))
     if values is None:
         return {}
     if not isinstance(values, dict):
@@ -145,6 +144,21 @@ def read(config: Path | None) -> dict[str, Any]:
         if name != "plugins" and not isinstance(section, (dict, type(None))):
             raise NmtError(f"{path}: {name}: expected keys and values")
     return {name: section for name, section in values.items() if section is not None}
+
+
+def _text(path: Path, is_given: bool) -> str:
+    """Return the text of a recipe; one that is given by name may come from a pipe."""
+    try:
+        with path.open("rb") if is_given else open_regular(path) as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) <= MAX_BYTES:
+            return content.decode("utf-8")
+        reason = f"larger than {MAX_BYTES:,} bytes"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except UnicodeDecodeError:
+        reason = "not UTF-8"
+    raise NmtError(f"{path}: cannot read the recipe: {reason}")
 
 
 def _homes(key: str) -> list[str]:
