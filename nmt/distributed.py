@@ -6,10 +6,12 @@ Everything here is a no-op at size 1, so that no other module asks whether it ru
 from __future__ import annotations
 
 import gc
-import itertools
 import os
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,16 +19,18 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import Store
-from torch.distributed.rendezvous import rendezvous
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from nmt.errors import NmtError
+from nmt.errors import LostPeerError, NmtError
 from nmt.memory import keep_freed_memory
 
 T = TypeVar("T")
 
 ROLL_CALL_SECONDS = 5.0
-"""For processes to answer after a collective operation failed."""
+"""Time in which processes answer after a collective operation failed."""
+
+SLACK_SECONDS = 2.0
+"""Time by which an operation may exceed the timeout that it was given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +86,8 @@ def join(device: str = "auto", timeout_minutes: float = 10.0) -> Iterator[World]
         timeout_minutes: how long a collective operation may wait for a missing process.
 
     Raises:
-        NmtError: the device does not exist, or a collective operation failed; it names the ranks
+        NmtError: the device does not exist, or MASTER_ADDR and MASTER_PORT are not set.
+        LostPeerError: a process did not join, or a collective operation failed; it names the ranks
             that are missing.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -97,45 +102,119 @@ def join(device: str = "auto", timeout_minutes: float = 10.0) -> Iterator[World]
         return
     if place.type == "cuda" and device not in ("auto", "cuda"):
         raise NmtError(f"--device {device}: {size} processes cannot share it; use cuda or auto")
-    timeout = timedelta(minutes=timeout_minutes)
-    on_gpu = place.type == "cuda"
-    [(store, _, _)] = itertools.islice(rendezvous("env://", rank, size, timeout=timeout), 1)
-    dist.init_process_group(
-        "nccl" if on_gpu else "gloo",
-        # NCCL's watchdog ends a process without saying who is missing: the control group first.
-        timeout=timeout + timedelta(minutes=1) if on_gpu else timeout,
-        store=store,
-        rank=rank,
-        world_size=size,
-        device_id=place if on_gpu else None,
-    )
-    control = dist.new_group(backend="gloo", timeout=timeout) if on_gpu else None
+    peers = _Peers(rank, size, timedelta(minutes=timeout_minutes))
+    try:
+        control = _within(60 * timeout_minutes + SLACK_SECONDS, lambda: peers.connect(place))
+    except (FutureTimeoutError, RuntimeError) as error:
+        cause = str(error).partition("\n")[0] or "timeout"
+        raise LostPeerError(f"rank {rank}: {peers.missing()} ({cause})") from error
     try:
         yield World(rank=rank, size=size, device=place, control=control)
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error).lower():
             raise
-        raise NmtError(f"rank {rank}: {_who_is_missing(store, rank, size)}") from error
+        raise LostPeerError(f"rank {rank}: {peers.missing()}") from error
     # Not after an exception: the peers may wait in a collective, and this would wait for them.
     dist.destroy_process_group()
     gc.collect()  # the threads of a group that outlives the interpreter can abort the process
 
 
-def _who_is_missing(store: Store, rank: int, size: int) -> str:
-    """Which processes do not answer, after a collective operation failed in this one."""
-    missing = set(range(size)) - {rank}
-    deadline = time.monotonic() + ROLL_CALL_SECONDS
-    try:
-        store.set(f"present/{rank}", "")
-        while missing and time.monotonic() < deadline:
-            missing = {peer for peer in missing if not store.check([f"present/{peer}"])}
+class _Peers:
+    """The other processes, and the store that tells which of them are there."""
+
+    def __init__(self, rank: int, size: int, timeout: timedelta) -> None:
+        self.rank, self.size, self.timeout = rank, size, timeout
+        self.store: TCPStore | None = None
+        self.hosts_store = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        try:
+            self.address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        except (KeyError, ValueError):
+            raise NmtError(
+                f"WORLD_SIZE is {size}, but MASTER_ADDR and MASTER_PORT are not the address and a "
+                "free port of the machine of rank 0; set them, or start the processes with torchrun"
+            ) from None
+
+    def connect(self, device: torch.device) -> dist.ProcessGroup | None:
+        """Initialize the default group, and return the control group where it is another one."""
+        on_gpu = device.type == "cuda"
+        if on_gpu:
+            torch.cuda.set_device(device)  # each thread has a current device of its own
+        dist.init_process_group(
+            "nccl" if on_gpu else "gloo",
+            # NCCL's watchdog ends a process without saying who is missing: the control group first.
+            timeout=self.timeout + timedelta(minutes=1) if on_gpu else self.timeout,
+            store=self._open_store(),
+            rank=self.rank,
+            world_size=self.size,
+            device_id=device if on_gpu else None,
+        )
+        return dist.new_group(backend="gloo", timeout=self.timeout) if on_gpu else None
+
+    def _open_store(self) -> TCPStore:
+        """Return the store, which rank 0 hosts, or torchrun on the machine of rank 0."""
+        self.store = TCPStore(
+            *self.address,
+            is_master=self.hosts_store,
+            timeout=self.timeout,
+            wait_for_workers=False,  # the groups wait, and the store can tell who is missing
+        )
+        self.store.set(f"joined/{self.rank}", "")
+        return self.store
+
+    def missing(self) -> str:
+        """Describe who is missing, after a collective operation failed in this process."""
+        try:
+            return _within(ROLL_CALL_SECONDS + SLACK_SECONDS, self._call_the_roll)
+        except (FutureTimeoutError, RuntimeError):
+            host, port = self.address
+            return (
+                f"rank 0 failed or cannot be reached: its store at {host}:{port} does not answer; "
+                "see its messages"
+            )
+
+    def _call_the_roll(self) -> str:
+        if self.store is None:
+            raise RuntimeError("the store was never reached")
+        if late := self._without("joined"):
+            return f"rank {late} did not start, or cannot be reached; see its messages"
+        self.store.set(f"present/{self.rank}", "")
+        # The store ends with its host, which therefore stays until the others have read it.
+        deadline = time.monotonic() + ROLL_CALL_SECONDS + self.hosts_store
+        missing = self._without("present")
+        while (missing or self.hosts_store) and time.monotonic() < deadline:
             time.sleep(0.1)
-    except RuntimeError:
-        missing = {0}  # who keeps the store
-    if not missing:
-        return "a collective operation failed in all processes, as if the network were down"
-    who = ", ".join(map(str, sorted(missing)))
-    return f"rank {who} failed, or did not come to a collective operation in time; see its messages"
+            missing = self._without("present")
+        if not missing:
+            return "a collective operation failed in all processes, as if the network were down"
+        return (
+            f"rank {missing} failed, cannot be reached, or did not answer for "
+            f"{self.timeout.total_seconds() / 60:g} minutes; see its messages"
+        )
+
+    def _without(self, mark: str) -> str:
+        """Return the ranks that have not left that mark in the store, as text."""
+        assert self.store is not None
+        return ", ".join(
+            str(rank) for rank in range(self.size) if not self.store.check([f"{mark}/{rank}"])
+        )
+
+
+def _within(seconds: float, call: Callable[[], T]) -> T:
+    """Return what the call returns, or raise its exception, or a timeout where it is late.
+
+    The call has a thread of its own, which is abandoned when the call is late: where the network
+    drops packets, a request to a store blocks without a timeout.
+    """
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future.result(seconds)
 
 
 def pick_device(name: str, local_rank: int = 0) -> torch.device:

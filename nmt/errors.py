@@ -12,3 +12,11 @@ class NmtError(Exception):
 
 class UnfinishedError(NmtError):
     """What was done so far is kept, and the same command goes on from there."""
+
+
+class LostPeerError(NmtError):
+    """Other processes are missing; the message names their ranks.
+
+    The command line ends the process at once: threads of PyTorch may wait for the missing processes
+    for as long as the network lets them.
+    """

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from nmt.distributed import World, join, pick_device
-from nmt.errors import NmtError
+from nmt.errors import LostPeerError, NmtError
 
 TOGETHER = """
 import json
@@ -32,16 +32,30 @@ print(json.dumps(seen))
 
 
 MISSING = """
-import os, sys, time
-from nmt.distributed import join
+import os, signal, sys, time
+import nmt.distributed
+from nmt.cli import app
 
-with join("cpu", timeout_minutes=0.3) as world:  # in which all must have started, too
-    world.barrier()
-    if world.rank == {missing}:
-        if "{does}" == "die":
-            os._exit(1)
-        time.sleep(300)
-    world.sum([1.0])
+def command(**_):
+    with nmt.distributed.join("cpu", timeout_minutes=0.05) as world:
+        world.barrier()
+        if world.rank == {missing}:
+            {does}
+        world.sum([1.0])
+
+nmt.distributed.ROLL_CALL_SECONDS = 1.0
+app.app = command
+began, children = time.monotonic(), {{}}
+for rank in {ranks}:  # forked, so that they start at the same time, however long an import takes
+    os.environ["RANK"] = str(rank)
+    children[rank] = os.fork()
+    if not children[rank]:
+        app.main()
+stray = children.pop({missing}, None)
+assert [os.waitpid(child, 0)[1] >> 8 for child in children.values()] == [1, 1]
+assert time.monotonic() - began < 0.05 * 60 + 10
+if stray:
+    os.kill(stray, signal.SIGKILL)
 """
 
 
@@ -64,13 +78,13 @@ def test_without_the_environment_of_torchrun_a_process_is_alone(
     assert not torch.distributed.is_initialized()
 
 
-def start(code: str, size: int) -> list[subprocess.Popen[str]]:
-    """That many processes that know of each other, as Slurm starts them."""
+def start(code: str, count: int, of: int | None = None) -> list[subprocess.Popen[str]]:
+    """That many processes, of so many that know of each other, as Slurm starts them."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     shared = os.environ | {
-        "WORLD_SIZE": str(size),
+        "WORLD_SIZE": str(of or count),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
     }
@@ -82,7 +96,7 @@ def start(code: str, size: int) -> list[subprocess.Popen[str]]:
             stderr=subprocess.PIPE,
             text=True,
         )
-        for rank in range(size)
+        for rank in range(count)
     ]
 
 
@@ -98,17 +112,57 @@ def test_two_processes_see_the_same_sums_maxima_and_values() -> None:
     }
 
 
-@pytest.mark.parametrize("does", ["hang", "die"])
+HANG, DIE, STOP = "time.sleep(60)", "os._exit(1)", "os.kill(os.getpid(), signal.SIGSTOP)"
+
+
+@pytest.mark.parametrize("does", [HANG, DIE, STOP])
 @pytest.mark.parametrize("missing", [0, 1])
-def test_the_process_that_does_not_come_is_named(does: str, missing: int) -> None:
-    processes = start(MISSING.format(does=does, missing=missing), 3)
-    present = [process for rank, process in enumerate(processes) if rank != missing]
-    for process in present:
-        _, err = process.communicate(timeout=120)
-        assert f"rank {missing} failed, or did not come to a collective operation in time" in err
-        assert process.returncode == 1
-    processes[missing].kill()
-    processes[missing].communicate()
+def test_the_process_that_does_not_answer_is_named_in_time(does: str, missing: int) -> None:
+    lost = lost_processes(MISSING.format(does=does, missing=missing, ranks=range(3)))
+    expected = f"rank {missing} failed, cannot be reached, or did not answer for 0.05 minutes"
+    if missing == 0 and does != HANG:  # with it went the store
+        expected = "rank 0 failed or cannot be reached: its store at 127.0.0.1:"
+    assert all(line.startswith(expected) for line in lost.values())
+    assert sorted(lost) == sorted({0, 1, 2} - {missing})
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_the_process_that_does_not_start_is_named_in_time(missing: int) -> None:
+    ranks = sorted({0, 1, 2} - {missing})
+    lost = lost_processes(MISSING.format(does="pass", missing=missing, ranks=ranks))
+    first = lost[ranks[0]]
+    if missing == 0:
+        assert first.startswith("rank 0 failed or cannot be reached: its store at 127.0.0.1:")
+    else:
+        assert first.startswith("rank 1 did not start, or cannot be reached; see its messages")
+    assert sorted(lost) == ranks
+
+
+def lost_processes(code: str) -> dict[int, str]:
+    """What the processes that the code starts say before they end, by their ranks."""
+    [launcher] = start(code, 1, of=3)
+    _, err = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, err
+    assert "Traceback" not in err
+    return {int(rank): said for rank, said in re.findall("nmt: error: rank (.): (.*)", err)}
+
+
+def test_processes_that_cannot_find_each_other_are_told_what_to_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with pytest.raises(NmtError, match="set them, or start the processes with torchrun"):
+        join("cpu").__enter__()
+
+
+def test_a_port_that_is_taken_is_the_reason_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("", 0)) as taken:
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
+        with pytest.raises(LostPeerError, match="address already in use"):
+            join("cpu").__enter__()
 
 
 def test_a_device_is_picked_by_name() -> None:

@@ -23,7 +23,7 @@ from nmt.cli import (
     translate,
 )
 from nmt.cli.console import one_line, say, write_utf8
-from nmt.errors import NmtError
+from nmt.errors import LostPeerError, NmtError
 
 app = typer.Typer(
     name="nmt",
@@ -117,6 +117,8 @@ def main() -> None:
     try:
         status = app(prog_name="nmt", standalone_mode=False)
         sys.stdout.flush()
+    except LostPeerError as error:
+        os._exit(_fail(str(error), 1))
     except NmtError as error:
         status = _fail(str(error), 1)
     except _InterruptedError as error:
