@@ -45,6 +45,32 @@ def test_of_a_source_that_was_cut_only_what_the_model_saw_is_linked() -> None:
     assert linked("one two three", [0, 3, 7], "eins zwei", [0, 4], weights) == ((0, 0), (0, 5))
 
 
+def test_pieces_are_linked_one_by_one_and_the_bytes_of_a_character_together() -> None:
+    # "猫が" is "猫" "が", of which the second is spelt in two bytes; it was made of "the" " cat".
+    weights = torch.tensor(
+        [
+            [0.2, 0.7, 0.1],
+            [0.5, 0.4, 0.1],
+            [0.3, 0.6, 0.1],  # so the two bytes attend to "cat" by 1.0, and to "the" by 0.8
+            [0.0, 0.0, 1.0],
+        ]
+    )
+    found = linked("the cat", [0, 3], "猫が", [0, 1, 1], weights, "pieces")
+    assert found == ((3, 0), (3, 1))
+
+
+def test_pieces_are_numbered_in_the_whole_line_where_it_was_split() -> None:
+    nothing = Hypothesis([], 0.0, 0.0, finished=True)
+    first = Translation("a b", "猫が", nothing, (), ((1, 0), (0, 1)), ([0, 1], [0, 1]))
+    second = Translation(" c", "犬", nothing, (), ((0, 0),), ([0], [0]))
+    whole = first.followed_by(second, "")
+    assert whole.units() == (["a", " b", " c"], ["猫", "が", "犬"])
+    assert whole.alignment() == [(1, 0), (0, 1), (2, 2)]
+    blank = Translation(" ", "", nothing)
+    assert blank.followed_by(whole, "").alignment() == whole.alignment()
+    assert whole.followed_by(blank, "").units() == (["a", " b", " c "], ["猫", "が", "犬"])
+
+
 def test_words_are_numbered_in_the_whole_line_where_it_was_split() -> None:
     nothing = Hypothesis([], 0.0, 0.0, finished=True)
     first = Translation("one two.", "eins zwei.", nothing, (), ((0, 0), (4, 5)))

@@ -302,7 +302,7 @@ def test_what_is_asked_of_single_lines_is_refused(trained: Path, tmp_path: Path)
     with pytest.raises(NmtError, match="CTranslate2 places no phrases or beginnings; use --engine"):
         list(translator.translations([Request("one", prefix="eins")]))
     with pytest.raises(NmtError, match="words are aligned by --engine nmt alone, not by ctrans"):
-        list(translator.translations(["one"], aligned=True))
+        list(translator.translations(["one"], aligned="words"))
 
 
 @needs_ctranslate2

@@ -458,6 +458,24 @@ def test_words_are_aligned_in_json(run: Path, tmp_path: Path, nmt: Callable[...,
     assert "--alignments needs --json, in which they are written" in done.err
 
 
+def test_pieces_are_aligned_in_json_where_that_is_asked_for(
+    run: Path, tmp_path: Path, nmt: Callable[..., Any]
+) -> None:
+    flags = ("--json", "--alignments", "--alignment-unit", "pieces")
+    out = invoke(run, tmp_path, b"the cat  sat\n\na dog\n", *flags)
+    help_ = " ".join(nmt("translate", "--help").out.split())
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert ["".join(it["source_pieces"]) for it in lines] == ["the cat  sat", "", "a dog"]
+    for line in lines:
+        assert all(field in help_ for field in line)
+        assert "".join(line["pieces"]) == line["text"]
+        assert [target for _, target in line["alignment"]] == list(range(len(line["pieces"])))
+    assert lines[0]["source_pieces"] == ["the", " cat", "  sat"]
+    done = nmt("translate", "--json", "--alignment-unit", "pieces", "--model", run)
+    assert (done.status, done.out) == (2, "")
+    assert "--alignment-unit needs --alignments" in done.err
+
+
 def test_a_model_that_has_diverged_costs_one_line(
     run: Path, tmp_path: Path, nmt: Callable[..., Any]
 ) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nmt.inference import LineTranslator, Request, Translation
+    from nmt.inference.alignment import Unit
 
 Form = Callable[["LineTranslator", Sequence["str | Request"], Iterable[int]], list[str]]
 """What is written for each of some lines, which have these numbers, counted from 0."""
@@ -34,7 +35,7 @@ def n_best(count: int) -> Form:
     return write
 
 
-def as_json(count: int, aligned: bool = False) -> Form:
+def as_json(count: int, aligned: Unit | None = None) -> Form:
     """An object for each line, with as many other translations as `count` allows."""
 
     def write(
@@ -45,7 +46,7 @@ def as_json(count: int, aligned: bool = False) -> Form:
         for number, (best, *others) in zip(numbers, all_found, strict=False):
             values = {"id": number, **_fields(translator, best, aligned)}
             if aligned:
-                values["source_words"] = best.source.split()
+                values[f"source_{aligned}"] = best.units()[0]
             if count > 1:
                 values["others"] = [_fields(translator, each, aligned) for each in others]
             written.append(json.dumps(values, ensure_ascii=False))
@@ -60,9 +61,9 @@ def _moses(each: Translation) -> str:
     return f"{each.text} ||| {features} ||| {hypothesis.score:.6f}"
 
 
-def _fields(translator: LineTranslator, each: Translation, aligned: bool) -> dict[str, Any]:
+def _fields(translator: LineTranslator, each: Translation, aligned: Unit | None) -> dict[str, Any]:
     hypothesis = each.hypothesis
-    words = {"words": each.text.split(), "alignment": each.alignment()} if aligned else {}
+    units = {aligned: each.units()[1], "alignment": each.alignment()} if aligned else {}
     return {
         "text": each.text,
         "score": hypothesis.score,
@@ -70,5 +71,5 @@ def _fields(translator: LineTranslator, each: Translation, aligned: bool) -> dic
         "finished": hypothesis.finished,
         "tokens": translator.subwords.target_pieces(hypothesis.output),
         "token_log_probabilities": list(each.token_log_probabilities),
-        **words,
+        **units,
     }

@@ -1,7 +1,7 @@
 """``nmt translate``: lines in, translations out, as many and in the same order."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
 
 import typer
 
@@ -95,6 +95,14 @@ def translate(
             help="With --json, also which words belong to which, by the model's attention.",
         ),
     ] = False,
+    alignment_unit: Annotated[
+        Literal["words", "pieces"] | None,
+        typer.Option(
+            help="What --alignments links. Default: words, or pieces where a language of the model "
+            "puts no spaces between words.",
+            show_default=False,
+        ),
+    ] = None,
     strategy: Annotated[
         str | None,
         typer.Option(
@@ -251,7 +259,8 @@ def translate(
     --alignments also source_words and words, what white space divides in the line and in the text,
     and alignment: for each word of the text the word of the source that the model attended to most
     as it gave its pieces, as pairs of their numbers, source first, from 0; of a Transformer, in the
-    last decoder layer but one.
+    last decoder layer but one. With --alignment-unit pieces these are source_pieces and pieces, the
+    line and the text cut where pieces begin, and alignment links pieces.
 
     With --shortlist the scores and log-probabilities of the search are those of the tokens on each
     line's list; token_log_probabilities, as nmt score --model, are of the whole vocabulary.
@@ -291,6 +300,8 @@ def translate(
         raise typer.BadParameter("give either TEXT or --input")
     if alignments and not as_json:
         raise typer.BadParameter("--alignments needs --json, in which they are written")
+    if alignment_unit and not alignments:
+        raise typer.BadParameter("--alignment-unit needs --alignments")
     inputs = (text or input_ or Path("-"), prefix, require)
     check_stdin(*inputs)
     # A missing file is known before the model is read.
@@ -313,7 +324,8 @@ def translate(
         lines.read_as(search.on_invalid_utf8)
         form = forms.n_best(n_best) if n_best else forms.plain
         if as_json:
-            form = forms.as_json(n_best or 1, alignments)
+            unit = alignment_unit or translator.usual_unit
+            form = forms.as_json(n_best or 1, unit if alignments else None)
         translate_stream(translator, lines, target, world, form)
 
 

@@ -1,7 +1,8 @@
 """Which words of a line belong to which words of its translation, by the model's attention.
 
 Words are what white space divides, in the line and in the detokenised text; pieces are assigned to
-the words in which they begin.
+the words in which they begin. Text without spaces between words has no such words; there the pieces
+themselves are linked.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+Unit = Literal["words", "pieces"]
+
 Links = tuple[tuple[int, int], ...]
-"""Pairs of places, in the source and in the text, at which words begin that belong together."""
+"""Pairs of places, in the source and in the text, at which units begin that belong together."""
 
 
 def word_starts(text: str) -> list[int]:
@@ -37,10 +41,20 @@ def words_of_pieces(text: str, places: Sequence[int]) -> list[int]:
     return found
 
 
+def piece_starts(places: Sequence[int]) -> list[int]:
+    """Return where pieces begin, once for the bytes of one character."""
+    return sorted({*places})
+
+
 def linked(
-    source: str, source_places: list[int], text: str, places: list[int], weights: Tensor
+    source: str,
+    source_places: list[int],
+    text: str,
+    places: list[int],
+    weights: Tensor,
+    unit: Unit = "words",
 ) -> Links:
-    """For each word of the text, the word of the source to which it attends the most.
+    """For each unit of the text, the unit of the source to which it attends the most.
 
     Args:
         source: a line.
@@ -49,17 +63,27 @@ def linked(
         places: where the pieces of that begin, T of them.
         weights: [at least T, S' + 1], how much giving each piece attends to each of the source; S'
             is below S where the source was cut, and the last column is that of its end.
+        unit: what is linked.
     """
-    starts = word_starts(source), word_starts(text)
-    source_places = source_places[: weights.size(1) - 1]
-    columns = torch.tensor(words_of_pieces(source, source_places), dtype=torch.int64)
-    rows = torch.tensor(words_of_pieces(text, places), dtype=torch.int64)
+    (source_starts, of_source), (starts, of_text) = (
+        _units(line, begins, unit) for line, begins in ((source, source_places), (text, places))
+    )
+    columns = torch.tensor(of_source[: weights.size(1) - 1], dtype=torch.int64)
+    rows = torch.tensor(of_text, dtype=torch.int64)
     is_word = rows >= 0, columns >= 0
     own = weights[: len(rows), : len(columns)].double().cpu()[is_word[0]][:, is_word[1]]
     rows, columns = rows[is_word[0]], columns[is_word[1]]
     if not own.numel():
         return ()
-    words = torch.zeros(len(starts[1]), len(starts[0]), dtype=torch.float64)
-    words.index_put_((rows[:, None], columns[None]), own, accumulate=True)
-    best = words.argmax(1).tolist()
-    return tuple((starts[0][best[row]], starts[1][row]) for row in sorted({*rows.tolist()}))
+    sums = torch.zeros(len(starts), len(source_starts), dtype=torch.float64)
+    sums.index_put_((rows[:, None], columns[None]), own, accumulate=True)
+    best = sums.argmax(1).tolist()
+    return tuple((source_starts[best[row]], starts[row]) for row in sorted({*rows.tolist()}))
+
+
+def _units(text: str, places: list[int], unit: Unit) -> tuple[list[int], list[int]]:
+    """Where the units of a text begin, and the number of the unit of each piece, -1 for none."""
+    if unit == "words":
+        return word_starts(text), words_of_pieces(text, places)
+    starts = piece_starts(places)
+    return starts, [bisect_right(starts, place) - 1 for place in places]

@@ -71,11 +71,22 @@ class Translation:
     """Of each token and, where it was finished, the EOS; empty where they were not asked for."""
 
     links: Links = ()
-    """Where words of the source and of the text begin that belong together; see :meth:`words`."""
+    """Where units of the source and of the text begin that belong together."""
+
+    piece_starts: tuple[Sequence[int], Sequence[int]] | None = None
+    """Where the pieces of the source and of the text begin, if they are the units; else None, and
+    the units are words."""
+
+    def units(self) -> tuple[list[str], list[str]]:
+        """Return the words, or pieces, of the source and of the text, which `alignment` numbers."""
+        if self.piece_starts is None:
+            return self.source.split(), self.text.split()
+        source, target = self.piece_starts
+        return _cut(self.source, source), _cut(self.text, target)
 
     def alignment(self) -> list[tuple[int, int]]:
-        """Which word of the source each word of the text belongs to: pairs of both, from 0."""
-        starts = word_starts(self.source), word_starts(self.text)
+        """Which unit of the source each unit of the text belongs to: pairs of both, from 0."""
+        starts = self.piece_starts or (word_starts(self.source), word_starts(self.text))
         pairs = {
             (bisect_right(starts[0], source) - 1, bisect_right(starts[1], target) - 1)
             for source, target in self.links
@@ -86,6 +97,14 @@ class Translation:
         """The translation of two parts of a line."""
         one, two = self.hypothesis, other.hypothesis
         before = self.text + space
+        piece_starts = None
+        if self.piece_starts or other.piece_starts:
+            sides = zip(self.piece_starts or ((), ()), other.piece_starts or ((), ()), strict=True)
+            (source, source_more), (text, text_more) = sides
+            piece_starts = (
+                [*source, *(len(self.source) + at for at in source_more)],
+                [*text, *(len(before) + at for at in text_more)],
+            )
         return Translation(
             self.source + other.source,
             before + other.text,
@@ -100,4 +119,10 @@ class Translation:
                 *self.links,
                 *((len(self.source) + at, len(before) + to) for at, to in other.links),
             ),
+            piece_starts,
         )
+
+
+def _cut(text: str, starts: Sequence[int]) -> list[str]:
+    """The text between each start and the next, the last to its end."""
+    return [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]

@@ -22,12 +22,13 @@ from nmt.data.format import EOS
 from nmt.errors import NmtError
 from nmt.evaluation.consensus import expected_utilities
 from nmt.evaluation.metrics import Metric
-from nmt.inference.alignment import linked
+from nmt.inference.alignment import Unit, linked, piece_starts
 from nmt.inference.forced import attention_weights, token_log_probabilities
 from nmt.inference.long_lines import parts
 from nmt.inference.shortlister import Shortlister
 from nmt.inference.translation import Request, Sentence, Translation
 from nmt.inference.workers import Workers
+from nmt.languages import has_spaces
 from nmt.lines import OnInvalidUtf8, refuse_one_string
 from nmt.models.base import Model
 from nmt.models.ensemble import Average, Ensemble
@@ -158,6 +159,11 @@ class LineTranslator(ABC):
         self.empty = 0
         self.target_tokens = 0
 
+    @property
+    def usual_unit(self) -> Unit:
+        """What to align: words, or pieces where a language puts no spaces between words."""
+        return "words" if all(map(has_spaces, self.languages)) else "pieces"
+
     def translate(self, lines: Iterable[str | Request]) -> Iterator[str]:
         """One translation per line, in order, lazily; reads at most a window of lines ahead.
 
@@ -171,7 +177,7 @@ class LineTranslator(ABC):
         lines: Iterable[str | Request],
         count: int = 1,
         scored: bool = False,
-        aligned: bool = False,
+        aligned: Unit | None = None,
     ) -> Iterator[list[Translation]]:
         """At least one and at most `count` translations per line, best first, in order, lazily.
 
@@ -181,7 +187,8 @@ class LineTranslator(ABC):
             count: of a line that was split, the n-th is made of the n-th of each part.
             scored: whether each token's log-probability is wanted, for which the model runs over
                 the translations once more.
-            aligned: whether words are to be aligned, for which it does so, too.
+            aligned: what is to be aligned with the source, if anything, for which it does so, too;
+                see :attr:`usual_unit`.
 
         Raises:
             NmtError: the strategy never finds so many; nothing has been read then.
@@ -192,7 +199,7 @@ class LineTranslator(ABC):
         return self._translations(lines, count, scored, aligned)
 
     def _translations(
-        self, lines: Iterable[str | Request], count: int, scored: bool, aligned: bool
+        self, lines: Iterable[str | Request], count: int, scored: bool, aligned: Unit | None
     ) -> Iterator[list[Translation]]:
         waiting = iter(lines)
         while window := list(islice(waiting, self.config.window)):
@@ -228,7 +235,7 @@ class LineTranslator(ABC):
         return self.log_probabilities(*encoded)
 
     def _found(
-        self, requests: list[Request], count: int, scored: bool, aligned: bool
+        self, requests: list[Request], count: int, scored: bool, aligned: Unit | None
     ) -> list[list[Translation]]:
         nothing = Hypothesis([], 0.0, 0.0, finished=True)
         sentences = self._encode(requests)
@@ -241,7 +248,7 @@ class LineTranslator(ABC):
         if scored:
             self._add(found, sentences, self._token_log_probabilities)
         if aligned:
-            self._add(found, sentences, self._links)
+            self._add(found, sentences, partial(self._links, aligned))
         return found
 
     def _add(
@@ -264,16 +271,18 @@ class LineTranslator(ABC):
         return [{"token_log_probabilities": each} for each in gains]
 
     def _links(
-        self, translations: list[Translation], sentences: list[Sentence]
+        self, unit: Unit, translations: list[Translation], sentences: list[Sentence]
     ) -> list[dict[str, Any]]:
         outputs = [it.hypothesis.output for it in translations]
         weights = self.attention([it.source for it in sentences], outputs)
         sources = self.subwords.source_places([it.source for it in translations])
         texts = self.subwords.target_places([it.hypothesis.tokens for it in translations])
-        return [
-            {"links": linked(it.source, source, it.text, text, own)}
-            for it, source, text, own in zip(translations, sources, texts, weights, strict=True)
-        ]
+        fields: list[dict[str, Any]] = []
+        for it, source, text, own in zip(translations, sources, texts, weights, strict=True):
+            fields.append({"links": linked(it.source, source, it.text, text, own, unit)})
+            if unit == "pieces":
+                fields[-1]["piece_starts"] = piece_starts(source), piece_starts(text)
+        return fields
 
     def _ranked(self, found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
         """The same hypotheses, in the order of the consensus where that is asked for."""

@@ -107,3 +107,18 @@ def test_consensus_and_rewards_see_words_too(japanese: Path, nmt: Command) -> No
     assert rewarded.status == 0, rewarded.err
     written = (japanese / "rewarded" / "recipe.yaml").read_text()
     assert "tokenize: auto" not in written
+
+
+def test_pieces_are_aligned_where_a_language_has_no_spaces(japanese: Path, nmt: Command) -> None:
+    command = ("translate", "--model", japanese / "run", "--json", "--alignments")
+    by_pieces, by_words = (
+        [json.loads(line) for line in nmt(*command, *unit, japanese / "valid.en").out.splitlines()]
+        for unit in ((), ("--alignment-unit", "words"))
+    )
+    for pieces, words in zip(by_pieces, by_words, strict=True):
+        assert "".join(pieces["pieces"]) == pieces["text"] == words["text"]
+        assert [target for _, target in pieces["alignment"]] == [*range(len(pieces["pieces"]))]
+        assert all(source < len(pieces["source_pieces"]) for source, _ in pieces["alignment"])
+        assert words["words"] == [words["text"]]
+        assert len(words["alignment"]) == 1
+    assert max(len(line["pieces"]) for line in by_pieces) > 2
