@@ -123,12 +123,19 @@ def refuse_one_string(lines: object, name: str) -> None:
         )
 
 
-def decompressed(file: BinaryIO, path: Path) -> BinaryIO:
-    """What the file at a path holds, of which `file` gives the bytes."""
+def decompressed(file: io.BufferedReader, path: Path) -> BinaryIO:
+    """What the file at a path holds, of which `file` gives the bytes.
+
+    Raises:
+        NmtError: the file is empty, which no compressed text is, or a package is missing.
+    """
     if path.suffix not in COMPRESSED:
         return file
     if path.suffix == ".zst" and zstd is None:
         raise NmtError(f"{path}: reading .zst needs a package; pip install backports.zstd")
+    with named_damage(path):
+        if not file.peek(1):
+            raise EOFError  # as all do but gzip, for which nothing is an empty text
     module = {".gz": gzip, ".xz": lzma, ".zst": zstd}[path.suffix]
     # By themselves these read lines in Python, several times more slowly.
     return io.BufferedReader(cast(io.RawIOBase, module.open(file)), 1 << 18)

@@ -73,7 +73,7 @@ def test_the_same_seed_damages_a_file_alike(tmp_path: Path) -> None:
         file = tmp_path / f"{name}-{seed}" / "values.json"
         file.parent.mkdir()
         file.write_text('{"version": 1, "files": {"a": 1}}')
-        mutations.damage(file, Random(seed), pipes=False)
+        mutations.damage(file, Random(seed), streams=False)
         return file.read_bytes() if file.is_file() else b""
 
     once, again = ([damaged(seed, name) for seed in range(20)] for name in ("once", "again"))
@@ -81,7 +81,7 @@ def test_the_same_seed_damages_a_file_alike(tmp_path: Path) -> None:
     assert len(set(once)) > 10
 
 
-CLEAN = ("text", "n-best list")
+CLEAN = ("text", "compressed text", "n-best list")
 
 
 def test_damage_costs_one_line(tmp_path: Path) -> None:

@@ -83,10 +83,11 @@ def test_a_compressed_file_is_read_as_a_plain_one(tmp_path: Path) -> None:
             assert read(Lines.open(path)) == ["ä", "", "b"]
 
 
+@pytest.mark.parametrize("end", [0, -20])
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
-def test_a_truncated_file_is_named(tmp_path: Path, suffix: str) -> None:
+def test_a_truncated_file_is_named(tmp_path: Path, suffix: str, end: int) -> None:
     path = tmp_path / f"a{suffix}"
-    path.write_bytes(COMPRESSIONS[suffix](os.urandom(9999))[:-20])
+    path.write_bytes(COMPRESSIONS[suffix](os.urandom(9999))[:end])
     with pytest.raises(NmtError) as error:
         list(Lines.open(path)._raw())
     kind = {".gz": "gzip", ".xz": "xz", ".zst": "zstd"}[suffix]

@@ -81,7 +81,7 @@ def run_case(case: Case, source: Path) -> Outcome:
             what = forge(path, draw)
             kind.seal(path)
         else:
-            what = damage(path, draw, pipes=not kind.may_be_pipe)
+            what = damage(path, draw, streams=not kind.is_stream)
         done, result = run_reading(reading, copy)
         name = path.relative_to(copy)
     forged = "forged " if is_forged else ""

@@ -86,8 +86,14 @@ def make(directory: Path) -> None:
     for seed, (split, pairs) in enumerate({"train": 100, "valid": 10, "test": 8}.items()):
         _write_numbers(directory / "text" / split, pairs, seed)
     text = (directory / "text" / "test.en").read_bytes()
-    for suffix, module in ((".gz", gzip), (".xz", lzma), (".zst", zstd)):
-        (directory / "text" / f"test.en{suffix}").write_bytes(module.compress(text))
+    with_checksum = {zstd.CompressionParameter.checksum_flag: 1}  # as the program zstd writes
+    compressed = {
+        "gz": gzip.compress(text),
+        "xz": lzma.compress(text),
+        "zst": zstd.compress(text, options=with_checksum),
+    }
+    for suffix, content in compressed.items():
+        (directory / "text" / f"test.en.{suffix}").write_bytes(content)
     (directory / "nmt.yaml").write_text(RECIPE)
     for command in COMMANDS:
         done = run(command, directory, seconds=300)

@@ -37,7 +37,7 @@ def truncate(data: bytes, draw: Draw) -> bytes:
 
 def extend(data: bytes, draw: Draw) -> bytes:
     """Something comes behind the end."""
-    return data + draw.choice((b"\0", b"\n", b"{}", data, draw.randbytes(16), bytes(1 << 20)))
+    return data + draw.choice((b"\0", b"\n", b"{}", data[:9], draw.randbytes(16), bytes(1 << 20)))
 
 
 def insert(data: bytes, draw: Draw) -> bytes:
@@ -268,9 +268,15 @@ def named_pipe(path: Path, draw: Draw) -> None:
 
 
 def link(path: Path, draw: Draw) -> None:
-    """A symbolic link is there: to nothing, to itself, to what never ends, or to a directory."""
+    """A symbolic link is there: to nothing, to itself, to a directory, or to a terminal."""
     _clear(path)
-    path.symlink_to(draw.choice(("nowhere", path.name, "/dev/zero", ".", "/dev/tty")))
+    path.symlink_to(draw.choice(("nowhere", path.name, ".", "/dev/tty")))
+
+
+def endless(path: Path, draw: Draw) -> None:
+    """A link to a device that never ends is there."""
+    _clear(path)
+    path.symlink_to("/dev/zero")
 
 
 def swap(path: Path, draw: Draw) -> None:
@@ -303,18 +309,19 @@ def stray(path: Path, draw: Draw) -> None:
 
 
 PLACES: tuple[OfPlace, ...] = (delete, directory, link, swap, stray)
+STREAMS: tuple[OfPlace, ...] = (named_pipe, endless)
 
 
-def damage(path: Path, draw: Draw, pipes: bool) -> str:
+def damage(path: Path, draw: Draw, streams: bool) -> str:
     """Damages what is at a path as accidents do; gives what was done to it.
 
     Args:
         path: of a file, or of a link to a directory.
         draw: decides.
-        pipes: whether a named pipe may take the place of a file.
+        streams: whether a stream that never ends may take the place of the file.
     """
     if not path.is_file() or draw.random() < 0.2:
-        change = draw.choice((*PLACES, named_pipe) if pipes else PLACES)
+        change = draw.choice((*PLACES, *STREAMS) if streams else PLACES)
         change(path, draw)
         return change.__name__
     return _rewrite(path, draw, (*BYTES, *STRUCTURED.get(path.suffix, ())))
