@@ -80,6 +80,15 @@ def test_no_output_is_given_twice() -> None:
         assert len({tuple(it.tokens) for it in found}) == len(found)
 
 
+def test_groups_do_not_share_sequences_where_a_list_is_asked_for() -> None:
+    model, source = TableModel(1), random_sources(1, 8)
+    beam = DiverseBeam(beam=4, groups=2, diversity=0.0)
+    lists = beam.search(model, source, torch.full((8,), 6), count=4)
+    alone = beam.search(model, source, torch.full((8,), 6))
+    assert min(map(len, lists)) == 4
+    assert max(map(len, alone)) == 2  # as both groups find the same
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 
@@ -30,6 +31,30 @@ def test_tokens_are_drawn_with_the_probabilities_of_the_model() -> None:
     for token in (UNK, 4, 5):
         expected = possible[token] / sum(possible.values())
         assert drawn[(token,)] / count == pytest.approx(expected, abs=0.015)
+
+
+def test_different_samples_are_drawn_without_replacement() -> None:
+    class OneTable(TableModel):
+        def __init__(self) -> None:
+            super().__init__(3, spread=1.0)
+            row, self.row = self.row, lambda _, prefix: row((), prefix)  # type: ignore[assignment]
+
+    model, count = OneTable(), 2000
+    outputs = [(EOS,), *((a, b) for a in (UNK, 4, 5) for b in (UNK, EOS, 4, 5))]
+
+    def probability(output: tuple[int, ...]) -> float:
+        rows = [torch.tensor(model.row((), (BOS, *output[:at]))) for at in range(len(output))]
+        given = [Sample().probabilities(row).tolist() for row in rows]
+        return math.prod(row[token] for row, token in zip(given, output, strict=True))
+
+    source = torch.tensor([[at, EOS] for at in range(4, 4 + count)])
+    found = Sample(samples=2).search(model, source, torch.full((count,), 2), count=2)
+    drawn = Counter(frozenset(tuple(it.output) for it in each) for each in found)
+    for one, other in itertools.combinations(outputs, 2):
+        p, q = probability(one), probability(other)
+        assert drawn[frozenset((one, other))] / count == pytest.approx(
+            p * q / (1 - p) + q * p / (1 - q), abs=0.02
+        )
 
 
 def test_a_low_temperature_or_one_token_to_draw_from_is_greedy() -> None:

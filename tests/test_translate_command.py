@@ -215,6 +215,26 @@ def test_n_best_lists_have_the_form_of_moses(run: Path, tmp_path: Path) -> None:
     assert float(rows[0][3]) >= float(rows[1][3])
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        *(["--stop", stop] for stop in ("optimistic", "all_finished", "first_beam")),
+        ["--strategy", "diverse_beam"],
+        ["--strategy", "lexical_beam"],
+        ["--strategy", "sample", "--set", "search.strategy.samples=4"],
+    ],
+    ids=str,
+)
+def test_a_list_has_as_many_different_translations_as_are_asked_for(
+    run: Path, tmp_path: Path, flags: list[str]
+) -> None:
+    lines = b"the cat sat\na dog\nthe dog sat\n"
+    out = invoke(run, tmp_path, lines, "--n-best", "4", *flags).decode()
+    rows = [line.split(" ||| ")[:2] for line in out.splitlines()]
+    assert [number for number, _ in rows] == ["0"] * 4 + ["1"] * 4 + ["2"] * 4
+    assert len({tuple(row) for row in rows}) == 12
+
+
 @pytest.mark.parametrize("is_json", [False, True])
 def test_more_translations_than_the_search_finds_are_refused_before_a_line_is_read(
     run: Path, tmp_path: Path, is_json: bool

@@ -68,6 +68,40 @@ def translator(**keys: object) -> Translator:
     return Translator(Reverser(), Letters(), config)  # type: ignore[arg-type]
 
 
+class FewLetters(Letters):
+    """Six ids for each letter."""
+
+    def decode_target(self, ids: list[list[int]]) -> list[str]:
+        return ["".join(LETTERS[(it - 4) // 6] for it in line if it >= 4) for line in ids]
+
+
+def test_a_list_has_different_texts_and_begins_with_the_translation() -> None:
+    class Undecided(TableModel):
+        """Likes the ids of one letter, then the end, so that texts come in several subwords."""
+
+        def __init__(self) -> None:
+            super().__init__(1, vocabulary=Letters.target_size)
+            row = self.row
+            liked = {0: range(10, 16), 1: [EOS]}
+            self.row = lambda sentence, prefix: [  # type: ignore[assignment]
+                value + 9.0 * (token in liked[min(len(prefix) - 1, 1)])
+                for token, value in enumerate(row(sentence, prefix))
+            ]
+
+    config = build(SearchConfig, {"strategy": "beam", "max_length_offset": 8}, "search")
+    model = Undecided()
+    several = Translator(model, FewLetters(), config)  # type: ignore[arg-type]
+    lines = ["abc", "d", "", "efg", "bc"]
+    lists = list(several.translations(lines, 4))
+    assert [len({it.text for it in each}) for each in lists] == [4, 4, 1, 4, 4]
+    assert [each[0].text for each in lists] == list(several.translate(lines))
+    for each in lists:
+        ranks = [(it.hypothesis.finished, it.hypothesis.score) for it in each]
+        assert ranks == sorted(ranks, reverse=True)
+    found = dict(several.find({0: Sentence([4, 5, 6, EOS], [], [])}, 4))[0]
+    assert len(set(several.subwords.decode_target([it.tokens for it in found]))) < len(found) == 4
+
+
 def batches(translator: Translator) -> list[Tensor]:
     assert isinstance(translator.model, Reverser)
     return translator.model.batches
@@ -219,19 +253,19 @@ def test_the_metric_of_the_consensus_is_that_of_the_target_language() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "most", "found", "remedy"),
+    ("strategy", "most", "remedy"),
     [
-        ({"name": "beam", "beam": 3}, 3, 3, "raise search.strategy.beam to at least"),
-        ({"name": "diverse_beam", "beam": 4}, 4, 3, "raise search.strategy.beam to at least"),
-        ({"name": "greedy"}, 1, 1, "use --strategy beam --beam"),
-        ({"name": "sample", "samples": 5}, 5, 5, "raise search.strategy.samples to at least"),
+        ({"name": "beam", "beam": 3}, 3, "raise search.strategy.beam to at least"),
+        ({"name": "diverse_beam", "beam": 4}, 4, "raise search.strategy.beam to at least"),
+        ({"name": "greedy"}, 1, "use --strategy beam --beam"),
+        ({"name": "sample", "samples": 5}, 5, "raise search.strategy.samples to at least"),
     ],
 )
 def test_more_translations_than_the_strategy_finds_are_refused(
-    strategy: dict[str, Any], most: int, found: int, remedy: str
+    strategy: dict[str, Any], most: int, remedy: str
 ) -> None:
     asked = translator(strategy=strategy, mbr="chrf")
-    assert len(next(asked.translations(["abc"], most))) == found
+    assert len(next(asked.translations(["abc"], most))) == most
     with pytest.raises(NmtError) as error:
         next(asked.translations(["abc"], most + 1))
     assert str(error.value) == (

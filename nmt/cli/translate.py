@@ -80,8 +80,8 @@ def translate(
         int | None,
         typer.Option(
             min=1,
-            help="Write up to that many translations of each line; no more than the search can "
-            "find: the beam, or the samples.",
+            help="Write that many different translations of each line; at most the beam, or the "
+            "samples, and fewer only where the model has no more.",
             show_default=False,
         ),
     ] = None,

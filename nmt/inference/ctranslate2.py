@@ -27,6 +27,7 @@ from nmt.inference.translator import LineTranslator, SearchConfig
 from nmt.precision import InferencePrecision
 from nmt.processes import available_cores
 from nmt.search import Beam, Greedy, Hypothesis
+from nmt.search.base import best_first
 from nmt.search.ranking import NoPenalty, PenaltyWithAlpha
 
 ALMOST_NONE = 1e-6
@@ -63,22 +64,27 @@ class CTranslate2Translator(LineTranslator):
         self._source_tokens, self._target_tokens = vocabularies(export.subwords)
         self._target_ids = {token: at for at, token in enumerate(self._target_tokens)}
 
-    def find(self, sentences: dict[int, Sentence]) -> Iterator[tuple[int, list[Hypothesis]]]:
+    def find(
+        self, sentences: dict[int, Sentence], count: int = 1
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Batches of sentences of one length, which have one greatest length."""
         if any(it.prefix or it.phrases for it in sentences.values()):
             raise NmtError("CTranslate2 places no phrases or beginnings; use --engine nmt")
         sources = {at: sentence.source for at, sentence in sentences.items()}
         rows = self.config.strategy.rows
         cut = {}
+        if count > rows:
+            cut, sources = sources, {}
         for at, hypotheses in self._translate(sources, self._options):
             if rows == 1 or all(it.finished for it in hypotheses):
                 yield at, hypotheses
             else:
                 cut[at] = sources[at]
         # What came to the greatest length has taken the places of finished ones: ask for all.
-        options = {**self._options, "patience": 2, "num_hypotheses": 2 * rows}
+        patience = max(2, -(-count // rows))
+        options = {**self._options, "patience": patience, "num_hypotheses": patience * rows}
         for at, hypotheses in self._translate(cut, options):
-            yield at, ([it for it in hypotheses if it.finished] or hypotheses)[:rows]
+            yield at, best_first(hypotheses, count)[: max(rows, count)]
 
     def _translate(
         self, sources: dict[int, list[int]], options: dict[str, Any]

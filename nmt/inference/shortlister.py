@@ -67,12 +67,13 @@ class Few:
         max_lengths: Tensor,
         constraints: Sequence[Constraint],
         phrases: Tensor | None,
+        count: int = 1,
     ) -> list[list[Hypothesis]]:
         """As :meth:`nmt.search.Strategy.search`, with ids in all that goes in and comes out."""
         few = [constraint.among(self.tokens) for constraint in constraints]
         if phrases is not None:
             phrases = torch.searchsorted(self.tokens, phrases)
-        found = strategy.search(self.model, source, max_lengths, few, phrases)
+        found = strategy.search(self.model, source, max_lengths, few, phrases, count)
         ids = self.tokens.tolist()
         return [
             [replace(it, tokens=[ids[place] for place in it.tokens]) for it in hypotheses]

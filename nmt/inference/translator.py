@@ -23,6 +23,7 @@ from nmt.errors import NmtError
 from nmt.evaluation.consensus import expected_utilities
 from nmt.evaluation.metrics import Metric
 from nmt.inference.alignment import Unit, linked, piece_starts
+from nmt.inference.distinct import distinct_lists
 from nmt.inference.forced import attention_weights, token_log_probabilities
 from nmt.inference.long_lines import parts
 from nmt.inference.shortlister import Shortlister
@@ -184,7 +185,8 @@ class LineTranslator(ABC):
         Args:
             lines: of any kind; a blank one has one empty translation. A :class:`Request` that asks
                 for more than a translation is never split, but cut.
-            count: of a line that was split, the n-th is made of the n-th of each part.
+            count: how many are wanted; they differ, and are fewer only where the model has no more.
+                Of a line that was split, the n-th is made of the n-th of each part.
             scored: whether each token's log-probability is wanted, for which the model runs over
                 the translations once more.
             aligned: what is to be aligned with the source, if anything, for which it does so, too;
@@ -239,7 +241,7 @@ class LineTranslator(ABC):
     ) -> list[list[Translation]]:
         nothing = Hypothesis([], 0.0, 0.0, finished=True)
         sentences = self._encode(requests)
-        searched = self._ranked(self._search(sentences, len(requests)))
+        searched = self._ranked(self._search(sentences, len(requests), count))
         flat = [(at, it) for at, each in enumerate(searched) for it in each[:count] or [nothing]]
         texts = self.subwords.decode_target([it.tokens for _, it in flat])
         found: list[list[Translation]] = [[] for _ in requests]
@@ -321,9 +323,15 @@ class LineTranslator(ABC):
         refuse_one_string(lines, "lines")
         return self._search(self._encode([Request(line) for line in lines]), len(lines))
 
-    def _search(self, sentences: dict[int, Sentence], count: int) -> list[list[Hypothesis]]:
-        found: list[list[Hypothesis]] = [[] for _ in range(count)]
-        for at, hypotheses in self.find(sentences):
+    def _search(
+        self, sentences: dict[int, Sentence], num_lines: int, count: int = 1
+    ) -> list[list[Hypothesis]]:
+        found: list[list[Hypothesis]] = [[] for _ in range(num_lines)]
+        if count == 1:
+            lists = self.find(sentences)
+        else:
+            lists = distinct_lists(self.find, self.subwords.decode_target, sentences, count)
+        for at, hypotheses in lists:
             found[at] = hypotheses
             best = hypotheses[0]
             self.target_tokens += len(best.tokens) + best.finished
@@ -348,8 +356,13 @@ class LineTranslator(ABC):
         return prefix, [phrase for phrase in phrases if phrase]
 
     @abstractmethod
-    def find(self, sentences: dict[int, Sentence]) -> Iterable[tuple[int, list[Hypothesis]]]:
-        """What is found for each sentence, best first; the sentences in any order."""
+    def find(
+        self, sentences: dict[int, Sentence], count: int = 1
+    ) -> Iterable[tuple[int, list[Hypothesis]]]:
+        """What is found for each sentence, best first; the sentences in any order.
+
+        At least `count` distinct hypotheses wherever the model has so many.
+        """
 
     @abstractmethod
     def log_probabilities(
@@ -408,11 +421,13 @@ class Translator(LineTranslator):
         can_be_trained = any(parameter.requires_grad for parameter in model.parameters())
         self._without_gradients = torch.no_grad if can_be_trained else torch.inference_mode
 
-    def find(self, sentences: dict[int, Sentence]) -> Iterator[tuple[int, list[Hypothesis]]]:
+    def find(
+        self, sentences: dict[int, Sentence], count: int = 1
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Sentences of like length share a batch, and workers the batches."""
         longest_first = sorted(sentences, key=lambda at: -len(sentences[at].source))
         batches = list(self._batches(longest_first, sentences))
-        results = self._workers.map([[sentences[at] for at in batch] for batch in batches])
+        results = self._workers.map([([sentences[at] for at in it], count) for it in batches])
         for batch, result in zip(batches, results, strict=True):
             yield from zip(batch, result, strict=True)
 
@@ -452,7 +467,8 @@ class Translator(LineTranslator):
             yield longest_first[start : start + size]
             start += size
 
-    def _search_batch(self, sentences: list[Sentence]) -> list[list[Hypothesis]]:
+    def _search_batch(self, wanted: tuple[list[Sentence], int]) -> list[list[Hypothesis]]:
+        sentences, count = wanted
         source = as_rows([it.source for it in sentences]).to(self.device)
         max_lengths = torch.tensor(
             [max(self.config.max_length(len(it.source)), it.least_length) for it in sentences],
@@ -471,7 +487,7 @@ class Translator(LineTranslator):
                 forced = as_rows([it.forced for it in sentences]).to(self.device)
                 few = self.shortlister.choose(source, forced)
                 search = partial(few.search, self.config.strategy)
-            found = search(source, max_lengths, constraints, phrases)
+            found = search(source, max_lengths, constraints, phrases, count)
             if self.config.coverage_penalty:
                 found = with_coverage(found, self.model, source, self.config.coverage_penalty)
         return found

@@ -2,14 +2,14 @@
 
 A strategy says how a *frontier* of sequences moves by one token; the loop runs the model and lets
 sentences leave the batch as they are done. The laws, tested for every registered strategy: a
-batch gives what its sentences give alone, and the log-probability of a hypothesis is the one that
-the model gives to its tokens.
+batch gives what its sentences give alone, the log-probability of a hypothesis is the one that
+the model gives to its tokens, and a list of n has n distinct hypotheses where the model has them.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -64,17 +64,19 @@ class Strategy(ABC):
 
     @property
     def max_hypotheses(self) -> int:
-        """The most hypotheses of a sentence that are found.
+        """The most hypotheses of a sentence that can be relied on, as a list may ask for them.
 
         As many as rows; a strategy that finds more or fewer overrides this.
         """
         return self.rows
 
     @abstractmethod
-    def open(self, source: Tensor, max_lengths: Tensor) -> Frontier:
+    def open(self, source: Tensor, max_lengths: Tensor, count: int) -> Frontier:
         """The frontier before the first step; arguments as for :meth:`search`."""
 
-    def open_with(self, source: Tensor, max_lengths: Tensor, phrases: Tensor) -> Frontier:
+    def open_with(
+        self, source: Tensor, max_lengths: Tensor, count: int, phrases: Tensor
+    ) -> Frontier:
         """The same where phrases must appear; an NmtError for strategies that cannot place them."""
         raise NmtError(
             f"search.strategy: {self.name} cannot place phrases that must appear; use lexical_beam"
@@ -87,6 +89,7 @@ class Strategy(ABC):
         max_lengths: Tensor,
         constraints: Sequence[Constraint] = (),
         phrases: Tensor | None = None,
+        count: int = 1,
     ) -> list[list[Hypothesis]]:
         """What was found for each sentence: at least one hypothesis, best first.
 
@@ -97,23 +100,28 @@ class Strategy(ABC):
             constraints: what may not follow the tokens so far.
             phrases: [B, P, L] int64, tokens that each sentence's outputs must hold, P runs of at
                 most L, padded on the right. An output that is cut may lack some.
+            count: how many distinct hypotheses of each sentence are wanted. Up to `max_hypotheses`
+                are found wherever the model has so many, more where the search comes by them. More
+                than one takes more steps: the best is known before the others.
 
         Raises:
-            ValueError: a length below 1.
+            ValueError: a length or a count below 1.
             NmtError: the model's logits are not numbers, the constraints leave nothing, or the
                 strategy cannot place phrases.
         """
         shortest, longest = torch.stack(max_lengths.aminmax()).tolist()
         if shortest < 1:
             raise ValueError(f"a max_length must be at least 1, not {shortest}")
+        if count < 1:
+            raise ValueError(f"count must be at least 1, not {count}")
         found: dict[int, list[Hypothesis]] = {}
         sentences = torch.arange(len(source), device=source.device)  # those still in the batch
         limits = max_lengths
         state = model.start(source, longest)
         if phrases is None:
-            frontier = self.open(source, max_lengths)
+            frontier = self.open(source, max_lengths, count)
         else:
-            frontier = self.open_with(source, max_lengths, phrases)
+            frontier = self.open_with(source, max_lengths, count, phrases)
         for step in range(1, longest + 1):
             logits = model.step(frontier.alive.last, state)
             continuations = Continuations.of(logits)
@@ -248,6 +256,13 @@ class Rows:
             ]
             for sentence in sentences
         ]
+
+
+def best_first(hypotheses: Iterable[Hypothesis], count: int) -> list[Hypothesis]:
+    """The finished hypotheses by their scores; if they are fewer than `count`, then those cut."""
+    ranked = sorted(hypotheses, key=lambda it: (not it.finished, -it.score))
+    finished = sum(it.finished for it in ranked)
+    return ranked[:finished] if finished >= count else ranked
 
 
 def _hypothesis(tokens: list[int], log_probability: float, score: float) -> Hypothesis:

@@ -16,7 +16,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt.data.format import EOS, PAD
-from nmt.search.base import Continuations, Frontier, Hypothesis, Rows, Strategy, strategies
+from nmt.search.base import (
+    Continuations,
+    Frontier,
+    Hypothesis,
+    Rows,
+    Strategy,
+    best_first,
+    strategies,
+)
 from nmt.search.ranking import LengthPenalty, length_penalties
 
 Own = TypeVar("Own", bound="BeamFrontier")
@@ -37,14 +45,14 @@ class Beam(Strategy):
 
     stop: Literal["optimistic", "all_finished", "first_beam"] = "optimistic"
     """When a sentence is done. `optimistic` (the paper's): the best finished hypothesis scores at
-    least what the best alive one would if it came to the greatest length at no cost.
-    `all_finished`: so does every one of a full beam of finished ones; the same winner, better
-    runners-up. `first_beam` (fairseq's): a beam of hypotheses is finished; a hypothesis may end
-    only among the best beam of candidates."""
+    least what the best alive one would if it came to the greatest length at no cost, and as many
+    hypotheses are finished as are wanted. `all_finished`: every one of a full beam of finished
+    ones scores as much; the same winner, better runners-up. `first_beam` (fairseq's): a beam of
+    hypotheses is finished; a hypothesis may end only among the best beam of candidates."""
 
     pruning: float | None = None
     """Alive sequences whose log-probability is more than this below the best alive one of their
-    sentence are given up."""
+    sentence are given up. No pruning gives up what a list of the wanted length needs."""
 
     pruning_tokens: float | None = None
     """Only tokens are candidates whose log-probability is at most this below that of the likeliest
@@ -66,9 +74,9 @@ class Beam(Strategy):
         """The beam."""
         return self.beam
 
-    def open(self, source: Tensor, max_lengths: Tensor) -> Frontier:
+    def open(self, source: Tensor, max_lengths: Tensor, count: int) -> Frontier:
         """One empty sequence per sentence, and nothing finished."""
-        return BeamFrontier.before_the_first_step(self, source, max_lengths)
+        return BeamFrontier.before_the_first_step(self, source, max_lengths, count)
 
 
 @dataclass
@@ -80,20 +88,23 @@ class BeamFrontier(Frontier):
 
     strategy: Beam
     alive: Rows  # [B, K]; K is the beam, or all there are where that is fewer
-    finished: Rows  # [B, beam]
+    finished: Rows  # [B, beam, or `count` where that is more]
     final_divisors: Tensor  # [B], the length penalty at the greatest length
+    count: int  # hypotheses that are wanted
 
     @classmethod
     def before_the_first_step(
-        cls: type[Own], strategy: Beam, source: Tensor, max_lengths: Tensor, **own: Any
+        cls: type[Own], strategy: Beam, source: Tensor, max_lengths: Tensor, count: int, **own: Any
     ) -> Own:
         """One empty sequence per sentence, and nothing finished; `own` are a subclass's fields."""
-        nothing = torch.full((len(source), strategy.beam), float("-inf"), device=source.device)
+        places = max(strategy.beam, count)
+        nothing = torch.full((len(source), places), float("-inf"), device=source.device)
         return cls(
             strategy=strategy,
             alive=Rows.open(source),
-            finished=Rows(source.new_full((len(source), strategy.beam, 1), PAD), nothing, nothing),
+            finished=Rows(source.new_full((*nothing.shape, 1), PAD), nothing, nothing),
             final_divisors=strategy.length_penalty.divisor(max_lengths),
+            count=count,
             **own,
         )
 
@@ -134,9 +145,15 @@ class BeamFrontier(Frontier):
         """Log-probabilities and tokens [B, K, C] that may become candidates."""
         values, tokens = continuations.likeliest(count)
         if self.strategy.pruning_tokens is not None:
-            least = values.amax(-1, keepdim=True) - self.strategy.pruning_tokens
+            best = values.topk(min(self._least_tokens, values.size(-1))).values
+            least = torch.minimum(best[..., :1] - self.strategy.pruning_tokens, best[..., -1:])
             values = values.masked_fill(values < least, float("-inf"))
         return values, tokens
+
+    @property
+    def _least_tokens(self) -> int:
+        """How many tokens after each sequence are kept, however unlikely."""
+        return self.count
 
     def _best_first(self, values: Tensor, tokens: Tensor) -> Tensor:
         """The order [B, K C] in which continuations become candidates; of [B, K, C] both."""
@@ -149,12 +166,17 @@ class BeamFrontier(Frontier):
     def _prune(self) -> None:
         """Gives up what is too far below the best alive or the best finished sequence."""
         alive, strategy = self.alive, self.strategy
+        if strategy.pruning is None and strategy.pruning_finished is None:
+            return
+        rank = alive.scores.argsort(dim=1, descending=True, stable=True).argsort(1)
+        wanted = self.count - (self.finished.scores > float("-inf")).sum(1, keepdim=True)
+        is_spare = rank >= wanted
         if strategy.pruning is not None:
             best = alive.log_probabilities.amax(1, keepdim=True)
-            alive = alive.without(alive.log_probabilities < best - strategy.pruning)
+            alive = alive.without(is_spare & (alive.log_probabilities < best - strategy.pruning))
         if strategy.pruning_finished is not None:
             best = self.finished.scores[:, :1]
-            alive = alive.without(alive.scores < best - strategy.pruning_finished)
+            alive = alive.without(is_spare & (alive.scores < best - strategy.pruning_finished))
         self.alive = alive
 
     def _divisor(self, length: int) -> float:
@@ -172,8 +194,8 @@ class BeamFrontier(Frontier):
             torch.cat((old.log_probabilities, new.log_probabilities), dim=1),
             torch.cat((old.scores, new.scores), dim=1),
         )
-        best = both.scores.argsort(dim=1, descending=True, stable=True)[:, : self.strategy.beam]
-        self.finished = both.take(best)
+        best = both.scores.argsort(dim=1, descending=True, stable=True)
+        self.finished = both.take(best[:, : old.scores.size(1)])
 
     def is_done(self) -> Tensor:
         """Those for which the strategy's stop says so."""
@@ -183,7 +205,10 @@ class BeamFrontier(Frontier):
         # Log-probabilities only fall and divisors only rise: no alive sequence can end above this.
         bound = best / self.final_divisors
         deciding = 0 if self.strategy.stop == "optimistic" else -1
-        return self.finished.scores[:, deciding] >= bound
+        is_decided = self.finished.scores[:, deciding] >= bound
+        if self.count == 1:
+            return is_decided
+        return is_decided & (best.isneginf() | ~self.finished.scores[:, self.count - 1].isneginf())
 
     def of(self: Own, sentences: Tensor) -> Own:
         """Their sequences."""
@@ -195,9 +220,10 @@ class BeamFrontier(Frontier):
         )
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        """The finished ones of each sentence; where there are none, the alive ones."""
+        """The finished ones of each sentence; where there are too few, the alive ones as well."""
         pairs = zip(self.finished.hypotheses(), self.alive.hypotheses(), strict=True)
-        return [finished or alive for finished, alive in pairs]
+        most = self.finished.scores.size(1)
+        return [best_first(finished + alive, self.count)[:most] for finished, alive in pairs]
 
 
 @cache

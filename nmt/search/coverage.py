@@ -14,7 +14,7 @@ from torch import Tensor
 from nmt.data.batching import as_rows, target_input
 from nmt.data.format import EOS, PAD
 from nmt.models.base import Model
-from nmt.search.base import Hypothesis
+from nmt.search.base import Hypothesis, best_first
 
 LEAST = 1e-9
 """Attention that a source token has at least: the logarithm of none would forbid an output."""
@@ -45,4 +45,4 @@ def with_coverage(
     is_token = (source != PAD) & (source != EOS)
     penalties = iter((beta * (logarithms * is_token).sum(1)).tolist())
     ranked = [[replace(it, score=it.score + next(penalties)) for it in each] for each in found]
-    return [sorted(each, key=lambda it: -it.score) for each in ranked]
+    return [best_first(each, len(each)) for each in ranked]

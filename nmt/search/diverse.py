@@ -2,7 +2,8 @@
 
 The beam is divided into groups, which move one after the other. A token costs a group something for
 every sequence of an earlier group that has just gone on with it (the paper's Hamming diversity), so
-that the outputs differ by more than their last words.
+that the outputs differ by more than their last words. Where several hypotheses are wanted, a group
+also avoids whole sequences of earlier groups, so that they do not find the same ones.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from nmt.data.format import PAD
-from nmt.search.base import Continuations, Frontier, Hypothesis, Rows, strategies
+from nmt.data.format import EOS, PAD
+from nmt.search.base import Continuations, Frontier, Hypothesis, Rows, best_first, strategies
 from nmt.search.beam import Beam, BeamFrontier
+
+LAST = 1e4
+"""What a sequence that an earlier group holds costs: more than any other difference."""
 
 
 @strategies.register("diverse_beam")
@@ -39,15 +43,18 @@ class DiverseBeam(Beam):
         if not self.diversity >= 0:
             raise ValueError(f"diversity must be at least 0, not {self.diversity:g}")
 
-    def open(self, source: Tensor, max_lengths: Tensor) -> Frontier:
+    def open(self, source: Tensor, max_lengths: Tensor, count: int) -> Frontier:
         """One empty sequence per sentence, from which all groups begin."""
         one = replace(self, beam=self.beam // self.groups, groups=1)
-        nothing = source.new_empty((len(source), 0))
+        share = -(-count // self.groups)
+        nothing = source.new_empty((len(source), 0, 1))
         groups = [
-            Group.before_the_first_step(one, source, max_lengths, taken=nothing)
+            Group.before_the_first_step(
+                one, source, max_lengths, share, taken=nothing[..., 0], held=nothing
+            )
             for _ in range(self.groups)
         ]
-        return DiverseFrontier(groups[0].alive, groups)
+        return DiverseFrontier(groups[0].alive, groups, count)
 
 
 @dataclass
@@ -56,13 +63,32 @@ class Group(BeamFrontier):
 
     strategy: DiverseBeam
     taken: Tensor  # [B, n] int64, the tokens with which earlier groups have gone on in this step
+    held: Tensor  # [B, m, T + 1] int64, their sequences after it, if these are to be avoided
 
     def _likeliest(self, continuations: Continuations, count: int) -> tuple[Tensor, Tensor]:
-        return super()._likeliest(continuations, count + self.taken.size(1))  # which may fall back
+        count += self.taken.size(1) + self.held.size(1)  # which may fall back
+        values, tokens = super()._likeliest(continuations, count)
+        if not self.held.size(1):
+            return values, tokens
+        ends_again = (tokens == EOS) & self._are_held(tokens)
+        return values.masked_fill(ends_again, float("-inf")), tokens
+
+    @property
+    def _least_tokens(self) -> int:
+        return self.count + self.held.size(1)
 
     def _best_first(self, values: Tensor, tokens: Tensor) -> Tensor:
         same = tokens[..., None] == self.taken[:, None, None]  # [B, K, C, n]
-        return super()._best_first(values - self.strategy.diversity * same.sum(-1), tokens)
+        values = values - self.strategy.diversity * same.sum(-1)
+        if self.held.size(1):
+            values = values - LAST * self._are_held(tokens)
+        return super()._best_first(values, tokens)
+
+    def _are_held(self, tokens: Tensor) -> Tensor:
+        """Whether an earlier group has the sequences that go on with tokens [B, K, C]."""
+        before = self.alive.tokens[:, :, None] == self.held[:, None, :, :-1]  # [B, K, m, T]
+        last = tokens[..., None] == self.held[:, None, None, :, -1]  # [B, K, C, m]
+        return (before.all(-1)[:, :, None] & last).any(-1)
 
 
 @dataclass
@@ -71,23 +97,29 @@ class DiverseFrontier(Frontier):
 
     alive: Rows
     groups: list[Group]
+    count: int  # hypotheses that are wanted
 
     def advance(self, continuations: Continuations) -> Tensor:
         """Moves one group after the other."""
         given = continuations.log_probabilities
         sentences, rows, _ = given.shape
         is_first = self.alive.tokens.size(-1) == 1  # when all groups share the only row
-        parents, first, taken = [], 0, given.new_empty((sentences, 0), dtype=torch.int64)
+        length = self.alive.tokens.size(-1) + 1
+        held = self.alive.tokens.new_empty((sentences, 0, length))
+        parents, first, taken = [], 0, held[..., -1]
         for group in self.groups:
             own = group.alive.tokens.size(1)
             part = slice(first, first + own)
-            group.taken = taken
+            group.taken, group.held = taken, held
             flat = group.advance(Continuations(given[:, part]))
             group.alive = group.alive.without(group.is_done()[:, None])  # it waits for the others
             parents.append(flat // own * rows + flat % own + first)
             first += 0 if is_first else own
             exists = group.alive.scores > float("-inf")
-            taken = torch.cat((taken, group.alive.tokens[:, :, -1].where(exists, PAD)), dim=1)
+            going_on = group.alive.tokens.where(exists[..., None], PAD)
+            taken = torch.cat((taken, going_on[..., -1]), dim=1)
+            if self.count > 1:
+                held = torch.cat((held, going_on, group.finished.tokens), dim=1)
         self._join()
         return torch.cat(parents, dim=1)
 
@@ -107,14 +139,15 @@ class DiverseFrontier(Frontier):
     def of(self, sentences: Tensor) -> DiverseFrontier:
         """Their groups."""
         return DiverseFrontier(
-            self.alive.of(sentences), [group.of(sentences) for group in self.groups]
+            self.alive.of(sentences), [group.of(sentences) for group in self.groups], self.count
         )
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         """What all groups have found, each output once; ends before what was cut."""
+        rows = [it.hypotheses() for group in self.groups for it in (group.finished, group.alive)]
+        most = sum(group.finished.scores.size(1) for group in self.groups)
         found = []
-        for groups in zip(*(group.hypotheses() for group in self.groups), strict=True):
+        for groups in zip(*rows, strict=True):
             different = {tuple(it.output): it for each in groups for it in each}.values()
-            best_first = sorted(different, key=lambda it: -it.score)
-            found.append([it for it in best_first if it.finished] or best_first)
+            found.append(best_first(different, self.count)[:most])
         return found

@@ -20,7 +20,7 @@ class Greedy(Strategy):
         """One."""
         return 1
 
-    def open(self, source: Tensor, max_lengths: Tensor) -> GreedyFrontier:
+    def open(self, source: Tensor, max_lengths: Tensor, count: int) -> GreedyFrontier:
         """One empty sequence per sentence."""
         return GreedyFrontier(Rows.open(source))
 

@@ -34,9 +34,13 @@ class LexicalBeam(Beam):
             if getattr(self, key) is not None:
                 raise ValueError(f"{key} would give up what phrases make unlikely; use none")
 
-    def open_with(self, source: Tensor, max_lengths: Tensor, phrases: Tensor) -> Frontier:
+    def open_with(
+        self, source: Tensor, max_lengths: Tensor, count: int, phrases: Tensor
+    ) -> Frontier:
         """One empty sequence per sentence, which holds nothing yet."""
-        return LexicalFrontier.before_the_first_step(self, source, max_lengths, phrases=phrases)
+        return LexicalFrontier.before_the_first_step(
+            self, source, max_lengths, count, phrases=phrases
+        )
 
 
 @dataclass
@@ -89,11 +93,12 @@ class LexicalFrontier(BeamFrontier):
         return frontier
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        """What has ended, else what was cut: the sequences that hold the most, best first."""
-        banks, *_ = held(self.alive.tokens, self.phrases)
+        """What has ended; of what was cut, what holds all phrases, or the most if none ended."""
+        banks, is_whole, _ = held(self.alive.tokens, self.phrases)
         fullest = banks.where(self.alive.scores > NEVER, -1).amax(1, keepdim=True)
-        cut = replace(self, alive=self.alive.without(banks < fullest))
-        return [sorted(each, key=lambda it: -it.score) for each in BeamFrontier.hypotheses(cut)]
+        none_ended = self.finished.scores[:, :1].isneginf()
+        is_kept = is_whole | (none_ended & (banks == fullest))
+        return BeamFrontier.hypotheses(replace(self, alive=self.alive.without(~is_kept)))
 
 
 def held(sequences: Tensor, phrases: Tensor) -> tuple[Tensor, Tensor, Tensor]:

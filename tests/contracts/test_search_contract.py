@@ -7,12 +7,21 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
-from table_model import TableModel, random_sources, unpad
+from table_model import Sentence, TableModel, random_sources, unpad
 from torch import Tensor
 
 from nmt.data.format import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
-from nmt.search import Beam, Constraint, Hypothesis, Prefixes, Strategy, constraints, strategies
+from nmt.search import (
+    Beam,
+    Constraint,
+    Hypothesis,
+    Prefixes,
+    Sample,
+    Strategy,
+    constraints,
+    strategies,
+)
 from nmt.search.constraints import Forbidden, MinLength, NoRepeatNgram
 
 LIMITS = ("pruning", "pruning_tokens", "pruning_finished")
@@ -37,6 +46,10 @@ def variants() -> list[Strategy]:
                 replace(strategy, samples=3, **it) for it in ({}, {"top_k": 3}, {"top_p": 0.8})
             ]
     return found
+
+
+def is_pruned(beam: Beam) -> bool:
+    return any(getattr(beam, limit) is not None for limit in LIMITS)
 
 
 def ids(strategy: Strategy) -> str:
@@ -90,14 +103,82 @@ def test_a_log_probability_is_the_one_the_model_gives(strategy: Strategy, seed: 
             assert it.log_probability == pytest.approx(model.score(unpad(row), output), abs=1e-5)
 
 
+def some_outputs(
+    model: TableModel, sentence: Sentence, max_length: int, strategy: Strategy, most: int
+) -> set[Sentence]:
+    """At least `most` outputs, finished or cut, or all that a strategy may give."""
+    found: set[Sentence] = set()
+    begun: list[Sentence] = [()]
+    while begun and len(found) < most:
+        tokens = begun.pop()
+        if EOS in tokens or len(tokens) == max_length:
+            found.add(tokens)
+            continue
+        following = {UNK, *range(EOS, model.vocabulary)}
+        if isinstance(strategy, Sample):
+            logits = torch.tensor(model.row(sentence, (BOS, *tokens)))
+            following = set(strategy.probabilities(logits).nonzero()[:, 0].tolist())
+        begun += [(*tokens, token) for token in following]
+    return found
+
+
+@every_seed
+@every_strategy
+def test_a_list_has_as_many_distinct_hypotheses_as_are_wanted(
+    strategy: Strategy, seed: int
+) -> None:
+    model, source = TableModel(seed), random_sources(seed, 4)
+    max_lengths = torch.tensor([4, 1, 2, 9])
+    for count in {min(2, strategy.max_hypotheses), strategy.max_hypotheses}:
+        together = strategy.search(model, source, max_lengths, count=count)
+        for row, max_length, found in zip(source.tolist(), max_lengths, together, strict=True):
+            possible = some_outputs(model, unpad(row), int(max_length), strategy, count)
+            assert len({tuple(it.output) for it in found}) == len(found)
+            assert len(found) >= min(count, len(possible))
+            ranks = [(it.finished, it.score) for it in found]
+            assert ranks == sorted(ranks, reverse=True)
+            for it in found:
+                assert it.finished or len(it.tokens) == max_length
+                score = model.score(unpad(row), (*it.output,))
+                assert it.log_probability == pytest.approx(score, abs=1e-5)
+            sentence = torch.tensor([unpad(row)])
+            (alone,) = strategy.search(model, sentence, max_length[None], count=count)
+            assert same(found, alone)
+
+
+@every_seed
+@pytest.mark.parametrize(
+    "strategy", [it for it in variants() if type(it) is Beam and not is_pruned(it)], ids=ids
+)
+def test_a_list_of_a_beam_begins_with_what_is_found_without_it(strategy: Beam, seed: int) -> None:
+    model, source = TableModel(seed), random_sources(seed, 6)
+    max_lengths = torch.tensor([4, 1, 7, 3, 2, 12])
+    lists = strategy.search(model, source, max_lengths, count=strategy.beam)
+    for found, (best, *_) in zip(lists, strategy.search(model, source, max_lengths), strict=True):
+        assert same(found[:1], [best])
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("strategy", [it for it in variants() if it.rows > 1], ids=ids)
+def test_a_list_may_be_longer_than_the_search_is_wide(strategy: Strategy, seed: int) -> None:
+    count = 2 * strategy.rows
+    (found,) = strategy.search(
+        TableModel(seed), random_sources(seed, 1), torch.tensor([16]), count=count
+    )
+    assert len({tuple(it.output) for it in found}) == len(found)
+    if not isinstance(strategy, Sample):  # which may have fewer
+        assert len(found) >= count
+
+
+def test_a_list_of_none_is_an_error() -> None:
+    with pytest.raises(ValueError, match="count must be at least 1, not 0"):
+        Beam(beam=4).search(TableModel(0), random_sources(0, 1), torch.tensor([3]), count=0)
+
+
 @every_seed
 @pytest.mark.parametrize(
     "strategy",
-    [
-        it
-        for it in variants()
-        if hasattr(it, "beam") and all(getattr(it, limit) is None for limit in LIMITS)
-    ],
+    [it for it in variants() if hasattr(it, "beam") and not is_pruned(it)],
     ids=ids,
 )
 def test_a_wide_beam_finds_what_exhaustive_search_finds(strategy: Strategy, seed: int) -> None:
