@@ -3,6 +3,7 @@
 python benchmarks/preprocess.py MULTI30K [--pairs 4000000] [--workers 2] [--work DIR]
 python benchmarks/preprocess.py --index 300000000 --work DIR
 python benchmarks/preprocess.py --order 36000000
+python benchmarks/preprocess.py --check 2000000
 
 The first makes a corpus of the training pairs in MULTI30K (train.en and train.de, or .gz), repeated
 with a number in each line, so that no two are alike; learns 8,000 subwords from it; encodes both
@@ -11,7 +12,9 @@ with cleaning and exact removal of duplicates. Memory is the greatest sum over a
 their proportional share (PSS), every 0.2 s.
 
 The second opens a dataset of so many pairs whose offsets are sparse files, in a process of its own.
-The third makes one epoch's order for so many pairs with lengths like those of WMT14. Linux only.
+The third makes one epoch's order for so many pairs with lengths like those of WMT14. The fourth
+times the check of all ids and offsets before training, of so many pairs of 28 tokens a side. Linux
+only.
 """
 
 from __future__ import annotations
@@ -25,13 +28,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import sentencepiece
 
 from nmt.data.batching import Order
-from nmt.data.format import Dataset, DatasetWriter, Sentences, staging
+from nmt.data.columns import Sentences
+from nmt.data.dataset import Dataset
+from nmt.data.format import EOS, MANIFEST, MANIFESTS, OFFSET_TYPE, Manifest, fingerprint_of
+from nmt.data.writer import DatasetWriter, staging
 from nmt.preprocess.corpus import Bitext
 from nmt.preprocess.subwords import SubwordTraining, train_subwords
 
@@ -46,11 +53,14 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--work", type=Path, default=Path("work/preprocess"))
     parser.add_argument("--index", type=int)
+    parser.add_argument("--check", type=int)
     parser.add_argument("--order", type=int)
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
     if given.index:
         result = open_index(given.work / "index", given.index)
+    elif given.check:
+        result = check_ids(given.work / "check", given.check)
     elif given.order:
         result = make_order(given.order)
     elif given.multi30k:
@@ -158,20 +168,14 @@ def open_index(path: Path, pairs: int) -> dict[str, float]:
             for name in ("train", "valid"):
                 with writer.split(name) as split:
                     split.append(Sentences.of([[4]]), Sentences.of([[5]]))
-            writer.finish(shared_vocabulary=True, recipe={})
-        for language in ("en", "de"):
-            for suffix, size in ((".tokens", 2 * 2), (".offsets", 8 * (pairs + 1))):
-                os.truncate(path / f"train.{language}{suffix}", size)
-        manifest = json.loads((path / "manifest.json").read_bytes())
-        for name, facts in manifest["files"].items():
-            facts["bytes"] = (path / name).stat().st_size
-        (path / "manifest.json").write_text(json.dumps(manifest))
+            manifest = writer.finish(shared_vocabulary=True, recipe={})
+        _stretch(path, manifest, pairs)
     program = (
         "import re, sys, time; from pathlib import Path\n"
-        "from nmt.data.format import Dataset\n"
+        "from nmt.data.dataset import Dataset\n"
         "start = time.perf_counter()\n"
         "split = Dataset.open(Path(sys.argv[1])).split('train')\n"
-        "assert len(split.source(len(split) - 1)) == 0\n"
+        "assert len(split.source(len(split) - 1)) == 2\n"
         "seconds = time.perf_counter() - start\n"
         # Not getrusage, whose peak is that of the parent before exec, if that was higher.
         "peak = re.search(r'VmHWM:\\s+(\\d+) kB', Path('/proc/self/status').read_text())[1]\n"
@@ -182,6 +186,48 @@ def open_index(path: Path, pairs: int) -> dict[str, float]:
     )
     count, seconds, peak = done.stdout.split()
     return {"pairs": int(count), "seconds": float(seconds), "peak_memory_mib": float(peak)}
+
+
+def _stretch(path: Path, manifest: Manifest, pairs: int) -> None:
+    """Make the training split of a dataset appear to hold many pairs, of which one can be read."""
+    for language in ("en", "de"):
+        os.truncate(path / f"train.{language}.tokens", 2 * pairs)
+        with (path / f"train.{language}.offsets").open("r+b") as file:
+            file.seek(8 * (pairs - 1))
+            file.write(np.array([pairs - 2, pairs], OFFSET_TYPE).tobytes())
+    facts = {
+        name: replace(it, bytes=(path / name).stat().st_size) for name, it in manifest.files.items()
+    }
+    train = replace(manifest.splits["train"], pairs=pairs, source_tokens=pairs, target_tokens=pairs)
+    stretched = replace(
+        manifest,
+        splits={**manifest.splits, "train": train},
+        files=facts,
+        fingerprint=fingerprint_of(facts),
+    )
+    (path / MANIFEST).write_text(MANIFESTS.text(stretched), encoding="utf-8")
+
+
+def check_ids(path: Path, pairs: int) -> dict[str, float]:
+    """Seconds and peak MiB of checking a training split that was just written."""
+    if not path.exists():
+        random = np.random.default_rng(7)
+        with staging(path) as directory:
+            writer = DatasetWriter(directory, ("en", "de"), (32000, 32000))
+            with writer.split("train") as split:
+                for first in range(0, pairs, 100_000):
+                    ids = random.integers(EOS + 1, 32000, (min(100_000, pairs - first), 28))
+                    ids[:, -1] = EOS
+                    side = Sentences(ids.ravel(), np.full(len(ids), 28))
+                    split.append(side, side)
+            writer.finish(shared_vocabulary=True, recipe={})
+    split = Dataset.open(path).split("train")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.perf_counter()
+    split.check()
+    seconds = time.perf_counter() - start
+    more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return {"tokens": 2 * 28 * pairs, "seconds": seconds, "more_peak_memory_mib": more / 1024}
 
 
 def make_order(pairs: int) -> dict[str, float]:

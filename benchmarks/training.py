@@ -34,7 +34,10 @@ from torch import Tensor, nn
 from nmt.cli.recipe import load
 from nmt.config import build
 from nmt.data.batching import Batch, Feed, Order, Update
-from nmt.data.format import BOS, EOS, PAD, Dataset, DatasetWriter, Sentences, staging
+from nmt.data.columns import Sentences
+from nmt.data.dataset import Dataset
+from nmt.data.format import BOS, EOS, PAD
+from nmt.data.writer import DatasetWriter, staging
 from nmt.distributed import World, join, pick_device
 from nmt.memory import keep_few_kernels, keep_freed_memory
 from nmt.models import Model, ModelConfig

@@ -37,11 +37,14 @@ class DocumentFormat(Generic[T]):
     remedy: str
     """What to do about a document that cannot be used, such as "make the dataset again"."""
 
+    def document(self, value: T) -> dict[str, Any]:
+        """Return all keys of a document, as plain values."""
+        document = {"format": self.name, "version": self.version, **dump(value)}
+        return document | {"checksum": _checksum(document)}
+
     def text(self, value: T) -> str:
         """Return the JSON text of a document."""
-        document = {"format": self.name, "version": self.version, **dump(value)}
-        document["checksum"] = _checksum(document)
-        return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+        return json.dumps(self.document(value), indent=1, ensure_ascii=False) + "\n"
 
     def read(self, path: Path) -> T:
         """Return the document in a file.

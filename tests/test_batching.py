@@ -19,7 +19,10 @@ from nmt.data.batching import (
     prefetch,
     target_input,
 )
-from nmt.data.format import BOS, EOS, PAD, Dataset, DatasetWriter, Sentences, Split, staging
+from nmt.data.columns import Sentences
+from nmt.data.dataset import Dataset, Split
+from nmt.data.format import BOS, EOS, PAD
+from nmt.data.writer import DatasetWriter, staging
 
 LENGTHS = st.lists(st.tuples(st.integers(2, 60), st.integers(2, 60)), min_size=1, max_size=200)
 

@@ -4,7 +4,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmt.data.format import Dataset, DatasetWriter, Sentences, Split, staging
+from nmt.data.columns import Sentences
+from nmt.data.dataset import Dataset, Split
+from nmt.data.writer import DatasetWriter, staging
 from nmt.distributed import World
 from nmt.errors import NmtError
 from nmt.models import Model, architectures

@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.data.format import BOS, EOS, PAD, UNK, Dataset, DatasetWriter, Sentences, staging
+from nmt.data.columns import Sentences
+from nmt.data.dataset import Dataset
+from nmt.data.format import BOS, EOS, PAD, UNK
+from nmt.data.writer import DatasetWriter, staging
 from nmt.errors import NmtError
 
 PAIRS = [([5, 6, 7], [8]), ([UNK], [9, 4]), ([], [5])]
@@ -141,11 +144,12 @@ def test_what_is_not_a_dataset_is_refused(tmp_path, make):
 def test_another_version_of_the_format_is_refused(tmp_path):
     manifest = write(tmp_path / "data").path / "manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": 7}))
-    with pytest.raises(NmtError, match="a dataset of format 7, but this nmt reads format 2"):
+    message = r"manifest.json: format version 7, but this nmt reads version 3; make the dataset"
+    with pytest.raises(NmtError, match=message):
         Dataset.open(tmp_path / "data")
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"version": 2}', b'{"ver'])
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"version": 3}', b'{"ver'])
 def test_a_damaged_manifest_is_refused(tmp_path, content):
     (write(tmp_path / "data").path / "manifest.json").write_bytes(content)
     with pytest.raises(NmtError, match=r"manifest.json: damaged"):

@@ -35,7 +35,7 @@ def test_a_dataset_is_shown_with_what_became_of_its_text(tmp_path, monkeypatch, 
     shown = nmt("inspect", "clean", "--examples", 1, "--verify")
     assert (shown.status, shown.err) == (0, "")
     lines = shown.out.splitlines()
-    assert lines[0] == "dataset of format 2, en to de"
+    assert lines[0] == "dataset of format 3, en to de"
     assert "dropped from train: 1 identical, 2 duplicates" in lines
     assert "spaces: 'one  two' | 'one two'" in lines
     assert "identical: 'same' | 'same'" in lines

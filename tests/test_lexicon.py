@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmt.data.format import EOS, Dataset
+from nmt.data.dataset import Dataset
+from nmt.data.format import EOS
 from nmt.preprocess import lexicon
 from nmt.preprocess.lexicon import Lexicon, LexiconConfig, Pairs, learn_shortlist, measured
 

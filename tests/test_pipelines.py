@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import nmt as package
-from nmt.data.format import Dataset
+from nmt.data.dataset import Dataset
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "pipelines.md"
 

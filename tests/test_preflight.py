@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nmt.data.batching import Batch
-from nmt.data.format import Dataset
+from nmt.data.dataset import Dataset
 from nmt.distributed import World
 from nmt.training.preflight import fit_micro_batches, longest_batch
 from nmt.training.trainer import Trainer

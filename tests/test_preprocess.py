@@ -25,7 +25,8 @@ from typer.testing import CliRunner
 
 from nmt.cli import preprocess as command
 from nmt.config import build
-from nmt.data.format import EOS, Dataset
+from nmt.data.dataset import Dataset
+from nmt.data.format import EOS
 from nmt.errors import NmtError
 from nmt.lines import zstd
 from nmt.preprocess import binarize, corpus, encoding
@@ -401,7 +402,7 @@ def test_of_equal_pairs_only_the_first_is_kept_and_the_others_are_shown(here, mo
     )
     train = both.splits["train"]
     assert (train.pairs, train.dropped["duplicates"]) == (3, 7)
-    assert train.examples["duplicates"] == [list(new[0]), list(new[1]), list(new[0])]
+    assert train.examples["duplicates"] == (new[0], new[1], new[0])
 
 
 def test_weights_and_limits_say_how_often_pairs_are_there(here):
@@ -437,7 +438,7 @@ MOMENTS = [
     *[("nmt.preprocess.encoding.Encoder.__call__", count) for count in (1, 6, 7, 11, 4)],
     ("nmt.preprocess.encoding.mark_repeated", 1),
     ("nmt.preprocess.binarize._Draw.copies", 2),
-    ("nmt.data.format.DatasetWriter.finish", 1),
+    ("nmt.data.writer.DatasetWriter.finish", 1),
     ("pathlib.Path.replace", 1),  # of the manifest
     ("nmt.files.sync", 3),
     ("pathlib.Path.rename", 1),  # of the directory

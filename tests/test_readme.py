@@ -15,7 +15,8 @@ import pytest
 import torch
 import yaml
 
-from nmt.data.format import BOS, EOS, PAD, Dataset
+from nmt.data.dataset import Dataset
+from nmt.data.format import BOS, EOS, PAD
 from nmt.lines import zstd
 from nmt.models import architectures
 

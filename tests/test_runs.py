@@ -11,7 +11,7 @@ import torch
 from conftest import files_of_at_most
 
 from nmt import files
-from nmt.data.format import Dataset
+from nmt.data.dataset import Dataset
 from nmt.errors import NmtError
 from nmt.preprocess.subwords import Subwords
 from nmt.runs import Checkpoint, Run, load_model, set_weights, weights_of

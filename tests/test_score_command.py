@@ -18,7 +18,8 @@ import typer
 from typer.testing import CliRunner, Result
 
 from nmt.cli import score
-from nmt.data.format import DatasetWriter, Sentences, staging
+from nmt.data.columns import Sentences
+from nmt.data.writer import DatasetWriter, staging
 from nmt.errors import NmtError
 from nmt.evaluation.metrics import metrics
 

@@ -11,7 +11,10 @@ import pytest
 from trained_runs import assert_same_checkpoint, records
 
 from nmt.data.batching import Feed, Order, make_batch
-from nmt.data.format import EOS, PAD, UNK, Dataset, DatasetWriter, Sentences, staging
+from nmt.data.columns import Sentences
+from nmt.data.dataset import Dataset
+from nmt.data.format import EOS, PAD, UNK
+from nmt.data.writer import DatasetWriter, staging
 from nmt.preprocess.subwords import Subwords, SubwordTraining, train_subwords
 from nmt.training.subword_sampling import SampledSplit
 

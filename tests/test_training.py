@@ -17,7 +17,8 @@ import pytest
 import torch
 from trained_runs import assert_same_checkpoint, records
 
-from nmt.data.format import BOS, Dataset
+from nmt.data.dataset import Dataset
+from nmt.data.format import BOS
 from nmt.distributed import World
 from nmt.evaluation.metrics import metrics
 from nmt.inference.translator import SearchConfig, Translator

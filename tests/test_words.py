@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sentencepiece import SentencePieceTrainer
 
-from nmt.data.format import Sentences
+from nmt.data.columns import Sentences
 from nmt.preprocess import words
 from nmt.preprocess.subwords import Subwords, SubwordTraining, train_subwords
 from nmt.preprocess.words import WordEncoder, cuts_at_spaces, encoders

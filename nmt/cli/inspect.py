@@ -1,7 +1,6 @@
 """``nmt inspect``: what a dataset or a run holds, and how it came about."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,8 @@ from nmt.cli.console import show
 from nmt.errors import NmtError
 
 if TYPE_CHECKING:
-    from nmt.data.format import Dataset, Side
+    from nmt.data.dataset import Dataset
+    from nmt.data.format import Side
     from nmt.runs import Checkpoint, Run
 
 EXAMPLE = "Example: nmt inspect data-bin"
@@ -44,7 +44,8 @@ def inspect(
     if (path / "run.json").exists():
         _run(path, verify, as_json)
         return
-    from nmt.data.format import MANIFEST, Dataset
+    from nmt.data.dataset import Dataset
+    from nmt.data.format import MANIFEST, MANIFESTS
 
     if not (path / MANIFEST).exists():
         raise NmtError(f"{path}: {_what_else(path)}; give a dataset or a run")
@@ -53,7 +54,7 @@ def inspect(
     if verify:
         dataset.verify()
     if as_json:
-        print(json.dumps(asdict(dataset.manifest), ensure_ascii=False))
+        print(json.dumps(MANIFESTS.document(dataset.manifest), ensure_ascii=False))
         return
     _show_dataset(dataset, examples)
     if verify:
@@ -76,20 +77,20 @@ def _what_else(path: Path) -> str:
 
 def _show_dataset(dataset: "Dataset", examples: int) -> None:
     from nmt.cli.preprocess import report
+    from nmt.data.format import SIDES, VERSION
     from nmt.preprocess.subwords import Subwords
 
     manifest = dataset.manifest
-    show(f"dataset of format {manifest.version}, {manifest.source_lang} to {manifest.target_lang}")
+    show(f"dataset of format {VERSION}, {manifest.source_lang} to {manifest.target_lang}")
     show(report(manifest))
-    sides: tuple[Side, Side] = ("source", "target")
     for name in manifest.splits:
-        for side in sides:
+        for side in SIDES:
             lengths = _lengths(dataset, name, side)
             show(f"{name} {manifest.language(side)} tokens a sentence: {lengths}")
     for reason, shown in manifest.splits["train"].examples.items():
         for one, other in shown:
             show(f"{reason}: {one!r} | {other!r}")
-    subwords = Subwords.load(dataset.subwords)
+    subwords = Subwords.of(dataset)
     train = dataset.split("train")
     for index in range(min(examples, len(train))):
         source = " ".join(subwords.source_pieces(train.source(index).tolist()))
@@ -103,6 +104,8 @@ def _lengths(dataset: "Dataset", split: str, side: "Side") -> str:
     import numpy as np
 
     counts = dataset.manifest.splits[split]
+    if not counts.pairs:
+        return "none"
     tokens = counts.source_tokens if side == "source" else counts.target_tokens
     lengths = dataset.split(split).sampled_lengths(side, _SAMPLE)
     median, most, nearly_all = np.quantile(lengths, [0.5, 0.9, 0.99], method="inverted_cdf")

@@ -174,7 +174,7 @@ def preprocess(
 
 
 def _announce_replacement(path: Path) -> None:
-    from nmt.data.format import Dataset
+    from nmt.data.dataset import Dataset
 
     try:
         there = Dataset.open(path).manifest
@@ -195,9 +195,9 @@ def report(manifest: "Manifest") -> str:
                 name,
                 f"{split.pairs:,}",
                 f"{split.source_tokens:,}",
-                f"{split.source_unknown / split.source_tokens:.2%}",
+                f"{split.source_unknown / max(1, split.source_tokens):.2%}",
                 f"{split.target_tokens:,}",
-                f"{split.target_unknown / split.target_tokens:.2%}",
+                f"{split.target_unknown / max(1, split.target_tokens):.2%}",
             )
         )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

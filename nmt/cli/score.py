@@ -333,7 +333,7 @@ def _warn_of_unspaced(test_set: TestSet, metrics: Sequence[Metric]) -> None:
 
 
 def _of_dataset(data: Path, split: str) -> TestSet:
-    from nmt.data.format import Dataset
+    from nmt.data.dataset import Dataset
     from nmt.evaluation.testsets import TestSet
 
     dataset = Dataset.open(data)

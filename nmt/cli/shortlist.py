@@ -43,7 +43,7 @@ def shortlist(
     Prints the file. On stderr, the pairs that were read; the mean length of the lists of the
     validation sentences; and which share of the tokens of their references these hold.
     """
-    from nmt.data.format import Dataset
+    from nmt.data.dataset import Dataset
     from nmt.preprocess.lexicon import LexiconConfig, learn_shortlist, measured
     from nmt.preprocess.subwords import Subwords
     from nmt.runs import Run
@@ -51,10 +51,12 @@ def shortlist(
     if not Run.exists(model):
         raise NmtError(f"{model}: not a run; give the directory of one with --model")
     run, dataset = Run.open(model), Dataset.open(data)
-    subwords = Subwords.load(dataset.subwords)
+    subwords = Subwords.of(dataset)
     if not subwords.is_same_as(run.subwords):
         raise NmtError(f"{data}: its subwords are not those of {model}; give the run's own dataset")
     config = LexiconConfig(first=first, best=best, max_pairs=max_pairs, iterations=iterations)
+    for name in ("train", "valid"):
+        dataset.split(name).check()
     learned = learn_shortlist(dataset, subwords.fingerprint, config)
     file = run.give_shortlist(learned)
     length, share = measured(learned, dataset.split("valid"))

@@ -20,7 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmt.data.format import BOS, EOS, PAD, Side, Split
+from nmt.data.dataset import Split
+from nmt.data.format import BOS, EOS, PAD, Side
 
 T = TypeVar("T")
 Indices = NDArray[np.integer]

@@ -19,17 +19,10 @@ from tqdm import tqdm
 
 from nmt import files
 from nmt.config import dump
-from nmt.data.format import (
-    MANIFEST,
-    DatasetWriter,
-    Manifest,
-    Sentences,
-    SplitWriter,
-    reasons,
-    shard_directory,
-    shards_of,
-    staging,
-)
+from nmt.data.columns import Sentences
+from nmt.data.dataset import Dataset, shard_directory, shards_of
+from nmt.data.format import MANIFEST, Manifest, check_language, reasons
+from nmt.data.writer import DatasetWriter, SplitWriter, staging
 from nmt.errors import NmtError
 from nmt.preprocess.cleaning import MAX_EXAMPLES, Cleaning, Tally
 from nmt.preprocess.corpus import STDIN, Bitext, Block, Chunk, Corpus
@@ -111,6 +104,9 @@ class PreprocessConfig(Cleaning, SubwordTraining):
                 f"source_lang and target_lang are both {self.source_lang!r}; files are told apart "
                 "by them"
             )
+        for key in ("source_lang", "target_lang"):
+            if language := getattr(self, key):
+                check_language(key, language)
         _ = self.part
 
     @property
@@ -308,7 +304,8 @@ def _subwords(
 ) -> Subwords:
     """The subwords that were given, or else are learned from the training text; saved."""
     if given := _given_subwords(config):
-        subwords = Subwords.load(given, num_threads=1)
+        is_dataset = (given / MANIFEST).is_file()
+        subwords = Subwords.of(Dataset.open(given), 1) if is_dataset else Subwords.load(given, 1)
         if subwords.shared and config.separate_vocabularies:
             raise NmtError(
                 f"preprocess: separate_vocabularies is set, but subword_model "

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmt import files
-from nmt.data.format import Sentences
+from nmt.data.columns import Sentences
 from nmt.errors import NmtError, UnfinishedError
 from nmt.preprocess.cleaning import Cleaning, Tally, Verdict, judge
 from nmt.preprocess.corpus import CHUNK, Block

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from nmt.data.format import EOS, PAD, Dataset, Ids, Split
+from nmt.data.dataset import Dataset, Split
+from nmt.data.format import EOS, PAD, Ids
 from nmt.data.shortlist import Origin, Shortlist
 
 CELLS = 1 << 22

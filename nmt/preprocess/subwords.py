@@ -15,7 +15,9 @@ from typing import Any, Literal, TypeVar
 
 import sentencepiece
 
-from nmt.data.format import BOS, EOS, PAD, UNK
+from nmt import files
+from nmt.data.dataset import Dataset
+from nmt.data.format import BOS, EOS, PAD, REMEDY, UNK
 from nmt.errors import NmtError
 
 SHARED = "subwords.model"
@@ -106,6 +108,26 @@ class Subwords:
             source, target = (_read_model(path / name) for name in SEPARATE)
             return cls(source, target, num_threads)
         return cls(_read_model(path / SHARED), num_threads=num_threads)
+
+    @classmethod
+    def of(cls, dataset: Dataset, num_threads: int = -1) -> Subwords:
+        """Return the subwords of a dataset, checked against its manifest.
+
+        Raises:
+            NmtError: there are none, they have changed, or they are others than the manifest says.
+        """
+        manifest = dataset.manifest
+        names = (SHARED,) if manifest.shared_vocabulary else SEPARATE
+        source, *target = (_checked(dataset.read(it), dataset.first_part / it) for it in names)
+        subwords = cls(source, target[0] if target else None, num_threads)
+        if (subwords.source_size, subwords.target_size) != (
+            manifest.source_vocabulary,
+            manifest.target_vocabulary,
+        ):
+            raise NmtError(
+                f"{dataset.path}: its subwords are not as many as its manifest says; {REMEDY}"
+            )
+        return subwords
 
     def is_same_as(self, other: Subwords) -> bool:
         """Whether both cut every text into the same ids."""
@@ -268,13 +290,22 @@ def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
     return processor
 
 
+MAX_BYTES = 1 << 28
+"""Size of the largest subword model that is read."""
+
+
 def _read_model(path: Path) -> bytes:
     try:
-        model = path.read_bytes()
-        processor = _processor(model)
-        ids = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
+        return _checked(files.read_bounded(path, MAX_BYTES), path)
     except FileNotFoundError:
         raise NmtError(f"{path}: no such subword model") from None
+
+
+def _checked(model: bytes, path: Path) -> bytes:
+    """Return a serialised model, whose special ids are those of the format."""
+    try:
+        processor = _processor(model)
+        ids = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
     except RuntimeError:
         raise NmtError(f"{path}: not a SentencePiece model") from None
     if ids != [PAD, UNK, BOS, EOS]:

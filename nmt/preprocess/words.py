@@ -12,7 +12,8 @@ from itertools import islice
 import numpy as np
 from sentencepiece import SentencePieceProcessor
 
-from nmt.data.format import UNK, Sentences
+from nmt.data.columns import Sentences
+from nmt.data.format import UNK
 from nmt.preprocess.subwords import Subwords
 
 Encode = Callable[[list[str]], Sentences]

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from nmt.data.batching import Batch, make_batch
-from nmt.data.format import Split
+from nmt.data.dataset import Split
 from nmt.errors import NmtError
 from nmt.runs import Checkpoint, Run, weights_of
 from nmt.training.parallel import whole

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from nmt.config import build, dump, flatten
-from nmt.data.format import Dataset
+from nmt.data.dataset import Dataset
 from nmt.distributed import World
 from nmt.errors import NmtError
 from nmt.inference.translator import SearchConfig, Translator
@@ -106,10 +106,12 @@ def train(
     warning = check_precision(config.precision, world.device)
     if warning and world.is_first:
         print(f"nmt: warning: train.precision: {warning}", file=sys.stderr)
-    subwords = Subwords.load(dataset.subwords)
+    subwords = Subwords.of(dataset)
     torch.manual_seed(config.seed)
     model = experiment.model.build(subwords.source_size, subwords.target_size, subwords.shared)
     split, held_out = dataset.split("train"), dataset.split("valid")
+    split.check()
+    held_out.check()
     with Run.locked(Path(config.save_dir), world.is_first):
         run = _open_run(experiment, dataset, subwords, world)
         if world.is_first and not dry_run:

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from sentencepiece import SentencePieceProcessor
 
 from nmt.data.batching import Indices, as_rows
-from nmt.data.format import EOS, PAD, UNK, Side, Split
+from nmt.data.dataset import Split
+from nmt.data.format import EOS, PAD, UNK, Side
 from nmt.preprocess.subwords import Subwords
 
 

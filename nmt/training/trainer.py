@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nmt.data.batching import Batch, Feed, Order, Update, make_batch, prefetch
-from nmt.data.format import Split
+from nmt.data.dataset import Split
 from nmt.distributed import World
 from nmt.errors import NmtError
 from nmt.evaluation.metrics import Metric, metrics

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nmt.data.batching import Indices, in_length_order, make_batch
-from nmt.data.format import Split
+from nmt.data.dataset import Split
 from nmt.distributed import World
 from nmt.evaluation.metrics import Metric
 from nmt.inference.translator import Translator

@@ -25,7 +25,8 @@ def seal_dataset(changed: Path) -> None:
             values["files"][changed.name] = _facts(changed)
         lines = (f"{facts['sha256']}  {name}\n" for name, facts in sorted(values["files"].items()))
         values["fingerprint"] = hashlib.sha256("".join(lines).encode()).hexdigest()
-        manifest.write_text(json.dumps(values))
+        checked = {key: value for key, value in values.items() if key != "checksum"}
+        manifest.write_text(json.dumps({**checked, "checksum": _of_json(checked)}))
 
 
 def seal_checkpoint(changed: Path) -> None:

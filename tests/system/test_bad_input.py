@@ -188,8 +188,8 @@ MISTAKES = {
     ),
     "a dataset of another version": Mistake(
         TRAIN,
-        "data-bin: a dataset of format 0, but this nmt reads format 2; "
-        "make it again with `nmt preprocess`",
+        "data-bin/manifest.json: format version 0, but this nmt reads version 3; "
+        "make the dataset again with `nmt preprocess`",
         edit("data-bin/manifest.json", version=0),
     ),
     "a truncated dataset": Mistake(

@@ -1,0 +1,204 @@
+"""The sentences of one side as arrays of token ids, in memory and in files.
+
+The files are raw little-endian numbers that are mapped into memory. They may be damaged, forged or
+overwritten while they are read: whatever is read is checked first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import mmap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from nmt import files
+from nmt.data.format import EOS, OFFSET_TYPE, REMEDY, Ids, Lengths, Manifest, Side
+from nmt.errors import NmtError
+
+CHECKED_AT_ONCE = 1 << 20
+"""Numbers that :meth:`Column.check` holds in memory."""
+
+
+class Column:
+    """The sentences of one side of a split, in one pair of files."""
+
+    def __init__(self, directory: Path, manifest: Manifest, split: str, side: Side) -> None:
+        stem = manifest.stem(split, side)
+        self._vocabulary = manifest.vocabulary(side)
+        self._tokens, self._offsets = (
+            MappedFile(directory / name, manifest.files[name], dtype)
+            for name, dtype in (
+                (f"{stem}.tokens", manifest.dtype(side)),
+                (f"{stem}.offsets", OFFSET_TYPE),
+            )
+        )
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def sentence(self, index: int) -> Ids:
+        """Ids of a sentence, mapped from the file."""
+        start, end = self._offsets.array()[index : index + 2].tolist()
+        if not 0 <= start < end <= len(self._tokens):
+            self._refuse_offsets()
+        ids = self._tokens.array()[start:end]
+        self._check_ids(ids)
+        return ids
+
+    def lengths(self) -> Lengths:
+        """Tokens of every sentence [n] int32."""
+        offsets = self._offsets.array()
+        # Cast before subtracting, so that nothing of 8 bytes a sentence is held: right modulo 2^32.
+        return np.subtract(offsets[1:], offsets[:-1], dtype=np.int32, casting="unsafe")
+
+    def sampled_lengths(self, step: int) -> Lengths:
+        """Tokens of every `step`-th sentence."""
+        offsets = self._offsets.array()
+        starts, ends = offsets[:-1:step], offsets[1::step]
+        self._check_offsets(starts, ends)
+        return ends - starts
+
+    def padded(self, indices: Ids, pad: int) -> npt.NDArray[np.int64]:
+        """The sentences at `indices` [B] as rows [B, L], filled up on the right with `pad`."""
+        offsets = self._offsets.array()
+        starts, ends = offsets[indices], offsets[indices + 1]
+        self._check_offsets(starts, ends)
+        lengths = ends - starts
+        columns = np.arange(lengths.max(initial=0))
+        real = columns < lengths[:, None]  # [B, L]
+        ids = self._tokens.array()[(starts[:, None] + columns)[real]]
+        self._check_ids(ids)
+        rows = np.full(real.shape, pad, dtype=np.int64)
+        rows[real] = ids
+        return rows
+
+    def check(self) -> None:
+        """Read both files once, in bounded memory.
+
+        Raises:
+            NmtError: offsets do not start at 0, fall, or do not end at the number of tokens; a
+                sentence is empty or does not end with EOS; an id is none of the vocabulary; or a
+                checksum does not match.
+        """
+        with self._offsets.reader() as read_offsets, self._tokens.reader() as read_ids:
+            start = place = 0  # of the next sentence, and of the next token to be read
+            if read_offsets(1).tolist() != [0]:
+                self._offsets.refuse("the first sentence does not start at 0")
+            while len(ends := read_offsets(CHECKED_AT_ONCE)):
+                starts = np.concatenate(([start], ends[:-1]))
+                self._check_offsets(starts, ends)
+                start = int(ends[-1])
+                while place < start:
+                    ids = read_ids(min(CHECKED_AT_ONCE, start - place))
+                    self._check_stored(ids, ends, place)
+                    place += len(ids)
+            if place != len(self._tokens):
+                self._offsets.refuse(f"sentences end at token {place} of {len(self._tokens)}")
+
+    def _check_stored(self, ids: Ids, ends: Ids, place: int) -> None:
+        """Refuse ids that are read at a place of their file, given where sentences end."""
+        if not len(ids):
+            self._tokens.refuse("has been cut while it was read")
+        self._check_ids(ids)
+        if not ids.all():
+            self._tokens.refuse("a sentence holds padding")
+        first, last = np.searchsorted(ends, (place, place + len(ids)), "right")
+        if (ids[ends[first:last] - 1 - place] != EOS).any():
+            self._tokens.refuse("a sentence does not end with the end of sentence")
+
+    def _check_offsets(self, starts: Ids, ends: Ids) -> None:
+        if len(starts) and (
+            starts.min() < 0 or ends.max() > len(self._tokens) or (starts >= ends).any()
+        ):
+            self._refuse_offsets()
+
+    def _refuse_offsets(self) -> NoReturn:
+        self._offsets.refuse("a sentence is empty or outside of its file")
+
+    def _check_ids(self, ids: Ids) -> None:
+        # As unsigned numbers negative ids are large, too.
+        if len(ids) and ids.view(f"u{ids.itemsize}").max() >= self._vocabulary:
+            self._tokens.refuse(f"a token id is not below {self._vocabulary}")
+
+
+class MappedFile:
+    """An array in a file, mapped into memory, which processes share."""
+
+    def __init__(self, path: Path, facts: files.FileFacts, dtype: str) -> None:
+        self.path = path
+        self._facts = facts
+        self._map: mmap.mmap | None = None
+        self._array: Ids = np.empty(0, dtype)  # an empty file cannot be mapped
+        with files.open_checked(path, facts, REMEDY) as file:
+            if facts.bytes:
+                self._map = mmap.mmap(file.fileno(), facts.bytes, access=mmap.ACCESS_READ)
+                self._array = np.frombuffer(self._map, dtype)
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def array(self) -> Ids:
+        """The array, for use at once: a read beyond a file that was cut ends the process."""
+        if self._map is not None and self._map.size() < self._facts.bytes:
+            self.refuse("has been cut since it was opened")
+        return self._array
+
+    @contextmanager
+    def reader(self) -> Iterator[Callable[[int], Ids]]:
+        """A function that reads the next so many numbers; the checksum is compared at the end."""
+        digest, dtype = hashlib.sha256(), self._array.dtype
+        with files.open_checked(self.path, self._facts, REMEDY) as file:
+
+            def read(count: int) -> Ids:
+                data = file.read(count * dtype.itemsize)
+                digest.update(data)
+                return np.frombuffer(data, dtype, len(data) // dtype.itemsize)
+
+            yield read
+        files.check_digest(digest.hexdigest(), self.path, self._facts, REMEDY)
+
+    def refuse(self, problem: str) -> NoReturn:
+        """Raise an :class:`NmtError` that names the file."""
+        raise NmtError(f"{self.path}: damaged: {problem}; {REMEDY}")
+
+
+class Sentences(NamedTuple):
+    """Consecutive sentences of one side, laid end to end as in the files."""
+
+    tokens: Ids
+    lengths: Lengths
+
+    @classmethod
+    def of(cls, ids: list[list[int]]) -> Sentences:
+        """The sentences with these ids, each of which gets its EOS."""
+        return cls.laid(ids).ended()
+
+    @classmethod
+    def laid(cls, ids: list[list[int]]) -> Sentences:
+        """The sentences with these ids as they are."""
+        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+        flat = itertools.chain.from_iterable(ids)
+        return cls(np.fromiter(flat, np.int32, int(lengths.sum())), lengths)
+
+    def ended(self) -> Sentences:
+        """The sentences, each with EOS behind it."""
+        return Sentences(np.insert(self.tokens, np.cumsum(self.lengths), EOS), self.lengths + 1)
+
+    def keep(self, copies: npt.NDArray[np.bool_ | np.int64]) -> Sentences:
+        """Each sentence as often as `copies` [n] says: False or 0 leaves it out."""
+        if (copies == 1).all():
+            return self
+        return self.take(np.repeat(np.arange(len(copies)), copies))
+
+    def take(self, indices: Ids) -> Sentences:
+        """The sentences at `indices` [m], in that order and as often as they are there."""
+        lengths = self.lengths[indices]
+        starts = (np.cumsum(self.lengths) - self.lengths)[indices]
+        moves = starts - (np.cumsum(lengths) - lengths)  # from the place there to that here
+        return Sentences(self.tokens[np.repeat(moves, lengths) + np.arange(lengths.sum())], lengths)

@@ -1,0 +1,239 @@
+"""A dataset, opened for reading: in constant time, however many pairs it holds."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from nmt import files
+from nmt.data.columns import Column
+from nmt.data.format import PAD, REMEDY, SIDES, Ids, Lengths, Manifest, Side
+from nmt.errors import NmtError
+from nmt.registry import unknown
+
+_SHARD = re.compile(r"shard-\d+-of-(\d+)")
+
+
+class Dataset:
+    """A dataset, opened for reading."""
+
+    def __init__(self, path: Path, manifest: Manifest, parts: Mapping[Path, Manifest]) -> None:
+        self.path = path
+        self.manifest = manifest
+        self._parts = dict(parts)
+
+    @classmethod
+    def open(cls, path: Path) -> Dataset:
+        """The dataset at `path`, which may be in shards, in constant time and memory.
+
+        Raises:
+            NmtError: there is none, it is of another format, a file is missing or of another
+                size than when it was written, or shards are missing or do not belong together.
+        """
+        parts = {part: Manifest.read(part) for part in shards_of(path) or [path]}
+        for part, manifest in parts.items():
+            for name, facts in manifest.files.items():
+                files.open_checked(part / name, facts, REMEDY).close()
+        return cls(path, _united(parts), parts)
+
+    @property
+    def first_part(self) -> Path:
+        """The directory with the subword models and the held-out splits."""
+        return next(iter(self._parts))
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file of the first part, checked.
+
+        Raises:
+            NmtError: the dataset has no such file, or the file has changed.
+        """
+        facts = self._parts[self.first_part].files.get(name)
+        if facts is None:
+            raise NmtError(f"{self.path}: has no file {name}; {REMEDY}")
+        return files.read_checked(self.first_part / name, facts, REMEDY)
+
+    def has_split(self, name: str) -> bool:
+        """Whether the dataset holds that split."""
+        return name in self.manifest.splits
+
+    def split(self, name: str) -> Split:
+        """The split of that name: ``train``, ``valid`` or ``test``."""
+        if not self.has_split(name):
+            raise NmtError(f"{self.path}: {unknown('split', name, self.manifest.splits)}")
+        first = self.first_part
+        return Split(self._parts if name == "train" else {first: self._parts[first]}, name)
+
+    def verify(self) -> None:
+        """Reads every file; one that is not as it was written is an :class:`NmtError`."""
+        for part, manifest in self._parts.items():
+            for name, facts in manifest.files.items():
+                files.check(part / name, facts, REMEDY)
+
+
+def shard_directory(path: Path, shard: int, shards: int) -> Path:
+    """Where one of the parts of a dataset is that several machines make."""
+    return path / f"shard-{shard}-of-{shards}"
+
+
+def shards_of(path: Path) -> list[Path]:
+    """The shards of a dataset in their order, none where it is in one piece.
+
+    Raises:
+        NmtError: some are missing, or they are of several sets.
+    """
+    found = [match for it in path.glob("shard-*") if (match := _SHARD.fullmatch(it.name))]
+    if not found:
+        return []
+    count = int(found[0][1])
+    if len({match[1] for match in found}) > 1:
+        raise NmtError(f"{path}: shards of several sets; remove those of the older set")
+    shards = []
+    for number in range(1, count + 1):  # which may be any number: a missing shard ends the loop
+        shards.append(shard_directory(path, number, count))
+        if not shards[-1].is_dir():
+            raise NmtError(
+                f"{shards[-1]}: missing; make it with `nmt preprocess --shard {number}/{count}`"
+            )
+    return shards
+
+
+def _united(parts: Mapping[Path, Manifest]) -> Manifest:
+    """What several shards are together."""
+    (place, first), *others = parts.items()
+    if not others:
+        return first
+    counts = first.splits["train"]
+    for other, manifest in others:
+        same_files = all(
+            manifest.files.get(name) == facts
+            for name, facts in first.files.items()
+            if not name.startswith("train.")
+        )
+        if manifest.recipe != first.recipe or not same_files:
+            raise NmtError(
+                f"{other}: made of other text or with other settings than {place.name}; "
+                "make both again with the same command"
+            )
+        counts += manifest.splits["train"]
+    lines = "".join(f"{manifest.fingerprint}\n" for manifest in parts.values())
+    return replace(
+        first,
+        fingerprint=hashlib.sha256(lines.encode("utf-8")).hexdigest(),
+        splits={**first.splits, "train": counts},
+        files={
+            f"{part.name}/{name}": facts
+            for part, manifest in parts.items()
+            for name, facts in manifest.files.items()
+        },
+        shard=None,
+    )
+
+
+class Split:
+    """The pairs of one split; the ids of a sentence end with EOS and have no BOS.
+
+    All arrays are mapped from the files, read-only: processes share them, and handing a split to
+    another process hands on where the files are.
+    """
+
+    def __init__(self, parts: Mapping[Path, Manifest], name: str) -> None:
+        self.name = name
+        self._parts = dict(parts)
+        self._columns = {
+            side: [Column(part, manifest, name, side) for part, manifest in parts.items()]
+            for side in SIDES
+        }
+        sizes = [len(column) for column in self._columns["source"]]
+        self._starts = np.cumsum([0, *sizes])
+
+    def __reduce__(self) -> tuple[type[Split], tuple[dict[Path, Manifest], str]]:
+        return Split, (self._parts, self.name)
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def source(self, index: int) -> Ids:
+        """Ids [S] of a source sentence, mapped from the file."""
+        return self._sentence("source", index)
+
+    def target(self, index: int) -> Ids:
+        """Ids [T] of a target sentence, mapped from the file."""
+        return self._sentence("target", index)
+
+    @cached_property
+    def source_lengths(self) -> Lengths:
+        """Tokens of every source sentence [n] int32, EOS included."""
+        return np.concatenate([column.lengths() for column in self._columns["source"]])
+
+    @cached_property
+    def target_lengths(self) -> Lengths:
+        """Tokens of every target sentence [n] int32, EOS included."""
+        return np.concatenate([column.lengths() for column in self._columns["target"]])
+
+    def sampled_lengths(self, side: Side, most: int) -> Lengths:
+        """Tokens of at most `most` sentences of a side, evenly spread over the split."""
+        step = max(1, -(-len(self) // most))
+        return np.concatenate([column.sampled_lengths(step) for column in self._columns[side]])
+
+    def check(self) -> None:
+        """Read all ids once, in bounded memory, before they are trained on.
+
+        Raises:
+            NmtError: there is no pair, or :meth:`Column.check` refuses a file.
+        """
+        if not len(self):
+            raise NmtError(f"{next(iter(self._parts))}: {self.name} holds no pair; {REMEDY}")
+        for columns in self._columns.values():
+            for column in columns:
+                column.check()
+
+    def padded(self, side: Side, indices: Ids, pad: int = PAD) -> npt.NDArray[np.int64]:
+        """The sentences at `indices` [B] as rows, filled with `pad` on the right: [B, L] int64."""
+        part = np.searchsorted(self._starts, indices, "right") - 1  # [B]
+        columns = self._columns[side]
+        found = {
+            it: columns[it].padded(indices[part == it] - self._starts[it], pad)
+            for it in map(int, np.unique(part))
+        }
+        if len(found) == 1:
+            return next(iter(found.values()))
+        width = max((some.shape[1] for some in found.values()), default=0)
+        rows = np.full((len(indices), width), pad, dtype=np.int64)
+        for it, some in found.items():
+            rows[part == it, : some.shape[1]] = some
+        return rows
+
+    def source_text(self) -> list[str]:
+        """The source lines of a held-out split, as they were given."""
+        return self._text("source")
+
+    def reference_text(self) -> list[str]:
+        """The target lines of a held-out split, as they were given."""
+        return self._text("target")
+
+    def _sentence(self, side: Side, index: int) -> Ids:
+        if not 0 <= index < len(self):
+            raise IndexError(f"pair {index} of {len(self)}")
+        part = int(np.searchsorted(self._starts, index, "right")) - 1
+        return self._columns[side][part].sentence(index - int(self._starts[part]))
+
+    def _text(self, side: Side) -> list[str]:
+        part, manifest = next(iter(self._parts.items()))
+        name = manifest.stem(self.name, side)
+        if name not in manifest.files:
+            raise ValueError(f"the split {self.name!r} keeps no text, only held-out splits do")
+        content = files.read_checked(part / name, manifest.files[name], REMEDY)
+        try:
+            lines = content.decode("utf-8").split("\n")[:-1]
+        except UnicodeDecodeError:
+            raise NmtError(f"{part / name}: not UTF-8; {REMEDY}") from None
+        if len(lines) != len(self):
+            raise NmtError(f"{part / name}: {len(lines)} lines for {len(self)} pairs; {REMEDY}")
+        return lines

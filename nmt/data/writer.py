@@ -1,0 +1,187 @@
+"""Writing a dataset: its splits, pair by pair, and at last the manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from nmt import files
+from nmt.data.columns import Sentences
+from nmt.data.format import (
+    MANIFEST,
+    MANIFESTS,
+    OFFSET_TYPE,
+    UNK,
+    Manifest,
+    SplitCounts,
+    fingerprint_of,
+    token_type,
+)
+from nmt.errors import NmtError
+
+
+@contextmanager
+def staging(path: Path, identity: str | None = None) -> Iterator[Path]:
+    """A directory to fill; it becomes `path` when the block ends, and vanishes when it fails.
+
+    A dataset that is already at `path` stays there until then.
+
+    Args:
+        path: of the dataset.
+        identity: of what is made; what a killed process has left of the same is found again.
+
+    Raises:
+        NmtError: at once, where `path` cannot be written, holds something other than a dataset,
+            or is being written by another process.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_dir():
+        raise NmtError(f"{path}: is a file; choose another output_dir")
+    if path.is_dir() and any(path.iterdir()) and not (path / MANIFEST).is_file():
+        raise NmtError(
+            f"{path}: is not empty and not a dataset; choose another output_dir or empty it"
+        )
+    with ExitStack() as stack:
+        try:
+            directory = stack.enter_context(files.whole_directory(path, identity))
+        except OSError as error:
+            raise NmtError(f"{path}: cannot be written: {error.strerror}") from None
+        yield directory
+
+
+class DatasetWriter:
+    """Fills a directory with a dataset, in bounded memory."""
+
+    def __init__(
+        self, directory: Path, languages: tuple[str, str], vocabularies: tuple[int, int]
+    ) -> None:
+        """Begins a dataset.
+
+        Args:
+            directory: where to write, see :func:`staging`. Files already in it, such as the
+                subword models, become part of the dataset.
+            languages: of the source and the target.
+            vocabularies: number of token ids of the source and the target.
+        """
+        self.directory = directory
+        self.languages = languages
+        self.vocabularies = vocabularies
+        self.dtypes = (token_type(vocabularies[0]), token_type(vocabularies[1]))
+        self._splits: dict[str, SplitCounts] = {}
+
+    @contextmanager
+    def split(self, name: str) -> Iterator[SplitWriter]:
+        """A writer to append the split's pairs to, until the block ends."""
+        with ExitStack() as stack:
+            sides = [
+                _SideWriter(f"{self.directory / name}.{language}", dtype, stack)
+                for language, dtype in zip(self.languages, self.dtypes, strict=True)
+            ]
+            writer = SplitWriter(sides[0], sides[1])
+            yield writer
+        self._splits[name] = writer.counts()
+
+    def finish(
+        self, *, shared_vocabulary: bool, recipe: Mapping[str, Any], shard: str | None = None
+    ) -> Manifest:
+        """Writes the manifest of every file that is in the directory.
+
+        Where there is one, even after a crash of the machine, those files are whole.
+        """
+        made = sorted(path for path in self.directory.iterdir() if path.is_file())
+        for file in made:
+            files.sync(file)
+        facts = {file.name: files.FileFacts.of(file) for file in made}
+        manifest = Manifest(
+            fingerprint=fingerprint_of(facts),
+            source_lang=self.languages[0],
+            target_lang=self.languages[1],
+            source_vocabulary=self.vocabularies[0],
+            target_vocabulary=self.vocabularies[1],
+            shared_vocabulary=shared_vocabulary,
+            source_dtype=self.dtypes[0],
+            target_dtype=self.dtypes[1],
+            splits=self._splits,
+            files=facts,
+            recipe=dict(recipe),
+            shard=shard,
+        )
+        with files.whole_file(self.directory / MANIFEST) as partial:
+            partial.write_text(MANIFESTS.text(manifest), encoding="utf-8")
+        return manifest
+
+
+class SplitWriter:
+    """Appends pairs to one split."""
+
+    def __init__(self, source: _SideWriter, target: _SideWriter) -> None:
+        self._source = source
+        self._target = target
+        self.dropped: dict[str, int] = {}
+        """What was left out, to be filled in; see :class:`SplitCounts` for these three."""
+        self.rewritten: dict[str, int] = {}
+        self.examples: dict[str, list[list[str]]] = {}
+
+    def append(self, source: Sentences, target: Sentences) -> None:
+        """Writes the pairs of as many source as target sentences."""
+        if len(source.lengths) != len(target.lengths):
+            raise ValueError(
+                f"{len(source.lengths)} source, {len(target.lengths)} target sentences"
+            )
+        self._source.append(source)
+        self._target.append(target)
+
+    def append_text(self, source: list[str], target: list[str]) -> None:
+        """Writes the lines that were given for held-out pairs."""
+        self._source.append_text(source)
+        self._target.append_text(target)
+
+    def counts(self) -> SplitCounts:
+        """What the split holds so far."""
+        return SplitCounts(
+            pairs=self._source.sentences,
+            source_tokens=self._source.tokens,
+            target_tokens=self._target.tokens,
+            source_unknown=self._source.unknown,
+            target_unknown=self._target.unknown,
+            dropped=dict(self.dropped),
+            rewritten=dict(self.rewritten),
+            examples={key: tuple((a, b) for a, b in it) for key, it in self.examples.items()},
+        )
+
+
+class _SideWriter:
+    """The files of one side of a split; `stem` is their path without suffix."""
+
+    def __init__(self, stem: str, dtype: str, stack: ExitStack) -> None:
+        self.sentences = self.tokens = self.unknown = 0
+        self._stem = stem
+        self._dtype = dtype
+        self._stack = stack
+        self._tokens = self._open(".tokens")
+        self._offsets = self._open(".offsets")
+        self._offsets.write(np.zeros(1, OFFSET_TYPE).tobytes())
+
+    def append(self, sentences: Sentences) -> None:
+        """Adds sentences at the end of this side."""
+        self._tokens.write(sentences.tokens.astype(self._dtype).tobytes())
+        ends = self.tokens + np.cumsum(sentences.lengths)
+        self._offsets.write(ends.astype(OFFSET_TYPE).tobytes())
+        self.sentences += len(sentences.lengths)
+        self.tokens += len(sentences.tokens)
+        self.unknown += int(np.count_nonzero(sentences.tokens == UNK))
+
+    def append_text(self, lines: list[str]) -> None:
+        self._text.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
+
+    @cached_property
+    def _text(self) -> BinaryIO:
+        return self._open("")
+
+    def _open(self, suffix: str) -> BinaryIO:
+        return self._stack.enter_context(open(self._stem + suffix, "wb"))
