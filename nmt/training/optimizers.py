@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -148,13 +149,15 @@ class Adafactor(OptimizerConfig):
     """The second moments' decay rate at update t is 1 - t^-decay."""
     clip: float = 1.0
     """Greatest root mean square of a weight's update, before the learning rate."""
+    eps: float = 1e-30
+    """Least second moment (the paper's first epsilon)."""
     min_scale: float = 1e-3
-    """Least root mean square of a weight that its steps are relative to."""
+    """Least root mean square of a weight that its steps are relative to (the second epsilon)."""
     weight_decay: float = 0.0
     """Share of each weight that is taken off per update, times the learning rate."""
 
     def __post_init__(self) -> None:
-        for name in ("decay", "clip", "min_scale"):
+        for name in ("decay", "clip", "eps", "min_scale"):
             _check_positive(name, getattr(self, name))
         _check_decay(self.weight_decay)
 
@@ -164,7 +167,7 @@ class Adafactor(OptimizerConfig):
             parameters,
             lr=0.0,
             beta2_decay=-self.decay,
-            eps=(None, self.min_scale),
+            eps=(math.sqrt(self.eps), self.min_scale),  # torch squares the first
             d=self.clip,
             weight_decay=self.weight_decay,
         )
