@@ -48,6 +48,14 @@ class World:
         """Whether this process is the one that writes files and talks."""
         return self.rank == 0
 
+    def device_kinds(self) -> list[str]:
+        """Return the devices of all processes, each kind once: a GPU by its name and memory."""
+        kind = self.device.type
+        if kind == "cuda":
+            gpu = torch.cuda.get_device_properties(self.device)
+            kind = f"{gpu.name}, {gpu.total_memory} bytes"
+        return sorted({*self.gather(kind)})
+
     def sum(self, values: list[float]) -> list[float]:
         """The element-wise sums over all processes, in float64."""
         return self._reduce(values, dist.ReduceOp.SUM)

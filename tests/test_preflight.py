@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from trained_runs import progress
 
 from nmt.data.batching import Batch
 from nmt.data.dataset import Dataset
@@ -120,6 +121,7 @@ def test_micro_batches_are_as_large_as_fits(
         config=SimpleNamespace(tokens_per_update=100_000),
         feed=SimpleNamespace(split=Dataset.open(dataset).split("train"), rows=1),
         world=World(),
+        allocate=lambda: None,
         try_batch=memory_of_2000_positions,
         fit_micro_batches=lambda tokens: chosen.append(tokens),
     )
@@ -128,6 +130,33 @@ def test_micro_batches_are_as_large_as_fits(
     assert tried == sorted(tried)
     assert tried[-1] > 2000 >= tried[-2]
     assert 2 * chosen[0] * 1.5 * 8 / 7 > 2000 > 2 * chosen[0]
+
+
+def test_other_devices_try_again_what_fits(
+    train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def as_on_a_gpu(trainer: Trainer) -> bool:
+        return trainer.config.max_tokens == "auto" and not trainer.progress.max_tokens
+
+    monkeypatch.setattr(Trainer, "needs_trial", property(as_on_a_gpu))
+    run, line = tmp_path / "run", "micro-batches of up to"
+    for updates, device, is_tried in [
+        (2, "GPU A, 8 bytes", False),  # by the preflight check, which has a line of its own
+        (4, "GPU A, 8 bytes", False),
+        (6, "GPU A, 9 bytes", True),
+        (8, "GPU A, 9 bytes", False),
+    ]:
+        monkeypatch.setattr(World, "device_kinds", lambda _, device=device: [device])
+        done = train(run, "--max-tokens", "auto", "--max-updates", updates)
+        assert done.status == 0, done.err
+        assert (line in done.err) == is_tried
+        counted = progress(run / "last")
+        assert counted["max_tokens_devices"] == [device]
+        assert counted["max_tokens"] > 0
+    done = train(run, "--max-tokens", 50, "--max-updates", 10)
+    assert progress(run / "last")["max_tokens_devices"] == []
+    monkeypatch.undo()
+    assert World().device_kinds() == ["cpu"]
 
 
 def test_the_longest_batch_holds_the_longest_pairs_that_fit(dataset: Path) -> None:

@@ -38,9 +38,10 @@ def preflight(trainer: Trainer, validation: Validation) -> Rows:
     Raises:
         NmtError: the longest batch does not fit the device, or the checkpoints the disk.
     """
-    trainer.allocate()
-    if trainer.config.max_tokens == "auto" and trainer.world.device.type == "cuda":
+    if trainer.needs_trial:
         fit_micro_batches(trainer)
+    else:
+        trainer.allocate()
     _try_longest_batch(trainer)
     seconds = _time_ordinary_batches(trainer)
     try:
@@ -57,6 +58,7 @@ def preflight(trainer: Trainer, validation: Validation) -> Rows:
 
 def fit_micro_batches(trainer: Trainer) -> None:
     """Sets the largest micro-batch for which the longest pairs fit the GPU of every process."""
+    trainer.allocate()
     split, rows, world = trainer.feed.split, trainer.feed.rows, trainer.world
     fits = rows * int(max(split.source_lengths.max(), split.target_lengths.max()))
     for tokens in _candidates(fits, rows * trainer.config.tokens_per_update // world.size):

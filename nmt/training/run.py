@@ -21,7 +21,7 @@ from nmt.models import Model, ModelConfig
 from nmt.precision import check_precision, pick_precision
 from nmt.preprocess.subwords import Subwords
 from nmt.runs import Checkpoint, Run, load_model, set_weights, weights_of
-from nmt.training.preflight import preflight
+from nmt.training.preflight import fit_micro_batches, preflight
 from nmt.training.report import Report
 from nmt.training.subword_sampling import SampledSplit
 from nmt.training.tensorboard import Board
@@ -153,6 +153,9 @@ def train(
             if dry_run or trainer.progress.update == 0:
                 for name, value in preflight(trainer, validation):
                     report.say(f"{name + ':':<26} {value}")
+            elif trainer.needs_trial:
+                fit_micro_batches(trainer)
+                report.say(f"micro-batches of up to {trainer.feed.max_tokens:,} positions")
             done = trainer.progress.update
             if done and not dry_run:
                 report.record("resumed", {"update": done, "processes": world.size})

@@ -53,7 +53,8 @@ class TrainConfig:
     max_tokens: Literal["auto"] | int = 4096
     """Positions of one side of a micro-batch, padding included, and of all passes or samples where
     the loss takes several; bounds the memory of a device.
-    "auto" tries what fits a GPU before the first update; it is 4096 on a CPU."""
+    "auto" tries what fits a GPU before the first update, and again where the run is resumed on
+    other GPUs; it is 4096 on a CPU."""
     max_updates: int = 100_000
     """Optimizer updates after which training ends. A resumed run may raise it, unless the schedule
     depends on it, as linear and cosine do."""
@@ -223,6 +224,8 @@ class Progress:
     """In fp16, what the loss is multiplied by, and the updates since that last changed."""
     max_tokens: int = 0
     """Positions of a micro-batch, where they were found by trial."""
+    max_tokens_devices: list[str] = field(default_factory=list)
+    """Kinds of devices on which they were."""
 
 
 class Trainer:
@@ -296,8 +299,9 @@ class Trainer:
             }
         self.progress = Progress(**progress)
         self.scale.restore(self.progress.loss_scale)
-        found, self.progress.max_tokens = self.progress.max_tokens, 0
-        if found and self.config.max_tokens == "auto":
+        found, tried_on = self.progress.max_tokens, self.progress.max_tokens_devices
+        self.progress.max_tokens, self.progress.max_tokens_devices = 0, []
+        if self.config.max_tokens == "auto" and found and self.world.device_kinds() == tried_on:
             self.fit_micro_batches(found)
         self.stopwatch = Stopwatch(self.progress.seconds, self.progress.lap_seconds)
         # Of as many processes as there were; there may be more or fewer now.
@@ -314,6 +318,13 @@ class Trainer:
         self.feed = replace(self.feed, max_tokens=max_tokens)
         if self.config.max_tokens == "auto":
             self.progress.max_tokens = max_tokens
+            self.progress.max_tokens_devices = self.world.device_kinds()
+
+    @property
+    def needs_trial(self) -> bool:
+        """Whether the size of a micro-batch is still to be found on these devices."""
+        is_gpu = self.world.device.type == "cuda"
+        return is_gpu and self.config.max_tokens == "auto" and not self.progress.max_tokens
 
     def allocate(self) -> None:
         """Makes the optimizer hold all that it will hold, so that a trial of memory is complete."""
