@@ -24,6 +24,14 @@ def test_a_tree_matches_itself_whatever_its_root_tags_and_traces() -> None:
     assert result.f1 == 100.0
 
 
+@pytest.mark.parametrize("root", ["", "TOP", "S1", "ROOT"])
+def test_no_root_is_a_bracket_though_evalb_knows_top_alone(root: str) -> None:
+    result = score_brackets(trees(GOLD), trees(GOLD.replace("TOP", root)))
+    assert result == Bracketing(sentences=1, matched=4, gold=4, proposed=4, complete=1)
+    other = score_brackets(trees(GOLD), trees(GOLD.replace("TOP", "FRAG")))
+    assert (other.matched, other.proposed) == (4, 5)
+
+
 def test_brackets_counted_by_hand() -> None:
     # Gold: S(0,4) NP(0,1) VP(1,4) NP(2,4). Proposed: S(0,4) NP(0,1) VP(1,3) NP(2,3) NP(3,4).
     proposed = "(TOP (S (NP (NNP John)) (VP (VBZ has) (NP (DT a))) (NP (NN dog)) (. .)))"

@@ -206,6 +206,18 @@ def test_int8_is_near_fp32_and_every_linear_layer_is_converted() -> None:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize(("precision", "is_alone"), [("fp32", True), ("int8", False)])
+def test_of_exact_precisions_int8_alone_lets_a_batch_change_its_rows(
+    precision: InferencePrecision, is_alone: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    layer = torch.nn.Sequential(torch.nn.Linear(32, 8))
+    rows = torch.randn(2, 32, generator=generator) * torch.tensor([[1.0], [100.0]])
+    convert(layer, precision, CPU)
+    assert torch.allclose(layer(rows)[0], layer(rows[:1])[0], atol=1e-4) == is_alone
+
+
+@torch.no_grad()
 def test_a_model_that_is_converted_is_the_same_function_of_the_same_kind() -> None:
     model = tiny_model()
     expected, names = model(SOURCE, TARGET), [name for name, _ in model.named_modules()]

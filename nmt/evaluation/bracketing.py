@@ -2,8 +2,14 @@
 
 Brackets are (label, first word, last word) of phrases; preterminals are none. Traces are taken out,
 punctuation is not counted among the words, the root is no bracket, ADVP is PRT, and functional tags
-(NP-SBJ) say nothing. In one thing this departs from EVALB: what is punctuation is said by the gold
-tree's tags for both trees, where EVALB would skip a sentence that is tagged amiss.
+(NP-SBJ) say nothing. This departs from EVALB in four things:
+
+- S1, ROOT and an empty label are roots, too. With COLLINS.prm EVALB knows TOP alone, and counts a
+  bracket for any other root.
+- The gold tree's tags say what is punctuation in both trees. EVALB goes by the tags of each tree,
+  and skips a sentence in which they leave different words.
+- A tree of other words is an error. EVALB skips the sentence, and gives up after MAX_ERROR of them.
+- All sentences count. EVALB also prints the numbers of those up to 40 words.
 """
 
 from __future__ import annotations
