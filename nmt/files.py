@@ -10,10 +10,10 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from nmt.errors import NmtError, UnfinishedError
@@ -181,6 +181,14 @@ class FileFacts:
     def of(cls, path: Path) -> FileFacts:
         """Size and checksum of a file as it is now."""
         return cls(bytes=path.stat().st_size, sha256=sha256(path))
+
+
+def check_inside(names: Iterable[str]) -> None:
+    """Raise a ValueError that names the first that is no relative path of a file below."""
+    for name in names:
+        path = PurePosixPath(name)
+        if str(path) != name or path.is_absolute() or {"..", "\0"} & {*path.parts, *name}:
+            raise ValueError(f"{name!r} is not the name of a file in the directory")
 
 
 def open_checked(path: Path, facts: FileFacts, remedy: str) -> BinaryIO:

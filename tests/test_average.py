@@ -166,6 +166,13 @@ def message(output: Path) -> str:
 
 def test_a_damaged_checkpoint_is_not_averaged(run: Path) -> None:
     (run / "update_0000004" / "model.safetensors").write_bytes(b"")
-    with pytest.raises(NmtError, match=r"update_0000004/model\.safetensors: damaged"):
+    with pytest.raises(NmtError, match=r"update_0000004/model\.safetensors: 0 bytes instead of"):
         average_run(pick_last(run, 3), None)
     assert not (run / "averaged").exists()
+
+
+def test_a_damaged_checkpoint_is_not_passed_over(run: Path) -> None:
+    (run / "update_0000006" / "checkpoint.json").write_text("{}")
+    for pick in (pick_last, pick_best):
+        with pytest.raises(NmtError, match=r"update_0000006/checkpoint\.json: damaged"):
+            pick(run, 2)

@@ -2,6 +2,8 @@ import json
 import re
 import shutil
 
+import pytest
+
 from nmt.preprocess.binarize import PreprocessConfig, preprocess
 
 
@@ -80,7 +82,60 @@ def test_a_run_is_shown_with_its_checkpoints(run, dataset, nmt):
     weights.write_bytes(weights.read_bytes()[:-1])
     damaged = nmt("inspect", run, "--verify")
     assert damaged.status == 1
-    assert "update_0000004/model.safetensors: damaged" in damaged.err
+    assert "update_0000004/model.safetensors: " in damaged.err
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "run.json",
+        "recipe.yaml",
+        "subwords.model",
+        "shortlist.safetensors",
+        "update_0000004/checkpoint.json",
+        "update_0000004/model.safetensors",
+        "update_0000006/optimizer.safetensors",
+    ],
+)
+def test_damage_to_any_file_of_a_run_is_named(name, run, dataset, nmt):
+    if name == "shortlist.safetensors":
+        assert nmt("shortlist", "--data", dataset, "--model", run).status == 0
+    assert nmt("inspect", run, "--verify").status == 0
+    content = bytearray((run / name).read_bytes())
+    content[-5] ^= 1
+    (run / name).write_bytes(content)
+    done = nmt("inspect", run, "--verify")
+    assert (done.status, done.err.count("\n")) == (1, 1)
+    assert done.err.startswith(f"nmt: error: {run / name}: ")
+    assert "checksums" not in done.out
+
+
+def test_all_damaged_checkpoints_are_named(run, nmt):
+    paths = sorted(run.glob("update_*/checkpoint.json"))
+    for path in paths:
+        path.write_text("{}")
+    done = nmt("inspect", run, "--verify")
+    assert done.status == 1
+    assert all(f"{path.parent.name}: {path}: damaged: " in done.out for path in paths)
+    assert all(f"\n{path}: damaged: " in done.out for path in paths)
+    assert done.err.startswith(f"nmt: error: {paths[0]}: damaged: ")
+    assert done.err.endswith(" (and 2 more)\n")
+    assert nmt("inspect", run).status == 0
+
+
+def test_a_link_to_nothing_is_damage(run, nmt):
+    shutil.rmtree(run / "update_0000006")
+    done = nmt("inspect", run, "--verify")
+    assert done.status == 1
+    assert f"{run / 'last'}: leads to update_0000006, which is missing" in done.err
+
+
+def test_a_run_that_was_not_validated_says_so(run, nmt):
+    assert "no best checkpoint yet" not in nmt("inspect", run).out
+    (run / "best").unlink()
+    done = nmt("inspect", run, "--verify")
+    assert done.status == 0, done.err
+    assert "no best checkpoint yet: validation has measured none\n" in done.out
 
 
 def test_what_is_neither_is_refused(tmp_path, nmt):

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import math
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -65,13 +72,15 @@ def test_last_is_the_newest_and_best_is_the_newest_of_the_best(empty: Run) -> No
     assert [link.update for link in links if link] == [3, 2]
 
 
-def test_before_any_validation_the_first_checkpoint_counts_as_the_best(empty: Run) -> None:
-    assert empty.checkpoint("best") is None
+def test_before_any_validation_no_checkpoint_is_the_best(empty: Run) -> None:
     save(empty, 1)
     save(empty, 2)
+    assert empty.checkpoint("best") is None
+    save(empty, 3, best=True)
+    save(empty, 4)
     best = empty.checkpoint("best")
     assert best is not None
-    assert best.update == 1
+    assert best.update == 3
 
 
 def test_checkpoints_are_in_the_order_of_their_updates(empty: Run) -> None:
@@ -152,8 +161,10 @@ def test_a_flipped_bit_is_detected_wherever_it_is(empty: Run, name: str) -> None
 @pytest.mark.parametrize("length", [0, 30])
 def test_a_truncated_file_is_detected(empty: Run, name: str, length: int) -> None:
     path = save(empty, 1).path
-    (path / name).write_bytes((path / name).read_bytes()[:length])
-    with pytest.raises(NmtError, match=rf"^{path / name}: damaged"):
+    whole = (path / name).read_bytes()
+    (path / name).write_bytes(whole[:length])
+    problem = "damaged" if name == "checkpoint.json" else f"{length} bytes instead of {len(whole)}"
+    with pytest.raises(NmtError, match=rf"^{path / name}: {problem}"):
         read(path)
 
 
@@ -171,30 +182,96 @@ def read(path: Path) -> None:
     checkpoint.optimizer()
 
 
-@pytest.mark.parametrize("name", ["run.json", "update_0000001/checkpoint.json"])
+DESCRIPTIONS = ("run.json", "update_0000001/checkpoint.json")
+
+
+@pytest.mark.parametrize("name", DESCRIPTIONS)
 def test_another_version_is_refused(empty: Run, name: str) -> None:
     save(empty, 1)
     path = empty.path / name
-    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 2}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 1}))
     with pytest.raises(NmtError) as error:
         load_model(empty.path)
-    assert str(error.value) == f"{path}: format version 2, but this nmt reads 1"
+    refusal = f"{path}: format version 1, but this nmt reads version 2; "
+    assert str(error.value).startswith(refusal)
 
 
-@pytest.mark.parametrize("name", ["run.json", "update_0000001/checkpoint.json"])
+@pytest.mark.parametrize("name", DESCRIPTIONS)
 def test_a_file_of_another_kind_is_refused(empty: Run, name: str) -> None:
     save(empty, 1)
-    for content in ("{}", "[1]", '{"format": "other", "version": 1}'):
+    for content in ("{}", "[1]", '{"format": "other", "version": 2}', "[" * 100_000):
         (empty.path / name).write_text(content)
-        with pytest.raises(NmtError, match="not a file of format nmt-"):
+        with pytest.raises(NmtError, match=rf"^{empty.path / name}: damaged: "):
             load_model(empty.path)
 
 
-def test_a_run_that_lacks_a_fact_is_refused(empty: Run) -> None:
-    (empty.path / "run.json").write_text('{"format": "nmt-run", "version": 1}')
-    with pytest.raises(NmtError) as error:
-        Run.open(empty.path)
-    assert str(error.value) == f"{empty.path}/run.json: damaged: 'source_lang' is missing"
+def forge(path: Path, **changes: object) -> None:
+    """Changes values of a description, whose checksum fits them."""
+    values = {**json.loads(path.read_text()), **changes}
+    del values["checksum"]
+    checksum = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps({**values, "checksum": checksum}))
+
+
+FACTS = {"bytes": 1, "sha256": 64 * "0"}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("run.json", {"source_lang": None}),
+        ("run.json", {"identity": 5}),
+        ("run.json", {"files": ["subwords.model"]}),
+        ("run.json", {"files": {"../../dev/zero": FACTS}}),
+        ("run.json", {"files": {"/etc/passwd": FACTS}}),
+        ("run.json", {"files": {}}),
+        ("checkpoint.json", {"files": {"../model.safetensors": FACTS}}),
+        ("checkpoint.json", {"files": {"model.safetensors": {**FACTS, "bytes": -1}}}),
+        ("checkpoint.json", {"files": {"model.safetensors": None}}),
+        ("checkpoint.json", {"files": {}}),
+        ("checkpoint.json", {"update": -1}),
+        ("checkpoint.json", {"update": math.nan}),
+        ("checkpoint.json", {"update": "1"}),
+        ("checkpoint.json", {"scores": [1.0]}),
+        ("checkpoint.json", {"scores": {"loss": "low"}}),
+        ("checkpoint.json", {"scores": {"loss": 10**400}}),
+        ("checkpoint.json", {"progress": None}),
+    ],
+)
+def test_forged_values_with_a_checksum_that_fits_cost_one_line_in_every_command(
+    name: str, changes: dict[str, object], run: Path, recipe: Path, nmt: Any
+) -> None:
+    newest = run / "update_0000006"
+    forge((run if name == "run.json" else newest) / name, **changes)
+    for arguments in (
+        ("inspect", run, "--verify"),
+        ("average-checkpoints", "--run", run, "--last", 2),
+        ("translate", "--model", newest),
+    ):
+        done = nmt(*arguments, stdin=recipe)
+        assert done.status == 1, arguments
+        assert done.err.startswith("nmt: error: "), arguments
+        assert done.err.count("\n") == 1, arguments
+
+
+def test_training_names_a_forged_checkpoint_and_goes_on_from_the_one_before(
+    run: Path, train: Any
+) -> None:
+    newest = run / "update_0000006" / "checkpoint.json"
+    forge(newest, scores={"loss": "low"})
+    done = train(run)
+    assert done.status == 0, done.err
+    assert f"nmt: warning: {newest}: damaged: " in done.err
+    assert "resumed after update 4" in done.err
+
+
+def test_a_score_that_is_no_number_is_kept(empty: Run) -> None:
+    empty.save(1, WEIGHTS, None, {}, {"bleu": math.nan, "loss": 1}, best=False)
+    text = (empty.path / "update_0000001" / "checkpoint.json").read_text()
+    json.loads(text, parse_constant=pytest.fail)
+    scores = empty.checkpoints()[0].scores
+    assert math.isnan(scores["bleu"])
+    assert scores["loss"] == 1.0
 
 
 @pytest.mark.parametrize("content", [None, b"", b"model: [", b"caf\xe9: 1", b"just a sentence"])
@@ -203,7 +280,118 @@ def test_a_recipe_that_is_missing_or_damaged_is_refused(empty: Run, content: byt
     path.unlink() if content is None else path.write_bytes(content)
     with pytest.raises(NmtError) as error:
         Run.open(empty.path)
-    assert str(error.value) == f"{path}: missing or damaged"
+    problem = "missing; restore it" if content is None else "changed since it was written; restore"
+    assert str(error.value).startswith(f"{path}: {problem}")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("- 1\n", "expected sections, not list"),
+        ("model: 5\n", "model: expected keys and values"),
+        ("search: [a]\n", "search: expected keys and values"),
+        ("train: {}\n", "the section 'model' is missing; restore it"),
+        ("model: {arch: 5}\n", "model: unknown architecture '5'"),
+        ("model: {arch: transformer_tiny, encoder_layers: 10000000}\n", "the model is larger than"),
+    ],
+)
+def test_a_forged_recipe_costs_one_line(run: Path, text: str, problem: str) -> None:
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    (run / "recipe.yaml").write_text(f"# SHA-256 of the lines below: {digest}\n{text}")
+    with pytest.raises(NmtError, match=rf"^{run / 'recipe.yaml'}: {problem}"):
+        load_model(run)
+
+
+def test_a_recipe_that_is_written_anew_is_read_whenever_a_kill_comes(empty: Run) -> None:
+    first = empty.recipe
+    second = {**first, "train": {"max_updates": 7}}
+    for sync in range(3):
+        with (
+            mock.patch.object(files, "sync", raises_at(sync)),
+            contextlib.suppress(InterruptedError),
+        ):
+            empty.with_recipe(second)
+        assert Run.open(empty.path).recipe in (first, second)
+    assert Run.open(empty.path).recipe == second
+
+
+def raises_at(call: int) -> Callable[[Path], None]:
+    calls = iter(range(100))
+
+    def sync(path: Path) -> None:
+        if next(calls) == call:
+            raise InterruptedError
+
+    return sync
+
+
+@pytest.mark.parametrize(
+    "name", ["subwords.model", "update_0000006/model.safetensors", "run.json", "recipe.yaml"]
+)
+def test_what_is_no_file_is_not_waited_for(run: Path, name: str) -> None:
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    with pytest.raises(NmtError, match=f"^{run / name}: not a regular file"):
+        load_model(run)
+
+
+def test_changed_subwords_are_refused_though_sentencepiece_reads_them(run: Path) -> None:
+    path = run / "subwords.model"
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"drei", b"drej"))
+    Subwords.load(run)
+    with pytest.raises(NmtError, match=rf"^{path}: the content has changed since it was written"):
+        load_model(run)
+
+
+def test_links_that_lead_elsewhere_are_refused(run: Path, trained: Path) -> None:
+    for target, problem in (
+        (trained / "update_0000002", "leads out of the run"),
+        (Path("/dev/zero"), "leads out of the run"),
+        (Path("update_0000099"), "leads to update_0000099, which is missing"),
+    ):
+        (run / "best").unlink()
+        (run / "best").symlink_to(target)
+        with pytest.raises(NmtError, match=rf"^{run / 'best'}: {problem}"):
+            load_model(run)
+
+
+def test_a_model_is_loaded_while_training_removes_its_checkpoint(run: Path) -> None:
+    opened = Run.open(run)
+    read = Checkpoint.weights
+
+    def removed_first(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
+        if checkpoint.path.name == "update_0000006":
+            for name in ("last", "best"):
+                files.point(run / name, "update_0000004")
+            files.remove_directory(checkpoint.path)
+        return read(checkpoint)
+
+    assert load_model(run).checkpoint.update == 6
+    with mock.patch.object(Checkpoint, "weights", removed_first):
+        assert load_model(run).checkpoint.update == 4
+    assert [checkpoint.update for checkpoint in opened.checkpoints()] == [2, 4]
+
+
+def test_checkpoints_that_training_removes_meanwhile_are_left_out(run: Path) -> None:
+    opened = Run.open(run)
+    examined = opened.examined()
+    assert next(examined)[0].name == "update_0000002"
+    files.remove_directory(run / "update_0000004")
+    assert [path.name for path, _ in examined] == ["update_0000006"]
+
+
+def test_a_run_that_was_not_validated_says_so(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load_model(run)
+    assert capsys.readouterr().err == ""
+    (run / "best").unlink()
+    assert load_model(run).checkpoint.update == 6
+    assert capsys.readouterr().err == (
+        f"nmt: warning: {run}: validation has not found a best checkpoint yet; update_0000006, "
+        "the last, is used\n"
+    )
 
 
 def test_what_is_no_model_is_refused_with_the_reason(empty: Run, tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_the_damage_of_the_newest_checkpoint_is_reported_and_mended(
         done = train(run)
         assert done.status == 0
         warning, *_ = done.err.splitlines()
-        assert warning.startswith(f"nmt: warning: {damaged}: damaged")
+        assert warning.startswith(f"nmt: warning: {damaged}: ")
         assert "resumed after update 4" in done.err
         assert_same_checkpoint(run / "update_0000006", trained / "update_0000006")
 

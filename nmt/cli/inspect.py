@@ -119,28 +119,40 @@ def _run(path: Path, verify: bool, as_json: bool) -> None:
     from nmt.runs import Run
 
     run = Run.open(path)
-    checkpoints = run.checkpoints()
-    if verify:
-        for checkpoint in checkpoints:
-            checkpoint.verify()
     if as_json:
-        described = [{"update": it.update, "scores": it.scores} for it in checkpoints]
-        values = {key: value for key, value in vars(run).items() if key != "path"}
-        print(json.dumps({**values, "checkpoints": described}, ensure_ascii=False))
+        checkpoints = [{"update": it.update, "scores": it.scores} for it in run.checkpoints()]
+        values = {key: value for key, value in vars(run).items() if key not in ("path", "files")}
+        print(json.dumps({**values, "checkpoints": checkpoints}, ensure_ascii=False))
+    else:
+        _show_run(run)
+    if not verify:
         return
-    _show_run(run, checkpoints)
-    if verify:
-        print("checksums: as written")
+    problems = list(run.problems())
+    if not as_json:
+        show("\n".join(problems or ["checksums: as written"]))
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if problems[1:] else ""
+        raise NmtError(f"{problems[0]}{more}")
 
 
-def _show_run(run: "Run", checkpoints: "list[Checkpoint]") -> None:
-    show(f"run, {run.source_lang} to {run.target_lang}, {run.recipe['model']['arch']}")
+def _show_run(run: "Run") -> None:
+    show(f"run, {run.source_lang} to {run.target_lang}, {run.section('model').get('arch')}")
     show(f"trained on the dataset with fingerprint {run.data}")
-    links = {name: (run.path / name).resolve() for name in ("last", "best")}
-    for checkpoint in checkpoints:
-        scores = "".join(f" | {name} {value:.3f}" for name, value in checkpoint.scores.items())
-        marks = [name for name, place in links.items() if place == checkpoint.path.resolve()]
-        size = sum(int(facts["bytes"]) for facts in checkpoint.files.values())
-        show(f"{checkpoint.path.name}: {size:,} bytes{scores}{''.join(f' | {it}' for it in marks)}")
+    links = {name: run.target(name) for name in ("last", "best")}
+    checkpoints = list(run.examined())
+    for path, checkpoint in checkpoints:
+        marks = "".join(f" | {it}" for it, place in links.items() if place == path.resolve())
+        show(f"{path.name}: {_described(checkpoint)}{marks}")
     if not checkpoints:
         show("no checkpoint yet")
+    elif links["best"] is None:
+        show("no best checkpoint yet: validation has measured none")
+
+
+def _described(checkpoint: "Checkpoint | NmtError") -> str:
+    """The size of a checkpoint and its scores, or why it cannot be read."""
+    if isinstance(checkpoint, NmtError):
+        return str(checkpoint)
+    size = sum(facts.bytes for facts in checkpoint.files.values())
+    scores = "".join(f" | {name} {value:.3f}" for name, value in checkpoint.scores.items())
+    return f"{size:,} bytes{scores}"

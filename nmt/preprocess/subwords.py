@@ -8,7 +8,7 @@ import itertools
 import math
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -19,6 +19,7 @@ from nmt import files
 from nmt.data.dataset import Dataset
 from nmt.data.format import BOS, EOS, PAD, REMEDY, UNK
 from nmt.errors import NmtError
+from nmt.files import FileFacts
 
 SHARED = "subwords.model"
 SEPARATE = ("subwords.source.model", "subwords.target.model")
@@ -129,6 +130,23 @@ class Subwords:
             )
         return subwords
 
+    @classmethod
+    def load_checked(cls, directory: Path, facts: Mapping[str, FileFacts], remedy: str) -> Subwords:
+        """The subwords that were saved in a directory, which has a table of its files.
+
+        Raises:
+            NmtError: they are missing or have changed since; `remedy` says what to do.
+        """
+        names = SEPARATE if SEPARATE[0] in facts else (SHARED,)
+        for name in names:
+            if name not in facts:
+                raise NmtError(f"{directory / name}: no such subword model; {remedy}")
+        paths = [directory / name for name in names]
+        source, *target = (
+            _checked(files.read_checked(it, facts[it.name], remedy), it) for it in paths
+        )
+        return cls(source, target[0] if target else None)
+
     def is_same_as(self, other: Subwords) -> bool:
         """Whether both cut every text into the same ids."""
         return self._models == other._models
@@ -139,7 +157,7 @@ class Subwords:
         digests = [hashlib.sha256(model).digest() for model in self._models]
         return hashlib.sha256(b"".join(digests)).hexdigest()
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path) -> list[Path]:
         """Writes the model files into an existing directory, in the place of any that are there.
 
         Those of the other form go first, so that no kill leaves both to choose from.
@@ -149,6 +167,7 @@ class Subwords:
             (directory / name).unlink(missing_ok=True)
         for name, model in zip(names, self._models, strict=True):
             (directory / name).write_bytes(model)
+        return [directory / name for name in names]
 
     @property
     def source_size(self) -> int:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,36 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from nmt import files
+from nmt.documents import DocumentFormat
 from nmt.errors import NmtError
-from nmt.runs.weights import check_same_shapes
+from nmt.files import FileFacts
+from nmt.runs.weights import Tensors, check_same_shapes, write_tensors
 
-VERSION = 1
+VERSION = 2
 """Of the run directory and its checkpoints; another version is refused."""
+
+REMEDY = "use another checkpoint of the run"
+
+WEIGHTS = "model.safetensors"
+OPTIMIZER = "optimizer.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Description:
+    """The content of ``checkpoint.json``; a score that is no number is null."""
+
+    update: int
+    scores: dict[str, float | None]
+    progress: dict[str, Any]
+    files: dict[str, FileFacts]
+
+    def __post_init__(self) -> None:
+        if self.update < 0:
+            raise ValueError(f"update must be at least 0, not {self.update}")
+        files.check_inside(self.files)
+
+
+_FORMAT = DocumentFormat(kind=_Description, name="nmt-checkpoint", version=VERSION, remedy=REMEDY)
 
 
 @dataclass(frozen=True)
@@ -32,7 +56,7 @@ class Checkpoint:
     """What validation measured at this update, by name; empty where it did not."""
     progress: dict[str, Any]
     """What the trainer counts across resumes."""
-    files: dict[str, dict[str, Any]]
+    files: dict[str, FileFacts]
     """Size and checksum of each file."""
 
     @classmethod
@@ -42,47 +66,63 @@ class Checkpoint:
         Raises:
             NmtError: it is missing, damaged, or of another version.
         """
-        values = read_json(path / "checkpoint.json", "nmt-checkpoint")
-        named: dict[str, Any] = {
-            key: values.get(key) for key in ("update", "scores", "progress", "files")
-        }
-        if values.get("checksum") != checksum(named):
+        try:
+            found = _FORMAT.read(path / "checkpoint.json")
+        except (FileNotFoundError, NotADirectoryError):
             raise NmtError(
-                f"{path / 'checkpoint.json'}: damaged: its checksum does not match; "
-                "use another checkpoint of the run"
-            )
-        return cls(path, **named)
+                f"{path / 'checkpoint.json'}: missing: {path} is no checkpoint; give one that "
+                "`nmt train` has made"
+            ) from None
+        scores = {name: math.nan if it is None else it for name, it in found.scores.items()}
+        return cls(path, found.update, scores, found.progress, found.files)
+
+    @classmethod
+    def write(
+        cls,
+        path: Path,
+        update: int,
+        tensors: dict[str, Tensors],
+        progress: dict[str, Any],
+        scores: dict[str, float],
+    ) -> None:
+        """Writes the files of a checkpoint, each of some tensors, into an existing directory."""
+        description = _Description(
+            update=update,
+            scores={name: None if math.isnan(it) else float(it) for name, it in scores.items()},
+            progress=progress,
+            files={name: write_tensors(path / name, tensors[name]) for name in tensors},
+        )
+        text = _FORMAT.text(description)
+        (path / "checkpoint.json").write_text(text, encoding="utf-8")
 
     def weights(self) -> dict[str, Tensor]:
         """The model's weights, checked."""
-        return self._tensors("model.safetensors")
+        return self._tensors(WEIGHTS)
 
     def optimizer(self) -> dict[str, Tensor]:
         """The optimizer's state, checked."""
-        return self._tensors("optimizer.safetensors")
+        return self._tensors(OPTIMIZER)
 
     def verify(self) -> None:
         """Reads every file that is kept; one that is missing or damaged is an `NmtError`."""
-        for name in self.files:
-            if name == "model.safetensors" or (self.path / name).exists():
-                self._checked(name)
+        for name in {WEIGHTS, *self.files}:
+            if name == WEIGHTS or (self.path / name).exists():
+                self._check(name)
 
     def _tensors(self, name: str) -> dict[str, Tensor]:
-        path = self._checked(name)
+        path = self._check(name)
         try:
             return load_file(path)
+        except FileNotFoundError:  # training has removed it since
+            raise NmtError(f"{path}: missing; {REMEDY}") from None
         except SafetensorError as error:
             raise NmtError(f"{path}: not a safetensors file: {error}") from None
 
-    def _checked(self, name: str) -> Path:
+    def _check(self, name: str) -> Path:
         path = self.path / name
-        if not path.exists():
-            raise NmtError(f"{path}: missing; use another checkpoint of the run")
-        if name not in self.files or files.sha256(path) != self.files[name]["sha256"]:
-            raise NmtError(
-                f"{path}: damaged: {path.stat().st_size} bytes that do not match the checksum "
-                "in checkpoint.json; use another checkpoint of the run"
-            )
+        if name not in self.files:
+            raise NmtError(f"{path}: missing in checkpoint.json; {REMEDY}")
+        files.check(path, self.files[name], REMEDY)
         return path
 
 
@@ -99,32 +139,3 @@ def average(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]:
         for name, weight in weights.items():
             total[name] = total[name] + weight.float() if name in total else weight.float()
     return {name: weight / len(checkpoints) for name, weight in total.items()}
-
-
-def read_json(path: Path, expected: str) -> dict[str, Any]:
-    """Return the values of a description of the expected format.
-
-    Raises:
-        NmtError: the file is missing, damaged, or of another format or version.
-    """
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        kind = expected.removeprefix("nmt-")
-        raise NmtError(
-            f"{path}: missing: {path.parent} is no {kind}; give one that `nmt train` has made"
-        ) from None
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise NmtError(f"{path}: damaged: not JSON") from None
-    if not isinstance(values, dict) or values.get("format") != expected:
-        raise NmtError(f"{path}: not a file of format {expected}")
-    if values.get("version") != VERSION:
-        raise NmtError(
-            f"{path}: format version {values.get('version')}, but this nmt reads {VERSION}"
-        )
-    return values
-
-
-def checksum(values: Mapping[str, Any]) -> str:
-    """Return the checksum of plain values, the same for equal ones."""
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

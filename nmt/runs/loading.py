@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from nmt.plugins import import_plugins_of_run
 from nmt.preprocess.subwords import Subwords
 from nmt.runs.building import build_with
 from nmt.runs.checkpoint import Checkpoint
-from nmt.runs.run import RECIPE, Run
+from nmt.runs.recipe import RECIPE
+from nmt.runs.run import Run
 from nmt.runs.weights import Tensors
 
 
@@ -45,21 +47,42 @@ def load_model(
         NmtError: there is no such model, it is damaged or of another version, or it needs plugins
             that may not be imported.
     """
+    while True:
+        run, checkpoint = _find(path)
+        import_plugins_of_run(run.path, run.recipe.get("plugins"), trust_plugins)
+        try:
+            return _load(run, checkpoint, device)
+        except NmtError:
+            if checkpoint.path.exists():
+                raise
+            # Training has removed it since, and left a newer one.
+
+
+def _find(path: Path) -> tuple[Run, Checkpoint]:
+    """A run, and the checkpoint of it that a path stands for."""
     if Run.exists(path):
         run = Run.open(path)
-        checkpoint = run.checkpoint("best") or run.checkpoint("last")
-        if checkpoint is None:
-            raise NmtError(f"{path}: the run has no checkpoint yet")
-    elif (path / "checkpoint.json").exists():
+        if (checkpoint := run.checkpoint("best")) is not None:
+            return run, checkpoint
+        if (checkpoint := run.checkpoint("last")) is not None:
+            print(
+                f"nmt: warning: {path}: validation has not found a best checkpoint yet; "
+                f"{checkpoint.path.name}, the last, is used",
+                file=sys.stderr,
+            )
+            return run, checkpoint
+        raise NmtError(f"{path}: the run has no checkpoint yet")
+    if (path / "checkpoint.json").exists():
         checkpoint = Checkpoint.open(path.resolve())
-        run = Run.open(checkpoint.path.parent)
-    else:
-        what = "has no run.json" if path.is_dir() else "is a file"
-        raise NmtError(
-            f"{path}: not a trained model: it {what if path.exists() else 'does not exist'}; give "
-            "a run directory that `nmt train` has made, or one of its checkpoints"
-        )
-    import_plugins_of_run(run.path, run.recipe.get("plugins"), trust_plugins)
+        return Run.open(checkpoint.path.parent), checkpoint
+    what = "has no run.json" if path.is_dir() else "is a file"
+    raise NmtError(
+        f"{path}: not a trained model: it {what if path.exists() else 'does not exist'}; give "
+        "a run directory that `nmt train` has made, or one of its checkpoints"
+    )
+
+
+def _load(run: Run, checkpoint: Checkpoint, device: torch.device | None) -> LoadedModel:
     subwords = run.subwords
     model = _build_model(run, subwords, checkpoint.weights())
     model.to(device or torch.device("cpu")).eval()
@@ -67,9 +90,10 @@ def load_model(
 
 
 def _build_model(run: Run, subwords: Subwords, weights: Tensors) -> Model:
+    section = run.section("model")
     sizes = (subwords.source_size, subwords.target_size, subwords.shared)
     try:
-        config: ModelConfig = build(ModelConfig, run.recipe["model"], "model")  # type: ignore[type-abstract]
+        config: ModelConfig = build(ModelConfig, section, "model")  # type: ignore[type-abstract]
         return build_with(lambda: config.build(*sizes), weights)
     except NmtError as error:
         raise NmtError(f"{run.path / RECIPE}: {error}") from None

@@ -3,25 +3,48 @@
 from __future__ import annotations
 
 import fcntl
-import json
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from nmt import files
 from nmt.data.shortlist import Shortlist
+from nmt.documents import DocumentFormat
 from nmt.errors import NmtError
+from nmt.files import FileFacts
 from nmt.preprocess.subwords import Subwords
-from nmt.runs.checkpoint import VERSION, Checkpoint, checksum, read_json
-from nmt.runs.weights import Tensors, write_tensors
+from nmt.runs.checkpoint import OPTIMIZER, VERSION, WEIGHTS, Checkpoint
+from nmt.runs.recipe import RECIPE, read_recipe, write_recipe
+from nmt.runs.weights import Tensors
 
-RECIPE = "recipe.yaml"
 SHORTLIST = "shortlist.safetensors"
+
+REMEDY = "copy the run again from where it came from, or train it again"
+
+LINKS = ("last", "best")
+LINK_REMEDY = "give one of the run's checkpoints instead"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Description:
+    """The content of ``run.json``."""
+
+    source_lang: str
+    target_lang: str
+    identity: str
+    data: str
+    files: dict[str, FileFacts]
+
+    def __post_init__(self) -> None:
+        files.check_inside(self.files)
+
+
+_FORMAT = DocumentFormat(kind=_Description, name="nmt-run", version=VERSION, remedy=REMEDY)
 
 
 @dataclass(frozen=True)
@@ -36,6 +59,8 @@ class Run:
     data: str
     """Fingerprint of the dataset it was trained on."""
     recipe: dict[str, Any]
+    files: dict[str, FileFacts]
+    """Size and checksum of the files that stay as they are."""
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -54,18 +79,14 @@ class Run:
         Raises:
             NmtError: there is none, or it is of another version.
         """
-        values = read_json(path / "run.json", "nmt-run")
         try:
-            recipe = yaml.safe_load((path / RECIPE).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError):
-            recipe = None
-        if not isinstance(recipe, dict):
-            raise NmtError(f"{path / 'recipe.yaml'}: missing or damaged")
-        keys = ("source_lang", "target_lang", "identity", "data")
-        try:
-            return cls(path=path, recipe=recipe, **{key: values[key] for key in keys})
-        except KeyError as error:
-            raise NmtError(f"{path / 'run.json'}: damaged: {error} is missing") from None
+            found = _FORMAT.read(path / "run.json")
+        except (FileNotFoundError, NotADirectoryError):
+            raise NmtError(
+                f"{path / 'run.json'}: missing: {path} is no run; give one that `nmt train` has "
+                "made"
+            ) from None
+        return cls(path=path, recipe=read_recipe(path), **vars(found))
 
     @classmethod
     def create(
@@ -84,29 +105,44 @@ class Run:
             NmtError: there can be no directory at `path`.
         """
         _make_directory(path)
-        subwords.save(path)
-        _write_recipe(path, recipe)
-        values = {
-            "format": "nmt-run",
-            "version": VERSION,
-            "source_lang": languages[0],
-            "target_lang": languages[1],
-            "identity": identity,
-            "data": data,
-        }
-        with files.whole_file(path / "run.json") as partial:
-            partial.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+        (path / "run.json").unlink(missing_ok=True)
+        written = subwords.save(path)
+        write_recipe(path, recipe)
+        description = _Description(
+            source_lang=languages[0],
+            target_lang=languages[1],
+            identity=identity,
+            data=data,
+            files={file.name: FileFacts.of(file) for file in written},
+        )
+        with files.whole_file(path / "run.json") as unfinished:
+            unfinished.write_text(_FORMAT.text(description), encoding="utf-8")
         return cls.open(path)
 
     def with_recipe(self, recipe: dict[str, Any]) -> Run:
         """The run with another recipe, on disk too."""
-        _write_recipe(self.path, recipe)
+        write_recipe(self.path, recipe)
         return replace(self, recipe=recipe)
+
+    def section(self, name: str) -> dict[str, Any]:
+        """Return a section of the recipe.
+
+        Raises:
+            NmtError: the recipe has none of that name.
+        """
+        if name not in self.recipe:
+            raise NmtError(f"{self.path / RECIPE}: the section {name!r} is missing; restore it")
+        section: dict[str, Any] = self.recipe[name]
+        return section
 
     @property
     def subwords(self) -> Subwords:
-        """The subword models the run was trained with."""
-        return Subwords.load(self.path)
+        """The subword models the run was trained with.
+
+        Raises:
+            NmtError: they are missing or damaged.
+        """
+        return Subwords.load_checked(self.path, self.files, REMEDY)
 
     @property
     def has_shortlist(self) -> bool:
@@ -170,20 +206,74 @@ class Run:
         """Where the checkpoints are, damaged ones too, oldest first."""
         return sorted(self.path.glob("update_*"), key=lambda path: (len(path.name), path.name))
 
-    def checkpoints(self) -> list[Checkpoint]:
-        """The checkpoints whose descriptions are sound, oldest first."""
-        found = []
+    def examined(self) -> Iterator[tuple[Path, Checkpoint | NmtError]]:
+        """Yield each checkpoint, or why it cannot be read, oldest first.
+
+        One that training removes meanwhile is left out.
+        """
         for path in self.checkpoint_paths():
             try:
-                found.append(Checkpoint.open(path))
-            except NmtError:
-                continue
+                yield path, Checkpoint.open(path)
+            except NmtError as error:
+                if path.exists():
+                    yield path, error
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """The checkpoints, oldest first.
+
+        Raises:
+            NmtError: the description of one is damaged.
+        """
+        found = []
+        for _, checkpoint in self.examined():
+            if isinstance(checkpoint, NmtError):
+                raise checkpoint
+            found.append(checkpoint)
         return found
 
+    def target(self, name: str) -> Path | None:
+        """Where a link ("best" or "last") leads, if there is one."""
+        link = self.path / name
+        return Path(os.path.realpath(link)) if os.path.lexists(link) else None
+
     def checkpoint(self, name: str) -> Checkpoint | None:
-        """The one that a link ("best" or "last") points to, if there is one."""
-        path = self.path / name
-        return Checkpoint.open(path.resolve()) if path.exists() else None
+        """The one that a link ("best" or "last") points to, if there is one.
+
+        Raises:
+            NmtError: the link leads out of the run or to nothing, or the checkpoint is damaged.
+        """
+        link = self.path / name
+        while (path := self.target(name)) is not None:
+            if path.parent != self.path.resolve():
+                raise NmtError(f"{link}: leads out of the run, to {path}; {LINK_REMEDY}")
+            try:
+                return Checkpoint.open(path)
+            except NmtError:
+                if path.exists():
+                    raise
+            if self.target(name) == path:  # else training has moved the link meanwhile
+                raise NmtError(f"{link}: leads to {path.name}, which is missing; {LINK_REMEDY}")
+        return None
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is missing or damaged, a line each; reads every file."""
+        checks: list[tuple[Path, Callable[[], object]]] = [
+            (self.path, partial(files.check, self.path / name, facts, REMEDY))
+            for name, facts in self.files.items()
+        ]
+        checks.append((self.path, lambda: self.subwords))
+        if self.has_shortlist:
+            checks.append((self.path, lambda: self.shortlist))
+        checks += [(path, partial(_verify, path)) for path in self.checkpoint_paths()]
+        checks += [(self.path, partial(self.checkpoint, name)) for name in LINKS]
+        found = set()
+        for place, check in checks:
+            try:
+                check()
+            except (NmtError, OSError) as error:
+                if place.exists() and str(error) not in found:  # else training has removed it
+                    found.add(str(error))
+                    yield str(error)
 
     def save(
         self,
@@ -196,24 +286,19 @@ class Run:
     ) -> Checkpoint:
         """Writes a checkpoint, then points "last", and "best" if it is the best, to it."""
         path = self.path / f"update_{update:07d}"
-        with files.whole_directory(path) as partial:
-            described = {}
-            named = {"model.safetensors": weights, "optimizer.safetensors": optimizer}
-            for name, tensors in named.items():
-                if tensors is not None:
-                    described[name] = write_tensors(partial / name, tensors)
-            values = {"update": update, "scores": scores, "progress": progress, "files": described}
-            header = {"format": "nmt-checkpoint", "version": VERSION}
-            text = json.dumps({**header, **values, "checksum": checksum(values)}, indent=1)
-            (partial / "checkpoint.json").write_text(text + "\n", encoding="utf-8")
+        tensors = (
+            {WEIGHTS: weights} if optimizer is None else {WEIGHTS: weights, OPTIMIZER: optimizer}
+        )
+        with files.whole_directory(path) as unfinished:
+            Checkpoint.write(unfinished, update, tensors, progress, scores)
         saved = Checkpoint.open(path)
         self.link(saved, best)
         return saved
 
     def link(self, newest: Checkpoint, best: bool) -> None:
         """Points "last" to the newest checkpoint, and "best", too, where it is the best."""
-        for name in ("last", "best") if best or not (self.path / "best").exists() else ("last",):
-            if (self.path / name).resolve() != newest.path.resolve():
+        for name in LINKS if best else LINKS[:1]:
+            if self.target(name) != newest.path.resolve():
                 files.point(self.path / name, newest.path.name)
 
     def prune(self, keep_last: int) -> None:
@@ -222,19 +307,18 @@ class Run:
         Only the newest two keep their optimizer's state, two thirds of a checkpoint's size: the
         last to resume from, and the one before it in case the last is damaged.
         """
-        links = [self.path / "last", self.path / "best"]
-        kept = {link.resolve() for link in links if link.exists()}
-        newest_first = self.checkpoints()[::-1]
+        kept = {self.target(name) for name in LINKS}
+        sound = [found for _, found in self.examined() if isinstance(found, Checkpoint)]
+        newest_first = sound[::-1]
         for rank, checkpoint in enumerate(newest_first):
             if rank >= keep_last and checkpoint.path.resolve() not in kept:
                 files.remove_directory(checkpoint.path)
             elif rank >= 2:
-                (checkpoint.path / "optimizer.safetensors").unlink(missing_ok=True)
+                (checkpoint.path / OPTIMIZER).unlink(missing_ok=True)
 
 
-def _write_recipe(path: Path, recipe: dict[str, Any]) -> None:
-    with files.whole_file(path / RECIPE) as partial:
-        partial.write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
+def _verify(path: Path) -> None:
+    Checkpoint.open(path).verify()
 
 
 def _make_directory(path: Path) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from nmt import files
 from nmt.errors import NmtError
+from nmt.files import FileFacts
 
 Tensors = Mapping[str, Tensor]
 
@@ -47,11 +46,11 @@ def check_same_shapes(named: Mapping[str, Tensors]) -> None:
             raise NmtError(f"different shapes: {name} is {said}")
 
 
-def write_tensors(path: Path, tensors: Tensors) -> dict[str, Any]:
+def write_tensors(path: Path, tensors: Tensors) -> FileFacts:
     """Writes a file of tensors, and gives its size and checksum."""
     try:
         save_file({key: value.contiguous().cpu() for key, value in tensors.items()}, path)
     except SafetensorError as error:  # which is no OSError, also where the disk is full
         raise NmtError(f"{path}: cannot be written: {error}") from None
     path.chmod(0o644)  # safetensors lets nobody else read it
-    return {"bytes": path.stat().st_size, "sha256": files.sha256(path)}
+    return FileFacts.of(path)

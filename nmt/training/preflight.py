@@ -11,6 +11,7 @@ import math
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from itertools import chain, count, islice
 from pathlib import Path
@@ -22,7 +23,7 @@ import torch
 from nmt.data.batching import Batch, make_batch
 from nmt.data.dataset import Split
 from nmt.errors import NmtError
-from nmt.runs import Checkpoint, Run, weights_of
+from nmt.runs import Checkpoint, weights_of
 from nmt.training.parallel import whole
 from nmt.training.report import peak_memory_mb
 from nmt.training.sequence import SequenceLoss
@@ -137,12 +138,12 @@ def _try_checkpoint(trainer: Trainer) -> int:
     run, config = trainer.run, trainer.config
     with TemporaryDirectory(prefix=".preflight.partial-", dir=run.path) as scratch:
         path = Path(scratch)
-        trial = Run(path, run.source_lang, run.target_lang, run.identity, run.data, run.recipe)
+        trial = replace(run, path=path)
         saved = trial.save(0, weights, None, {}, {}, best=True)
         read = Checkpoint.open(saved.path).weights()
         if not all(torch.equal(weights[name].cpu(), value) for name, value in read.items()):
             raise NmtError(f"{run.path}: a checkpoint written there reads back with other weights")
-        size: int = sum(file["bytes"] for file in saved.files.values())
+        size: int = sum(file.bytes for file in saved.files.values())
     # Adam holds two numbers per weight, for the two newest; one more is written before one goes.
     # With a moving average the weights themselves come to these.
     beside = 3 if trainer.average else 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fuzz.seals import Seal, seal_checkpoint, seal_dataset, seal_shortlist
+from fuzz.seals import Seal, seal_checkpoint, seal_dataset, seal_run, seal_shortlist
 
 TRANSLATE = "translate --workers 1 --model"
 
@@ -75,6 +75,7 @@ KINDS = (
             (SUBWORDS + "run", "fresh/train.*"),
         )
         + _all("run/log.jsonl run/last run/best", "inspect --verify run", RESUME),
+        seal_run,
     ),
     Kind(
         "checkpoint",

@@ -29,16 +29,28 @@ def seal_dataset(changed: Path) -> None:
         manifest.write_text(json.dumps({**checked, "checksum": _of_json(checked)}))
 
 
+def seal_run(changed: Path) -> None:
+    """Makes the description of a run, or the first line of its recipe, agree with a change."""
+    if changed.name == "recipe.yaml":
+        _, _, rest = changed.read_bytes().partition(b"\n")
+        first = f"# SHA-256 of the lines below: {hashlib.sha256(rest).hexdigest()}\n"
+        changed.write_bytes(first.encode() + rest)
+    else:
+        _seal(changed.parent / "run.json", changed)
+
+
 def seal_checkpoint(changed: Path) -> None:
     """Makes the description of a checkpoint agree with the file that was changed."""
+    _seal(changed.parent / "checkpoint.json", changed)
+
+
+def _seal(description: Path, changed: Path) -> None:
     with suppress(*_NOT_THE_FORMAT):
-        description = changed.parent / "checkpoint.json"
         values = json.loads(description.read_text())
-        if changed != description:
+        if changed.name in values["files"]:
             values["files"][changed.name] = _facts(changed)
-        checked = {key: values.get(key) for key in ("update", "scores", "progress", "files")}
-        values["checksum"] = _of_json(checked)
-        description.write_text(json.dumps(values))
+        checked = {key: value for key, value in values.items() if key != "checksum"}
+        description.write_text(json.dumps({**checked, "checksum": _of_json(checked)}))
 
 
 def seal_shortlist(changed: Path) -> None:

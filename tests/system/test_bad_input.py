@@ -208,7 +208,8 @@ MISTAKES = {
     ),
     "a run of another version": Mistake(
         "train",
-        "checkpoints/run.json: format version 9, but this nmt reads 1",
+        "checkpoints/run.json: format version 9, but this nmt reads version 2; "
+        "copy the run again from where it came from, or train it again",
         edit("checkpoints/run.json", version=9),
     ),
     "a run begun with another recipe": Mistake(
@@ -233,13 +234,13 @@ MISTAKES = {
     ),
     "a checkpoint of another version": Mistake(
         TRANSLATE,
-        "{here}/checkpoints/update_0000006/checkpoint.json: format version 9, but this nmt reads 1",
+        "{here}/checkpoints/update_0000006/checkpoint.json: format version 9, but this nmt reads "
+        "version 2; use another checkpoint of the run",
         edit("checkpoints/update_0000006/checkpoint.json", version=9),
     ),
     "a truncated checkpoint": Mistake(
         TRANSLATE,
-        "{here}/" + MODEL + ": damaged: 100 bytes that do not match the checksum in "
-        "checkpoint.json; use another checkpoint of the run",
+        "{here}/" + MODEL + ": 100 bytes instead of {number}; use another checkpoint of the run",
         truncate(MODEL, 100),
     ),
     "a damaged description of a checkpoint": Mistake(
@@ -250,7 +251,8 @@ MISTAKES = {
     ),
     "a truncated subword model": Mistake(
         TRANSLATE,
-        "checkpoints/subwords.model: not a SentencePiece model",
+        "checkpoints/subwords.model: 100 bytes instead of {number}; "
+        "copy the run again from where it came from, or train it again",
         truncate("checkpoints/subwords.model", 100),
     ),
     "a device that is not there": Mistake(
