@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,10 +64,39 @@ def test_any_other_file_is_an_error(tmp_path: Path) -> None:
     file.write_text("something")
     with pytest.raises(NmtError, match="x: not a shortlist, or a damaged one; make it again with"):
         Shortlist.load(file)
-    for metadata in ({}, {"description": json.dumps({"format": "y", "version": 1})}):
+    for metadata in ({}, {"description": json.dumps({"format": "y", "version": 2})}):
         save_file({"frequent": LIST.frequent}, file, metadata)
-        with pytest.raises(NmtError, match="x: not a shortlist, or a damaged one"):
+        with pytest.raises(NmtError, match=r"x: damaged: .*; make it again with"):
             Shortlist.load(file)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x")
+    with pytest.raises(NmtError, match="x: not a regular file"):
+        Shortlist.load(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        replace(LIST, frequent=np.array([12], np.int32)),
+        replace(LIST, frequent=np.array([-1], np.int32)),
+        replace(LIST, frequent=np.array([7], np.int64)),
+        replace(LIST, frequent=CANDIDATES),
+        replace(LIST, candidates=LIST.frequent),
+        replace(LIST, origin=replace(ORIGIN, target_vocabulary=11)),
+    ],
+    ids=["beyond", "negative", "int64", "a table", "a list", "a smaller vocabulary"],
+)
+def test_forged_tables_are_an_error(tmp_path: Path, forged: Shortlist) -> None:
+    forged.save(tmp_path / "x")
+    with pytest.raises(NmtError, match="x: damaged: not tables of target ids; make it again with"):
+        Shortlist.load(tmp_path / "x")
+
+
+def test_a_shortlist_of_other_sizes_is_known() -> None:
+    assert LIST.is_of("s", 9, 12)
+    assert not any((LIST.is_of("t", 9, 12), LIST.is_of("s", 8, 12), LIST.is_of("s", 9, 13)))
 
 
 def test_a_changed_byte_is_an_error(tmp_path: Path) -> None:
@@ -80,8 +110,8 @@ def test_a_changed_byte_is_an_error(tmp_path: Path) -> None:
 
 
 def test_another_version_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "VERSION", 2)
+    monkeypatch.setattr(module, "DESCRIPTIONS", replace(module.DESCRIPTIONS, version=3))
     LIST.save(tmp_path / "x")
     monkeypatch.undo()
-    with pytest.raises(NmtError, match="x: a shortlist of format 2, but this nmt reads format 1"):
+    with pytest.raises(NmtError, match="x: format version 3, but this nmt reads version 2; make"):
         Shortlist.load(tmp_path / "x")

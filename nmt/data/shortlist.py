@@ -8,10 +8,8 @@ et al. 2015, *On Using Very Large Target Vocabulary for Neural Machine Translati
 from __future__ import annotations
 
 import hashlib
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +18,9 @@ from safetensors.numpy import save_file
 
 from nmt import files
 from nmt.data.format import BOS, EOS, PAD, UNK, Ids
+from nmt.documents import DocumentFormat
 from nmt.errors import NmtError
 
-VERSION = 1
-"""Of the file; another one is refused."""
-
-FORMAT = "nmt-shortlist"
 REMEDY = "make it again with `nmt shortlist`"
 
 SPECIAL = (PAD, UNK, BOS, EOS)
@@ -50,6 +45,18 @@ class Origin:
     """How many training pairs were read."""
     iterations: int
     """Of the expectation maximisation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What a shortlist's file says beside its tensors."""
+
+    origin: Origin
+    sha256: str
+    """Of name, type, shape and bytes of each tensor."""
+
+
+DESCRIPTIONS = DocumentFormat(kind=Description, name="nmt-shortlist", version=2, remedy=REMEDY)
 
 
 @dataclass(frozen=True)
@@ -88,9 +95,9 @@ class Shortlist:
         Raises:
             NmtError: it cannot be written there.
         """
+        description = Description(origin=self.origin, sha256=self._checksum())
         # One key: safetensors writes several in any order.
-        description = {"format": FORMAT, "version": VERSION, "origin": asdict(self.origin)}
-        metadata = {"description": json.dumps({**description, "sha256": self._checksum()})}
+        metadata = {"description": DESCRIPTIONS.text(description)}
         with files.whole_file(path) as partial:
             try:
                 save_file(self._arrays(), partial, metadata)
@@ -108,31 +115,46 @@ class Shortlist:
         Raises:
             NmtError: there is none, or it is damaged or of another version.
         """
-        if not path.is_file():
-            raise NmtError(f"{path}: there is no shortlist; make it with `nmt shortlist`")
+        try:
+            files.open_regular(path).close()
+        except FileNotFoundError:
+            raise NmtError(f"{path}: there is no shortlist; make it with `nmt shortlist`") from None
         try:
             with safe_open(path, "numpy") as file:
-                described: dict[str, Any] = json.loads((file.metadata() or {})["description"])
-                if described["format"] != FORMAT:
-                    raise ValueError
-                if described["version"] != VERSION:
-                    raise NmtError(
-                        f"{path}: a shortlist of format {described['version']}, but this nmt reads "
-                        f"format {VERSION}; {REMEDY}"
-                    )
-                arrays = (file.get_tensor("frequent"), file.get_tensor("candidates"))
-            found = cls(*arrays, Origin(**described["origin"]))
-        except (SafetensorError, KeyError, TypeError, ValueError):
+                text = (file.metadata() or {}).get("description", "")
+                described = DESCRIPTIONS.parse(text, str(path))
+                found = cls(
+                    file.get_tensor("frequent"), file.get_tensor("candidates"), described.origin
+                )
+        except (SafetensorError, TypeError, ValueError):
             raise NmtError(f"{path}: not a shortlist, or a damaged one; {REMEDY}") from None
-        if found._checksum() != described["sha256"]:
+        if found._checksum() != described.sha256:
             raise NmtError(f"{path}: damaged: its checksum does not match; {REMEDY}")
+        if not found._is_sound():
+            raise NmtError(f"{path}: damaged: not tables of target ids; {REMEDY}")
         return found
+
+    def is_of(self, subwords: str, source_vocabulary: int, target_vocabulary: int) -> bool:
+        """Whether the ids are those of subwords with this fingerprint and these sizes."""
+        return (
+            self.origin.subwords == subwords
+            and len(self.candidates) == source_vocabulary
+            and self.origin.target_vocabulary == target_vocabulary
+        )
+
+    def _is_sound(self) -> bool:
+        return (self.frequent.ndim, self.candidates.ndim) == (1, 2) and all(
+            array.dtype == np.int32
+            and array.min(initial=0) >= 0
+            and array.max(initial=0) < self.origin.target_vocabulary
+            for array in self._arrays().values()
+        )
 
     def _arrays(self) -> dict[str, Table]:
         return {"frequent": self.frequent, "candidates": self.candidates}
 
     def _checksum(self) -> str:
-        digest = hashlib.sha256(json.dumps(asdict(self.origin), sort_keys=True).encode())
+        digest = hashlib.sha256()
         for name, array in self._arrays().items():
             digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
             digest.update(np.ascontiguousarray(array).data)

@@ -161,8 +161,8 @@ class Run:
                 f"{self.path}: the run has no shortlist; give it one with "
                 f"`nmt shortlist --model {self.path}`"
             )
-        found = Shortlist.load(self.path / SHORTLIST)
-        if found.origin.subwords != self.subwords.fingerprint:
+        found, subwords = Shortlist.load(self.path / SHORTLIST), self.subwords
+        if not found.is_of(subwords.fingerprint, subwords.source_size, subwords.target_size):
             raise NmtError(
                 f"{self.path / SHORTLIST}: of other subwords than the run; "
                 f"make it again with `nmt shortlist --model {self.path}`"

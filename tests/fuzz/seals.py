@@ -60,11 +60,13 @@ def seal_shortlist(changed: Path) -> None:
         (size,) = struct.unpack("<Q", data[:8])
         header, body = json.loads(data[8 : 8 + size]), data[8 + size :]
         description = json.loads(header["__metadata__"]["description"])
-        digest = hashlib.sha256(json.dumps(description["origin"], sort_keys=True).encode())
+        digest = hashlib.sha256()
         for name in ("frequent", "candidates"):
             start, end = header[name]["data_offsets"]
             digest.update(f"{name} <i4 {tuple(header[name]['shape'])}".encode() + body[start:end])
         description["sha256"] = digest.hexdigest()
+        checked = {key: value for key, value in description.items() if key != "checksum"}
+        description["checksum"] = _of_json(checked)
         header["__metadata__"]["description"] = json.dumps(description)
         text = json.dumps(header).encode()
         changed.write_bytes(struct.pack("<Q", len(text)) + text + body)
