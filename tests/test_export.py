@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import random
 import sys
 from collections.abc import Callable
@@ -331,27 +333,33 @@ def test_without_ctranslate2_the_remedy_is_named(
     assert list(tmp_path.rglob("*")) == [path]
     with pytest.raises(NmtError, match="--engine ctranslate2 needs CTranslate2; pip install"):
         CTranslate2Translator(
-            Export(path, "ctranslate2", {}, Subwords.load(trained)),
+            Export(path, "ctranslate2", {}, Subwords.load(trained), ("en", "de"), {}),
             build(SearchConfig, {"strategy": "greedy"}, "search"),
         )
 
 
+FACTS = {"bytes": 1, "sha256": 64 * "0"}
+
+
 def written(directory: Path, **changes: Any) -> Path:
-    values = {"format": "nmt-export", "version": 1, "engine": "ctranslate2", **changes}
-    (directory / "export.json").write_text(json.dumps(values))
-    (directory / "recipe.yaml").write_text("search: {}\n")
+    """A directory with the description of an export, whose checksum fits it."""
+    values = {"format": "nmt-export", "version": 2, "engine": "ctranslate2", "stored": "fp32"}
+    values |= {"source_lang": "en", "target_lang": "de", "files": {}, **changes}
+    checksum = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    (directory / "export.json").write_text(json.dumps({**values, "checksum": checksum}))
     return directory
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": "other"}, "a damaged export; make it again with nmt export"),
-        (
-            {"version": 2},
-            "export version 2, but this nmt reads 1; make it again with nmt export",
-        ),
-        ({"engine": "other"}, "an export for other, not for ctranslate2"),
+        ({"format": "other"}, "/export.json: damaged: not a document of format nmt-export; make"),
+        ({"version": 1}, "/export.json: format version 1, but this nmt reads version 2; make it"),
+        ({"engine": "other"}, ": an export for other, not for ctranslate2"),
+        ({"stored": "fp64"}, "/export.json: damaged: values.stored: unknown value 'fp64'"),
+        ({"files": {"/dev/zero": FACTS}}, "/export.json: damaged: values: '/dev/zero' is not the"),
+        ({"files": {"../a": FACTS}}, "/export.json: damaged: values: '../a' is not the name of a"),
+        ({}, "/subwords.model: no such subword model; make it again with nmt export"),
     ],
 )
 def test_an_export_of_another_kind_is_refused(
@@ -359,7 +367,38 @@ def test_an_export_of_another_kind_is_refused(
 ) -> None:
     with pytest.raises(NmtError) as error:
         Export.open(written(tmp_path, **changes), "ctranslate2")
-    assert str(error.value) == f"{tmp_path}: {message}"
+    assert str(error.value).startswith(f"{tmp_path}{message}")
+
+
+@needs_ctranslate2
+def test_damage_to_any_file_of_an_export_is_named(
+    trained: Path, corpus: Path, tmp_path: Path, nmt: Callable[..., Any]
+) -> None:
+    path = export_run(trained, export_formats["ctranslate2"], "fp32", tmp_path / "exported").path
+    names = sorted(file.name for file in path.iterdir())
+    assert {"export.json", "model.bin", "recipe.yaml", "subwords.model"} < {*names}
+    for name in names:
+        content = (path / name).read_bytes()
+        for damaged in (content[:-9], content[:-9] + bytes([content[-9] ^ 1]) + content[-8:]):
+            (path / name).write_bytes(damaged)
+            done = nmt("translate", corpus / "test.en", "--model", path)
+            assert (done.status, done.out, done.err.count("\n")) == (1, "", 1)
+            assert done.err.startswith(f"nmt: error: {path / name}: ")
+        (path / name).write_bytes(content)
+    (path / "model.bin").unlink()
+    os.mkfifo(path / "model.bin")
+    done = nmt("translate", corpus / "test.en", "--model", path)
+    assert done.err.startswith(f"nmt: error: {path / 'model.bin'}: not a regular file")
+
+
+@needs_ctranslate2
+def test_what_ctranslate2_cannot_load_costs_one_line(trained: Path, tmp_path: Path) -> None:
+    exported = export_run(trained, export_formats["ctranslate2"], "fp32", tmp_path / "exported")
+    (exported.path / "model.bin").write_bytes(b"forged")
+    forged = replace(exported, files={})
+    config = build(SearchConfig, {"strategy": "greedy"}, "search")
+    with pytest.raises(NmtError, match=rf"^{exported.path}: CTranslate2 cannot load it: .*; make"):
+        CTranslate2Translator(forged, config)
 
 
 def test_runs_and_exports_are_not_taken_for_each_other(

@@ -6,24 +6,25 @@ recipe of the run. It needs nothing of the run any more, and can be moved or cop
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import yaml
-
 from nmt import files
+from nmt.documents import DocumentFormat
 from nmt.errors import NmtError
+from nmt.files import FileFacts
 from nmt.preprocess.subwords import Subwords
 from nmt.registry import Registry
 from nmt.runs import LoadedModel, load_model
+from nmt.runs.recipe import read_recipe, write_recipe
 
-VERSION = 1
+VERSION = 2
 """Of the directory; another one is refused."""
 
 DESCRIPTION = "export.json"
+REMEDY = "make it again with nmt export"
 
 Stored = Literal["fp32", "fp16", "bf16", "int8"]
 """What weights are stored in; the engine may compute in another precision."""
@@ -47,6 +48,22 @@ class ExportFormat(ABC):
         """
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Description:
+    """The content of ``export.json``."""
+
+    engine: str
+    source_lang: str
+    target_lang: str
+    stored: Stored
+    files: dict[str, FileFacts]
+
+    def __post_init__(self) -> None:
+        files.check_inside(self.files)
+
+
+_FORMAT = DocumentFormat(kind=_Description, name="nmt-export", version=VERSION, remedy=REMEDY)
+
 export_formats: Registry[ExportFormat] = Registry("export format")
 ExportFormat.registry = export_formats
 
@@ -63,6 +80,8 @@ class Export:
     subwords: Subwords
     languages: tuple[str, str]
     """Source and target."""
+    files: dict[str, FileFacts]
+    """Size and checksum of every file."""
 
     @classmethod
     def exists(cls, path: Path) -> bool:
@@ -77,28 +96,22 @@ class Export:
             NmtError: there is none, or it is damaged or of another format or version.
         """
         try:
-            values = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
-            recipe = yaml.safe_load((path / "recipe.yaml").read_text(encoding="utf-8"))
-            languages = (values["source_lang"], values["target_lang"])
-            is_sound = values["format"] == "nmt-export" and isinstance(recipe, dict)
-            is_sound = is_sound and all(isinstance(it, str) for it in languages)
-        except FileNotFoundError as error:
+            found = _FORMAT.read(path / DESCRIPTION)
+        except (FileNotFoundError, NotADirectoryError):
             raise NmtError(
-                f"{path}: not an exported model: it has no {Path(error.filename).name}; write one "
-                "with nmt export, and give its directory with --model"
+                f"{path}: not an exported model: it has no {DESCRIPTION}; write one with nmt "
+                "export, and give its directory with --model"
             ) from None
-        except (UnicodeDecodeError, ValueError, KeyError, TypeError, yaml.YAMLError):
-            is_sound = False
-        if not is_sound:
-            raise NmtError(f"{path}: a damaged export; make it again with nmt export")
-        if values.get("version") != VERSION:
-            raise NmtError(
-                f"{path}: export version {values.get('version')}, but this nmt reads {VERSION}; "
-                "make it again with nmt export"
-            )
-        if values.get("engine") != format_:
-            raise NmtError(f"{path}: an export for {values.get('engine')}, not for {format_}")
-        return cls(path, format_, recipe, Subwords.load(path), languages)
+        if found.engine != format_:
+            raise NmtError(f"{path}: an export for {found.engine}, not for {format_}")
+        subwords = Subwords.load_checked(path, found.files, REMEDY)
+        languages = (found.source_lang, found.target_lang)
+        return cls(path, format_, read_recipe(path), subwords, languages, found.files)
+
+    def check_files(self) -> None:
+        """Reads every file; one that is missing or has changed is an `NmtError`."""
+        for name, facts in self.files.items():
+            files.check(self.path / name, facts, REMEDY)
 
 
 def export_run(
@@ -115,17 +128,15 @@ def export_run(
     with files.whole_directory(output.resolve()) as partial:
         format_.write(loaded, stored, partial)
         loaded.subwords.save(partial)
-        recipe = yaml.safe_dump(loaded.recipe, sort_keys=False)
-        (partial / "recipe.yaml").write_text(recipe, encoding="utf-8")
-        description = {
-            "format": "nmt-export",
-            "version": VERSION,
-            "engine": format_.name,
-            "source_lang": loaded.run.source_lang,
-            "target_lang": loaded.run.target_lang,
-            "stored": stored,
-        }
-        text = json.dumps(description, indent=1) + "\n"
+        write_recipe(partial, loaded.recipe)
+        description = _Description(
+            engine=format_.name,
+            source_lang=loaded.run.source_lang,
+            target_lang=loaded.run.target_lang,
+            stored=stored,
+            files={file.name: FileFacts.of(file) for file in sorted(partial.iterdir())},
+        )
+        text = _FORMAT.text(description)
         (partial / DESCRIPTION).write_text(text, encoding="utf-8")
     return Export.open(output, format_.name)
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from nmt.data.format import EOS
 from nmt.errors import NmtError
 from nmt.export import Export
+from nmt.export.base import REMEDY
 from nmt.export.ctranslate2 import MAX_POSITIONS, QUANTIZATIONS, vocabularies
 from nmt.inference.translation import Sentence
 from nmt.inference.translator import LineTranslator, SearchConfig
@@ -204,14 +205,18 @@ def _load(export: Export, device: torch.device, precision: InferencePrecision, w
             f"it has {', '.join(sorted(able))}"
         )
     threads = torch.get_num_threads()
-    translator = ctranslate2.Translator(
-        str(export.path),
-        device=device.type,
-        device_index=device.index or 0,
-        compute_type=compute_type,
-        inter_threads=workers,
-        intra_threads=1 if workers > 1 else available_cores(),
-        max_queued_batches=-1,
-    )
+    export.check_files()
+    try:
+        translator = ctranslate2.Translator(
+            str(export.path),
+            device=device.type,
+            device_index=device.index or 0,
+            compute_type=compute_type,
+            inter_threads=workers,
+            intra_threads=1 if workers > 1 else available_cores(),
+            max_queued_batches=-1,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise NmtError(f"{export.path}: CTranslate2 cannot load it: {error}; {REMEDY}") from None
     torch.set_num_threads(threads)  # CTranslate2 has set OpenMP's, which are torch's as well
     return translator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fuzz.seals import Seal, seal_checkpoint, seal_dataset, seal_run, seal_shortlist
+from fuzz.seals import Seal, seal_checkpoint, seal_dataset, seal_export, seal_run, seal_shortlist
 
 TRANSLATE = "translate --workers 1 --model"
 
@@ -104,6 +104,7 @@ KINDS = (
         _all(
             "exported/*", "translate --workers 2 --engine ctranslate2 --model exported text/test.en"
         ),
+        seal_export,
     ),
     Kind(
         "subword model",

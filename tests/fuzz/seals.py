@@ -39,6 +39,13 @@ def seal_run(changed: Path) -> None:
         _seal(changed.parent / "run.json", changed)
 
 
+def seal_export(changed: Path) -> None:
+    """Makes the description of an export agree with the file that was changed."""
+    if changed.name == "recipe.yaml":
+        seal_run(changed)
+    _seal(changed.parent / "export.json", changed)
+
+
 def seal_checkpoint(changed: Path) -> None:
     """Makes the description of a checkpoint agree with the file that was changed."""
     _seal(changed.parent / "checkpoint.json", changed)
