@@ -47,7 +47,7 @@ def build(kind: type[T], values: object, where: str, base: T | None = None) -> T
     given: dict[str, object] = {}
     for key, value in values.items():
         if key not in known:
-            raise NmtError(f"{where}: {_unknown_key(str(key), base, known)}")
+            raise NmtError(f"{where}: {_unknown_key(str(key), base, known, where)}")
         current = getattr(base, key) if base is not None else _default(known[key])
         given[key] = _convert(hints[key], value, f"{where}.{key}", current)
     try:
@@ -217,14 +217,27 @@ def _is_required(field: dataclasses.Field[Any]) -> bool:
     return field.default is field.default_factory is dataclasses.MISSING
 
 
-def _unknown_key(key: str, base: object, known: Mapping[str, Any]) -> str:
+def _unknown_key(key: str, base: object, known: Mapping[str, Any], where: str) -> str:
     """A sentence for a key that does not exist here: where it does, or the nearest one."""
     values = {name: getattr(base, name) if base else _default(known[name]) for name in known}
     inner = {name: dump(value) for name, value in values.items() if dataclasses.is_dataclass(value)}
     for path in flatten(inner):
         if path.endswith(f".{key}"):
             return f"unknown key {key!r}; did you mean {path!r}?"
+    registry = getattr(base, "registry", None)
+    if registry is not None and (owners := registry.names_with(key)):
+        return (
+            f"{getattr(base, registry.key)} has no key {key!r}; {_remedy(registry, owners, where)}"
+        )
     return unknown("key", key, known)
+
+
+def _remedy(registry: Registry[Any], owners: Sequence[str], where: str) -> str:
+    """Tell which entries have a key that another one lacks, and how to choose the first."""
+    *others, last = owners if len(owners) < 5 else [*owners[:3], f"{len(owners) - 3} more"]
+    have = f"{', '.join(others)} and {last} have" if others else f"{last} has"
+    choose = f"use {registry.flag}" if registry.flag else f"set {where} to"
+    return f"{have} it: {choose} {owners[0]}"
 
 
 def _default(field: dataclasses.Field[Any]) -> object:

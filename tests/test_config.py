@@ -139,7 +139,7 @@ def test_a_yaml_value_becomes_the_type_of_its_field(key: str, text: str, value: 
         ("devices", "[x]", "train.devices: expected a whole number, not 'x'"),
         ("patience", "soon", "train.patience: expected a whole number, not 'soon'"),
         ("size", "atuo", "train.size: unknown value 'atuo'; did you mean 'auto'?"),
-        ("precision", "fp16", "train.precision: unknown value 'fp16'; did you mean 'bf16'?"),
+        ("precision", "fp16", "train.precision: unknown value 'fp16'; known: bf16, fp32"),
         ("precision", "8", "train.precision: unknown value '8'; known: bf16, fp32"),
         ("clip", "3", "train.clip: expected keys and values, not 3"),
         ("clip", "{nrom: 1}", "train.clip: unknown key 'nrom'; did you mean 'norm'?"),
@@ -149,7 +149,7 @@ def test_a_yaml_value_becomes_the_type_of_its_field(key: str, text: str, value: 
         ("schedule", "warm", "train.schedule: unknown schedule 'warm'; did you mean 'warmup'?"),
         ("schedule", "{name: cosine}", "train.schedule: unknown schedule 'cosine'; known: constan"),
         ("schedule", "7", "train.schedule: expected keys and values, not 7"),
-        ("schedule", "{rate: 3}", "train.schedule: unknown key 'rate'; known: name, updates"),
+        ("schedule", "{rate: 3}", "train.schedule: warmup has no key 'rate'; constant has it: set"),
         ("schedule", "{updates: 0}", "train.schedule: updates must be at least 1, not 0"),
         ("schedule", "{updates: x}", "train.schedule.updates: expected a whole number, not 'x'"),
         ("extra", "{rate: 3}", "train.extra: say which schedule: constant, long_warmup, warmup"),
@@ -429,3 +429,23 @@ def test_a_key_of_an_inner_part_is_answered_with_its_path() -> None:
         NmtError, match=r"'warmup_updates'; did you mean 'schedule.warmup_updates'\?$"
     ):
         build(TrainConfig, {"warmup_updates": 5}, "train")
+
+
+def test_a_key_of_another_choice_is_answered_with_that_choice() -> None:
+    from nmt.training.trainer import TrainConfig
+
+    for values, message in (
+        (
+            {"schedule": {"name": "linear", "lr": 1, "shrink": 0.5}},
+            "train.schedule: linear has no key 'shrink'; plateau has it: set train.schedule to "
+            "plateau",
+        ),
+        (
+            {"schedule": {"name": "linear", "lr": 1, "final_share": 0.5}},
+            "train.schedule: linear has no key 'final_share'; cosine and plateau have it: set "
+            "train.schedule to cosine",
+        ),
+    ):
+        with pytest.raises(NmtError) as error:
+            build(TrainConfig, values, "train")
+        assert str(error.value) == message

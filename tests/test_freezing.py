@@ -48,6 +48,14 @@ def test_a_pattern_that_matches_nothing_is_refused_with_the_nearest(
     assert str(error.value).endswith(f"did you mean {nearest!r}?")
 
 
+def test_a_pattern_like_no_name_is_answered_with_where_the_names_are() -> None:
+    with pytest.raises(NmtError) as error:
+        freeze(model(), ["embeddings"])
+    assert str(error.value) == (
+        "train.freeze: no weight matches 'embeddings'; the names are those in model.safetensors"
+    )
+
+
 def test_something_must_be_left_to_train() -> None:
     with pytest.raises(NmtError, match=r"encoder\.\*, output\.\* leave nothing to train"):
         freeze(model(), ["encoder.*", "output.*"])

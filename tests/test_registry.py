@@ -5,7 +5,7 @@ from dataclasses import FrozenInstanceError, dataclass
 import pytest
 
 from nmt.errors import NmtError
-from nmt.registry import Registry, unknown
+from nmt.registry import Registry, nearest, unknown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,3 +73,85 @@ def test_an_unknown_name_is_answered_with_the_nearest(dishes: Registry[Dish]):
 
 def test_a_name_like_no_other_is_answered_with_all():
     assert unknown("dish", "xyz", ["stew", "soup"]) == "unknown dish 'xyz'; known: soup, stew"
+
+
+ARCHITECTURES = (
+    "bytenet conv_s2s conv_s2s_wmt_en_de gnmt gnmt_small gnmt_v2 rnnsearch transformer_base "
+    "transformer_big transformer_big_en_fr transformer_iwslt_de_en transformer_tiny"
+)
+METRICS = "bleu chrf chrf++ comet paper_bleu ter tokenized_bleu"
+PRECISIONS = "auto bf16 fp16 fp32 int8"
+SCHEDULES = "constant cosine inverse_sqrt linear plateau"
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "meant"),
+    [
+        ("transformer_wmt_en_de_big", ARCHITECTURES, "transformer_big"),
+        ("transformer_vaswani_wmt_en_de_big", ARCHITECTURES, "transformer_big"),
+        ("transformer_wmt_en_fr_big", ARCHITECTURES, "transformer_big_en_fr"),
+        ("transformer_wmt_en_de", ARCHITECTURES, None),
+        ("transformer", ARCHITECTURES, None),
+        ("transformer_large", ARCHITECTURES, None),
+        ("transformer-base", ARCHITECTURES, "transformer_base"),
+        ("Transformer_Base", ARCHITECTURES, "transformer_base"),
+        ("trasnformer_bse", ARCHITECTURES, "transformer_base"),
+        ("transformer_base_v1", ARCHITECTURES, "transformer_base"),
+        ("big", ARCHITECTURES, "transformer_big"),
+        ("tiny", ARCHITECTURES, "transformer_tiny"),
+        ("transformer_iwslt", ARCHITECTURES, "transformer_iwslt_de_en"),
+        ("gnmt_v3", ARCHITECTURES, "gnmt_v2"),
+        ("rnnsearch_large", ARCHITECTURES, "rnnsearch"),
+        ("fconv_wmt_en_de", ARCHITECTURES, "conv_s2s_wmt_en_de"),
+        ("convs2s", ARCHITECTURES, "conv_s2s"),
+        ("lstm", ARCHITECTURES, None),
+        ("bart", ARCHITECTURES, None),
+        ("meteor", METRICS, None),
+        ("bleurt", METRICS, None),
+        ("bertscore", METRICS, None),
+        ("wer", METRICS, None),
+        ("hter", METRICS, None),
+        ("rouge", METRICS, None),
+        ("cometkiwi", METRICS, None),
+        ("BLEU", METRICS, "bleu"),
+        ("blue", METRICS, "bleu"),
+        ("sacrebleu", METRICS, "bleu"),
+        ("tre", METRICS, "ter"),
+        ("chrF++", METRICS, "chrf++"),
+        ("chrf2", METRICS, "chrf"),
+        ("tokenised_bleu", METRICS, "tokenized_bleu"),
+        ("token_bleu", METRICS, "tokenized_bleu"),
+        ("comet-22", METRICS, "comet"),
+        ("fp64", PRECISIONS, None),
+        ("int4", PRECISIONS, None),
+        ("int", PRECISIONS, "int8"),
+        ("bp16", PRECISIONS, "bf16"),
+        ("tf32", PRECISIONS, None),
+        ("fp16", "auto bf16 fp32", None),
+        ("cosine_annealing", SCHEDULES, "cosine"),
+        ("reduce_lr_on_plateau", SCHEDULES, "plateau"),
+        ("inverse_square_root", SCHEDULES, None),
+        ("polynomial_decay", SCHEDULES, None),
+        ("linear_warmup", SCHEDULES, "linear"),
+        ("prenorm", "pre_norm post_norm", "pre_norm"),
+        ("rmsnorm", "layer_norm rms_norm", "rms_norm"),
+        ("norm", "pre_norm post_norm", None),
+        ("cross_entropy", "smoothed_cross_entropy minimum_risk", "smoothed_cross_entropy"),
+        ("sinusoid", "learned rotary sinusoidal", "sinusoidal"),
+        ("beam_search", "beam diverse_beam greedy sample", "beam"),
+        ("sampling", "beam diverse_beam greedy sample", None),
+        ("topk", "beam diverse_beam greedy sample", None),
+        ("max_update", "max_minutes max_tokens max_updates", "max_updates"),
+        ("max_steps", "max_minutes max_tokens max_updates", None),
+        ("tokens_per_batch", "max_tokens tokens_per_update", "tokens_per_update"),
+        ("beam_size", "beam pruning stop", "beam"),
+        ("updates", "max_updates warmup_updates", None),
+        ("training", "model search train", "train"),
+        ("en-fr", "cs-en en-de", None),
+        ("1", "11 2", None),
+        ("", "beam greedy", None),
+        ("anything", "", None),
+    ],
+)  # fmt: skip
+def test_a_guess_is_right_or_none(name: str, known: str, meant: str | None):
+    assert nearest(name, known.split()) == meant

@@ -63,7 +63,7 @@ def test_words_are_those_of_the_tokeniser() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"name": "gleu", "tokenize": "13b"}, "unknown tokenizer '13b'; did you mean '13a'"),
+        ({"name": "gleu", "tokenize": "13b"}, "unknown tokenizer '13b'; known: 13a, "),
         ("glue", "unknown reward 'glue'; did you mean 'gleu'"),
     ],
 )

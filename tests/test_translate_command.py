@@ -143,9 +143,37 @@ def test_flags_override_the_models_settings(
     assert invoke(run, tmp_path, text, *flags) == expected(run, LINES, **keys)
 
 
-def test_a_flag_of_another_strategy_is_an_error(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(NmtError, match=r"search\.strategy: unknown key 'beam'; known: name"):
-        invoke(run, tmp_path, b"a", "--strategy", "greedy", "--beam", "2")
+BEAMS = "beam, diverse_beam and lexical_beam have it: use --strategy beam"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--top-k 5", "beam has no key 'top_k'; sample has it: use --strategy sample"),
+        ("--top-p 0.5", "beam has no key 'top_p'; sample has it: use --strategy sample"),
+        ("--temperature 2", "beam has no key 'temperature'; sample has it: use --strategy sample"),
+        ("--seed 2", "beam has no key 'seed'; sample has it: use --strategy sample"),
+        ("--strategy greedy --beam 2", f"greedy has no key 'beam'; {BEAMS}"),
+        ("--strategy sample --stop first_beam", f"sample has no key 'stop'; {BEAMS}"),
+        ("--strategy greedy --alpha 1", f"greedy has no key 'length_penalty'; {BEAMS}"),
+        ("--strategy sample --length-penalty none", f"sample has no key 'length_penalty'; {BEAMS}"),
+        (
+            "--length-penalty none --alpha 1",
+            "none has no key 'alpha'; gnmt and power have it: use --length-penalty gnmt",
+        ),
+        (
+            "--set search.strategy.groups=2",
+            "beam has no key 'groups'; diverse_beam has it: use --strategy diverse_beam",
+        ),
+    ],
+)
+def test_a_flag_of_another_strategy_is_answered_with_that_strategy(
+    flags: str, message: str, run: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(NmtError) as error:
+        invoke(run, tmp_path, b"a", *flags.split())
+    where = "search.strategy.length_penalty" if "'alpha'" in message else "search.strategy"
+    assert str(error.value) == f"{where}: {message}"
 
 
 @pytest.mark.parametrize("flags", [["--workers", "1"], ["--workers", "3"]], ids=str)
@@ -302,7 +330,7 @@ def test_the_text_is_given_once(run: Path, tmp_path: Path, nmt: Callable[..., An
 def test_an_unknown_precision_is_an_error(run: Path, tmp_path: Path) -> None:
     with pytest.raises(NmtError) as error:
         invoke(run, tmp_path, b"a", "--precision", "bp16")
-    assert str(error.value) == "--precision: unknown value 'bp16'; did you mean 'fp16'?"
+    assert str(error.value) == "--precision: unknown value 'bp16'; did you mean 'bf16'?"
 
 
 def test_a_line_that_is_not_utf_8_is_an_error_with_its_number(run: Path, tmp_path: Path) -> None:

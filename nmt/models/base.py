@@ -151,5 +151,5 @@ def check_rates(config: ModelConfig, *names: str) -> None:
             raise ValueError(f"{name} lies in [0, 1), not {getattr(config, name)}")
 
 
-architectures: Registry[ModelConfig] = Registry("architecture", key="arch")
+architectures: Registry[ModelConfig] = Registry("architecture", "arch", "--arch")
 ModelConfig.registry = architectures

@@ -156,7 +156,7 @@ class Strategy(ABC):
         return [found[sentence] for sentence in range(len(source))]
 
 
-strategies: Registry[Strategy] = Registry("search strategy")
+strategies: Registry[Strategy] = Registry("search strategy", flag="--strategy")
 Strategy.registry = strategies
 
 

@@ -33,7 +33,7 @@ class LengthPenalty(ABC):
         """Float32 divisors of the same shape as `lengths`, which count the EOS (so from 1)."""
 
 
-length_penalties: Registry[LengthPenalty] = Registry("length penalty")
+length_penalties: Registry[LengthPenalty] = Registry("length penalty", flag="--length-penalty")
 LengthPenalty.registry = length_penalties
 
 

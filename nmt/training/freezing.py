@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from itertools import accumulate
@@ -10,6 +9,7 @@ from itertools import accumulate
 from torch import nn
 
 from nmt.errors import NmtError
+from nmt.registry import nearest
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
@@ -27,8 +27,7 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
         frozen = [name for name in weights if fnmatchcase(name, pattern)]
         if not frozen:
             raise NmtError(
-                f"train.freeze: no weight matches {pattern!r}; did you mean "
-                f"{_nearest(pattern, list(weights))!r}?"
+                f"train.freeze: no weight matches {pattern!r}; " + _remedy(pattern, list(weights))
             )
         for name in frozen:
             weights[name].requires_grad_(False)
@@ -36,10 +35,11 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
         raise NmtError(f"train.freeze: {', '.join(patterns)} leave nothing to train")
 
 
-def _nearest(pattern: str, names: list[str]) -> str:
-    """The name of a weight, or the pattern of a module, that is spelt most like a pattern."""
+def _remedy(pattern: str, names: list[str]) -> str:
+    """Return the name of a weight, or the pattern of a module, that a wrong pattern meant."""
     known = set(names)
     for name in names:
         modules = accumulate(name.split(".")[:-1], "{}.{}".format)
         known |= {f"{module}.*" for module in modules}
-    return difflib.get_close_matches(pattern, sorted(known), n=1, cutoff=0.0)[0]
+    meant = nearest(pattern, known)
+    return f"did you mean {meant!r}?" if meant else "the names are those in model.safetensors"

@@ -140,7 +140,7 @@ MISTAKES = {
         f"{TRAIN} --device gpu", "unknown device 'gpu'; use cpu, cuda, cuda:N or auto"
     ),
     "an unknown precision": Mistake(
-        f"{TRAIN} --precision bp16", "train.precision: unknown value 'bp16'; did you mean 'fp16'?"
+        f"{TRAIN} --precision bp16", "train.precision: unknown value 'bp16'; did you mean 'bf16'?"
     ),
     "text that is not there": Mistake(
         "preprocess --train no/train --valid corpus/valid --output-dir fresh",
