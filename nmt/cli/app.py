@@ -23,12 +23,12 @@ from nmt.cli import (
     translate,
 )
 from nmt.cli.console import one_line, say, write_utf8
+from nmt.cli.habits import answer
 from nmt.errors import LostPeerError, NmtError
 
 app = typer.Typer(
     name="nmt",
     help="Train, average, translate with and score neural machine translation models.",
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -71,7 +71,8 @@ def _add(
         except KeyboardInterrupt:
             raise _InterruptedError(interrupted) from None
 
-    app.command(name, epilog=_as_written(example))(run)
+    summary, _, _ = str(command.__doc__).partition("\n")
+    app.command(name, short_help=summary, epilog=_as_written(example))(run)
 
 
 _add("preprocess", preprocess.preprocess, preprocess.EXAMPLE, GOES_ON)
@@ -139,7 +140,11 @@ def main() -> None:
             raise
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "nmt"
-        status = _fail(f"{error.format_message()} (see {command} --help)", 2)
+        message = error.format_message()
+        if context and hasattr(error, "possibilities"):  # no such option
+            known = [name for parameter in context.command.params for name in parameter.opts]
+            message = answer(context.info_name, error.option_name, known)  # type: ignore[attr-defined]
+        status = _fail(f"{message} (see {command} --help)", 2)
     sys.exit(status or 0)
 
 

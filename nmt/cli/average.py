@@ -35,6 +35,11 @@ def average_checkpoints(
         raise typer.BadParameter("give checkpoints, or --last N, or --best N")
     if checkpoints and run is not None:
         raise typer.BadParameter("--run goes with --last or --best; checkpoints say their run")
+    for path in checkpoints or ():
+        if (path / "run.json").exists():
+            raise typer.BadParameter(
+                f"{path} is a run, not a checkpoint; use --run {path} --last N, or --best N"
+            )
     from nmt.training.average import average_run, pick_best, pick_last
 
     import_named(plugin)

@@ -94,8 +94,8 @@ def load(
     ]:
         set_path(values, choice, given.pop(choice))
     for path, value in assigned:
-        if "." not in path and path not in SECTIONS and (homes := _homes(path)):
-            raise NmtError(f"--set {path}: a key without its section; did you mean {homes[0]!r}?")
+        if "." not in path and path not in SECTIONS and (paths := homes(path)):
+            raise NmtError(f"--set {path}: a key without its section; did you mean {paths[0]!r}?")
         _check_section(path.partition(".")[0], f"--set {path}")
         if "." not in path:
             raise NmtError(f"--set {path}: expected section.key=value")
@@ -161,7 +161,7 @@ def _text(path: Path, is_given: bool) -> str:
     raise NmtError(f"{path}: cannot read the recipe: {reason}")
 
 
-def _homes(key: str) -> list[str]:
+def homes(key: str) -> list[str]:
     """The dotted paths in all sections that end with a key, the shortest first."""
     from nmt.evaluation import ScoreConfig
     from nmt.inference import SearchConfig
@@ -171,8 +171,8 @@ def _homes(key: str) -> list[str]:
 
     parts = (PreprocessConfig(), architectures["transformer_base"], TrainConfig(), SearchConfig())
     sections = dict(zip(SECTIONS, map(dump, (*parts, ScoreConfig())), strict=True))
-    homes = [path for path in flatten(sections) if path.endswith(f".{key}")]
-    return sorted(homes, key=lambda path: path.count("."))
+    paths = [path for path in flatten(sections) if path.endswith(f".{key}")]
+    return sorted(paths, key=lambda path: path.count("."))
 
 
 def _check_section(name: str, where: str) -> None:

@@ -44,7 +44,10 @@ def score(
     reference: Annotated[
         Path | None,
         typer.Option(
-            help="References, untouched text; plain, .gz, .xz or .zst.", show_default=False
+            "--reference",
+            "-r",
+            help="References, untouched text; plain, .gz, .xz or .zst.",
+            show_default=False,
         ),
     ] = None,
     data: Annotated[
@@ -58,6 +61,8 @@ def score(
     testset: Annotated[
         str | None,
         typer.Option(
+            "--testset",
+            "-t",
             metavar="NAME",
             help="A test set that sacreBLEU knows, such as wmt14/full; see nmt testset.",
             show_default=False,
@@ -87,6 +92,8 @@ def score(
     metric: Annotated[
         list[str] | None,
         typer.Option(
+            "--metric",
+            "-m",
             metavar="NAME",
             help="bleu, chrf, chrf++, ter, tokenized_bleu (text as it is, like multi-bleu.perl), "
             "paper_bleu (Moses-tokenised, compounds split) or comet (needs nmt-toolkit[comet]); "

@@ -34,11 +34,13 @@ def translate(
     ] = None,
     input_: Annotated[
         Path | None,
-        typer.Option("--input", help="Another way to give TEXT.", show_default=False),
+        typer.Option("--input", "-i", help="Another way to give TEXT.", show_default=False),
     ] = None,
     model: Annotated[
         list[Path] | None,
         typer.Option(
+            "--model",
+            "-m",
             envvar="NMT_MODEL",
             help="A run (its best checkpoint) or one of its checkpoints; given several times, "
             "they vote as an ensemble; or an export. Default: checkpoints.",
@@ -73,7 +75,10 @@ def translate(
     output: Annotated[
         Path | None,
         typer.Option(
-            help="File that appears when all is translated. Default: stdout.", show_default=False
+            "--output",
+            "-o",
+            help="File that appears when all is translated. Default: stdout.",
+            show_default=False,
         ),
     ] = None,
     n_best: Annotated[
@@ -112,7 +117,10 @@ def translate(
         ),
     ] = None,
     beam: Annotated[
-        int | None, typer.Option(help="Width of the beam. Default: 4.", show_default=False)
+        int | None,
+        typer.Option(
+            "--beam", "--beam-size", "-b", help="Width of the beam. Default: 4.", show_default=False
+        ),
     ] = None,
     length_penalty: Annotated[
         str | None,

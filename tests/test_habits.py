@@ -1,0 +1,158 @@
+"""Options of other toolkits, and what they are answered with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from nmt.cli.app import app
+from nmt.cli.habits import HABITS, NAMES
+
+Command = Callable[..., Any]
+DOCS = Path(__file__).parents[1] / "docs"
+TABLES = (DOCS / "other_toolkits.md").read_text(encoding="utf-8")
+RECIPE = (DOCS / "recipe.md").read_text(encoding="utf-8")
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+REMEDIES = [(command, habit.remedy) for command, habits in HABITS.items() for habit in habits]
+
+
+def options(command: str) -> set[str]:
+    return {name for parameter in COMMANDS[command].params for name in parameter.opts}
+
+
+def test_the_document_lists_the_options_that_are_answered() -> None:
+    documented = set()
+    for command, table in re.findall(
+        r"^## [^\n]*: `nmt ([\w-]+)`\n\n(.*?)\n\n", TABLES, re.M | re.S
+    ):
+        head, _, *rows = [line.strip("|").split("|") for line in table.splitlines()]
+        for row in rows:
+            for toolkit, cell in zip(head[:5], row, strict=False):
+                found = re.findall(r"`(-[\w-]+)`", cell)
+                documented |= {(command, toolkit.strip(), option) for option in found}
+    answered = {
+        (command, toolkit, option)
+        for command, habits in HABITS.items()
+        for habit in habits
+        for toolkit, theirs in habit.toolkits()
+        for option in theirs
+    }
+    assert documented == answered
+    assert {toolkit for _, toolkit, _ in documented} == {*NAMES.values()}
+
+
+@pytest.mark.parametrize("command", HABITS)
+def test_no_option_of_ours_is_in_the_tables(command: str) -> None:
+    theirs = {
+        option.replace("_", "-")
+        for habit in HABITS[command]
+        for _, their_options in habit.toolkits()
+        for option in their_options
+    }
+    assert theirs & options(command) == set()
+
+
+@pytest.mark.parametrize(("command", "remedy"), REMEDIES, ids=lambda value: str(value)[:50])
+def test_every_remedy_exists(command: str, remedy: str) -> None:
+    known = {"--nproc-per-node", "--set", *options(command), *options("score")}
+    assert set(re.findall(r"(?<!\w)--[\w-]+", remedy)) <= known
+    for path in re.findall(r"--set '?([\w.]+)=", remedy):
+        assert f"| `{path.rpartition('.')[2]}` |" in RECIPE
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("translate --lenpen 1", "--lenpen is an option of fairseq; use --length-penalty power "
+         "--alpha A"),
+        ("translate --num-beams 4", "--num-beams is an option of transformers; use --beam N"),
+        ("translate --remove-bpe", "--remove-bpe is an option of fairseq; leave it out: text goes "
+         "in and text comes out"),
+        ("translate --nbest 3", "--nbest is an option of fairseq; use --n-best K"),
+        ("translate -s en", "-s is an option of fairseq; leave it out: the model knows its "
+         "languages"),
+        ("train -s en", "-s is an option of fairseq; leave it out: the dataset knows its "
+         "languages"),
+        ("train --fp16", "--fp16 is an option of fairseq, Marian and transformers; use --precision "
+         "fp16 or bf16"),
+        ("train --clip-norm 1", "--clip-norm is an option of fairseq and Marian; use --set "
+         "train.clip_norm=NORM"),
+        ("train --workspace 9000", "--workspace is an option of Marian; use --max-tokens N, which "
+         "bounds the memory of a micro-batch"),
+        ("train -b 4", "-b is an option of Sockeye; use --tokens-per-update N, the target tokens "
+         "of one update over all devices"),
+        ("train --learning_rate 3", "--learning_rate is an option of OpenNMT and transformers; use "
+         "--lr"),
+        ("train --encoder-layers 3", "no option --encoder-layers; use --set "
+         "model.encoder_layers=VALUE"),
+        ("translate --pruning 3", "no option --pruning; use --set search.strategy.pruning=VALUE"),
+        ("translate --beem 3", "no option --beem; did you mean --beam?"),
+        ("train --frobnicate", "no option --frobnicate"),
+    ],
+)  # fmt: skip
+def test_an_unknown_option_is_answered_with_ours(line: str, answer: str, nmt: Command) -> None:
+    command, *_ = words = line.split()
+    done = nmt(*words)
+    assert (done.status, done.out) == (2, "")
+    assert done.err == f"nmt: error: {answer} (see nmt {command} --help)\n"
+
+
+def test_habits_that_mean_the_same_are_accepted(
+    trained: Path, corpus: Path, tmp_path: Path, nmt: Command
+) -> None:
+    flags = ("--model", trained, "--strategy", "beam")
+    ours = nmt("translate", corpus / "test.en", *flags, "--beam", 3).out
+    for size in ("-b", "--beam-size"):
+        files = ("-i", corpus / "test.en", "-o", tmp_path / "out", "-m", trained)
+        done = nmt("translate", *files, "--strategy", "beam", size, 3)
+        assert done.status == 0, done.err
+        assert (tmp_path / "out").read_text() == ours != ""
+    flags = ("--reference", corpus / "test.de", "--metric", "bleu")
+    assert nmt("score", "-r", corpus / "test.de", "-m", "bleu", tmp_path / "out").out == (
+        nmt("score", *flags, tmp_path / "out").out
+    )
+
+
+def test_a_run_in_the_place_of_checkpoints_is_answered_with_the_flags(
+    trained: Path, nmt: Command
+) -> None:
+    done = nmt("average-checkpoints", trained)
+    assert (done.status, done.err) == (
+        2,
+        f"nmt: error: Invalid value: {trained} is a run, not a checkpoint; use --run {trained} "
+        "--last N, or --best N (see nmt average-checkpoints --help)\n",
+    )
+
+
+def test_completion_is_installed_and_completes(
+    tmp_path: Path, nmt: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    done = nmt("--install-completion", "bash")
+    assert (done.status, done.err) == (0, "")
+    assert done.out.startswith("bash completion installed in ")
+    script = (tmp_path / ".bash_completions/nmt.sh").read_text()
+    assert "_NMT_COMPLETE=complete_bash" in script
+    monkeypatch.setenv("_NMT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "nmt tra")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    assert nmt().out.split() == ["train", "translate"]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_the_help_of_the_program_is_not_cut(
+    columns: int, nmt: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = nmt("--help").out
+    assert "..." not in text.replace("[ARGS]...", "")
+    told = " ".join(text.split())
+    for command in COMMANDS.values():
+        summary, _, _ = command.callback.__doc__.partition("\n")
+        assert f"{command.name} {summary}" in told
