@@ -86,6 +86,7 @@ def test_every_remedy_exists(command: str, remedy: str) -> None:
          "bounds the memory of a micro-batch"),
         ("train -b 4", "-b is an option of Sockeye; use --tokens-per-update N, the target tokens "
          "of one update over all devices"),
+        ("train --max-epoch 4", "--max-epoch is an option of fairseq; use --max-epochs N"),
         ("train --learning_rate 3", "--learning_rate is an option of OpenNMT and transformers; use "
          "--lr"),
         ("train --encoder-layers 3", "no option --encoder-layers; use --set "

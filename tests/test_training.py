@@ -8,8 +8,11 @@ import os
 import re
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,8 @@ from nmt.training.signals import StopRequests
 from nmt.training.stopwatch import Stopwatch
 from nmt.training.trainer import TrainConfig, Trainer
 from nmt.training.validation import Validation
+
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"
 
 
 def test_a_resumed_run_ends_as_one_that_was_never_stopped(train: Any, tmp_path: Path) -> None:
@@ -354,7 +359,7 @@ def test_a_sign_of_life_is_given_where_no_report_was_for_long(
     with Report(tmp_path / "log.jsonl", 900, 0) as report:
         for update, seconds in ((1, 59.0), (2, 2.0), (3, 58.0), (4, 3.0)):
             now += seconds
-            report.advance(update)
+            report.advance(update, now)
     assert capsys.readouterr().err == "update 2/900 is done\nupdate 4/900 is done\n"
     assert not (tmp_path / "log.jsonl").exists()
 
@@ -392,16 +397,76 @@ def test_the_run_is_printed_on_stdout_and_its_progress_on_stderr(
     assert preflight[0].startswith("parameters:")
     assert "150 = 1 process x 2 micro-batches of up to 100 positions" in preflight[1]
     assert re.fullmatch(
-        r"epoch 1 \| update 2/2 \| loss \d\.\d{3} \| ppl \d+\.\d\d \| lr 5\.00e-03 \| "
+        TIME + r" \| epoch 1 \| update 2/2 \| loss \d\.\d{3} \| ppl \d+\.\d\d \| lr 5\.00e-03 \| "
         r"grad norm \d\.\d\d \| [\d,]+ target tokens/s \| padding \d+\.\d% \| [\d,]+ MB \| "
         r"to go 0:00:00",
         report,
     )
     assert re.fullmatch(
-        r"validation \| update 2 \| loss \d\.\d{3} \| perplexity \d+\.\d{3} \| best so far",
+        TIME
+        + r" \| validation \| update 2 \| loss \d\.\d{3} \| perplexity \d+\.\d{3} \| best so far",
         validation,
     )
     assert end == "training ended: max_updates"
+
+
+def test_records_carry_the_time_of_day(trained: Path) -> None:
+    times = [
+        datetime.fromisoformat(json.loads(line)["time"])
+        for line in (trained / "log.jsonl").read_text().splitlines()
+    ]
+    now = datetime.now().astimezone()
+    assert len(times) == 6
+    assert times == sorted(times)
+    assert now - timedelta(hours=3) < times[0]
+    assert times[-1] <= now
+
+
+def test_the_bar_and_the_time_to_go_begin_with_training_and_agree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, screen = 1000.0, StringIO()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(screen, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", screen)
+    with Report(tmp_path / "log.jsonl", 40, 10) as report:
+        now += 3600  # of preflight
+        report.begin()
+        now += 100
+        for update in range(11, 31):
+            report.advance(update, 100)
+        assert report.to_go(30, 100) == timedelta(seconds=50)
+        report.bar.refresh()
+    assert "30/40 updates | 0:01:40 | to go 0:00:50" in screen.getvalue()
+    assert "1:01:40" not in screen.getvalue()
+
+
+def test_training_ends_after_a_number_of_epochs_and_resumes_exactly(
+    train: Any, tmp_path: Path
+) -> None:
+    rarely = ("--valid-every", 100, "--max-updates", 100)
+    for schedule in ("inverse_sqrt", "linear"):
+        flags = (*rarely, "--set", f"train.schedule={{name: {schedule}, lr: 0.01}}")
+        run = tmp_path / schedule
+        done = train(run, *flags, "--max-epochs", 1)
+        assert "\ntraining ended: max_epochs\n" in done.err, done.err
+        (first, *_) = re.findall(r"updates per epoch: +(\d+)\nupdates to go: +(\d+)\n", done.err)
+        assert first[0] == first[1]
+        assert Checkpoint.open(run / "last").update == int(first[0])
+        assert Checkpoint.open(run / "last").scores  # it was planned, and so validated
+        again = train(run, *flags, "--max-epochs", 1).err
+        assert "nothing to do after update" in again
+        assert "raise --max-epochs" in again
+        further = train(run, *flags, "--max-epochs", 2)
+        if schedule == "linear":
+            assert "another recipe: train.max_epochs was 1, is 2." in further.err
+            assert records(run)[-2]["lr"] < 1e-3  # at the end of the line
+        else:
+            assert train(tmp_path / "whole", *flags, "--max-epochs", 2).status == 0
+            assert_same_checkpoint(run / "last", tmp_path / "whole" / "last")
+    done = train(tmp_path / "few", "--max-updates", 2, "--max-epochs", 5)
+    assert "\ntraining ended: max_updates\n" in done.err
+    assert "max_epochs must be more than 0, is 0" in train(tmp_path / "no", "--max-epochs", 0).err
 
 
 def test_the_log_counts_what_the_lines_say(trained: Path) -> None:
@@ -501,8 +566,8 @@ def test_a_training_that_is_interrupted_says_what_is_saved_and_how_to_go_on(
 ) -> None:
     advance = Report.advance
 
-    def advance_and_interrupt(report: Report, update: int) -> None:
-        advance(report, update)
+    def advance_and_interrupt(report: Report, update: int, seconds: float) -> None:
+        advance(report, update, seconds)
         if update == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -528,6 +593,24 @@ def test_a_first_signal_is_noted_and_a_second_one_ends_the_process() -> None:
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) == before
     signal.signal(signal.SIGINT, inherited)
+
+
+def test_the_first_signal_is_acknowledged_at_once_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, line in (
+        (signal.SIGINT, "interrupted: saving after this update; Ctrl-C again ends at once, "
+         "without it\n"),
+        (signal.SIGTERM, "interrupted by SIGTERM: saving after this update\n"),
+        (signal.SIGUSR1, "interrupted by SIGUSR1: saving after this update\n"),
+    ):  # fmt: skip
+        for quiet in (False, True):
+            report = Report(tmp_path / "log.jsonl", 9, 0, quiet=quiet)
+            with report, StopRequests(report.acknowledge):
+                os.kill(os.getpid(), number)
+                assert capsys.readouterr().err == ("" if quiet else line)
+                os.kill(os.getpid(), signal.SIGTERM)
+                assert capsys.readouterr().err == ""
 
 
 def test_every_signal_is_noted_by_its_number() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from nmt.runs import Checkpoint
 
-TIMES = {"seconds", "target_tokens_per_second", "memory_mb"}
+TIMES = {"time", "seconds", "target_tokens_per_second", "memory_mb"}
 
 
 def records(run: Path) -> list[dict[str, Any]]:

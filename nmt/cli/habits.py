@@ -73,6 +73,10 @@ HABITS = {
             "--max_steps",
         ),
         Habit(
+            "use --max-epochs N", "--max-epoch", "--after-epochs", "--max-num-epochs", "",
+            "--num_train_epochs",
+        ),
+        Habit(
             "use --lr", "", "--learn-rate", "--initial-learning-rate", "--learning_rate",
             "--learning_rate",
         ),

@@ -39,6 +39,9 @@ def train(
         ),
     ] = None,
     max_updates: Annotated[int | None, typer.Option(help="Updates to train [100000].")] = None,
+    max_epochs: Annotated[
+        int | None, typer.Option(help="Epochs to train, if that is less [any].")
+    ] = None,
     init_from: Annotated[
         Path | None, typer.Option(help="Run or checkpoint whose weights to begin with.")
     ] = None,
@@ -97,11 +100,11 @@ def train(
     could fail later is tried once, and what training takes is said: parameters, the tokens of an
     update and how processes and micro-batches make them up, memory, disk, and about how long.
 
-    Every hundred updates (train.log_every) a line tells the epoch; the update; the loss per target
-    token, in nats; ppl, the perplexity per target token from the likelihood without smoothing; the
-    learning rate; grad norm, before clipping, the mean over these updates; target tokens per second
-    of all processes; padding, the share of positions that hold no token; the peak memory in
-    megabytes; and the time to go. log.jsonl in the run directory holds the same as JSON.
+    Every hundred updates (train.log_every) a line tells the time of day; the epoch; the update; the
+    loss per target token, in nats; ppl, the perplexity per target token from the likelihood without
+    smoothing; the learning rate; grad norm, before clipping, the mean over these updates; target
+    tokens per second of all processes; padding, the share of positions that hold no token; the peak
+    memory in megabytes; and the time to go. log.jsonl in the run directory holds the same as JSON.
 
     Ends with status 0; interrupted by SIGINT, SIGTERM or SIGUSR1 it finishes the update, saves, and
     ends with 128 + the number of the signal.
@@ -127,6 +130,7 @@ def train(
             "train.tokens_per_update": tokens_per_update,
             "train.max_tokens": max_tokens,
             "train.max_updates": max_updates,
+            "train.max_epochs": max_epochs,
             "train.init_from": _text(init_from),
             "train.max_minutes": max_minutes,
             "train.schedule.lr": lr,

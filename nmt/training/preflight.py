@@ -162,7 +162,7 @@ def _describe(trainer: Trainer, seconds_per_position: float, kept: int) -> Rows:
     split = trainer.feed.split
     first = trainer.feed.update(1)
     tokens = int(split.source_lengths.sum() + split.target_lengths.sum())
-    updates = config.max_updates - trainer.progress.update
+    updates = trainer.last_update - trainer.progress.update
     limit = math.inf if config.max_minutes is None else 60 * config.max_minutes
     per_update = tokens / order.updates_per_epoch / world.size * seconds_per_position
     processes = "1 process" if world.size == 1 else f"{world.size} processes"

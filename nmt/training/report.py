@@ -8,9 +8,11 @@ import os
 import resource
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
+from signal import Signals
 
 import torch
 from torch import Tensor
@@ -123,15 +125,9 @@ class Report:
         self.max_updates = max_updates
         self.max_seconds = max_seconds
         self.first = first
+        self.has_bar = not quiet and sys.stderr.isatty()
         self.started = self.spoke = time.monotonic()
-        self.bar = tqdm(
-            total=max_updates,
-            initial=first,
-            unit="update",
-            file=sys.stderr,
-            dynamic_ncols=True,
-            disable=quiet or not sys.stderr.isatty(),
-        )
+        self.bar = tqdm(disable=True)  # until training begins
 
     def __enter__(self) -> Report:
         return self
@@ -141,17 +137,40 @@ class Report:
         if self.board:
             self.board.close()
 
-    def advance(self, update: int) -> None:
+    def begin(self) -> None:
+        """Start the clock of the bar and of the time to go; what was before is no training."""
+        self.started = self.spoke = time.monotonic()
+        self.bar = tqdm(
+            total=self.max_updates,
+            initial=self.first,
+            bar_format="{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} updates{desc}",
+            file=sys.stderr,
+            dynamic_ncols=True,
+            disable=not self.has_bar,
+        )
+
+    def to_go(self, update: int, seconds: float) -> timedelta:
+        """Return the time to go after an update, when training has taken so many seconds."""
+        spent = time.monotonic() - self.started
+        by_updates = spent / (update - self.first) * (self.max_updates - update)
+        return timedelta(seconds=round(max(0.0, min(by_updates, self.max_seconds - seconds))))
+
+    def advance(self, update: int, seconds: float) -> None:
         """Shows that one more update is done: on the bar, or in a line where none was for long."""
-        self.bar.update()
-        if self.bar.disable and time.monotonic() - self.spoke >= SILENCE:
+        if self.has_bar:
+            elapsed = timedelta(seconds=round(time.monotonic() - self.started))
+            times = f" | {elapsed} | to go {self.to_go(update, seconds)}"
+            self.bar.set_description_str(times, refresh=False)
+            self.bar.update()
+        elif time.monotonic() - self.spoke >= SILENCE:
             self.say(f"update {update}/{self.max_updates} is done")
 
     def record(self, kind: str, values: dict[str, object]) -> None:
-        """Appends one JSON record."""
+        """Appends one JSON record, with the time of day."""
         if not self.quiet:
+            time_of_day = datetime.now().astimezone().isoformat(timespec="seconds")
             with self.log.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"record": kind, **values}) + "\n")
+                file.write(json.dumps({"record": kind, **values, "time": time_of_day}) + "\n")
         if self.board:
             self.board.add(kind, values)
 
@@ -162,19 +181,29 @@ class Report:
             self.bar.write(message, file=sys.stderr)
             sys.stderr.flush()
 
+    def note(self, message: str) -> None:
+        """Print one line for people that begins with the time of day, as lines of a log do."""
+        self.say(f"{datetime.now():%Y-%m-%dT%H:%M:%S} | {message}")
+
+    def acknowledge(self, number: Signals) -> None:
+        """Say at once that a signal has come, from its handler."""
+        if self.quiet:
+            return
+        by = "interrupted" if number == Signals.SIGINT else f"interrupted by {number.name}"
+        again = "; Ctrl-C again ends at once, without it" if number == Signals.SIGINT else ""
+        start = "\n" if self.has_bar else ""
+        with suppress(RuntimeError):  # it came while another line was being written
+            print(f"{start}{by}: saving after this update{again}", file=sys.stderr, flush=True)
+
     def training(self, record: Record) -> None:
         """Reports the updates since the last report."""
         values = asdict(record)
         if record.reward is None:
             del values["reward"]
         self.record("train", values)
-        spent = time.monotonic() - self.started
-        done = record.update - self.first
-        by_updates = spent / done * (self.max_updates - record.update)
-        to_go = min(by_updates, self.max_seconds - record.seconds)
-        left = timedelta(seconds=round(max(0.0, to_go)))
+        left = self.to_go(record.update, record.seconds)
         reward = "" if record.reward is None else f"reward {record.reward:.4f} | "
-        self.say(
+        self.note(
             f"epoch {record.epoch} | update {record.update}/{self.max_updates} | "
             f"loss {record.loss:.3f} | {reward}ppl {record.perplexity:.2f} | lr {record.lr:.2e} | "
             f"grad norm {record.grad_norm:.2f} | "
@@ -185,7 +214,7 @@ class Report:
     def skipped(self, update: int, where: str, sentences: int) -> None:
         """Reports an update that was skipped because its gradient was not finite."""
         self.record("skipped", {"update": update, "where": where, "sentences": sentences})
-        self.say(
+        self.note(
             f"skipped | update {update} | the gradient of {sentences} sentences is not finite, "
             f"{where}"
         )
@@ -194,7 +223,7 @@ class Report:
         """Reports what validation measured."""
         self.record("validation", {"update": update, **scores, "best": best})
         shown = " | ".join(f"{name} {value:.3f}" for name, value in scores.items())
-        self.say(f"validation | update {update} | {shown}{' | best so far' if best else ''}")
+        self.note(f"validation | update {update} | {shown}{' | best so far' if best else ''}")
 
 
 def summarize(

@@ -35,6 +35,7 @@ MAY_CHANGE = (
     "train.sharding",
     "train.max_tokens",
     "train.max_updates",
+    "train.max_epochs",
     "train.max_minutes",
     "train.device",
     "train.valid_every",
@@ -48,12 +49,14 @@ MAY_CHANGE = (
     "train.max_skipped",
     "train.timeout_minutes",
 )
-"""Keys that a resumed run may change, `max_updates` only where the schedule does not depend on it,
-`init_from` only to nothing; the sections search, score and preprocess may, too."""
+"""Keys that a resumed run may change; `max_updates` and `max_epochs` only where the schedule does
+not depend on the last update, `init_from` only to nothing; the sections search, score and
+preprocess may, too."""
 
 
 GO_ON = {
     "max_updates": "to go on, raise --max-updates, or begin another run with --init-from this one",
+    "max_epochs": "to go on, raise --max-epochs, or begin another run with --init-from this one",
     "max_minutes": "to go on, raise --max-minutes",
     "patience": "to go on, raise --patience, or begin another run with --init-from this one",
 }
@@ -143,7 +146,7 @@ def train(
             board = Board(run.path / "tensorboard", trainer.progress.update)
         with Report(
             run.path / "log.jsonl",
-            config.max_updates,
+            trainer.last_update,
             trainer.progress.update,
             quiet=not world.is_first,
             max_seconds=limit,
@@ -208,6 +211,7 @@ def _refuse_changes(run: Run, experiment: Experiment) -> None:
     may_change = list(MAY_CHANGE)
     if experiment.train.schedule.depends_on_max_updates:
         may_change.remove("train.max_updates")
+        may_change.remove("train.max_epochs")
     if experiment.train.init_from is not None:
         may_change.remove("train.init_from")
     changed = [

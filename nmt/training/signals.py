@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from types import FrameType, TracebackType
 
 CAUGHT = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
@@ -15,8 +16,14 @@ class StopRequests:
     A second Ctrl-C ends the process at once; launchers repeat the others.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, acknowledge: Callable[[signal.Signals], None] | None = None) -> None:
+        """Receives nothing yet.
+
+        Args:
+            acknowledge: called with the first signal, in its handler.
+        """
         self.received = 0
+        self._acknowledge = acknowledge
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> StopRequests:
@@ -34,6 +41,8 @@ class StopRequests:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.received = number
+        is_first, self.received = not self.received, number
         if number == signal.SIGINT:
             signal.signal(number, self._before[number])  # type: ignore[arg-type]
+        if is_first and self._acknowledge:
+            self._acknowledge(signal.Signals(number))

@@ -35,7 +35,7 @@ from nmt.training.validation import Validation
 OWN = "weight"
 """With a moving average, the optimizer's name for the weights that it is the average of."""
 
-PLANNED = ("max_updates", "max_minutes")
+PLANNED = ("max_updates", "max_epochs", "max_minutes")
 """Reasons to stop at which the last update is validated, too."""
 
 
@@ -58,6 +58,9 @@ class TrainConfig:
     max_updates: int = 100_000
     """Optimizer updates after which training ends. A resumed run may raise it, unless the schedule
     depends on it, as linear and cosine do."""
+    max_epochs: int | None = None
+    """Epochs after which training ends, if `max_updates` is not reached before. What holds of
+    `max_updates` in a resumed run holds of this."""
     init_from: str | None = None
     """Run or checkpoint whose weights a new run begins with; its counters begin anew. The
     vocabulary must be the same: preprocess with `subword_model` set to that run."""
@@ -140,6 +143,7 @@ class TrainConfig:
         if self.seed >= 1 << 63:
             raise ValueError(f"seed must be less than 2^63, is {self.seed}")
         for name in (
+            "max_epochs",
             "max_minutes",
             "valid_minutes",
             "save_minutes",
@@ -309,6 +313,12 @@ class Trainer:
             self.window.restore(sums)
 
     @property
+    def last_update(self) -> int:
+        """Return the update after which training ends at the latest."""
+        epochs, updates = self.config.max_epochs, self.config.max_updates
+        return min(updates, epochs * self.order.updates_per_epoch) if epochs else updates
+
+    @property
     def is_at_best(self) -> bool:
         """Whether the validation of the current update is the best so far."""
         return self.progress.best_update == self.progress.update
@@ -345,29 +355,30 @@ class Trainer:
         """Trains until there is a reason to stop, and says which.
 
         Returns:
-            "max_updates", "max_minutes", "patience", or "signal N".
+            "max_updates", "max_epochs", "max_minutes", "patience", or "signal N".
         """
         self.model.train()
         self.try_batch(make_batch(self.feed.split, np.array([], np.int64)))  # sharding needs one
         self.stopwatch.start()
+        report.begin()
         reason = self._reason_to_stop(0)
         if self._is_validation_due(reason) and not self.scores:
             # An interruption prevented it.
             self._save(report, self._validate(validation, report))
             reason = reason or self._out_of_patience()
         updates = prefetch(self.feed.updates(self.progress.update + 1))
-        with StopRequests() as requests, contextlib.closing(updates):
+        with StopRequests(report.acknowledge) as requests, contextlib.closing(updates):
             while reason is None:
                 update = next(updates)
                 rate = self.config.schedule.rate(
                     update.number,
                     self.model.output.in_features,
-                    self.config.max_updates,
+                    self.last_update,
                     self.progress.plateaus,
                 )
                 for failed in self._step(update, rate):
                     self._note_failure(failed, report)
-                report.advance(update.number)
+                report.advance(update.number, self.stopwatch.total)
                 if update.number % self.config.log_every == 0:
                     self._report(update, rate, report)
                 reason = self._reason_to_stop(requests.received)
@@ -490,8 +501,8 @@ class Trainer:
         stop, progress.seconds = self.world.max([stop_signal, self.stopwatch.total])
         if stop:
             return f"signal {stop:.0f}"
-        if progress.update >= config.max_updates:
-            return "max_updates"
+        if progress.update >= self.last_update:
+            return "max_updates" if progress.update >= config.max_updates else "max_epochs"
         if config.max_minutes is not None and progress.seconds >= 60 * config.max_minutes:
             return "max_minutes"
         return self._out_of_patience()
