@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +10,14 @@ import pytest
 
 from nmt.cli.recipe import load
 from nmt.errors import NmtError
-from nmt.plugins import import_plugins, is_trusted, plugin_names
+from nmt.plugins import (
+    import_copies,
+    import_plugins,
+    is_trusted,
+    plugin_names,
+    plugin_sources,
+)
+from nmt.runs.plugins import import_plugins_of_run, read_plugins, write_plugins
 
 
 @pytest.fixture(autouse=True)
@@ -16,10 +25,11 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     """An empty current directory; what is imported from it is forgotten."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.setattr(sys, "meta_path", sys.meta_path.copy())
     monkeypatch.delenv("NMT_TRUST_PLUGINS", raising=False)
     yield tmp_path
-    for name, module in [*sys.modules.items()]:
-        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+    for name in [*sys.modules]:
+        if name.startswith("my_"):
             del sys.modules[name]
 
 
@@ -48,34 +58,34 @@ def test_plugins_without_a_value_are_none() -> None:
         ("raise ValueError('broken\\nhere')", " ({file}, line 1): ValueError: broken here"),
         ("import sys\nsys.exit(3)", " ({file}, line 2): SystemExit: 3"),
         ("class E(BaseException): pass\nraise E", " ({file}, line 2): E: "),
-        ("def", ": SyntaxError: invalid syntax (raises.py, line 1)"),
+        ("def", ": SyntaxError: invalid syntax (my_raises.py, line 1)"),
         ("import no_such_module", " ({file}, line 1): No module named 'no_such_module'; looked "),
     ],
 )
 def test_a_plugin_that_raises_costs_one_line_with_its_place(
     directory: Path, source: str, expected: str
 ) -> None:
-    file = directory / "raises.py"
+    file = directory / "my_raises.py"
     file.write_text(source)
-    start = "nmt.yaml: cannot import the plugin 'raises'" + expected.format(file=file)
-    assert message("raises", directory).startswith(start)
+    start = "nmt.yaml: cannot import the plugin 'my_raises'" + expected.format(file=file)
+    assert message("my_raises", directory).startswith(start)
 
 
 def test_an_interruption_of_a_plugin_stays_one(directory: Path) -> None:
-    (directory / "raises.py").write_text("raise KeyboardInterrupt")
+    (directory / "my_raises.py").write_text("raise KeyboardInterrupt")
     with pytest.raises(KeyboardInterrupt):
-        import_plugins(["raises"], "nmt.yaml", directory)
+        import_plugins(["my_raises"], "nmt.yaml", directory)
 
 
 def test_no_file_beside_a_plugin_takes_the_place_of_an_installed_module(directory: Path) -> None:
-    (directory / "my_parts.py").write_text("import this_helper, wave\n")
-    (directory / "this_helper.py").write_text("")
+    (directory / "my_parts.py").write_text("import my_helper, wave\n")
+    (directory / "my_helper.py").write_text("")
     (directory / "wave.py").write_text("raise RuntimeError")  # a module of Python
     sys.modules.pop("wave", None)
     import_plugins(["my_parts"], "nmt.yaml", directory)
     assert sys.path[-1] == str(directory)
     assert Path(str(sys.modules["wave"].__file__)).parent != directory
-    assert sys.modules["this_helper"].__file__ == str(directory / "this_helper.py")
+    assert sys.modules["my_helper"].__file__ == str(directory / "my_helper.py")
 
 
 def test_a_plugin_with_the_name_of_an_installed_module_is_refused(directory: Path) -> None:
@@ -113,9 +123,9 @@ def test_the_environment_may_trust(
 
 def found(directory: Path) -> Path:
     """A recipe in the current directory, with a plugin that leaves a mark when it is run."""
-    (directory / "payload.py").write_text("open('ran', 'w')")
+    (directory / "my_payload.py").write_text("open('ran', 'w')")
     recipe = directory / "nmt.yaml"
-    recipe.write_text("plugins: [payload]")
+    recipe.write_text("plugins: [my_payload]")
     return recipe
 
 
@@ -124,8 +134,8 @@ def test_a_recipe_that_was_found_imports_nothing_without_consent(directory: Path
     with pytest.raises(NmtError) as error:
         load(None, None, {})
     assert str(error.value) == (
-        "nmt.yaml: names Python code to import: payload; it was found in the current directory: "
-        "if it is yours, give --config nmt.yaml, --plugin payload or --trust-plugins "
+        "nmt.yaml: names Python code to import: my_payload; it was found in the current directory: "
+        "if it is yours, give --config nmt.yaml, --plugin my_payload or --trust-plugins "
         "(or NMT_TRUST_PLUGINS=1)"
     )
     assert not Path("ran").exists()
@@ -135,10 +145,10 @@ def test_a_recipe_that_was_found_and_is_trusted_announces_what_it_imports(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found(directory)
-    assert load(None, None, {}, trust_plugins=True).plugins == ("payload",)
+    assert load(None, None, {}, trust_plugins=True).plugins == ("my_payload",)
     assert Path("ran").exists()
     load(None, None, {})  # is imported already
-    assert capsys.readouterr().err == "nmt.yaml: imports payload\n"
+    assert capsys.readouterr().err == "nmt.yaml: imports my_payload\n"
 
 
 def test_a_recipe_or_a_plugin_that_was_given_is_imported_without_a_word(
@@ -147,11 +157,151 @@ def test_a_recipe_or_a_plugin_that_was_given_is_imported_without_a_word(
     recipe = found(directory)
     load(recipe, None, {})
     assert Path("ran").exists()
-    del sys.modules["payload"]
-    load(None, None, {}, plugins=["payload"])
+    del sys.modules["my_payload"]
+    load(None, None, {}, plugins=["my_payload"])
     assert capsys.readouterr().err == ""
 
 
 def test_a_plugin_of_the_command_line_is_one_of_the_recipe(directory: Path) -> None:
     (directory / "my_parts.py").write_text("")
     assert load(None, None, {}, plugins=["my_parts"]).plugins == ("my_parts",)
+
+
+def write(directory: Path, sources: dict[str, str]) -> dict[str, bytes]:
+    for name, source in sources.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(source)
+    return {name: source.encode() for name, source in sources.items()}
+
+
+def test_the_sources_of_a_plugin_are_its_package_and_what_it_imports_beside_itself(
+    directory: Path,
+) -> None:
+    needed = write(
+        directory,
+        {
+            "my_package/__init__.py": "import my_layers.linear, wave",
+            "my_package/models.py": "from . import parts",
+            "my_package/parts.py": "def late():\n    from my_helper import f",
+            "my_package/broken.py": "def",
+            "my_layers/__init__.py": "",
+            "my_layers/linear.py": "",
+            "my_helper.py": "import torch\nimport nmt",
+        },
+    )
+    write(directory, {"mine_alone.py": "", "nmt/__init__.py": "", "my_package/data.txt": ""})
+    import_plugins(["my_package.models"], "nmt.yaml", directory)
+    assert plugin_sources(["my_package.models"]) == needed
+
+
+def test_the_sources_of_a_module_are_the_module(directory: Path) -> None:
+    needed = write(directory, {"my_parts.py": "import yaml"})
+    write(directory, {"my_parts/readme.py": ""})  # no package
+    import_plugins(["my_parts"], "nmt.yaml", directory)
+    assert plugin_sources(["my_parts"]) == needed
+
+
+def test_an_installed_package_brings_nothing_but_itself() -> None:
+    import_plugins(["sacremoses"], "nmt.yaml")
+    assert {name.split("/")[0] for name in plugin_sources(["sacremoses"])} == {"sacremoses"}
+    assert {*plugin_sources(["wave"])} == {"wave.py"}
+
+
+def test_what_is_not_written_in_python_has_no_source() -> None:
+    assert plugin_sources(["sys"]) == {}
+
+
+COPIES = {
+    "my_package/models.py": "from my_package.parts import name\nimport my_layers",
+    "my_package/parts.py": "name = 'copy'",
+    "my_layers/__init__.py": "from .linear import name\ndef late():\n    import my_helper",
+    "my_layers/linear.py": "name = 'copy'",
+    "my_helper.py": "name = 'copy'",
+}
+
+
+def test_copies_are_imported_before_what_is_installed_and_nothing_beside_them_is(
+    directory: Path,
+) -> None:
+    installed, copies = directory / "installed", directory / "copies"
+    write(installed, {name: "name = 'installed'" for name in COPIES})
+    sys.path.insert(0, str(installed))
+    sources = write(copies, COPIES)
+    write(copies, {"wave.py": "", "my_layers/linear/__init__.py": "name = 'stranger'"})
+    sys.modules.pop("wave", None)
+    import_copies(["my_package.models", "wave"], sources, copies, "run")
+    assert sys.modules["my_package.models"].name == "copy"
+    assert sys.modules["my_layers"].name == "copy"
+    assert sys.modules["my_layers"].__file__ == str(copies / "my_layers" / "__init__.py")
+    sys.modules["my_layers"].late()
+    assert sys.modules["my_helper"].name == "copy"
+    assert not str(sys.modules["wave"].__file__).startswith(str(directory))
+    assert [*directory.rglob("*.pyc")] == []
+
+
+def test_an_error_of_a_copy_has_the_line_of_the_copy(directory: Path) -> None:
+    sources = write(directory, {"my_raises.py": "\nraise ValueError('broken')"})
+    with pytest.raises(NmtError) as error:
+        import_copies(["my_raises"], sources, directory, "run")
+    place = f"{directory / 'my_raises.py'}, line 2"
+    assert str(error.value) == (
+        f"run: cannot import the plugin 'my_raises' ({place}): ValueError: broken"
+    )
+
+
+def test_a_run_reads_the_copies_that_were_written_last(directory: Path) -> None:
+    sources = {name: source.encode() for name, source in COPIES.items()}
+    write_plugins(directory, sources)
+    assert read_plugins(directory) == sources
+    write_plugins(directory, {"my_parts.py": b""})
+    assert read_plugins(directory) == {"my_parts.py": b""}
+    assert [path.name for path in directory.iterdir()] == ["plugins"]
+    write_plugins(directory, {})
+    assert read_plugins(directory) == {}
+    assert [*directory.iterdir()] == []
+
+
+@pytest.mark.parametrize("file", ["my_parts.py", "plugins.json"])
+def test_a_copy_that_was_changed_or_removed_is_refused(directory: Path, file: str) -> None:
+    write_plugins(directory, {"my_parts.py": b"x = 1"})
+    path = directory / "plugins" / file
+    path.write_bytes(path.read_bytes().replace(b"1", b"2"))
+    with pytest.raises(NmtError, match=r"; restore it, or remove the directory and give modules"):
+        read_plugins(directory)
+    path.unlink()
+    with pytest.raises(NmtError, match=r"missing; restore it, or remove the directory"):
+        read_plugins(directory)
+
+
+@pytest.mark.parametrize("name", ["../my_parts.py", "/my_parts.py"])
+def test_a_copy_lies_in_its_directory(directory: Path, name: str) -> None:
+    (directory / "run" / "plugins").mkdir(parents=True)
+    write_plugins(directory / "other", {"my_parts.py": b""})
+    forged = json.loads((directory / "other" / "plugins" / "plugins.json").read_text())
+    forged["files"] = {name: forged["files"]["my_parts.py"]}
+    del forged["checksum"]
+    text = json.dumps(forged, sort_keys=True)
+    forged["checksum"] = hashlib.sha256(text.encode()).hexdigest()
+    (directory / "run" / "plugins" / "plugins.json").write_text(json.dumps(forged))
+    with pytest.raises(NmtError, match=r"is not the name of a file in the directory"):
+        read_plugins(directory / "run")
+
+
+def test_a_module_of_ones_own_that_differs_from_the_copy_is_announced(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(directory, {"my_parts.py": "x = 1"})
+    import_plugins(["my_parts"], "nmt.yaml", directory)
+    run = directory / "run"
+    for source, warning in (
+        (b"x = 1", ""),
+        (
+            b"x = 2",
+            f"nmt: warning: {run}: my_parts.py: differs from the copy in {run / 'plugins'}, with "
+            "which the run was trained\n",
+        ),
+    ):
+        write_plugins(run, {"my_parts.py": source})
+        import_plugins_of_run(run, ["my_parts"], trusted=False)
+        assert capsys.readouterr().err == warning
+    assert sys.modules["my_parts"].x == 1

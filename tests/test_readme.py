@@ -129,9 +129,8 @@ def test_the_model_trains_is_averaged_and_translates(here: Path, nmt: Command) -
     run("preprocess", nmt)
     run("train --config seq2seq.yaml", nmt)
     run("average-checkpoints --run seq2seq --last 3", nmt)
-    for strategy in ("beam", "greedy"):
-        line = f"translate --plugin mymodel --model seq2seq/averaged --strategy {strategy} "
-        line += "corpus/test.en"
+    for consent in ("--plugin mymodel --strategy beam", "--trust-plugins --strategy greedy"):
+        line = f"translate {consent} --model seq2seq/averaged corpus/test.en"
         assert run(line, nmt).count("\n") == 8
 
 

@@ -3,6 +3,7 @@
     run.json            format, version, languages, identity of the run and of its data
     recipe.yaml         the resolved recipe
     subwords.model      (or subwords.source.model and subwords.target.model)
+    plugins/            copies of the plugins that the recipe names, and plugins.json
     log.jsonl           one record per report
     update_0001000/     a checkpoint: model.safetensors, optimizer.safetensors, checkpoint.json
     last, best          links to checkpoints

@@ -12,10 +12,10 @@ import torch
 from nmt.config import build
 from nmt.errors import NmtError
 from nmt.models import Model, ModelConfig
-from nmt.plugins import import_plugins_of_run
 from nmt.preprocess.subwords import Subwords
 from nmt.runs.building import build_with
 from nmt.runs.checkpoint import Checkpoint
+from nmt.runs.plugins import import_plugins_of_run
 from nmt.runs.recipe import RECIPE
 from nmt.runs.run import Run
 from nmt.runs.weights import Tensors
@@ -49,7 +49,7 @@ def load_model(
     """
     while True:
         run, checkpoint = _find(path)
-        import_plugins_of_run(run.path, run.recipe.get("plugins"), trust_plugins)
+        import_plugins_of_run(run.path, run.plugins, trust_plugins)
         try:
             return _load(run, checkpoint, device)
         except NmtError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,8 +17,10 @@ from nmt.data.shortlist import Shortlist
 from nmt.documents import DocumentFormat
 from nmt.errors import NmtError
 from nmt.files import FileFacts
+from nmt.plugins import plugin_names
 from nmt.preprocess.subwords import Subwords
 from nmt.runs.checkpoint import OPTIMIZER, VERSION, WEIGHTS, Checkpoint
+from nmt.runs.plugins import read_plugins, write_plugins
 from nmt.runs.recipe import RECIPE, read_recipe, write_recipe
 from nmt.runs.weights import Tensors
 
@@ -98,8 +100,11 @@ class Run:
         data: str,
         recipe: dict[str, Any],
         subwords: Subwords,
+        plugins: Mapping[str, bytes] | None = None,
     ) -> Run:
         """A new run without checkpoints; `run.json` comes last, so a half-made one is none.
+
+        Its files are the subwords, the recipe, and copies of the sources of the recipe's plugins.
 
         Raises:
             NmtError: there can be no directory at `path`.
@@ -108,6 +113,7 @@ class Run:
         (path / "run.json").unlink(missing_ok=True)
         written = subwords.save(path)
         write_recipe(path, recipe)
+        write_plugins(path, plugins or {})
         description = _Description(
             source_lang=languages[0],
             target_lang=languages[1],
@@ -134,6 +140,15 @@ class Run:
             raise NmtError(f"{self.path / RECIPE}: the section {name!r} is missing; restore it")
         section: dict[str, Any] = self.recipe[name]
         return section
+
+    @property
+    def plugins(self) -> tuple[str, ...]:
+        """The modules that the recipe names as plugins.
+
+        Raises:
+            NmtError: they are no names of modules.
+        """
+        return plugin_names(self.recipe.get("plugins"), str(self.path / RECIPE))
 
     @property
     def subwords(self) -> Subwords:
@@ -262,6 +277,7 @@ class Run:
             for name, facts in self.files.items()
         ]
         checks.append((self.path, lambda: self.subwords))
+        checks.append((self.path, partial(read_plugins, self.path)))
         if self.has_shortlist:
             checks.append((self.path, lambda: self.shortlist))
         checks += [(path, partial(_verify, path)) for path in self.checkpoint_paths()]

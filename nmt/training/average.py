@@ -9,8 +9,8 @@ from pathlib import Path
 from nmt import files
 from nmt.config import build
 from nmt.errors import NmtError
-from nmt.plugins import import_plugins_of_run
 from nmt.runs import Checkpoint, Run, average
+from nmt.runs.plugins import import_plugins_of_run, read_plugins
 from nmt.training.trainer import TrainConfig
 
 
@@ -26,7 +26,7 @@ def pick_best(path: Path, count: int, trust_plugins: bool = False) -> list[Path]
     It may rank by a metric of a plugin, which is imported where `trust_plugins` allows it.
     """
     run = Run.open(path)
-    import_plugins_of_run(run.path, run.recipe.get("plugins"), trust_plugins)
+    import_plugins_of_run(run.path, run.plugins, trust_plugins)
     config = build(TrainConfig, run.recipe["train"], "train")
 
     def merit(checkpoint: Checkpoint) -> tuple[float, float]:
@@ -70,6 +70,7 @@ def average_run(paths: Sequence[Path], output: Path | None) -> Run:
             data=run.data,
             recipe={**run.recipe, "averaged": [checkpoint.path.name for checkpoint in checkpoints]},
             subwords=run.subwords,
+            plugins=read_plugins(run.path),
         )
         newest = max(checkpoint.update for checkpoint in checkpoints)
         averaged.save(newest, weights, None, {}, {}, best=True)

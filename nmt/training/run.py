@@ -18,9 +18,11 @@ from nmt.distributed import World
 from nmt.errors import NmtError
 from nmt.inference.translator import SearchConfig, Translator
 from nmt.models import Model, ModelConfig
+from nmt.plugins import plugin_sources
 from nmt.precision import check_precision, pick_precision
 from nmt.preprocess.subwords import Subwords
 from nmt.runs import Checkpoint, Run, load_model, set_weights, weights_of
+from nmt.runs.plugins import differing, read_plugins, write_plugins
 from nmt.training.preflight import fit_micro_batches, preflight
 from nmt.training.report import Report
 from nmt.training.subword_sampling import SampledSplit
@@ -119,6 +121,7 @@ def train(
         run = _open_run(experiment, dataset, subwords, world)
         if world.is_first and not dry_run:
             run = run.with_recipe(_recipe_from_now_on(run, experiment))
+            _keep_plugins(run, experiment)
         if config.init_from is not None and not run.checkpoint_paths():
             parent = _initialize(model, Path(config.init_from), subwords, trust_plugins)
             if world.is_first:
@@ -184,6 +187,7 @@ def _open_run(experiment: Experiment, dataset: Dataset, subwords: Subwords, worl
             data=manifest.fingerprint,
             recipe=experiment.recipe(),
             subwords=subwords,
+            plugins=plugin_sources(experiment.plugins),
         )
     world.barrier()
     run = Run.open(path)
@@ -224,6 +228,20 @@ def _refuse_changes(run: Run, experiment: Experiment) -> None:
             f"{run.path}: the run there was begun with another recipe: {'; '.join(changed)}. "
             f"Use another --save-dir; a resumed run may change only {', '.join(may_change)}"
         )
+
+
+def _keep_plugins(run: Run, experiment: Experiment) -> None:
+    """Replaces the run's copies of plugins where those that train from now on differ."""
+    sources, copies = plugin_sources(experiment.plugins), read_plugins(run.path)
+    if not (changed := differing(sources, copies)):
+        return
+    if copies:
+        print(
+            f"nmt: warning: {', '.join(changed)}: differs from the copy with which {run.path} was "
+            "trained so far; training goes on with yours, and the run keeps a copy of it instead",
+            file=sys.stderr,
+        )
+    write_plugins(run.path, sources)
 
 
 def _recipe_from_now_on(run: Run, experiment: Experiment) -> dict[str, Any]:

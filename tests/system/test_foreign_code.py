@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 import nmt as package
 from nmt.errors import NmtError
+from nmt.runs.plugins import write_plugins
+from nmt.runs.recipe import read_recipe, write_recipe
 
-Command = Callable[..., Any]
+Done = subprocess.CompletedProcess[str]
+Program = Callable[..., Done]
 
 PLUGIN = """
 from dataclasses import dataclass
 
+from my_layers import CrossEntropy
 from nmt.models import architectures
-from nmt.training.losses import CrossEntropy, losses
+from nmt.training.losses import losses
 
 architectures.add("mine", architectures["transformer_tiny"])
 
@@ -37,57 +38,128 @@ class Mine(CrossEntropy):
 PAYLOAD = "from pathlib import Path\nPath(__file__).with_name('ran').touch()\n"
 
 
-def test_a_plugin_beside_the_recipe_is_found_by_every_command(
-    recipe: Path, dataset: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "my_parts.py").write_text(PLUGIN)
+@pytest.fixture
+def program(programs: Path, tmp_path: Path) -> Program:
+    """Runs ``nmt ARGUMENTS`` in a process of its own, below the test's directory."""
+
+    def run(line: str, directory: str = ".", **environment: str) -> Done:
+        return subprocess.run(
+            [programs / "nmt", *line.split()],
+            input="one two\n",
+            cwd=tmp_path / directory,
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def mine(tmp_path: Path, recipe: Path, dataset: Path, program: Program) -> Path:
+    """A directory with a recipe, its plugin in two files, and a run that was trained with it."""
+    directory = tmp_path / "mine"
+    directory.mkdir()
+    (directory / "my_parts.py").write_text(PLUGIN)
+    (directory / "my_layers.py").write_text("from nmt.training.losses import CrossEntropy\n")
     text = recipe.read_text().replace("transformer_tiny", "mine")
-    text = text.replace("train:\n", "train:\n  loss: mine\n")
-    (tmp_path / "sub" / "nmt.yaml").write_text(f"plugins: [my_parts]\n{text}")
+    text = text.replace("train:\n", f"train:\n  data: {dataset}\n  loss: mine\n")
+    (directory / "nmt.yaml").write_text(f"plugins: [my_parts]\n{text}")
+    done = program("train --config mine/nmt.yaml --save-dir mine/run")
+    assert done.returncode == 0, done.stderr
+    return directory
 
-    def nmt(*arguments: object, cwd: Path = tmp_path) -> str:
-        done = run_apart(*arguments, cwd=cwd)
+
+def test_a_plugin_beside_the_recipe_is_found_by_every_command(mine: Path, program: Program) -> None:
+    for line, directory in (
+        ("train --config mine/nmt.yaml --save-dir mine/run --max-updates 8", "."),
+        ("translate --config mine/nmt.yaml --model mine/run", "."),
+        ("translate --plugin my_parts --model run", "mine"),
+        ("average-checkpoints --run run --best 2 --plugin my_parts", "mine"),
+    ):
+        done = program(line, directory)
         assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    nmt("train", "--config", "sub/nmt.yaml", "--data", dataset, "--save-dir", "run")
-    translated = nmt("translate", "--config", "sub/nmt.yaml", "--model", "run")
-    assert translated.count("\n") == 1
-    best = ("average-checkpoints", "--run", tmp_path / "run", "--best", 2, "--plugin", "my_parts")
-    nmt(*best, cwd=tmp_path / "sub")
+        assert "my_parts" not in done.stderr
 
 
-def run_apart(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """A command in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "nmt", *map(str, arguments)],
-        input="one two\n",
-        cwd=cwd,
-        env=os.environ | {"PYTHONPATH": str(Path(package.__file__).parents[1])},
-        capture_output=True,
-        text=True,
-        check=False,
+def test_a_run_that_was_moved_brings_its_plugin_to_those_who_trust_it(
+    mine: Path, tmp_path: Path, program: Program
+) -> None:
+    (mine / "run").rename(tmp_path / "moved")
+    shutil.rmtree(mine)
+    for line in (
+        "translate --model moved",
+        "score --model moved --source moved/log.jsonl moved/log.jsonl",
+        "average-checkpoints --run moved --best 2 --output averaged",
+    ):
+        refused, trusted = program(line), program(f"{line} --trust-plugins")
+        assert refused.returncode == 1
+        assert refused.stderr == (
+            "nmt: error: moved: loading this run would import Python code: my_parts from "
+            "moved/plugins; if you trust it, give --trust-plugins (or NMT_TRUST_PLUGINS=1, or "
+            "trust_plugins=True), or name modules of your own with --plugin my_parts\n"
+        )
+        assert trusted.returncode == 0, trusted.stderr
+    of_average = program("translate --model averaged", NMT_TRUST_PLUGINS="1")
+    assert of_average.returncode == 0, of_average.stderr
+    assert sorted(path.name for path in (tmp_path / "averaged" / "plugins").iterdir()) == [
+        "my_layers.py",
+        "my_parts.py",
+        "plugins.json",
+    ]
+
+
+def test_a_copy_that_was_changed_is_refused(mine: Path, tmp_path: Path, program: Program) -> None:
+    copy = mine / "run" / "plugins" / "my_layers.py"
+    copy.write_text(copy.read_text().replace("C", "c"))
+    for line in ("translate --model mine/run --trust-plugins", "inspect mine/run --verify"):
+        done = program(line)
+        assert done.returncode == 1
+        assert done.stderr == (
+            "nmt: error: mine/run/plugins/my_layers.py: the content has changed since it was "
+            "written; restore it, or remove the directory and give modules of your own with "
+            "--plugin\n"
+        )
+    assert "\nplugins, which run when they are trusted: my_parts\n" in done.stdout
+
+
+def test_training_goes_on_with_ones_own_plugin_and_keeps_a_copy_of_it(
+    mine: Path, program: Program
+) -> None:
+    own, copy = mine / "my_parts.py", mine / "run" / "plugins" / "my_parts.py"
+    own.write_text(f"{PLUGIN}# changed\n")
+    translated = program("translate --plugin my_parts --model run", "mine")
+    assert translated.returncode == 0
+    assert translated.stderr.startswith(
+        "nmt: warning: run: my_parts.py: differs from the copy in run/plugins, with which the run "
+        "was trained\n"
     )
+    assert copy.read_text() == PLUGIN
+    resumed = program("train --config nmt.yaml --save-dir run --max-updates 8", "mine")
+    assert resumed.returncode == 0
+    assert resumed.stderr.startswith(
+        "nmt: warning: my_parts.py: differs from the copy with which run was trained so far; "
+        "training goes on with yours, and the run keeps a copy of it instead\n"
+    )
+    assert copy.read_text() == own.read_text()
 
 
-@pytest.fixture(params=["a run", "a run with a recipe beside it"])
-def strange(
-    request: pytest.FixtureRequest, run: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Path]:
-    """A stranger's run with a payload, as the current directory; it leaves a mark when it runs."""
-    resolved = yaml.safe_load((run / "recipe.yaml").read_text())
-    (run / "recipe.yaml").write_text(yaml.safe_dump(resolved | {"plugins": ["payload"]}))
-    (run / "payload.py").write_text(PAYLOAD)
-    if request.param != "a run":
-        (run / "nmt.yaml").write_text("plugins: [payload]\n")
+@pytest.fixture
+def strange(run: Path, corpus: Path) -> Path:
+    """A stranger's run with a payload, as it is and as a copy; it leaves a mark when it runs."""
+    resolved = read_recipe(run)
+    write_recipe(run, resolved | {"plugins": ["my_payload"]})
+    write_plugins(run, {"my_payload.py": PAYLOAD.encode()})
+    (run / "my_payload.py").write_text(PAYLOAD)
     for side in ("en", "de"):
         shutil.copy(corpus / f"test.{side}", run / f"text.{side}")
     (run / "list").write_text("0 ||| eins ||| LogProbability= -1.0 Length= 2 ||| -1.0\n")
-    monkeypatch.chdir(run)
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    yield run
-    sys.modules.pop("payload", None)
+    return run
+
+
+def has_run(strange: Path) -> bool:
+    return any(strange.rglob("ran"))
 
 
 LOADING = {
@@ -113,71 +185,80 @@ READING = {
 
 @pytest.mark.parametrize("line", LOADING.values(), ids=LOADING)
 def test_no_command_runs_the_code_of_a_run_without_consent(
-    line: str, strange: Path, nmt: Command, recipe: Path, dataset: Path
+    line: str, strange: Path, program: Program, recipe: Path, dataset: Path
 ) -> None:
-    command = line.format(recipe=recipe, dataset=dataset).split()
-    done = nmt(*command)
-    assert done.status == 1
-    assert done.err.splitlines()[-1].startswith("nmt: error: ")
-    assert "payload" in done.err
-    assert "--trust-plugins" in done.err
-    assert not (strange / "ran").exists()
-    allowed = nmt(*command, "--plugin", "payload")
-    assert allowed.status == 0, allowed.err
-    assert (strange / "ran").exists()
+    command = line.format(recipe=recipe, dataset=dataset)
+    done = program(command, "run")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("nmt: error: ")
+    assert "my_payload" in done.stderr
+    assert "--trust-plugins" in done.stderr
+    assert not has_run(strange)
+    allowed = program(f"{command} --trust-plugins", "run")
+    assert allowed.returncode == 0, allowed.stderr
+    assert has_run(strange)
 
 
 @pytest.mark.parametrize("line", READING.values(), ids=READING)
 def test_commands_that_need_no_code_of_a_run_do_without_it(
-    line: str, strange: Path, nmt: Command, dataset: Path
+    line: str, strange: Path, program: Program, dataset: Path
 ) -> None:
-    done = nmt(*line.format(dataset=dataset).split())
-    assert done.status == 0, done.err
-    assert not (strange / "ran").exists()
+    done = program(line.format(dataset=dataset), "run")
+    assert done.returncode == 0, done.stderr
+    assert not has_run(strange)
 
 
-@pytest.mark.parametrize("line", ["preprocess", "train", "score --reference text.de text.de"])
+@pytest.mark.parametrize(
+    "line", ["preprocess", "train", "score --reference text.de text.de", "translate --model ."]
+)
 def test_no_command_runs_the_code_beside_a_recipe_that_was_found(
-    line: str, strange: Path, nmt: Command
+    line: str, strange: Path, program: Program
 ) -> None:
-    (strange / "nmt.yaml").write_text("plugins: [payload]\n")
-    done = nmt(*line.split())
-    assert done.status == 1
-    assert done.err.startswith("nmt: error: nmt.yaml: names Python code to import: payload; it was")
-    assert not (strange / "ran").exists()
+    (strange / "nmt.yaml").write_text("plugins: [my_payload]\n")
+    done = program(line, "run")
+    assert done.returncode == 1
+    assert done.stderr.startswith("nmt: error: nmt.yaml: names Python code to import: my_payload; ")
+    assert not has_run(strange)
 
 
-def test_python_runs_no_code_of_a_run_without_consent(strange: Path) -> None:
-    with pytest.raises(NmtError) as error:
+def test_python_runs_no_code_of_a_run_without_consent(
+    strange: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "meta_path", sys.meta_path.copy())
+    with pytest.raises(NmtError, match=r"this run would import Python code: my_payload from "):
         package.Translator(strange)
-    assert str(error.value) == (
-        f"{strange}: loading this run would import Python code: payload; if you trust it, give "
-        "--trust-plugins (or NMT_TRUST_PLUGINS=1, or trust_plugins=True), or name modules of your "
-        "own with --plugin payload"
-    )
-    assert not (strange / "ran").exists()
+    assert not has_run(strange)
+    package.Translator(strange, trust_plugins=True)
+    del sys.modules["my_payload"]
+    assert has_run(strange)
 
 
-@pytest.mark.parametrize("strange", ["a run"], indirect=True)
 def test_no_file_of_the_current_directory_passes_for_a_library(strange: Path) -> None:
     for name in ("typer", "sacremoses", "torch", "yaml"):
         (strange / f"{name}.py").write_text(PAYLOAD)
-    done = run_apart("translate", "--model", ".", cwd=strange)
+    done = subprocess.run(
+        [sys.executable, "-m", "nmt", "translate", "--model", "."],
+        cwd=strange,
+        env=os.environ | {"PYTHONPATH": str(Path(package.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
-    assert "payload" in done.stderr
-    assert not (strange / "ran").exists()
+    assert "my_payload" in done.stderr
+    assert not has_run(strange)
 
 
 @pytest.mark.parametrize("value", [5, [""], [".x"]])
 def test_plugins_of_a_run_that_are_no_modules_cost_one_line(
-    value: object, run: Path, nmt: Command
+    value: object, run: Path, program: Program
 ) -> None:
-    resolved = yaml.safe_load((run / "recipe.yaml").read_text())
-    (run / "recipe.yaml").write_text(json.dumps(resolved | {"plugins": value}))
-    done = nmt("translate", "--model", run, "--trust-plugins", stdin=run / "log.jsonl")
-    assert done.status == 1
-    assert done.err == (
-        f"nmt: error: {run / 'recipe.yaml'}: plugins: expected a list of modules, such as "
-        f"[mymodel], not {value!r}\n"
+    resolved = read_recipe(run)
+    write_recipe(run, resolved | {"plugins": value})
+    done = program("translate --model run --trust-plugins")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "nmt: error: run/recipe.yaml: plugins: expected a list of modules, such as [mymodel], not "
+        f"{value!r}\n"
     )

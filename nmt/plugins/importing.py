@@ -1,4 +1,4 @@
-"""Plugins: modules that register what a recipe names, and the user's consent to run their code.
+"""The names of plugins, the consent to run their code, and their import.
 
 Importing a module runs it. A plugin is therefore imported only where the user asks for it: in a
 recipe given with ``--config``, by name with ``--plugin``, or by trusting the plugins of a run or of
@@ -49,30 +49,6 @@ def is_trusted(flag: bool) -> bool:
 def not_imported(modules: Sequence[str]) -> list[str]:
     """The modules whose code has not run in this process yet."""
     return [module for module in modules if module not in sys.modules]
-
-
-def import_plugins_of_run(run: Path, value: object, trusted: bool) -> None:
-    """Imports the plugins of a run, which may be a stranger's, if the user allows it.
-
-    What is imported already, because the user named it, needs no consent.
-
-    Args:
-        run: directory of the run.
-        value: what stands under the key ``plugins`` of its recipe.
-        trusted: whether the user trusts the run.
-
-    Raises:
-        NmtError: there is no consent, or a plugin cannot be imported.
-    """
-    recipe = str(run / "recipe.yaml")
-    missing = not_imported(plugin_names(value, recipe))
-    if missing and not is_trusted(trusted):
-        raise NmtError(
-            f"{run}: loading this run would import Python code: {', '.join(missing)}; if you trust "
-            f"it, give --trust-plugins (or {TRUST}=1, or trust_plugins=True), or name modules of "
-            f"your own with --plugin {missing[0]}"
-        )
-    import_plugins(missing, recipe)
 
 
 def import_plugins(modules: Sequence[str], where: str, directory: Path | None = None) -> None:

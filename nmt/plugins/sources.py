@@ -1,0 +1,134 @@
+"""The source of plugins: what a run copies so that it can be moved, and how copies are imported."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.abc import ExecutionLoader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import decode_source, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+from nmt.plugins.importing import import_plugins
+
+
+def plugin_sources(modules: Sequence[str]) -> dict[str, bytes]:
+    """Return the source files of imported plugins, by their paths below the directory they lie in.
+
+    A module in a package brings all of the package. A plugin that is not installed brings also
+    modules beside it that it imports. A module that is not written in Python brings nothing.
+    """
+    sources: dict[str, bytes] = {}
+    for module in modules:
+        if (root := _root(module)) is None:
+            continue
+        names = [module.partition(".")[0]]
+        for name in names:
+            found = {str(file.relative_to(root)): file.read_bytes() for file in _files(root, name)}
+            sources.update(found)
+            if not _is_installed(root):
+                beside = sorted({top for source in found.values() for top in _imported(source)})
+                names += [top for top in beside if top not in names and _is_module(root, top)]
+    return sources
+
+
+def _root(module: str) -> Path | None:
+    """The directory that an imported module and the packages it is in were found in."""
+    file = getattr(sys.modules[module], "__file__", None)
+    if file is None or not file.endswith(".py"):
+        return None
+    path = Path(file).absolute()
+    return (path.parent if path.name == "__init__.py" else path).parents[module.count(".")]
+
+
+def _files(root: Path, top: str) -> list[Path]:
+    """The source files of a module or package in a directory."""
+    module, package = root / f"{top}.py", root / top
+    if module.is_file() and not (package / "__init__.py").is_file():
+        return [module]
+    return sorted(package.rglob("*.py"))
+
+
+def _is_module(root: Path, top: str) -> bool:
+    is_there = (root / f"{top}.py").is_file() or (root / top / "__init__.py").is_file()
+    return is_there and top != "nmt"
+
+
+def _is_installed(root: Path) -> bool:
+    is_of_python = str(root) == sysconfig.get_path("stdlib")
+    return is_of_python or not {"site-packages", "dist-packages"}.isdisjoint(root.parts)
+
+
+def _imported(source: bytes) -> Iterator[str]:
+    """The first names of the modules that a source file imports, wherever it does."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):  # of a package's file that nothing imports
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield str(node.module).partition(".")[0]
+
+
+def import_copies(
+    modules: Sequence[str], sources: Mapping[str, bytes], directory: Path, where: str
+) -> None:
+    """Imports plugins from copies of their sources, and from where Python looks without a copy.
+
+    A copy takes the place of an installed module. Nothing but the given bytes is run, whatever the
+    directory holds.
+
+    Args:
+        modules: dotted names.
+        sources: as :func:`plugin_sources` gives them.
+        directory: where the copies lie, for tracebacks.
+        where: who names the modules, for messages.
+
+    Raises:
+        NmtError: one cannot be imported.
+    """
+    sys.meta_path.insert(0, _Copies(sources, directory))  # to stay: imports may come late
+    import_plugins(modules, where)
+
+
+class _Copies(MetaPathFinder, ExecutionLoader):
+    """Finds modules among source files that are in memory, and loads them."""
+
+    def __init__(self, sources: Mapping[str, bytes], directory: Path) -> None:
+        self._directory = directory.resolve()
+        self._sources = {str(self._directory / name): sources[name] for name in sources}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        try:
+            return spec_from_file_location(fullname, self.get_filename(fullname), loader=self)
+        except ImportError:
+            package = self._stem(fullname)
+        if not any(file.startswith(package + os.sep) for file in self._sources):
+            return None
+        spec = ModuleSpec(fullname, None, is_package=True)  # a directory without __init__.py
+        spec.submodule_search_locations = [package]
+        return spec
+
+    def get_filename(self, fullname: str) -> str:
+        stem = self._stem(fullname)
+        for file in (os.path.join(stem, "__init__.py"), f"{stem}.py"):
+            if file in self._sources:
+                return file
+        raise ImportError(f"no copy of {fullname}")
+
+    def is_package(self, fullname: str) -> bool:
+        return os.path.basename(self.get_filename(fullname)) == "__init__.py"
+
+    def get_source(self, fullname: str) -> str:
+        return decode_source(self._sources[self.get_filename(fullname)])
+
+    def _stem(self, fullname: str) -> str:
+        return str(self._directory.joinpath(*fullname.split(".")))

@@ -1,0 +1,107 @@
+"""The plugins of a run: copies of their source, checksummed, so that the run can be moved.
+
+The copies lie in a directory of their own with a description of their own, which is written whole:
+training that goes on with other sources replaces them, and may be killed meanwhile.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nmt import files
+from nmt.documents import DocumentFormat
+from nmt.errors import NmtError
+from nmt.files import FileFacts
+from nmt.plugins import TRUST, import_copies, is_trusted, not_imported, plugin_sources
+
+PLUGINS = "plugins"
+DESCRIPTION = "plugins.json"
+REMEDY = "restore it, or remove the directory and give modules of your own with --plugin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Description:
+    """The content of ``plugins.json``."""
+
+    files: dict[str, FileFacts]
+
+    def __post_init__(self) -> None:
+        files.check_inside(self.files)
+
+
+_FORMAT = DocumentFormat(kind=_Description, name="nmt-plugins", version=1, remedy=REMEDY)
+
+
+def write_plugins(run: Path, sources: Mapping[str, bytes]) -> None:
+    """Writes copies of plugins into a run, in the place of any that are there."""
+    directory = run / PLUGINS
+    if not sources:
+        shutil.rmtree(directory, ignore_errors=True)
+        return
+    with files.whole_directory(directory) as partial:
+        for name, source in sources.items():
+            file = partial / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(source)
+            files.sync(file)
+        facts = {name: FileFacts.of(partial / name) for name in sources}
+        text = _FORMAT.text(_Description(files=facts))
+        (partial / DESCRIPTION).write_text(text, encoding="utf-8")
+
+
+def read_plugins(run: Path) -> dict[str, bytes]:
+    """Return the copies of plugins in a run, by their paths; none where the run has no such copies.
+
+    Raises:
+        NmtError: one is missing or has changed.
+    """
+    directory = run / PLUGINS
+    if not directory.exists():
+        return {}
+    try:
+        facts = _FORMAT.read(directory / DESCRIPTION).files
+    except FileNotFoundError:
+        raise NmtError(f"{directory / DESCRIPTION}: missing; {REMEDY}") from None
+    return {name: files.read_checked(directory / name, facts[name], REMEDY) for name in facts}
+
+
+def import_plugins_of_run(run: Path, modules: Sequence[str], trusted: bool) -> None:
+    """Imports the plugins of a run, which may be a stranger's, if the user allows it.
+
+    A module that is imported already, because the user named it, needs no consent. Others come
+    from the run's own copies.
+
+    Args:
+        run: directory of the run.
+        modules: dotted names of its plugins.
+        trusted: whether the user trusts the run.
+
+    Raises:
+        NmtError: there is no consent, a copy has changed, or a plugin cannot be imported.
+    """
+    if not modules:
+        return
+    missing, copies = not_imported(modules), read_plugins(run)
+    if missing and not is_trusted(trusted):
+        source = f" from {run / PLUGINS}" if copies else ""
+        raise NmtError(
+            f"{run}: loading this run would import Python code: {', '.join(missing)}{source}; if "
+            f"you trust it, give --trust-plugins (or {TRUST}=1, or trust_plugins=True), or name "
+            f"modules of your own with --plugin {missing[0]}"
+        )
+    import_copies(missing, copies, run / PLUGINS, str(run))
+    if copies and (changed := differing(plugin_sources(modules), copies)):
+        print(
+            f"nmt: warning: {run}: {', '.join(changed)}: differs from the copy in {run / PLUGINS}, "
+            "with which the run was trained",
+            file=sys.stderr,
+        )
+
+
+def differing(sources: Mapping[str, bytes], copies: Mapping[str, bytes]) -> list[str]:
+    """Return the names of the files in which sources and copies differ."""
+    return [name for name in sorted({*sources, *copies}) if sources.get(name) != copies.get(name)]
