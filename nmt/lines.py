@@ -68,6 +68,11 @@ class Lines:
             return cls(_stdin(), "stdin", on_invalid_utf8)
         return cls(decompressed(path.open("rb"), path), str(path), on_invalid_utf8)
 
+    @property
+    def is_typed(self) -> bool:
+        """Whether someone types the lines, at a terminal."""
+        return self._stream.isatty()
+
     def read(self) -> list[str]:
         """All lines at once."""
         return self._decode(list(self._raw()), 1)

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import logging
 import math
 import random
+import sys
 from collections import Counter
 from importlib.metadata import version
+from io import StringIO
 
 import pytest
 import sacrebleu
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
+from tqdm import tqdm
 
 from nmt.config import build, dump
 from nmt.errors import NmtError
@@ -378,3 +382,27 @@ def split_at_hyphens(line: str) -> str:
             out += before
             at += 1
     return out
+
+
+def test_warnings_of_sacrebleu_are_lines_of_their_own_and_each_is_told_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    (teller,) = logging.getLogger("sacrebleu").handlers
+    monkeypatch.setattr(teller, "_told", set())
+    with tqdm(total=9, file=screen) as bar:
+        for _ in range(2):
+            bar.update()
+            metrics["bleu"].score(["a ."] * 101, ["a ."] * 101)
+    lines = [line.rpartition("\r")[2] for line in screen.getvalue().splitlines()]
+    told = [line for line in lines if "sacreBLEU" in line]
+    assert len(told) == len(set(told)) > 0
+    assert told[0] == (
+        "nmt: warning: sacreBLEU: That's 100 lines that end in a tokenized period ('.')"
+    )
+    assert "tokenized period" not in "".join(set(lines) - set(told))

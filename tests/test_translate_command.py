@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -419,6 +420,30 @@ def test_lines_that_were_cut_split_or_lost_their_text_are_reported(
         "nmt: warning: 2 lines were split into parts of at most 1024 pieces",
         "nmt: warning: 3 lines that are not blank have empty translations",
     ]
+
+
+def test_who_types_is_told_when_to_begin_and_typing_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keyboard, screen = os.openpty()
+    terminal, target = Terminal(), io.BytesIO()
+    monkeypatch.setattr("sys.stderr", terminal)
+
+    def type_slowly() -> None:
+        for keys in (b"a\n", b"b\n", b"\x04"):
+            time.sleep(0.2)
+            os.write(keyboard, keys)
+
+    threading.Thread(target=type_slowly).start()
+    typed = Lines(os.fdopen(screen, "rb"), "stdin")
+    start = time.monotonic()
+    translate_stream(Upper(), typed, target, World())  # type: ignore[arg-type]
+    assert time.monotonic() - start > 0.5
+    assert target.getvalue() == b"A\nB\n"
+    ready, report = terminal.getvalue().splitlines()
+    assert ready == "ready; type a line to translate, and Ctrl-D at the end"
+    (seconds,) = re.findall(r"^translated 2 lines in (\d\.\d) s: ", report)
+    assert float(seconds) < 0.4
 
 
 class Terminal(io.StringIO):

@@ -37,6 +37,11 @@ class Requests:
         beside = [None if path is None else Lines.open(path) for path in (prefixes, phrases)]
         return cls(Lines.open(lines), *beside)
 
+    @property
+    def is_typed(self) -> bool:
+        """Whether someone types the lines, at a terminal."""
+        return self._lines.is_typed
+
     def read_as(self, on_invalid_utf8: OnInvalidUtf8) -> None:
         """Says what becomes of bytes that are not UTF-8."""
         for lines in (self._lines, self._prefixes, self._phrases):

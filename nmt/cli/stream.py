@@ -43,9 +43,12 @@ def translate_stream(
     Raises:
         NmtError: a line cannot be read, or the lines written are not as many as those read.
     """
-    start, lines, written = time.monotonic(), 0, 0
-    with _progress(target, world) as bar:
+    seconds, lines, written = 0.0, 0, 0  # seconds at work: waiting for lines does not count
+    if source.is_typed and world.is_first:
+        say("ready; type a line to translate, and Ctrl-D at the end")
+    with _progress(source, target, world) as bar:
         for block in _shared(source, translator.config.window, world):
+            start = time.monotonic()
             numbers = range(lines + world.rank, lines + len(block), world.size)
             lines += len(block)
             own = form(translator, block[world.rank :: world.size], numbers)
@@ -57,6 +60,7 @@ def translate_stream(
                 target.flush()
             written += len(texts)
             bar.update(len(texts))
+            seconds += time.monotonic() - start
     if written != lines:
         raise NmtError(
             f"{source.name}: {lines} lines gave {written} translations; "
@@ -65,13 +69,13 @@ def translate_stream(
     counts = [translator.target_tokens, translator.truncated, translator.split, translator.empty]
     summed = world.sum([float(count) for count in counts])
     if world.is_first:
-        seconds = max(time.monotonic() - start, 1e-9)
-        _report(lines, seconds, summed, translator.config.max_source_length)
+        _report(lines, max(seconds, 1e-9), summed, translator.config.max_source_length)
 
 
-def _progress(target: IO[bytes], world: World) -> tqdm[Any]:
-    """Lines and lines/s on a terminal, unless the translations are written there, too."""
-    is_shown = world.is_first and sys.stderr.isatty() and not target.isatty()
+def _progress(source: Lines | Requests, target: IO[bytes], world: World) -> tqdm[Any]:
+    """Lines and lines/s on a terminal, unless lines are typed or translations written there."""
+    is_free = not source.is_typed and not target.isatty()
+    is_shown = world.is_first and sys.stderr.isatty() and is_free
     return tqdm(
         unit=" lines", file=sys.stderr, dynamic_ncols=True, leave=False, disable=not is_shown
     )

@@ -276,7 +276,8 @@ def translate(
     With torchrun, the processes share the lines, and the first one reads and writes all of them.
 
     Settings come from the model's own recipe, then nmt.yaml, then flags. At the end the number of
-    lines, the seconds and the rates are printed on stderr.
+    lines, the seconds at work and the rates are printed on stderr; waiting for lines to be typed
+    does not count.
     """
     from nmt.distributed import join
     from nmt.inference import SearchConfig
