@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import sys
 from collections.abc import Iterator
@@ -305,3 +306,11 @@ def test_a_module_of_ones_own_that_differs_from_the_copy_is_announced(
         import_plugins_of_run(run, ["my_parts"], trusted=False)
         assert capsys.readouterr().err == warning
     assert sys.modules["my_parts"].x == 1
+
+
+def test_no_copy_is_found_where_the_plugins_of_a_run_are_imported_already(directory: Path) -> None:
+    write_plugins(directory, {"my_payload.py": b"open('ran', 'w')", "pytest.py": b""})
+    import_plugins_of_run(directory, ["pytest"], trusted=False)
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("my_payload")
+    assert not Path("ran").exists()

@@ -93,7 +93,8 @@ def import_plugins_of_run(run: Path, modules: Sequence[str], trusted: bool) -> N
             f"you trust it, give --trust-plugins (or {TRUST}=1, or trust_plugins=True), or name "
             f"modules of your own with --plugin {missing[0]}"
         )
-    import_copies(missing, copies, run / PLUGINS, str(run))
+    if missing:
+        import_copies(missing, copies, run / PLUGINS, str(run))
     if copies and (changed := differing(plugin_sources(modules), copies)):
         print(
             f"nmt: warning: {run}: {', '.join(changed)}: differs from the copy in {run / PLUGINS}, "
