@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from fuzz.seals import seal
 
 from nmt.config import build
 from nmt.data.format import BOS, EOS, PAD
@@ -345,8 +345,8 @@ def written(directory: Path, **changes: Any) -> Path:
     """A directory with the description of an export, whose checksum fits it."""
     values = {"format": "nmt-export", "version": 2, "engine": "ctranslate2", "stored": "fp32"}
     values |= {"source_lang": "en", "target_lang": "de", "files": {}, **changes}
-    checksum = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-    (directory / "export.json").write_text(json.dumps({**values, "checksum": checksum}))
+    (directory / "export.json").write_text(json.dumps(values))
+    seal(directory / "export.json")
     return directory
 
 
@@ -392,13 +392,23 @@ def test_damage_to_any_file_of_an_export_is_named(
 
 
 @needs_ctranslate2
-def test_what_ctranslate2_cannot_load_costs_one_line(trained: Path, tmp_path: Path) -> None:
-    exported = export_run(trained, export_formats["ctranslate2"], "fp32", tmp_path / "exported")
-    (exported.path / "model.bin").write_bytes(b"forged")
-    forged = replace(exported, files={})
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("model.bin", b"\6\0\0\0", "File model.bin is incomplete"),
+        ("config.json", b"{}", "type must be string"),
+        ("shared_vocabulary.json", b'["<s>"]', "does not hold the tokens of the subwords"),
+    ],
+)
+def test_a_forged_export_costs_one_line(
+    trained: Path, tmp_path: Path, name: str, content: bytes, said: str
+) -> None:
+    path = export_run(trained, export_formats["ctranslate2"], "fp32", tmp_path / "exported").path
+    (path / name).write_bytes(content)
+    seal(path / name)
     config = build(SearchConfig, {"strategy": "greedy"}, "search")
-    with pytest.raises(NmtError, match=rf"^{exported.path}: CTranslate2 cannot load it: .*; make"):
-        CTranslate2Translator(forged, config)
+    with pytest.raises(NmtError, match=f"^{path}: CTranslate2 cannot use it: .*{said}.*; make"):
+        list(CTranslate2Translator(Export.open(path, "ctranslate2"), config).translations(["one"]))
 
 
 def test_runs_and_exports_are_not_taken_for_each_other(

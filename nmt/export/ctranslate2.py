@@ -8,6 +8,7 @@ where the normalisation that follows cannot tell the difference.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from nmt.config import build
 from nmt.errors import NmtError
-from nmt.export.base import ExportFormat, Stored, export_formats
+from nmt.export.base import Export, ExportFormat, Stored, export_formats
 from nmt.models import ModelConfig
 from nmt.models.attention import CrossAttention, GroupedAttention, SelfAttention
 from nmt.models.feed_forward import FeedForward, GatedFeedForward
@@ -222,3 +223,17 @@ def vocabularies(subwords: Subwords) -> tuple[list[str], list[str]]:
     target = subwords.target_pieces(list(range(subwords.target_size)))
     rest = len(SPECIAL_TOKENS)
     return [*SPECIAL_TOKENS, *source[rest:]], [*SPECIAL_TOKENS, *target[rest:]]
+
+
+def check_vocabularies(export: Export) -> None:
+    """Raises a ValueError where the files name other tokens than the subwords have.
+
+    CTranslate2 compares not even their number with the weights.
+    """
+    shared, *separate = (
+        export.path / f"{name}_vocabulary.json" for name in ("shared", "source", "target")
+    )
+    paths = [shared, shared] if shared.exists() else separate
+    for path, tokens in zip(paths, vocabularies(export.subwords), strict=True):
+        if json.loads(path.read_bytes()) != tokens:
+            raise ValueError(f"{path.name} does not hold the tokens of the subwords")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import starmap
 from typing import Any
 
@@ -22,7 +23,7 @@ from nmt.data.format import EOS
 from nmt.errors import NmtError
 from nmt.export import Export
 from nmt.export.base import REMEDY
-from nmt.export.ctranslate2 import MAX_POSITIONS, QUANTIZATIONS, vocabularies
+from nmt.export.ctranslate2 import MAX_POSITIONS, QUANTIZATIONS, check_vocabularies, vocabularies
 from nmt.inference.translation import Sentence
 from nmt.inference.translator import LineTranslator, SearchConfig
 from nmt.precision import InferencePrecision
@@ -61,6 +62,7 @@ class CTranslate2Translator(LineTranslator):
         super().__init__(export.subwords, config, export.languages)
         self._options = search_options(config)
         self._penalty = getattr(config.strategy, "length_penalty", NoPenalty())
+        self._export = export
         self._translator = _load(export, device, precision, workers)
         self._source_tokens, self._target_tokens = vocabularies(export.subwords)
         self._target_ids = {token: at for at, token in enumerate(self._target_tokens)}
@@ -93,24 +95,26 @@ class CTranslate2Translator(LineTranslator):
         by_length: dict[int, list[int]] = {}
         for at in sorted(sources, key=lambda at: -len(sources[at])):
             by_length.setdefault(len(sources[at]), []).append(at)
-        waiting = {
-            length: self._translator.translate_batch(
-                [self._source(sources[at]) for at in sentences],
-                max_batch_size=max(1, self.config.batch_tokens // self.config.strategy.rows),
-                batch_type="tokens",
-                max_input_length=0,
-                max_decoding_length=self.config.max_length(length),
-                min_decoding_length=0,
-                return_scores=True,
-                return_end_token=True,
-                asynchronous=True,
-                **options,
-            )
-            for length, sentences in by_length.items()
-        }
+        with _one_line(self._export):
+            waiting = {
+                length: self._translator.translate_batch(
+                    [self._source(sources[at]) for at in sentences],
+                    max_batch_size=max(1, self.config.batch_tokens // self.config.strategy.rows),
+                    batch_type="tokens",
+                    max_input_length=0,
+                    max_decoding_length=self.config.max_length(length),
+                    min_decoding_length=0,
+                    return_scores=True,
+                    return_end_token=True,
+                    asynchronous=True,
+                    **options,
+                )
+                for length, sentences in by_length.items()
+            }
         for length, sentences in by_length.items():
             for at, future in zip(sentences, waiting[length], strict=True):
-                found = future.result()
+                with _one_line(self._export):
+                    found = future.result()
                 pairs = zip(found.hypotheses, found.scores, strict=True)
                 yield at, sorted(starmap(self._hypothesis, pairs), key=lambda it: -it.score)
 
@@ -118,13 +122,14 @@ class CTranslate2Translator(LineTranslator):
         self, sources: Sequence[list[int]], targets: Sequence[list[int]]
     ) -> list[list[float]]:
         """CTranslate2's scores of whole targets."""
-        scored = self._translator.score_batch(
-            [self._source(tokens) for tokens in sources],
-            [[self._target_tokens[id_] for id_ in ids if id_ != EOS] for ids in targets],
-            max_batch_size=self.config.batch_tokens,
-            batch_type="tokens",
-            max_input_length=0,
-        )
+        with _one_line(self._export):
+            scored = self._translator.score_batch(
+                [self._source(tokens) for tokens in sources],
+                [[self._target_tokens[id_] for id_ in ids if id_ != EOS] for ids in targets],
+                max_batch_size=self.config.batch_tokens,
+                batch_type="tokens",
+                max_input_length=0,
+            )
         return [it.log_probs[: len(ids)] for it, ids in zip(scored, targets, strict=True)]
 
     def attention(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[Tensor]:
@@ -206,7 +211,8 @@ def _load(export: Export, device: torch.device, precision: InferencePrecision, w
         )
     threads = torch.get_num_threads()
     export.check_files()
-    try:
+    with _one_line(export):
+        check_vocabularies(export)
         translator = ctranslate2.Translator(
             str(export.path),
             device=device.type,
@@ -216,7 +222,14 @@ def _load(export: Export, device: torch.device, precision: InferencePrecision, w
             intra_threads=1 if workers > 1 else available_cores(),
             max_queued_batches=-1,
         )
-    except (RuntimeError, ValueError) as error:
-        raise NmtError(f"{export.path}: CTranslate2 cannot load it: {error}; {REMEDY}") from None
     torch.set_num_threads(threads)  # CTranslate2 has set OpenMP's, which are torch's as well
     return translator
+
+
+@contextmanager
+def _one_line(export: Export) -> Iterator[None]:
+    """Turns what CTranslate2 says of an export that it cannot use into an :class:`NmtError`."""
+    try:
+        yield
+    except (RuntimeError, ValueError, LookupError) as error:
+        raise NmtError(f"{export.path}: CTranslate2 cannot use it: {error}; {REMEDY}") from None

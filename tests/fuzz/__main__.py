@@ -31,11 +31,12 @@ from fuzz import material
 from fuzz.child import Done
 from fuzz.kinds import KINDS, Kind, Reading
 from fuzz.mutations import damage, forge
+from fuzz.seals import can_be_sealed, seal
 
 OUTCOMES = ("same result", "one line", "other result")
 FAULTS = ("silent change", "traceback", "hang", "flood", "unreadable")
 FORGED = 0.4
-"""Share of the mutations that are forged, where a kind has checksums."""
+"""Share of the mutations that are forged, where a file has a checksum."""
 
 BY_NAME = {kind.name: kind for kind in KINDS}
 
@@ -76,10 +77,10 @@ def run_case(case: Case, source: Path) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="nmt-fuzz-") as place:
         copy = Path(shutil.copytree(source, Path(place) / "work", symlinks=True))
         path = draw.choice(sorted(it for each in reading.files for it in copy.glob(each)))
-        is_forged = kind.seal is not None and draw.random() < FORGED and path.is_file()
-        if is_forged and kind.seal is not None:
+        is_forged = path.is_file() and can_be_sealed(path) and draw.random() < FORGED
+        if is_forged:
             what = forge(path, draw)
-            kind.seal(path)
+            seal(path)
         else:
             what = damage(path, draw, streams=not kind.is_stream)
         done, result = run_reading(reading, copy)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fuzz.seals import Seal, seal_checkpoint, seal_dataset, seal_export, seal_run, seal_shortlist
-
 TRANSLATE = "translate --workers 1 --model"
 
 
@@ -26,8 +24,6 @@ class Kind:
 
     name: str
     readings: tuple[Reading, ...]
-    seal: Seal | None = None
-    """Recomputes the checksums after a file was changed."""
     has_checksums: bool = True
     """Whether damage must be found. Of text that anyone may write it cannot be."""
     is_stream: bool = False
@@ -57,7 +53,6 @@ KINDS = (
             SHORTLIST,
         )
         + _all("data-bin/subwords.model", (SUBWORDS + "data-bin", "fresh/train.*")),
-        seal_dataset,
     ),
     Kind(
         "run",
@@ -75,7 +70,6 @@ KINDS = (
             (SUBWORDS + "run", "fresh/train.*"),
         )
         + _all("run/log.jsonl run/last run/best", "inspect --verify run", RESUME),
-        seal_run,
     ),
     Kind(
         "checkpoint",
@@ -87,7 +81,6 @@ KINDS = (
             AVERAGE,
             EXPORT,
         ),
-        seal_checkpoint,
     ),
     Kind(
         "shortlist",
@@ -97,14 +90,12 @@ KINDS = (
             "inspect --verify run",
             AVERAGE,
         ),
-        seal_shortlist,
     ),
     Kind(
         "export",
         _all(
             "exported/*", "translate --workers 2 --engine ctranslate2 --model exported text/test.en"
         ),
-        seal_export,
     ),
     Kind(
         "subword model",

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import yaml
 
+from fuzz.seals import join_safetensors, split_safetensors
+
 Draw = random.Random
 OfBytes = Callable[[bytes, Draw], bytes]
 OfPlace = Callable[[Path, Draw], None]
@@ -197,27 +199,25 @@ def hostile_yaml(data: bytes, draw: Draw) -> bytes:
 
 def change_safetensors(data: bytes, draw: Draw) -> bytes:
     """Tensors with another header, or one that is not as long as it says."""
-    (size,) = struct.unpack("<Q", data[:8])
+    header, body = split_safetensors(data)
     if draw.random() < 0.2:
-        return struct.pack("<Q", draw.choice((0, 1, size + 1, 10**8, 2**62, 2**64 - 1))) + data[8:]
-    header = json.loads(data[8 : 8 + size])
+        size = draw.choice((0, 1, len(data), 10**8, 2**62, 2**64 - 1))
+        return struct.pack("<Q", size) + data[8:]
     metadata = header.get("__metadata__", {})
     if "description" in metadata and draw.random() < 0.5:
         metadata["description"] = change_json(metadata["description"].encode(), draw).decode()
-        changed = json.dumps(header).encode()
-    else:
-        changed = _with_texts(json.dumps(change_tree(header, draw))).encode()
-    return struct.pack("<Q", len(changed)) + changed + data[8 + size :]
+        return join_safetensors(json.dumps(header), body)
+    return join_safetensors(_with_texts(json.dumps(change_tree(header, draw))), body)
 
 
 def change_values(data: bytes, draw: Draw) -> bytes:
     """Tensors in which some values are no numbers, or far too large."""
-    (size,) = struct.unpack("<Q", data[:8])
-    body = np.frombuffer(data[8 + size :], "<u4").copy()
-    if len(body):
+    header, body = split_safetensors(data)
+    values = np.frombuffer(body, "<u4").copy()
+    if len(values):
         bits = draw.choice((0x7FC00000, 0x7F800000, 0xFFFFFFFF, 0x7F7FFFFF, 0))
-        body[draw.randrange(len(body)) :: draw.choice((1, 7, len(body)))] = bits
-    return data[: 8 + size] + body.tobytes()
+        values[draw.randrange(len(values)) :: draw.choice((1, 7, len(values)))] = bits
+    return join_safetensors(json.dumps(header), values.tobytes())
 
 
 def _change_array(dtype: str) -> OfBytes:
