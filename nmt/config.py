@@ -314,7 +314,8 @@ def _convert_scalar(hint: Any, value: object, where: str) -> object:
         if number is not None and abs(number) < 2**63 and number == int(number):
             return int(number)
     remedy = "; put it in quotes" if hint is str and isinstance(value, bool) else ""
-    raise NmtError(f"{where}: expected {_EXPECTED[hint]}, not {value!r}{remedy}")
+    limit = " below 2^63" if hint is int and type(value) is int else ""
+    raise NmtError(f"{where}: expected {_EXPECTED[hint]}{limit}, not {value!r}{remedy}")
 
 
 def _number(value: object) -> float | None:

@@ -124,7 +124,7 @@ def _edits(name: str, other: str) -> float:
                 row[-1] = min(row[-1], before[to - 1] + 1)
         before, last = last, row
     is_swap = len(one) == len(two) and sorted(one) == sorted(two)
-    allowed = max(len(one) // 7, 1 if len(one) > 3 or is_swap else 0)
+    allowed = max(len(one) // 7, 1 if max(len(one), len(two)) > 3 or is_swap else 0)
     return last[-1] if last[-1] <= allowed else math.inf
 
 

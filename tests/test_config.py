@@ -125,6 +125,11 @@ def test_a_yaml_value_becomes_the_type_of_its_field(key: str, text: str, value: 
         ("updates", "null", "train.updates: expected a whole number, not None"),
         ("updates", "[1]", "train.updates: expected a whole number, not [1]"),
         ("updates", "1e30", "train.updates: expected a whole number, not '1e30'"),
+        (
+            "updates",
+            "9223372036854775808",
+            "train.updates: expected a whole number below 2^63, not 9223372036854775808",
+        ),
         ("updates", "0.5", "train.updates: expected a whole number, not 0.5"),
         ("updates", "9223372036854775808", "train.updates: expected a whole number, not 922337"),
         ("rate", "fast", "train.rate: expected a number, not 'fast'"),

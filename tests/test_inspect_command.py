@@ -50,6 +50,17 @@ def test_a_dataset_is_shown_with_what_became_of_its_text(tmp_path, monkeypatch, 
     assert json.loads(nmt("inspect", "clean", "--json").out) == manifest
 
 
+def test_a_dataset_in_shards_is_shown_as_one(tmp_path, recipe, corpus, nmt):
+    prefixes = [f"--{split}={corpus / split}" for split in ("train", "valid", "test")]
+    for shard in ("1/2", "2/2"):
+        places = ("--output-dir", tmp_path / "shards", "--shard", shard)
+        assert nmt("preprocess", "--config", recipe, *prefixes, *places).status == 0
+    done = nmt("inspect", tmp_path / "shards", "--verify")
+    assert done.status == 0, done.err
+    assert re.search(r"^train +200 ", done.out, re.M)
+    assert done.out.endswith("checksums: as written\n")
+
+
 def test_damage_is_found_when_it_is_looked_for(tmp_path, dataset, nmt):
     copy = shutil.copytree(dataset, tmp_path / "copy")
     content = bytearray((copy / "train.de.tokens").read_bytes())

@@ -44,10 +44,10 @@ def inspect(
     if (path / "run.json").exists():
         _run(path, verify, as_json)
         return
-    from nmt.data.dataset import Dataset
+    from nmt.data.dataset import Dataset, shards_of
     from nmt.data.format import MANIFEST, MANIFESTS
 
-    if not (path / MANIFEST).exists():
+    if not (path / MANIFEST).exists() and not shards_of(path):
         raise NmtError(f"{path}: {_what_else(path)}; give a dataset or a run")
 
     dataset = Dataset.open(path)

@@ -140,8 +140,6 @@ class TrainConfig:
         for name in ("clip_norm", "seed", "max_skipped"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, is {getattr(self, name)}")
-        if self.seed >= 1 << 63:
-            raise ValueError(f"seed must be less than 2^63, is {self.seed}")
         for name in (
             "max_epochs",
             "max_minutes",
