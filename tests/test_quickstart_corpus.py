@@ -19,6 +19,7 @@ try:
     english = importlib.import_module("english")
     german = importlib.import_module("german")
     lexicon = importlib.import_module("lexicon")
+    links = importlib.import_module("links")
     phrases = importlib.import_module("phrases")
     simple_sentences = importlib.import_module("simple_sentences")
     complex_sentences = importlib.import_module("complex_sentences")
@@ -30,7 +31,7 @@ finally:
 Case, Tense, Pair, Clause = lexicon.Case, clauses.Tense, lexicon.Pair, clauses.Clause
 NUM_DRAWN = 30_000
 SPLITS = ("train", "valid", "test")
-SHA256 = "8af8dcf2fffda43023ee1faf49bec1fe2b72deddc2a437d9ff79b43760e51edd"
+SHA256 = "df39ab693a644751b964e7e6e6cfb15c2c425514a0ac7d46a1196f83f632fab0"
 COUNTS = (
     "500 test, 500 valid, 24000 train pairs; word forms in training: 3366 English, 4679 German\n"
 )
@@ -114,7 +115,10 @@ def test_a_second_run_in_another_process_writes_the_same_bytes(tmp_path, pairs_b
     corpus.write_splits(tmp_path / "corpus", pairs_by_split)
     assert contents_digest(tmp_path / "corpus") == SHA256
     names = sorted(path.name for path in (tmp_path / "corpus").iterdir())
-    assert names == ["test.de", "test.en", "train.de", "train.en", "valid.de", "valid.en"]
+    assert names == [
+        *("test.align", "test.de", "test.en", "train.de", "train.en"),
+        *("valid.align", "valid.de", "valid.en"),
+    ]
 
 
 WORKED_CASES = {
@@ -482,3 +486,35 @@ def test_sentences_begin_with_a_capital_end_with_a_mark_and_have_single_blanks(p
             assert " ," not in sentence
             assert ",," not in sentence
             assert not sentence.endswith((",.", ",?"))
+
+
+@pytest.mark.parametrize(
+    ("english_words", "german_words", "line"),
+    [
+        ("The bus to Venice will leave at 0:50.", "Der Bus nach Venedig wird um 0.50 Uhr abfahren.",
+         "0-0 1-1 2-2 3-3 4-4 5?4 5-8 6-5 6-7 7-6"),
+        ("These garden lamps cost 96.10 euros.", "Diese Gartenlampen kosten 96,10 Euro.",
+         "0-0 1-1 2-1 3-2 4-3 5-4"),
+        ("They opened the window because it was not black.",
+         "Sie haben das Fenster aufgemacht, weil es nicht schwarz war.",
+         "0-0 1?1 1-4 2-2 3-3 4-5 5-6 6-9 7-7 8-8"),
+        ("The man whom Sven meets comes to the forest.",
+         "Der Mann, den Sven trifft, kommt in den Wald.", "0-0 1-1 2-2 3-3 4-4 5-5 6-6 7-7 8-8"),
+        ("Last week, Anna turned it off.", "Letzte Woche hat Anna es ausgeschaltet.",
+         "0-0 1-1 2-3 3?2 3-5 4-4 5?2 5-5"),
+    ],
+)  # fmt: skip
+def test_gold_alignments_say_which_words_belong_together(english_words, german_words, line):
+    assert corpus.alignment(Pair(english_words, german_words)) == line
+
+
+def test_nearly_every_german_word_has_a_link(pairs_by_split):
+    num_words = num_linked = num_sure = 0
+    for pair in pairs_by_split["test"][:200]:
+        sure, possible = links.links(pair)
+        assert sure <= possible
+        num_words += len(pair.german.split())
+        num_linked += len({at for _, at in possible})
+        num_sure += len({at for _, at in sure})
+    assert num_linked > 0.98 * num_words
+    assert num_sure > 0.85 * num_words

@@ -3,7 +3,9 @@
     python examples/quickstart/corpus.py --output-dir data/quickstart
 
 The sentences come from the grammar beside this file. The same seed gives the same bytes on every
-machine, and no sentence of one file occurs in another, in either language.
+machine, and no sentence of one file occurs in another, in either language. `valid.align` and
+`test.align` say which words belong together: S-T, for sure, or S?T, possibly, for the numbers of an
+English and a German word, from 0.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import facts
 import simple_sentences
 from dice import Dice
 from lexicon import Pair
+from links import links
 from writer import Writer
 
 PATTERNS = simple_sentences.PATTERNS + complex_sentences.PATTERNS + facts.PATTERNS
@@ -52,11 +55,19 @@ def splits(seed: int, num_train_pairs: int) -> dict[str, list[Pair]]:
 
 
 def write_splits(output_dir: Path, pairs_by_split: dict[str, list[Pair]]) -> None:
-    """Writes one file per split and language, each whole or not at all."""
+    """Writes one file per split and language, each whole or not at all, and gold alignments."""
     output_dir.mkdir(parents=True, exist_ok=True)
     for split, pairs in pairs_by_split.items():
         write_lines(output_dir / f"{split}.en", [pair.english for pair in pairs])
         write_lines(output_dir / f"{split}.de", [pair.german for pair in pairs])
+        if split != "train":
+            write_lines(output_dir / f"{split}.align", [alignment(pair) for pair in pairs])
+
+
+def alignment(pair: Pair) -> str:
+    """Gives the links of a pair as a line: 0-0 1-2 for sure ones, 1?1 for what is only possible."""
+    sure, possible = links(pair)
+    return " ".join(f"{i}{'-' if (i, j) in sure else '?'}{j}" for i, j in sorted(possible))
 
 
 def write_lines(path: Path, lines: Sequence[str]) -> None:
@@ -82,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description="Write the English-German parallel corpus of the quickstart.",
         epilog="example: python examples/quickstart/corpus.py --output-dir data/quickstart",
     )
-    parser.add_argument("--output-dir", type=Path, required=True, help="directory for six files")
+    parser.add_argument("--output-dir", type=Path, required=True, help="directory for eight files")
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help="default: %(default)s")
     parser.add_argument(
         "--train-pairs", type=int, default=DEFAULT_TRAIN_PAIRS, help="default: %(default)s"
