@@ -125,7 +125,8 @@ def test_a_changed_recipe_is_refused_with_the_names_of_the_keys(train: Any, run:
         "train.schedule.lr was 0.01, is 0.02. "
     )
     assert re.fullmatch(
-        r"a resumed run may change only train\.data, .*train\.timeout_minutes\n", allowed
+        r"a resumed run may change only model\.alignment_layer, train\..*train\.timeout_minutes\n",
+        allowed,
     )
 
 
@@ -200,9 +201,10 @@ def test_what_a_resumed_run_may_change_it_can_change(
         *("--data", moved, "--max-tokens", 50, "--max-updates", 7, "--valid-every", 1),
         *("--save-every", 1, "--keep-last", 1, "--patience", 9, "--max-minutes", 60),
         *("--set", "train.log_every=1", "--set", "train.save_minutes=5"),
-        *("--set", "search.strategy=beam"),
+        *("--set", "search.strategy=beam", "--set", "model.alignment_layer=1"),
     )
     assert (done.status, done.out) == (0, f"{run}\n")
+    assert Run.open(run).recipe["model"]["alignment_layer"] == 1
     assert Checkpoint.open(run / "last").update == 7
 
 

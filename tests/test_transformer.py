@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmt.config import build
+from nmt.config import build, dump
 from nmt.errors import NmtError
 from nmt.models import ModelConfig, architectures, attention
 from nmt.models.attention import Attend, CrossAttention, Heads, SelfAttention, mix_values
@@ -244,3 +244,43 @@ def test_attention_written_as_products_equals_the_fused_kernel(
     dropped = mix_values(queries, keys, torch.ones_like(values), dropout=dropout)
     assert (dropped == dropped[..., :1]).all()  # a weight is dropped for the whole value
     assert torch.allclose(dropped, torch.ones(1)) == (dropout == 0.0)
+
+
+def aligner(**values: Any) -> ModelConfig:
+    sizes = {"d_model": 8, "heads": 2, "d_ff": 8, **both_layers(3)}
+    return build(ModelConfig, {"arch": "transformer_base", **sizes, **values}, "model")  # type: ignore[type-abstract]
+
+
+def test_words_are_aligned_by_the_last_layer_unless_the_recipe_names_another() -> None:
+    source, target = torch.tensor([[4, 5, 6, 3]]), torch.tensor([[2, 7, 8]])
+    model = aligner().build(9, 9, True).eval()
+    given = []
+    for layer in (1, 2, 3):
+        torch.manual_seed(1)
+        chosen = aligner(alignment_layer=layer).build(9, 9, True).eval()
+        chosen.load_state_dict(model.state_dict())
+        given.append(chosen.source_attention(source, target))
+        model.align_by(layer)
+        assert torch.equal(model.source_attention(source, target), given[-1])
+    torch.manual_seed(1)
+    last = aligner().build(9, 9, True).eval()
+    last.load_state_dict(model.state_dict())
+    assert torch.equal(last.source_attention(source, target), given[2])
+    assert not torch.allclose(given[1], given[2])
+
+
+def test_a_run_keeps_the_number_of_the_layer_that_words_are_aligned_by() -> None:
+    usual = [dump(aligner(**both_layers(it)).resolved())["alignment_layer"] for it in range(1, 8)]
+    assert usual == [1, 2, 3, 4, 5, 5, 6]
+    assert dump(aligner(alignment_layer=1).resolved())["alignment_layer"] == 1
+
+
+@pytest.mark.parametrize("layer", [0, 4])
+def test_a_layer_to_align_words_by_that_is_not_there_is_refused(layer: int) -> None:
+    with pytest.raises(NmtError) as error:
+        aligner(alignment_layer=layer)
+    assert str(error.value) == (
+        f"model: alignment_layer must be from 1 to 3, the decoder layers, not {layer}"
+    )
+    with pytest.raises(NmtError, match=f"layer {layer}: the decoder has 3 layers"):
+        aligner().build(9, 9, True).align_by(layer)

@@ -11,6 +11,7 @@ import typer
 
 from nmt import __version__
 from nmt.cli import (
+    align,
     average,
     export,
     inspect,
@@ -82,6 +83,7 @@ _add("average-checkpoints", average.average_checkpoints, average.EXAMPLE)
 _add("shortlist", shortlist.shortlist, shortlist.EXAMPLE)
 _add("export", export.export, export.EXAMPLE)
 _add("translate", translate.translate, translate.EXAMPLE)
+_add("align", align.align, align.EXAMPLE)
 _add("rescore", rescore.rescore, rescore.EXAMPLE)
 _add("testset", testset.print_testset, testset.EXAMPLE)
 _add("score", score.score, score.EXAMPLE)

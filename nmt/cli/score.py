@@ -122,6 +122,14 @@ def score(
     sentence_level: Annotated[
         bool, typer.Option("--sentence-level", help="Score every sentence instead of all of them.")
     ] = False,
+    alignments: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="GOLD",
+            help="Gold word alignments; what is scored are alignments, such as nmt align prints.",
+            show_default=False,
+        ),
+    ] = None,
     model: Annotated[
         Path | None,
         typer.Option(
@@ -182,6 +190,12 @@ def score(
     each system, by tabs; which is which is said on stderr. BLEU is then that of the effective
     order. With --json it is an object as above for each value, with the field line, from 1.
 
+    With --alignments the value is aer, the alignment error rate (Och and Ney 2003) of links between
+    words. A line of both files holds the links of one pair of sentences, S-T for the words S of the
+    source and T of the target, from 0; a line of GOLD also S?T, a link that is possible but not
+    sure. Details are precision (links that are possible), recall (sure links that were found), and
+    the numbers of links and of sure links.
+
     With --model a line is printed for each translation: the natural logarithm of the probability
     that the model gives to it and its end, after the source line. With --json it is an object
     with the fields log_probability, mean_log_probability (per token, the end included), tokens
@@ -189,15 +203,16 @@ def score(
     it), and word_log_probabilities (without the end).
     """
     files = hypotheses or [Path("-")]
-    check_stdin(reference, source, *files)
+    check_stdin(reference, source, alignments, *files)
     if (testset is None) != (pair is None):
         raise typer.BadParameter("--testset and --language-pair go together")
     known = {"--data": data, "--testset": testset}
     if model is not None:
         _check_one_is_given({"--source": source, **known}, "with --model, ")
-        if reference or metric or paired or confidence or samples or sentence_level or table:
+        is_measured = reference or metric or alignments
+        if is_measured or paired or confidence or samples or sentence_level or table:
             raise typer.BadParameter(
-                "--model goes with no --reference, no --metric, and no table of metrics"
+                "--model goes with no --reference, --metric, --alignments, or table of metrics"
             )
         if len(files) > 1:
             raise typer.BadParameter("--model scores one file at a time")
@@ -207,7 +222,11 @@ def score(
         translator = open_model(model, device, trust_plugins)
         score_by_model(translator, sources, Lines.open(files[0]), as_json)
         return
-    _check_one_is_given({"--reference": reference, **known, "--model": model})
+    _check_one_is_given(
+        {"--reference": reference, **known, "--alignments": alignments, "--model": model}
+    )
+    if alignments is not None and metric:
+        raise typer.BadParameter("--alignments goes with no --metric: the metric of links is aer")
     if as_json and table is not None:
         raise typer.BadParameter("give either --json or --table")
     if sentence_level and (paired or confidence or table):
@@ -224,11 +243,16 @@ def score(
     flags = {"score.metrics": metric or None}
     recipe = load(config, set_, flags, plugins=plugin, trust_plugins=trust_plugins)
     chosen = build(ScoreConfig, recipe.section("score"), "score").metrics
-    test_set = _named_test_set(data, split, testset, pair) or _of_files(reference, source)
-    language = target_lang or test_set.target_lang
-    metrics = [metric.for_language(language) for metric in chosen]
-    _warn_of_unspaced(test_set, metrics)
-    systems = _systems(files, test_set)
+    if alignments is not None:
+        test_set = _of_files(alignments, None)
+        systems = _systems(files, test_set)
+        metrics = _metrics_of_links({test_set.name: test_set.references, **systems})
+    else:
+        test_set = _named_test_set(data, split, testset, pair) or _of_files(reference, source)
+        language = target_lang or test_set.target_lang
+        metrics = [metric.for_language(language) for metric in chosen]
+        _warn_of_unspaced(test_set, metrics)
+        systems = _systems(files, test_set)
     if sentence_level:
         _print_sentences(systems, test_set, metrics, as_json)
     else:
@@ -246,6 +270,14 @@ def _check_one_is_given(flags: dict[str, object], where: str = "") -> None:
         raise typer.BadParameter(f"{where}give one of {choices}")
     if len(given) > 1:
         raise typer.BadParameter(f"{where}give only one of {choices} (given: {', '.join(given)})")
+
+
+def _metrics_of_links(files: dict[str, Sequence[str]]) -> list[Metric]:
+    """The one metric of alignments; an NmtError names the line of a file that is none."""
+    from nmt.evaluation.alignments import AlignmentErrorRate, check_lines
+
+    check_lines(files)
+    return [AlignmentErrorRate()]
 
 
 def _print_scores(

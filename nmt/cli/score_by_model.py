@@ -29,10 +29,7 @@ def score_by_model(translator: Translator, sources: Lines, targets: Lines, as_js
     blocks = sources.blocks(BLOCK), targets.blocks(BLOCK)
     for source, target in zip_longest(*blocks, fillvalue=ended):
         if len(source) != len(target):
-            raise NmtError(
-                f"{sources.name} and {targets.name} differ in their number of lines; "
-                "line n of one must be the translation of line n of the other"
-            )
+            raise unequal_lines(sources, targets)
         encoded = translator.subwords.encode_target(target)
         gains = translator.score(source, target)
         for tokens, values in zip(encoded, gains, strict=True):
@@ -41,6 +38,14 @@ def score_by_model(translator: Translator, sources: Lines, targets: Lines, as_js
                 print(json.dumps(_fields(pieces, values), ensure_ascii=False))
             else:
                 print(f"{sum(values):.6f}")
+
+
+def unequal_lines(sources: Lines, targets: Lines) -> NmtError:
+    """Return the error of two files that are no translations of each other."""
+    return NmtError(
+        f"{sources.name} and {targets.name} differ in their number of lines; "
+        "line n of one must be the translation of line n of the other"
+    )
 
 
 def open_model(model: Path, device: str, trust_plugins: bool) -> Translator:

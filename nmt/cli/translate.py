@@ -267,8 +267,9 @@ def translate(
     --alignments also source_words and words, what white space divides in the line and in the text,
     and alignment: for each word of the text the word of the source that the model attended to most
     as it gave its pieces, as pairs of their numbers, source first, from 0; of a Transformer, in the
-    last decoder layer but one. With --alignment-unit pieces these are source_pieces and pieces, the
-    line and the text cut where pieces begin, and alignment links pieces.
+    decoder layer that is its recipe's alignment_layer. With --alignment-unit pieces these are
+    source_pieces and pieces, the line and the text cut where pieces begin, and alignment links
+    pieces.
 
     With --shortlist the scores and log-probabilities of the search are those of the tokens on each
     line's list; token_log_probabilities, as nmt score --model, are of the whole vocabulary.

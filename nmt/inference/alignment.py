@@ -81,6 +81,15 @@ def linked(
     return tuple((source_starts[best[row]], starts[row]) for row in sorted({*rows.tolist()}))
 
 
+def numbered(links: Links, starts: tuple[Sequence[int], Sequence[int]]) -> list[tuple[int, int]]:
+    """Return links as pairs of numbers of units, from 0, by where the units of both texts begin."""
+    pairs = {
+        (bisect_right(starts[0], source) - 1, bisect_right(starts[1], target) - 1)
+        for source, target in links
+    }
+    return sorted(pairs, key=lambda pair: (pair[1], pair[0]))
+
+
 def _units(text: str, places: list[int], unit: Unit) -> tuple[list[int], list[int]]:
     """Where the units of a text begin, and the number of the unit of each piece, -1 for none."""
     if unit == "words":

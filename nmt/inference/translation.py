@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from nmt.inference.alignment import Links, word_starts
+from nmt.inference.alignment import Links, numbered, word_starts
 from nmt.search import Hypothesis
 
 
@@ -87,11 +86,7 @@ class Translation:
     def alignment(self) -> list[tuple[int, int]]:
         """Which unit of the source each unit of the text belongs to: pairs of both, from 0."""
         starts = self.piece_starts or (word_starts(self.source), word_starts(self.text))
-        pairs = {
-            (bisect_right(starts[0], source) - 1, bisect_right(starts[1], target) - 1)
-            for source, target in self.links
-        }
-        return sorted(pairs, key=lambda pair: (pair[1], pair[0]))
+        return numbered(self.links, starts)
 
     def followed_by(self, other: Translation, space: str) -> Translation:
         """The translation of two parts of a line."""

@@ -22,7 +22,7 @@ from nmt.data.format import EOS
 from nmt.errors import NmtError
 from nmt.evaluation.consensus import expected_utilities
 from nmt.evaluation.metrics import Metric
-from nmt.inference.alignment import Unit, linked, piece_starts
+from nmt.inference.alignment import Unit, linked, numbered, piece_starts, word_starts
 from nmt.inference.distinct import distinct_lists
 from nmt.inference.forced import attention_weights, token_log_probabilities
 from nmt.inference.long_lines import parts
@@ -227,14 +227,43 @@ class LineTranslator(ABC):
         """
         refuse_one_string(sources, "sources")
         refuse_one_string(targets, "targets")
-        encoded = [
-            [[*tokens, EOS] for tokens in encode(list(lines))]
-            for encode, lines in (
-                (self.subwords.encode_source, sources),
-                (self.subwords.encode_target, targets),
+        return self.log_probabilities(*self._encode_pairs(sources, targets))
+
+    def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[tuple[int, int]]]:
+        """Return the source word of each word of given translations: pairs of both, from 0.
+
+        Raises:
+            TypeError: one string was given.
+            NmtError: the model has no attention.
+        """
+        refuse_one_string(sources, "sources")
+        refuse_one_string(targets, "targets")
+        weights = self.attention(*self._encode_pairs(sources, targets))
+        places = zip(
+            self.subwords.source_places(list(sources)),
+            self.subwords.target_line_places(list(targets)),
+            strict=True,
+        )
+        return [
+            numbered(
+                linked(source, source_places, target, target_places, own),
+                (word_starts(source), word_starts(target)),
+            )
+            for source, target, (source_places, target_places), own in zip(
+                sources, targets, places, weights, strict=True
             )
         ]
-        return self.log_probabilities(*encoded)
+
+    def _encode_pairs(
+        self, sources: Sequence[str], targets: Sequence[str]
+    ) -> tuple[list[list[int]], list[list[int]]]:
+        """The tokens of both, each with EOS."""
+        encoded = (
+            self.subwords.encode_source(list(sources)),
+            self.subwords.encode_target(list(targets)),
+        )
+        ended = [[[*tokens, EOS] for tokens in lines] for lines in encoded]
+        return ended[0], ended[1]
 
     def _found(
         self, requests: list[Request], count: int, scored: bool, aligned: Unit | None

@@ -85,6 +85,17 @@ class Model(nn.Module, ABC):
             "penalty are made of; do without them, or use another architecture"
         )
 
+    def align_by(self, layer: int) -> None:
+        """Has :meth:`source_attention` look at a decoder layer, from 1.
+
+        Raises:
+            NmtError: the model has no such layer, or no choice.
+        """
+        raise NmtError(
+            f"{type(self).__name__} has no decoder layers to choose from for alignments; leave the "
+            "layer out"
+        )
+
     def penalty(self) -> Tensor | float:
         """What the last :meth:`states` in training adds to the loss of every target token."""
         return 0.0
@@ -122,6 +133,10 @@ class ModelConfig(ABC):
 
     arch: str = ""
     """Name of the architecture whose values the other keys override."""
+
+    def resolved(self) -> ModelConfig:
+        """The same, with values in place of those that others decide; a run keeps these."""
+        return self
 
     @abstractmethod
     def build(self, source_vocabulary: int, target_vocabulary: int, shared: bool) -> Model:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 import torch
@@ -40,6 +40,10 @@ from nmt.models.residual import (
 from nmt.models.state import Cache, Lineage, Memory, OrderedCache, SharedCache
 
 Stack = Literal["encoder", "decoder"]
+
+DEEP = 6
+"""Decoder layers of which the last but one aligns words best, as Garg et al. (2019) found, too; of
+fewer the last one does (docs/benchmarks.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +93,18 @@ class TransformerConfig(ModelConfig):
     """Which positions of the source attend to which."""
     decoder_attention: AttentionPattern = patterns["full"]
     """Which positions of the target attend to which before them."""
+    alignment_layer: int | None = None
+    """Decoder layer, from 1, whose attention to the source makes word alignments and the coverage
+    penalty; None for the last one, or the last but one of six or more. A run keeps the number."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "encoder_layers", "decoder_layers", "d_model", "d_ff", "heads")
+        chosen = 1 if self.alignment_layer is None else self.alignment_layer
+        if not 1 <= chosen <= self.decoder_layers:
+            raise ValueError(
+                f"alignment_layer must be from 1 to {self.decoder_layers}, the decoder layers, "
+                f"not {self.alignment_layer}"
+            )
         check_sizes(self, *[name for name in ("d_k", "d_v") if getattr(self, name) is not None])
         if self.positions.name == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"sinusoidal positions need an even d_model, not {self.d_model}")
@@ -121,6 +134,11 @@ class TransformerConfig(ModelConfig):
             raise ValueError(
                 f"rotary positions need an even width of a head, not {self.attention.key_width}"
             )
+
+    def resolved(self) -> TransformerConfig:
+        """The same, with the number of the layer that words are aligned by."""
+        usual = self.decoder_layers - (self.decoder_layers >= DEEP)
+        return replace(self, alignment_layer=self.alignment_layer or usual)
 
     @property
     def attention(self) -> Heads:
@@ -291,6 +309,7 @@ class Transformer(Model):
         super().__init__()
         tied = config.tied_embeddings
         self.scale = math.sqrt(config.d_model)
+        self.alignment_layer = cast("int", config.resolved().alignment_layer)
         self.tokens: tuple[Tensor, Tensor]
         """Of the last source [B, S] and target [B, T], which positions are no padding."""
         self.target_embedding = embedding(target_vocabulary, config.d_model)
@@ -358,17 +377,19 @@ class Transformer(Model):
         return last
 
     def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
-        """Of the last decoder layer but one, or of the only one; [B, T, S].
-
-        Of all layers its mean over heads comes nearest to the alignments that people draw (Garg et
-        al. 2019, *Jointly Learning to Align and Translate with Transformer Models*).
-        """
+        """The mean over heads of the decoder layer that words are aligned by; [B, T, S]."""
         memory = self.encode(source)
         assert memory.mask is not None
-        x, chosen = self._embed_target(target), max(0, len(self.decoder) - 2)
+        x, chosen = self._embed_target(target), self.alignment_layer - 1
         for layer, keys_values in zip(self.decoder[:chosen], memory.layers, strict=False):
             x = layer(x, keys_values, memory.mask)
         return self.decoder[chosen].source_attention(x, memory.layers[chosen][0], memory.mask)
+
+    def align_by(self, layer: int) -> None:
+        """Has :meth:`source_attention` look at a decoder layer, from 1."""
+        if not 1 <= layer <= len(self.decoder):
+            raise NmtError(f"layer {layer}: the decoder has {len(self.decoder)} layers")
+        self.alignment_layer = layer
 
     def penalty(self) -> Tensor | float:
         """What mixtures of experts add to the loss for being chosen unevenly."""

@@ -205,7 +205,16 @@ class Subwords:
 
     def source_places(self, lines: list[str]) -> list[list[int]]:
         """Where the pieces of :meth:`encode_source` begin in each line."""
-        encoded = self.source.encode(
+        return self._line_places(self.source, lines)
+
+    def target_line_places(self, lines: list[str]) -> list[list[int]]:
+        """Where the pieces of :meth:`encode_target` begin in each line."""
+        return self._line_places(self.target, lines)
+
+    def _line_places(
+        self, processor: sentencepiece.SentencePieceProcessor, lines: list[str]
+    ) -> list[list[int]]:
+        encoded = processor.encode(
             lines, return_type="offset_mapping", num_threads=self._num_threads
         )
         return _places(encoded)

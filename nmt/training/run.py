@@ -31,6 +31,7 @@ from nmt.training.trainer import TrainConfig, Trainer
 from nmt.training.validation import Validation
 
 MAY_CHANGE = (
+    "model.alignment_layer",
     "train.data",
     "train.init_from",
     "train.save_dir",
@@ -79,7 +80,8 @@ class Experiment:
         """Return the experiment with what trains and validates set for a target language."""
         metrics = tuple(metric.for_language(target_lang) for metric in self.train.valid_metrics)
         loss = self.train.loss.for_language(target_lang)
-        return replace(self, train=replace(self.train, valid_metrics=metrics, loss=loss))
+        config = replace(self.train, valid_metrics=metrics, loss=loss)
+        return replace(self, model=self.model.resolved(), train=config)
 
     def recipe(self) -> dict[str, Any]:
         """The resolved values, as a recipe file holds them."""

@@ -14,6 +14,7 @@ from nmt.data.format import BOS, EOS, PAD
 from nmt.errors import NmtError
 from nmt.models import Model, ModelConfig, architectures
 from nmt.models.bytenet import ByteNet
+from nmt.models.transformer import Transformer
 from nmt.runs import set_weights, weights_of
 from nmt.runs.building import build_with
 from nmt.training.losses import losses
@@ -99,6 +100,14 @@ def test_attention_is_shared_out_among_the_tokens_of_the_source(model: Model) ->
     for row, length in enumerate((7, 4, 2)):
         alone = model.source_attention(source[row : row + 1, :length], target[row : row + 1, :4])
         torch.testing.assert_close(alone[0], weights[row, :4, :length], atol=1e-5, rtol=1e-5)
+
+
+def test_only_a_transformer_has_a_choice_of_layers_to_align_words_by(model: Model) -> None:
+    if isinstance(model, Transformer):
+        model.align_by(1)
+    else:
+        with pytest.raises(NmtError, match="has no decoder layers to choose from for alignments"):
+            model.align_by(1)
 
 
 @torch.no_grad()

@@ -169,6 +169,7 @@ LOADING = {
     "export": "export --model . --output ../exported",
     "score --model": "score --model . --source text.en text.de",
     "rescore": "rescore --model . --source text.en list",
+    "align": "align --model . --source text.en --target text.de",
     "train --init-from": "train --config {recipe} --data {dataset} --save-dir new --init-from .",
     "average-checkpoints --best": "average-checkpoints --run . --best 2",
 }
