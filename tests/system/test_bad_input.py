@@ -71,12 +71,12 @@ MISTAKES = {
     "an unknown command": Mistake("trian", "No such command 'trian'", status=2),
     "an unknown flag": Mistake(
         "train --learning-rate 3",
-        "No such option: --learning-rate",
+        "--learning-rate is an option of OpenNMT and transformers; use --lr",
         status=2,
     ),
     "a flag that is nearly right": Mistake(
         "train --max-update 3",
-        "No such option: --max-update",
+        "--max-update is an option of fairseq; use --max-updates N",
         status=2,
     ),
     "a flag without its value": Mistake(
