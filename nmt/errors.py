@@ -1,6 +1,21 @@
-"""The one exception that is addressed to the user."""
+"""The exceptions that are addressed to the user, and what errors of the system mean to the user."""
 
 from __future__ import annotations
+
+import errno
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of writing to a disk that is full or used up."""
+
+_REMEDIES = {
+    errno.ENOSPC: "make room there",
+    errno.EDQUOT: "make room there, or raise the quota",
+    errno.EFBIG: "raise the limit of the size of a file (ulimit -f)",
+    errno.EIO: "check the disk",
+    errno.EROFS: "choose a place that can be written to",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "raise the system's limit of open files (fs.file-max)",
+}
 
 
 class NmtError(Exception):
@@ -20,3 +35,12 @@ class LostPeerError(NmtError):
     The command line ends the process at once: threads of PyTorch may wait for the missing processes
     for as long as the network lets them.
     """
+
+
+def explain(error: OSError) -> str:
+    """Return where an operation of the system failed, why, and what to do."""
+    place = f"{error.filename}: " if error.filename else ""
+    if place and error.errno in FULL:
+        place += "cannot be written: "
+    remedy = _REMEDIES.get(error.errno or 0)
+    return f"{place}{error.strerror or error}" + (f"; {remedy}" if remedy else "")

@@ -16,10 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from nmt.errors import NmtError, UnfinishedError
-
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors of a disk that is full, used up or failing."""
+from nmt.errors import FULL, NmtError, UnfinishedError
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -53,7 +50,8 @@ def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
     stays = False
     try:
         sweep(path.parent, glob.escape(path.name), partial)
-        yield partial
+        with named(path, partial):
+            yield partial
         for file in partial.iterdir():
             sync(file)
         sync(partial)
@@ -63,7 +61,7 @@ def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
         partial.rename(path)
         sync(path.parent)
     except (KeyboardInterrupt, OSError, UnfinishedError) as error:
-        can_be_mended = not isinstance(error, OSError) or error.errno in _NO_ROOM
+        can_be_mended = not isinstance(error, OSError) or error.errno in (*FULL, errno.EIO)
         stays = identity is not None and can_be_mended
         raise
     finally:
@@ -102,16 +100,40 @@ def whole_file(path: Path) -> Iterator[Path]:
     """A path to write to, which becomes `path` at the end of the context."""
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
-        yield partial
-        sync(partial)
-        partial.replace(path)
-        sync(path.parent)
-    except OSError as error:
-        if str(error.filename) == str(partial):
-            error.filename = str(path)  # the name that the user knows
-        raise
+        with named(path, partial):
+            yield partial
+            sync(partial)
+            partial.replace(path)
+            sync(path.parent)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def named(path: Path | str, partial: Path | None = None) -> Iterator[None]:
+    """Name what is written in errors of a full disk, which know no name.
+
+    Args:
+        path: the name that the user knows.
+        partial: the name under which it is written, which errors may know.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno in FULL:
+            error.filename = str(path)
+        elif partial is not None and isinstance(error.filename, str):
+            error.filename = error.filename.replace(str(partial), str(path), 1)
+        raise
+
+
+def os_error(error: Exception, path: Path) -> OSError:
+    """Return the system's error behind one of a library that has only its number as text."""
+    found = re.search(r"os error (\d+)", str(error))
+    if found is None:
+        return OSError(0, f"cannot be written: {error}", str(path))
+    number = int(found[1])
+    return OSError(number, os.strerror(number), str(path))
 
 
 def point(link: Path, target: str) -> None:

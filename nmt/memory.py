@@ -1,12 +1,30 @@
-"""What torch's libraries keep in memory on a CPU."""
+"""What torch's libraries keep in memory on a CPU, and what they say when memory is used up."""
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import re
 import sys
 
+_REPORTS = re.compile(
+    r"can't allocate memory|could not create a (primitive|memory)$|std::bad_alloc|"
+    r"failed to map segment|can't start new thread"
+)
+"""Messages about memory of torch's allocator, oneDNN, C++, the loader of libraries, and Python."""
+
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's malloc.h
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an error, of whichever library, says that memory is used up."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    if isinstance(error, RuntimeError | ImportError):
+        # The name is that of torch's error on a GPU: not every command imports torch.
+        return type(error).__name__ == "OutOfMemoryError" or bool(_REPORTS.search(str(error)))
+    return isinstance(error, MemoryError)
 
 
 def keep_freed_memory() -> None:

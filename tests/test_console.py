@@ -40,6 +40,20 @@ def test_streams_write_utf8_in_every_locale() -> None:
     assert stream.buffer.getvalue() == "▁".encode() + rb"\udcff"  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_below_stdout_is_named(dataset: Path, unbuffered: str) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "nmt", "inspect", str(dataset)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            check=False,
+        )
+    line = b"nmt: error: stdout: cannot be written: No space left on device; make room there\n"
+    assert (done.returncode, done.stderr) == (1, line)
+
+
 @pytest.mark.parametrize("variables", [{"PYTHONIOENCODING": "latin-1"}, {"LC_ALL": "C"}])
 def test_a_dataset_is_shown_in_every_locale(dataset: Path, variables: dict[str, str]) -> None:
     environment = {**os.environ, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", **variables}

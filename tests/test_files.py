@@ -6,12 +6,14 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
+from conftest import files_of_at_most
 
 from nmt import files
-from nmt.errors import NmtError
+from nmt.errors import NmtError, explain
 
 FAILURES = (ValueError, OSError, KeyboardInterrupt, SystemExit)
 
@@ -235,3 +237,24 @@ def test_a_directory_is_never_seen_half_removed(tmp_path: Path) -> None:
     assert (seen[0] / "file").exists()
     files.sweep(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("whole", [files.whole_directory, files.whole_file])
+def test_a_full_disk_is_named_as_the_user_knows_it(whole: Any, tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    is_directory = whole is files.whole_directory
+    with (
+        files_of_at_most(100),
+        pytest.raises(OSError, match="File too large") as error,
+        whole(path) as partial,
+    ):
+        (partial / "file" if is_directory else partial).write_bytes(bytes(101))
+    reason = "File too large; raise the limit of the size of a file (ulimit -f)"
+    assert explain(error.value) == f"{path}: cannot be written: {reason}"
+
+
+def test_an_error_that_a_library_tells_as_text_is_the_systems() -> None:
+    told = files.os_error(Exception("I/O error: No space left on device (os error 28)"), Path("a"))
+    assert explain(told) == "a: cannot be written: No space left on device; make room there"
+    told = files.os_error(Exception("no tensors"), Path("a"))
+    assert explain(told) == "a: cannot be written: no tensors"

@@ -1,8 +1,12 @@
+import errno
 import platform
 import subprocess
 import sys
 
 import pytest
+import torch
+
+from nmt.memory import is_out_of_memory
 
 FAULTS = """
 import resource, torch
@@ -24,6 +28,41 @@ def faults(call: str) -> int:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+        RuntimeError("could not create a primitive"),
+        RuntimeError("std::bad_alloc"),
+        RuntimeError("can't start new thread"),
+    ],
+    ids=repr,
+)
+def test_memory_that_is_used_up_is_known_by_what_each_library_says(error: Exception) -> None:
+    assert is_out_of_memory(error)
+
+
+def test_memory_that_torch_cannot_have_is_known() -> None:
+    with pytest.raises(RuntimeError) as error:
+        torch.empty(1 << 60)
+    assert is_out_of_memory(error.value)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        RuntimeError("could not create a primitive descriptor for an LSTM"),
+        ImportError("No module named 'absent'"),
+    ],
+    ids=repr,
+)
+def test_other_errors_are_not_taken_for_a_want_of_memory(error: Exception) -> None:
+    assert not is_out_of_memory(error)
 
 
 def test_freed_memory_is_used_again_without_the_kernel() -> None:

@@ -52,12 +52,12 @@ def test_frozen_weights_are_parameters_that_are_not_trained(train, tmp_path: Pat
 def test_a_disk_too_small_for_the_checkpoints_is_an_error_before_the_first_update(
     train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = namedtuple("usage", "total used free")(100, 90, 10)
+    usage = namedtuple("usage", "total used free")(100, 90, 10**5)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     done = train(tmp_path / "run")
     assert done.status == 1
     assert "the checkpoints of --keep-last 5 need" in done.err
-    assert "but 0.0 GB are free" in done.err
+    assert re.search(r"need 0\.\d MB, but 0\.1 MB are free", done.err)
 
 
 def test_a_batch_or_a_validation_that_does_not_fit_a_gpu_is_an_error_with_the_key_to_lower(

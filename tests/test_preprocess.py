@@ -546,7 +546,7 @@ def test_a_disk_that_fills_costs_a_line_and_with_room_the_same_call_goes_on(here
     with counted(monkeypatch, calls):
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-            with pytest.raises(NmtError, match=r"data-bin: cannot be written: .*; make room, and"):
+            with pytest.raises(NmtError, match=r"data-bin: cannot be written: .*, and run"):
                 preprocess(config(subword_model=model))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)

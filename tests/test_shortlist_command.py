@@ -121,6 +121,6 @@ def test_a_run_that_cannot_be_written_is_an_error(run: Path, dataset: Path, nmt:
     assert (done.status, done.out) == (1, "")
     start = f"nmt: error: {run / 'shortlist.safetensors'}: cannot be written: "
     assert done.err.startswith(start)
-    assert done.err.endswith("; make room there, or copy the run to where it may be written\n")
+    assert done.err.endswith("; raise the limit of the size of a file (ulimit -f)\n")
     assert done.err.count("\n") == 1
     assert sorted(run.iterdir()) == before

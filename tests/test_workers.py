@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
+from multiprocessing.synchronize import SemLock
+from unittest import mock
 
 import pytest
 import torch
 
-from nmt.errors import NmtError
+from nmt.errors import NmtError, explain
 from nmt.inference.workers import Workers
 from nmt.processes import available_cores
 
@@ -95,6 +99,33 @@ def test_an_interruption_does_not_wait_for_workers() -> None:
             process.kill()
     assert err.endswith(b"\nKeyboardInterrupt\n")
     assert err.count(b"Traceback") == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (errno.EROFS, "/dev/shm, which processes share, cannot be used: Read-only file system; "),
+        (errno.ENOSPC, "/dev/shm, which processes share, cannot be used: No space left on device"),
+    ],
+)
+def test_shared_memory_that_cannot_be_used_is_named(number: int, message: str) -> None:
+    refusal = OSError(number, os.strerror(number))
+    with (
+        mock.patch.object(SemLock, "__init__", side_effect=refusal),
+        pytest.raises(NmtError, match=f"^{message}.*use --workers 1"),
+    ):
+        list(Workers(abs, 2).map([1, 2]))
+
+
+def test_a_limit_of_open_files_is_not_taken_for_shared_memory() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files") as error:
+            list(Workers(abs, 2).map([1, 2]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert explain(error.value).endswith("; raise the limit of open files (ulimit -n)")
 
 
 def test_processes_of_torchrun_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

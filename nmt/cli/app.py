@@ -25,7 +25,9 @@ from nmt.cli import (
 )
 from nmt.cli.console import one_line, say, write_utf8
 from nmt.cli.habits import answer
-from nmt.errors import LostPeerError, NmtError
+from nmt.errors import LostPeerError, NmtError, explain
+from nmt.files import named
+from nmt.memory import is_out_of_memory
 
 app = typer.Typer(
     name="nmt",
@@ -42,13 +44,17 @@ def _as_written(text: str) -> str:
 
 
 OUT_OF_MEMORY = (
-    "the memory of the device is full; lower --batch-tokens of nmt translate, or --max-tokens of "
-    "nmt train"
+    "out of memory; lower --batch-tokens of nmt translate or --max-tokens of nmt train, use fewer "
+    "--workers, or raise the limit if one is set (ulimit -v)"
 )
 
 
 INTERRUPTED = "interrupted"
 GOES_ON = f"{INTERRUPTED}; the same command goes on from what is saved"
+
+
+STDOUT = "stdout"
+"""Its name in messages."""
 
 
 class _ReaderLeftError(Exception):
@@ -65,8 +71,9 @@ def _add(
     @functools.wraps(command)
     def run(*arguments: object, **options: object) -> None:
         try:
-            command(*arguments, **options)
-            sys.stdout.flush()
+            with named(STDOUT):  # files have names of their own
+                command(*arguments, **options)
+                sys.stdout.flush()
         except BrokenPipeError:
             raise _ReaderLeftError from None
         except KeyboardInterrupt:
@@ -129,14 +136,15 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         status = _fail(INTERRUPTED, 130)
     except (_ReaderLeftError, BrokenPipeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
         status = 141
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        status = _fail(f"{place}{error.strerror or error}", 1)
     except Exception as error:
-        if type(error).__name__ == "OutOfMemoryError":  # torch's, which not every command imports
+        if is_out_of_memory(error):
             sys.exit(_fail(OUT_OF_MEMORY, 1))
+        if isinstance(error, OSError):
+            if error.filename == STDOUT:
+                _drop_stdout()
+            sys.exit(_fail(explain(error), 1))
         # Typer carries its own copy of click, so that its errors are known only by what they do.
         if not hasattr(error, "format_message"):
             raise
@@ -148,6 +156,11 @@ def main() -> None:
             message = answer(context.info_name, error.option_name, known)  # type: ignore[attr-defined]
         status = _fail(f"{message} (see {command} --help)", 2)
     sys.exit(status or 0)
+
+
+def _drop_stdout() -> None:
+    """Keep the interpreter from trying at its end to write once more what stdout does not take."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, status: int) -> int:

@@ -114,7 +114,7 @@ def writer(path: Path | None, is_first: bool) -> Iterator[IO[bytes]]:
     if path is None or not is_first:
         yield sys.stdout.buffer
     elif path.exists() and not path.is_file():  # a device or a named pipe
-        with path.open("wb") as stream:
+        with files.named(path), path.open("wb") as stream:
             yield stream
     else:
         with files.whole_file(path) as partial, partial.open("wb") as stream:

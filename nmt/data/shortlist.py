@@ -90,11 +90,7 @@ class Shortlist:
         return chosen
 
     def save(self, path: Path) -> None:
-        """Writes the file, whole or not at all; the same bytes for the same shortlist.
-
-        Raises:
-            NmtError: it cannot be written there.
-        """
+        """Writes the file, whole or not at all; the same bytes for the same shortlist."""
         description = Description(origin=self.origin, sha256=self._checksum())
         # One key: safetensors writes several in any order.
         metadata = {"description": DESCRIPTIONS.text(description)}
@@ -102,10 +98,7 @@ class Shortlist:
             try:
                 save_file(self._arrays(), partial, metadata)
             except SafetensorError as error:  # which is no OSError, also where the disk is full
-                raise NmtError(
-                    f"{path}: cannot be written: {error}; make room there, or copy the run to "
-                    "where it may be written"
-                ) from None
+                raise files.os_error(error, partial) from None
             partial.chmod(0o644)  # safetensors lets nobody else read it
 
     @classmethod

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from nmt.errors import NmtError
-from nmt.processes import end_with_parent
+from nmt.processes import end_with_parent, starting_workers
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -48,7 +48,8 @@ class Workers(Generic[T, R]):
         if self._pool is None:
             sys.stdout.flush()  # or each process would write what waits to be written
             context = get_context("fork")
-            self._pool = ProcessPoolExecutor(self.count, context, _adopt, (self.function,))
+            with starting_workers():
+                self._pool = ProcessPoolExecutor(self.count, context, _adopt, (self.function,))
         pool = self._pool
         try:
             # Not the pool's own `map`: it cancels what waits, which a pool that breaks trips over.

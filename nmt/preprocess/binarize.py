@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -23,7 +24,7 @@ from nmt.data.columns import Sentences
 from nmt.data.dataset import Dataset, shard_directory, shards_of
 from nmt.data.format import MANIFEST, Manifest, check_language, reasons
 from nmt.data.writer import DatasetWriter, SplitWriter, staging
-from nmt.errors import NmtError
+from nmt.errors import FULL, NmtError, explain
 from nmt.preprocess.cleaning import MAX_EXAMPLES, Cleaning, Tally
 from nmt.preprocess.corpus import STDIN, Bitext, Block, Chunk, Corpus
 from nmt.preprocess.encoding import Encoded, Encoder, Spool, encode
@@ -173,11 +174,9 @@ def preprocess(config: PreprocessConfig) -> Manifest:
                 shutil.rmtree(scratch)
             return manifest
     except OSError as error:
-        if error.filename:
+        if error.errno not in (*FULL, errno.EIO):
             raise
-        raise NmtError(
-            f"{path}: cannot be written: {error.strerror}; make room, and the same command goes on"
-        ) from None
+        raise NmtError(f"{explain(error)}, and run the same command again to resume") from None
 
 
 def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bitext]]) -> Manifest:

@@ -34,7 +34,7 @@ from nmt.preprocess.corpus import CHUNK, Block
 from nmt.preprocess.duplicates import Keys, mark_repeated
 from nmt.preprocess.subwords import Subwords
 from nmt.preprocess.words import Encode, encoders
-from nmt.processes import end_with_parent
+from nmt.processes import end_with_parent, starting_workers
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,10 @@ def encode(blocks: Iterable[Block], encoder: Encoder, workers: int) -> Iterator[
         yield from map(encoder, blocks)
         return
     kind = "fork" if sys.platform == "linux" else "spawn"
-    with ProcessPoolExecutor(
-        workers, multiprocessing.get_context(kind), _begin_worker, (encoder,)
-    ) as pool:
+    context = multiprocessing.get_context(kind)
+    with starting_workers():
+        executor = ProcessPoolExecutor(workers, context, _begin_worker, (encoder,))
+    with executor as pool:
         waiting: deque[Future[Encoded]] = deque()
         try:
             for block in blocks:

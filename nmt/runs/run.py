@@ -111,7 +111,8 @@ class Run:
         """
         _make_directory(path)
         (path / "run.json").unlink(missing_ok=True)
-        written = subwords.save(path)
+        with files.named(path):
+            written = subwords.save(path)
         write_recipe(path, recipe)
         write_plugins(path, plugins or {})
         description = _Description(

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nmt.errors import NmtError
-from nmt.files import FileFacts
+from nmt.files import FileFacts, os_error
 
 Tensors = Mapping[str, Tensor]
 
@@ -51,6 +51,6 @@ def write_tensors(path: Path, tensors: Tensors) -> FileFacts:
     try:
         save_file({key: value.contiguous().cpu() for key, value in tensors.items()}, path)
     except SafetensorError as error:  # which is no OSError, also where the disk is full
-        raise NmtError(f"{path}: cannot be written: {error}") from None
+        raise os_error(error, path) from None
     path.chmod(0o644)  # safetensors lets nobody else read it
     return FileFacts.of(path)

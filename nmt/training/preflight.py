@@ -152,7 +152,7 @@ def _try_checkpoint(trainer: Trainer) -> int:
     if free < needed:
         raise NmtError(
             f"{run.path}: the checkpoints of --keep-last {config.keep_last} need "
-            f"{needed / 1e9:.1f} GB, but {free / 1e9:.1f} GB are free"
+            f"{needed / 1e6:,.1f} MB, but {free / 1e6:,.1f} MB are free"
         )
     return needed
 

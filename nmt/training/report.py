@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from nmt import files
 from nmt.data.batching import Update
 from nmt.training.tensorboard import Board
 
@@ -169,7 +170,7 @@ class Report:
         """Appends one JSON record, with the time of day."""
         if not self.quiet:
             time_of_day = datetime.now().astimezone().isoformat(timespec="seconds")
-            with self.log.open("a", encoding="utf-8") as file:
+            with files.named(self.log), self.log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"record": kind, **values, "time": time_of_day}) + "\n")
         if self.board:
             self.board.add(kind, values)
