@@ -131,7 +131,6 @@ def test_a_yaml_value_becomes_the_type_of_its_field(key: str, text: str, value: 
             "train.updates: expected a whole number below 2^63, not 9223372036854775808",
         ),
         ("updates", "0.5", "train.updates: expected a whole number, not 0.5"),
-        ("updates", "9223372036854775808", "train.updates: expected a whole number, not 922337"),
         ("rate", "fast", "train.rate: expected a number, not 'fast'"),
         ("rate", ".nan", "train.rate: expected a number, not nan"),
         ("rate", "false", "train.rate: expected a number, not False"),
