@@ -10,7 +10,8 @@ import sys
 
 _REPORTS = re.compile(
     r"can't allocate memory|could not create a (primitive|memory)$|std::bad_alloc|"
-    r"failed to map segment|can't start new thread"
+    r"failed to map segment|can't start new thread|Resource temporarily unavailable|"
+    r"without (setting an )?exception"
 )
 """Messages about memory of torch's allocator, oneDNN, C++, the loader of libraries, and Python."""
 
@@ -21,7 +22,7 @@ def is_out_of_memory(error: Exception) -> bool:
     """Return whether an error, of whichever library, says that memory is used up."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    if isinstance(error, RuntimeError | ImportError):
+    if isinstance(error, RuntimeError | ImportError | SystemError):
         # The name is that of torch's error on a GPU: not every command imports torch.
         return type(error).__name__ == "OutOfMemoryError" or bool(_REPORTS.search(str(error)))
     return isinstance(error, MemoryError)

@@ -39,6 +39,8 @@ def faults(call: str) -> int:
         RuntimeError("could not create a primitive"),
         RuntimeError("std::bad_alloc"),
         RuntimeError("can't start new thread"),
+        RuntimeError("Resource temporarily unavailable"),  # of a thread in C++
+        SystemError("error return without exception set"),  # of Python without memory for one
     ],
     ids=repr,
 )
