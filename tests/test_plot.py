@@ -10,7 +10,8 @@ from nmt.training.plot import plot, read_curves
 
 RECORDS = [
     {"record": "train", "update": 2, "loss": 5.0, "lr": 0.1},
-    {"record": "validation", "update": 2, "loss": 6.0, "perplexity": 9.0, "bleu": 1, "best": True},
+    {"record": "validation", "update": 2, "loss": 6.0, "perplexity": 9.0, "bleu": 1, "best": True}
+    | {"time": "2026-11-22T05:00:00+00:00"},
     {"record": "train", "update": 4, "loss": 4.0, "lr": 0.2},
     {"record": "resumed", "update": 2, "processes": 1},
     {"record": "train", "update": 4, "loss": 4.5, "lr": 0.2, "reward": 0.5},
@@ -53,6 +54,25 @@ def test_a_log_without_a_report_cannot_be_drawn(tmp_path: Path) -> None:
     with pytest.raises(NmtError, match="no report to draw yet"):
         plot(tmp_path / "log.jsonl", tmp_path / "curves.svg")
     assert not (tmp_path / "curves.svg").exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "\0",
+        "5",
+        "[" * 50_000,
+        '{"record": "train", "update": 2, "loss": "low", "lr": 0.1}',
+        '{"record": "train", "update": 2, "loss": 1.0}',
+        '{"record": "train", "update": 0, "loss": 1.0, "lr": 0.1}',
+        '{"record": "train", "update": 2, "loss": 1' + "0" * 999 + ', "lr": 0.1}',
+    ],
+)
+def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
+    log = write(tmp_path / "log.jsonl", end=f"{line}\n")
+    with pytest.raises(NmtError) as error:
+        read_curves(log)
+    assert str(error.value) == f"{log}:7: damaged: not a record of training; remove the line"
 
 
 def test_a_finished_run_can_be_drawn(train: Any, run: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 from xml.sax.saxutils import escape
 
 from nmt import files
@@ -15,6 +16,9 @@ Curve = dict[int, float]
 
 WIDTH, HEIGHT = 720, 200
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 30, 30
+NOT_METRICS = {"record", "time", "update", "loss", "perplexity", "best"}
+"""Keys of a validation's record beside those of its metrics."""
+
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd")
 
 
@@ -49,28 +53,44 @@ def plot(log: Path, picture: Path) -> None:
 
 
 def read_curves(log: Path) -> dict[str, dict[str, Curve]]:
-    """The curves of each panel by name. What was done again after a kill counts once."""
+    """The curves of each panel by name. What was done again after a kill counts once.
+
+    Raises:
+        NmtError: a line is no record of training.
+    """
     panels: dict[str, dict[str, Curve]] = {}
     try:
-        lines = log.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
+        with files.open_regular(log) as file:
+            lines = file.read().rpartition(b"\n")[0].splitlines()
     except FileNotFoundError:
         lines = []
-    for line in lines:
-        record = json.loads(line)
-        kind, update = record["record"], record.get("update")
-        if kind == "train":
-            found = {"loss": {"training": "loss"}, "learning rate": {"": "lr"}}
-            found |= {"reward": {"": "reward"}} if "reward" in record else {}
-        elif kind == "validation":
-            others = record.keys() - {"record", "update", "loss", "perplexity", "best"}
-            found = {"loss": {"validation": "loss"}} | {name: {"": name} for name in sorted(others)}
-        else:
-            continue
-        for title, curves in found.items():
-            for name, key in curves.items():
-                if math.isfinite(record[key]):
-                    panels.setdefault(title, {}).setdefault(name, {})[update] = record[key]
+    for number, line in enumerate(lines, start=1):
+        try:
+            _add(json.loads(line), panels)
+        except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
+            raise NmtError(
+                f"{log}:{number}: damaged: not a record of training; remove the line"
+            ) from None
     return panels
+
+
+def _add(record: dict[str, Any], panels: dict[str, dict[str, Curve]]) -> None:
+    """Adds the values of a record to the curves."""
+    if record["record"] == "train":
+        found = {"loss": {"training": "loss"}, "learning rate": {"": "lr"}}
+        found |= {"reward": {"": "reward"}} if "reward" in record else {}
+    elif record["record"] == "validation":
+        metrics = sorted(record.keys() - NOT_METRICS)
+        found = {"loss": {"validation": "loss"}} | {name: {"": name} for name in metrics}
+    else:
+        return
+    update = record["update"]
+    if type(update) is not int or update < 1:
+        raise ValueError(update)
+    for title, curves in found.items():
+        for name, key in curves.items():
+            if math.isfinite(record[key]):
+                panels.setdefault(title, {}).setdefault(name, {})[update] = record[key]
 
 
 def _panel(title: str, curves: dict[str, Curve], last: int) -> str:

@@ -121,7 +121,8 @@ class Report:
         self.quiet = quiet
         self.log = log
         if not quiet and log.exists():
-            whole, _, _ = log.read_bytes().rpartition(b"\n")
+            with files.open_regular(log) as file:
+                whole, _, _ = file.read().rpartition(b"\n")
             os.truncate(log, len(whole) + 1 if whole else 0)  # a crash may have torn a line
         self.max_updates = max_updates
         self.max_seconds = max_seconds
