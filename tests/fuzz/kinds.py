@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-TRANSLATE = "translate --workers 1 --model"
+TRANSLATE = "translate --workers 1 --n-best 2 --model"
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,10 @@ def _all(files: str, *commands: tuple[str, str] | str) -> tuple[Reading, ...]:
     return tuple(Reading(arguments, tuple(files.split()), results) for arguments, results in pairs)
 
 
-RESUME = ("train --max-updates 8", "run/update_0000008/model.safetensors")
-AVERAGE = ("average-checkpoints --run run --last 2 --output fresh", "fresh/update_*/model.*")
+RESUME = ("train --max-updates 62", "run/update_0000062/model.safetensors")
+FRESH = "train --save-dir fresh --max-updates 2"
+WEIGHTS = "fresh/update_*/model.safetensors"
+AVERAGE = ("average-checkpoints --run run --last 2 --output fresh", WEIGHTS)
 EXPORT = ("export --model run --output fresh", "fresh/*.bin")
 SHORTLIST = ("shortlist --model run", "run/shortlist.safetensors")
 SUBWORDS = "preprocess --output-dir fresh --subword-model "
@@ -48,10 +50,11 @@ KINDS = (
         _all(
             "data-bin/*",
             "inspect --verify data-bin",
-            ("train --save-dir fresh --max-updates 2", "fresh/update_*/model.safetensors"),
+            (FRESH, WEIGHTS),
             "score --data data-bin text/test.de",
             SHORTLIST,
         )
+        + _all("sharded/*/*", "inspect --verify sharded", (f"{FRESH} --data sharded", WEIGHTS))
         + _all("data-bin/subwords.model", (SUBWORDS + "data-bin", "fresh/train.*")),
     ),
     Kind(
@@ -63,13 +66,30 @@ KINDS = (
             f"{TRANSLATE} run --json --alignments text/test.en",
             "score --model run --source text/test.en text/test.de",
             "rescore --model run --source text/test.en list.txt",
+            "align --model run --source text/test.en --target text/test.de",
             RESUME,
+            (f"{FRESH} --init-from run", WEIGHTS),
             AVERAGE,
             EXPORT,
             SHORTLIST,
             (SUBWORDS + "run", "fresh/train.*"),
         )
-        + _all("run/log.jsonl run/last run/best", "inspect --verify run", RESUME),
+        + _all(
+            "run/log.jsonl", "inspect --verify run", ("train --plot --max-updates 62", RESUME[1])
+        ),
+    ),
+    Kind(
+        "links of a run",
+        _all("run/last run/best", "inspect --verify run", f"{TRANSLATE} run text/test.en", RESUME),
+        has_checksums=False,
+    ),
+    Kind(
+        "plugins of a run",
+        _all(
+            "plugged/plugins/*",
+            "inspect --verify plugged",
+            f"{TRANSLATE} plugged --trust-plugins text/test.en",
+        ),
     ),
     Kind(
         "checkpoint",
@@ -107,7 +127,7 @@ KINDS = (
         _all(
             "nmt.yaml",
             ("preprocess --output-dir fresh", "fresh/train.*"),
-            "train --dry-run --save-dir fresh --data data-bin --max-updates 2",
+            f"{FRESH} --dry-run --data data-bin --arch transformer_tiny --precision fp32",
             f"{TRANSLATE} run text/test.en",
             "score --reference text/test.de text/test.de",
         ),
@@ -120,6 +140,12 @@ KINDS = (
             "rescore --model run --source text/test.en list.txt",
             "rescore --model run --source text/test.en --weights LogProbability=1,Model=1 list.txt",
         ),
+        has_checksums=False,
+        is_stream=True,
+    ),
+    Kind(
+        "alignments",
+        _all("gold.align links.align", "score --alignments gold.align links.align"),
         has_checksums=False,
         is_stream=True,
     ),

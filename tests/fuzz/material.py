@@ -39,15 +39,15 @@ train:
   save_dir: run
   tokens_per_update: 150
   max_tokens: 100
-  max_updates: 6
-  schedule: {name: inverse_sqrt, lr: 0.01, warmup_updates: 4}
+  max_updates: 60
+  schedule: {name: inverse_sqrt, lr: 0.02, warmup_updates: 20}
   precision: fp32
   device: cpu
-  valid_every: 2
+  valid_every: 20
   valid_metrics: [bleu]
   best_metric: loss
-  save_every: 2
-  log_every: 2
+  save_every: 20
+  log_every: 20
 search:
   strategy: {name: beam, beam: 2, stop: first_beam}
 score:
@@ -56,7 +56,10 @@ score:
 
 COMMANDS = (
     "preprocess",
+    "preprocess --shard 1/2 --output-dir sharded",
+    "preprocess --shard 2/2 --output-dir sharded",
     "train",
+    "train --save-dir plugged --plugin extra --max-updates 2",
     "shortlist --model run",
     "export --model run --output exported",
     "translate --model run --n-best 2 --workers 1 --output list.txt text/test.en",
@@ -95,11 +98,15 @@ def make(directory: Path) -> None:
     for suffix, content in compressed.items():
         (directory / "text" / f"test.en.{suffix}").write_bytes(content)
     (directory / "nmt.yaml").write_text(RECIPE)
+    (directory / "extra.py").write_text('"""A plugin that registers nothing."""\n')
     for command in COMMANDS:
         done = run(command, directory, seconds=300)
         if done.status != 0:
             raise RuntimeError(f"nmt {command}: {done.err}")
     shutil.copy(directory / "run" / "subwords.model", directory / "subwords.model")
+    aligned = run("align --model run --source text/test.en --target text/test.de", directory)
+    for name in ("links.align", "gold.align"):
+        (directory / name).write_bytes(aligned.out)
 
 
 def _write_numbers(prefix: Path, pairs: int, seed: int) -> None:

@@ -9,8 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-DESCRIPTIONS = ("manifest.json", "run.json", "checkpoint.json", "export.json")
+DESCRIPTIONS = ("manifest.json", "run.json", "checkpoint.json", "export.json", "plugins.json")
 """Documents that hold the checksums of the files beside them, and one of their own."""
+
+RECIPE_SEAL = b"# SHA-256 of the lines below: "
+"""Beginning of the first line of a run's recipe."""
 
 _NOT_THE_FORMAT = (KeyError, TypeError, ValueError, AttributeError, RecursionError, struct.error)
 """Errors of a file that was changed too much to have checksums."""
@@ -41,33 +44,40 @@ def _seal_description(description: Path, changed: Path) -> None:
     values = json.loads(description.read_text())
     if changed.name in values["files"] and changed != description:
         data = changed.read_bytes()
-        facts = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        values["files"][changed.name] = facts
+        values["files"][changed.name] = {"bytes": len(data), "sha256": _sha256(data)}
     if "fingerprint" in values:
         lines = (f"{facts['sha256']}  {name}\n" for name, facts in sorted(values["files"].items()))
-        values["fingerprint"] = hashlib.sha256("".join(lines).encode()).hexdigest()
-    values.pop("checksum", None)
-    text = json.dumps(values, sort_keys=True)
-    values["checksum"] = hashlib.sha256(text.encode()).hexdigest()
-    description.write_text(json.dumps(values))
+        values["fingerprint"] = _sha256("".join(lines).encode())
+    description.write_text(_with_checksum(values))
 
 
 def _seal_recipe(recipe: Path) -> None:
-    _, _, rest = recipe.read_bytes().partition(b"\n")
-    digest = hashlib.sha256(rest).hexdigest()
-    recipe.write_bytes(f"# SHA-256 of the lines below: {digest}\n".encode() + rest)
+    lines = recipe.read_bytes()
+    first, _, rest = lines.partition(b"\n")
+    below = rest if first.startswith(RECIPE_SEAL) else lines
+    recipe.write_bytes(RECIPE_SEAL + _sha256(below).encode() + b"\n" + below)
 
 
 def _seal_shortlist(shortlist: Path) -> None:
     header, body = split_safetensors(shortlist.read_bytes())
     description = json.loads(header["__metadata__"]["description"])
-    digest = hashlib.sha256(json.dumps(description["origin"], sort_keys=True).encode())
+    tensors = b""
     for name in ("frequent", "candidates"):
         start, end = header[name]["data_offsets"]
-        digest.update(f"{name} <i4 {tuple(header[name]['shape'])}".encode() + body[start:end])
-    description["sha256"] = digest.hexdigest()
-    header["__metadata__"]["description"] = json.dumps(description)
+        tensors += f"{name} <i4 {tuple(header[name]['shape'])}".encode() + body[start:end]
+    description["sha256"] = _sha256(tensors)
+    header["__metadata__"]["description"] = _with_checksum(description)
     shortlist.write_bytes(join_safetensors(json.dumps(header), body))
+
+
+def _with_checksum(values: dict[str, Any]) -> str:
+    values.pop("checksum", None)
+    checksum = _sha256(json.dumps(values, sort_keys=True).encode())
+    return json.dumps({**values, "checksum": checksum})
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def split_safetensors(data: bytes) -> tuple[dict[str, Any], bytes]:
