@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.overrides import TorchFunctionMode
@@ -16,6 +17,9 @@ from nmt.runs.weights import Tensors, set_weights
 
 RANDOM_FILLS = ("normal_", "uniform_")
 """How the names end of torch's functions that fill a tensor with random numbers."""
+
+CREATORS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.arange)
+"""Functions that ask for as much memory as their arguments say."""
 
 BUILD_ERRORS = (ArithmeticError, MemoryError, RuntimeError, TypeError, ValueError)
 """Raised by torch and Python for sizes that are too large or make no sense."""
@@ -95,7 +99,12 @@ class _BuildingMode(TorchFunctionMode):
             filled = args[0] if args else kwargs["tensor"]
             if isinstance(filled, nn.Parameter):
                 return filled
+        if function in CREATORS:
+            self._check(function(*args, **{**kwargs, "device": "meta"}))  # without its memory
         result = function(*args, **kwargs)
+        self._check(result)
+        return result
+
+    def _check(self, result: object) -> None:
         if isinstance(result, Tensor) and result.numel() > self._max_elements:
             raise NmtError(TOO_LARGE)
-        return result
