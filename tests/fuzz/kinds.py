@@ -38,6 +38,8 @@ def _all(files: str, *commands: tuple[str, str] | str) -> tuple[Reading, ...]:
 
 RESUME = ("train --max-updates 62", "run/update_0000062/model.safetensors")
 FRESH = "train --save-dir fresh --max-updates 2"
+TINY = "--arch transformer_tiny --precision fp32 --max-tokens 100"
+"""For recipes that say nothing of this any more."""
 WEIGHTS = "fresh/update_*/model.safetensors"
 AVERAGE = ("average-checkpoints --run run --last 2 --output fresh", WEIGHTS)
 EXPORT = ("export --model run --output fresh", "fresh/*.bin")
@@ -127,7 +129,7 @@ KINDS = (
         _all(
             "nmt.yaml",
             ("preprocess --output-dir fresh", "fresh/train.*"),
-            f"{FRESH} --dry-run --data data-bin --arch transformer_tiny --precision fp32",
+            f"{FRESH} --dry-run --data data-bin {TINY}",
             f"{TRANSLATE} run text/test.en",
             "score --reference text/test.de text/test.de",
         ),

@@ -20,8 +20,10 @@ _NOT_THE_FORMAT = (KeyError, TypeError, ValueError, AttributeError, RecursionErr
 
 
 def can_be_sealed(path: Path) -> bool:
-    """Whether a file has a checksum somewhere."""
-    return path.suffix == ".safetensors" or _description(path) is not None
+    """Whether a file has a checksum somewhere, and is no code, which may do anything."""
+    return path.suffix != ".py" and (
+        path.suffix == ".safetensors" or _description(path) is not None
+    )
 
 
 def seal(changed: Path) -> None:
