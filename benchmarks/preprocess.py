@@ -34,10 +34,11 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 
-from nmt.data.batching import Order
 from nmt.data.columns import Sentences
 from nmt.data.dataset import Dataset
-from nmt.data.format import EOS, MANIFEST, MANIFESTS, OFFSET_TYPE, Manifest, fingerprint_of
+from nmt.data.manifest import MANIFEST, MANIFESTS, OFFSET_TYPE, Manifest, fingerprint_of
+from nmt.data.sampler import Order
+from nmt.data.vocabulary import EOS
 from nmt.data.writer import DatasetWriter, staging
 from nmt.preprocess.corpus import Bitext
 from nmt.preprocess.subwords import SubwordTraining, train_subwords

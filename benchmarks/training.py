@@ -32,19 +32,22 @@ import torch
 from torch import Tensor, nn
 
 from nmt.cli.recipe import load
-from nmt.config import build
-from nmt.data.batching import Batch, Feed, Order, Update
+from nmt.data.batches import Batch
 from nmt.data.columns import Sentences
 from nmt.data.dataset import Dataset
-from nmt.data.format import BOS, EOS, PAD
+from nmt.data.loader import Feed, Update
+from nmt.data.sampler import Order
+from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.data.writer import DatasetWriter, staging
-from nmt.distributed import World, join, pick_device
-from nmt.memory import keep_few_kernels, keep_freed_memory
 from nmt.models import Model, ModelConfig
 from nmt.models.transformer import TransformerConfig
-from nmt.precision import autocast, pick_precision
+from nmt.recipe.config import build
+from nmt.runtime.distributed import World, join, pick_device
+from nmt.runtime.memory import keep_few_kernels, keep_freed_memory
+from nmt.runtime.precision import autocast, pick_precision
+from nmt.training.config import TrainConfig
 from nmt.training.report import peak_memory_mb
-from nmt.training.trainer import TrainConfig, Trainer
+from nmt.training.trainer import Trainer
 
 SYNTHETIC_PAIRS = 100_000
 

@@ -32,17 +32,17 @@ from typing import Any, cast
 
 import torch
 
-from nmt.config import build
-from nmt.data.format import EOS
+from nmt.data.vocabulary import EOS
 from nmt.evaluation import Metric
 from nmt.export import Export, export_formats, export_run
 from nmt.export.ctranslate2 import vocabularies
 from nmt.inference import SearchConfig, Translator
 from nmt.inference.engines import load_translator
-from nmt.memory import keep_freed_memory
 from nmt.models import ModelConfig
-from nmt.precision import InferencePrecision
+from nmt.recipe.config import build
 from nmt.runs import Run, weights_of
+from nmt.runtime.memory import keep_freed_memory
+from nmt.runtime.precision import InferencePrecision
 
 BEAM = 4
 OURS = ("nmt fp32", "nmt bf16", "nmt int8")

@@ -21,13 +21,14 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from nmt.config import build
-from nmt.data.format import EOS, PAD
-from nmt.distributed import pick_device
+from nmt.data.vocabulary import EOS, PAD
+from nmt.inference.kernels import convert
 from nmt.inference.voters import compile_steps
-from nmt.memory import keep_freed_memory
 from nmt.models import Model, ModelConfig
-from nmt.precision import InferencePrecision, autocast, convert, pick_precision
+from nmt.recipe.config import build
+from nmt.runtime.distributed import pick_device
+from nmt.runtime.memory import keep_freed_memory
+from nmt.runtime.precision import InferencePrecision, autocast, pick_precision
 from nmt.search import Beam
 
 PRODUCTS = (

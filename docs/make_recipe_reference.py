@@ -17,9 +17,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from nmt.evaluation import ScoreConfig
 from nmt.inference import SearchConfig
 from nmt.models import architectures
-from nmt.preprocess.binarize import PreprocessConfig
-from nmt.registry import Registry
-from nmt.training.trainer import TrainConfig
+from nmt.preprocess.config import PreprocessConfig
+from nmt.recipe.registry import Registry
+from nmt.training.config import TrainConfig
 
 SECTIONS = {
     "preprocess": PreprocessConfig,

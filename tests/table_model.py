@@ -10,7 +10,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from nmt.data.format import BOS, EOS, PAD, UNK
+from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.models.base import Model, State
 
 Sentence = tuple[int, ...]

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from nmt.cli.recipe import load
-from nmt.config import build
 from nmt.models import ModelConfig
-from nmt.training.trainer import TrainConfig
+from nmt.recipe.config import build
+from nmt.training.config import TrainConfig
 
 DIRECTORY = Path(__file__).parents[1] / "examples/ablations"
 spec = importlib.util.spec_from_file_location("table3", DIRECTORY / "table3.py")

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import nmt as package
-from nmt import precision
 from nmt.errors import NmtError
 from nmt.evaluation.metrics import metrics
+from nmt.runtime import precision
 
 
 def test_the_translator_gives_what_the_command_gives(

@@ -21,9 +21,9 @@ LAYERS = (
     {"search", "runs"},
     {"models", "preprocess"},
     {"data", "evaluation"},
-    {"documents", "plugins"},
-    {"config", "distributed", "files", "languages", "lines", "precision"},
-    {"memory", "processes", "registry"},
+    {"plugins"},
+    {"io"},
+    {"languages", "recipe", "runtime"},
     {"errors"},
 )
 ENTRANCES = {"nmt", "nmt.__main__"}  # which may import the command line
@@ -159,31 +159,31 @@ def test_no_command_imports_torch_before_it_needs_it(module: str):
 
 def test_imports_are_found_wherever_they_are():
     source = """
-import json, nmt.files
+import json, nmt.io.files
 from nmt import errors, __version__
 from nmt.search.base import Strategy
 if TYPE_CHECKING:
-    from nmt.data import format
+    from nmt.data import manifest
 else:
     import late
 def function():
     def inner():
         import torch.nn
 class Thing:
-    from nmt.registry import Registry
+    from nmt.recipe.registry import Registry
 """
-    modules = ["nmt", "nmt.errors", "nmt.data", "nmt.data.format", "nmt.search.base"]
+    modules = ["nmt", "nmt.errors", "nmt.data", "nmt.data.manifest", "nmt.search.base"]
     found = {each.imported: each.runs_at_once for each in imports("nmt.here", source, modules)}
     assert found == {
         "json": True,
-        "nmt.files": True,
+        "nmt.io.files": True,
         "nmt.errors": True,
         "nmt": True,
         "nmt.search.base": True,
-        "nmt.data.format": False,
+        "nmt.data.manifest": False,
         "late": False,
         "torch.nn": False,
-        "nmt.registry": True,
+        "nmt.recipe.registry": True,
     }
 
 
@@ -197,9 +197,9 @@ class Thing:
         ("nmt.search.beam", "nmt.models.base", True),
         ("nmt.search.beam", "nmt.models.transformer", False),
         ("nmt.search.beam", "nmt.models", False),
-        ("nmt.registry", "nmt.errors", True),
-        ("nmt.errors", "nmt.registry", False),
-        ("nmt.config", "nmt", True),
+        ("nmt.recipe.registry", "nmt.errors", True),
+        ("nmt.errors", "nmt.recipe.registry", False),
+        ("nmt.recipe.config", "nmt", True),
         ("nmt.__main__", "nmt.cli.app", True),
         ("nmt.runs.run", "nmt.cli.console", False),
     ],

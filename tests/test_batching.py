@@ -7,21 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.data.batching import (
-    Feed,
-    Order,
-    Update,
-    as_groups,
-    as_rows,
-    in_length_order,
-    make_batch,
-    micro_batches,
-    prefetch,
-    target_input,
-)
+from nmt.data.batches import as_groups, as_rows, make_batch, target_input
 from nmt.data.columns import Sentences
 from nmt.data.dataset import Dataset, Split
-from nmt.data.format import BOS, EOS, PAD
+from nmt.data.loader import Feed, Update, prefetch
+from nmt.data.sampler import Order, in_length_order, micro_batches
+from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.data.writer import DatasetWriter, staging
 
 LENGTHS = st.lists(st.tuples(st.integers(2, 60), st.integers(2, 60)), min_size=1, max_size=200)

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nmt.config import build
 from nmt.errors import NmtError
 from nmt.models import Model, ModelConfig
+from nmt.recipe.config import build
 from nmt.runs import weights_of
 from nmt.runs.building import build_with
 

@@ -3,11 +3,11 @@ from typing import Any
 import pytest
 import torch
 
-from nmt.config import build
-from nmt.data.format import BOS, EOS
+from nmt.data.vocabulary import BOS, EOS
 from nmt.errors import NmtError
 from nmt.models import ModelConfig, architectures
 from nmt.models.bytenet import ByteNetConfig
+from nmt.recipe.config import build
 
 
 def test_the_paper_s_blocks_make_its_number_of_parameters() -> None:

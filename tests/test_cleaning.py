@@ -3,10 +3,11 @@ import sys
 import numpy as np
 import pytest
 
-from nmt.config import build, dump
 from nmt.errors import NmtError
-from nmt.preprocess.binarize import PreprocessConfig
-from nmt.preprocess.cleaning import Cleaning, Filtering, Rewriting, Step, Tally, steps
+from nmt.preprocess.cleaning import Cleaning, Tally
+from nmt.preprocess.cleaning_steps import Filtering, Rewriting, Step, steps
+from nmt.preprocess.config import PreprocessConfig
+from nmt.recipe.config import build, dump
 
 
 def cleaned(*pairs, clean, held_out=()):

@@ -10,11 +10,11 @@ import fake_comet
 import pytest
 from trained_runs import records
 
-from nmt.config import build
 from nmt.errors import NmtError
 from nmt.evaluation import Comet, ScoreConfig, comet
 from nmt.evaluation.comparison import Resampling, compare
 from nmt.evaluation.metrics import metrics
+from nmt.recipe.config import build
 
 SOURCES = ["one", "two"]
 HYPOTHESES = ["ein Haus", "der Hund"]

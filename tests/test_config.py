@@ -10,16 +10,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.config import (
-    build,
-    dump,
-    flatten,
-    parse_assignment,
-    parse_yaml,
-    set_path,
-)
 from nmt.errors import NmtError
-from nmt.registry import Registry
+from nmt.recipe.config import build, dump, flatten, parse_assignment, parse_yaml, set_path
+from nmt.recipe.registry import Registry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -427,7 +420,7 @@ def test_nested_keys_are_flattened_to_dotted_paths():
 
 
 def test_a_key_of_an_inner_part_is_answered_with_its_path() -> None:
-    from nmt.training.trainer import TrainConfig
+    from nmt.training.config import TrainConfig
 
     with pytest.raises(
         NmtError, match=r"'warmup_updates'; did you mean 'schedule.warmup_updates'\?$"
@@ -436,7 +429,7 @@ def test_a_key_of_an_inner_part_is_answered_with_its_path() -> None:
 
 
 def test_a_key_of_another_choice_is_answered_with_that_choice() -> None:
-    from nmt.training.trainer import TrainConfig
+    from nmt.training.config import TrainConfig
 
     for values, message in (
         (

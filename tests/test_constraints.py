@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nmt.config import build
-from nmt.data.format import BOS, EOS, UNK
+from nmt.data.vocabulary import BOS, EOS, UNK
 from nmt.errors import NmtError
+from nmt.recipe.config import build
 from nmt.search import Constraint
 from nmt.search.constraints import Forbidden, MinLength, NoRepeatNgram
 

@@ -4,11 +4,11 @@ from typing import Any
 import pytest
 import torch
 
-from nmt.config import build
-from nmt.data.format import EOS
+from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
 from nmt.models import ModelConfig, architectures
 from nmt.models.conv_s2s import ConvS2SConfig
+from nmt.recipe.config import build
 
 
 @pytest.mark.parametrize(

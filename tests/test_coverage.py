@@ -10,7 +10,7 @@ import torch
 from table_model import TableModel, random_sources, unpad
 from torch import Tensor
 
-from nmt.data.format import EOS, PAD
+from nmt.data.vocabulary import EOS, PAD
 from nmt.search import Beam, Hypothesis
 from nmt.search.coverage import with_coverage
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from nmt.data import columns
 from nmt.data.columns import Sentences
 from nmt.data.dataset import Dataset
-from nmt.data.format import EOS
+from nmt.data.vocabulary import EOS
 from nmt.data.writer import DatasetWriter, staging
 from nmt.errors import NmtError
 

@@ -12,12 +12,12 @@ import sys
 import pytest
 import torch
 
-from nmt.distributed import World, join, pick_device
 from nmt.errors import LostPeerError, NmtError
+from nmt.runtime.distributed import World, join, pick_device
 
 TOGETHER = """
 import json
-from nmt.distributed import join
+from nmt.runtime.distributed import join
 
 with join("cpu") as world:
     seen = {
@@ -33,17 +33,17 @@ print(json.dumps(seen))
 
 MISSING = """
 import os, signal, sys, time
-import nmt.distributed
+import nmt.runtime.distributed
 from nmt.cli import app
 
 def command(**_):
-    with nmt.distributed.join("cpu", timeout_minutes=0.05) as world:
+    with nmt.runtime.distributed.join("cpu", timeout_minutes=0.05) as world:
         world.barrier()
         if world.rank == {missing}:
             {does}
         world.sum([1.0])
 
-nmt.distributed.ROLL_CALL_SECONDS = 1.0
+nmt.runtime.distributed.ROLL_CALL_SECONDS = 1.0
 app.app = command
 began, children = time.monotonic(), {{}}
 for rank in {ranks}:  # forked, so that they start at the same time, however long an import takes

@@ -7,12 +7,13 @@ import torch
 from nmt.data.columns import Sentences
 from nmt.data.dataset import Dataset, Split
 from nmt.data.writer import DatasetWriter, staging
-from nmt.distributed import World
 from nmt.errors import NmtError
 from nmt.models import Model, architectures
+from nmt.runtime.distributed import World
+from nmt.training.config import TrainConfig
 from nmt.training.divergence import FiniteWatch, FirstNonFinite
 from nmt.training.report import Report
-from nmt.training.trainer import TrainConfig, Trainer
+from nmt.training.trainer import Trainer
 
 
 @pytest.fixture

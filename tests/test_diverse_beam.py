@@ -8,9 +8,9 @@ import pytest
 import torch
 from table_model import Sentence, TableModel, random_sources, unpad
 
-from nmt.config import build
-from nmt.data.format import BOS, EOS, PAD
+from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
+from nmt.recipe.config import build
 from nmt.search import Beam, DiverseBeam, Strategy, length_penalties
 
 MAX_LENGTHS = torch.tensor([8, 3, 8, 5])

@@ -18,7 +18,7 @@ import typer
 import nmt.training
 from nmt.cli.app import app
 from nmt.training.report import Record
-from nmt.training.trainer import Progress
+from nmt.training.state import Progress
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [

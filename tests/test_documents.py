@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from nmt.documents import MAX_BYTES, DocumentFormat, _checksum
 from nmt.errors import NmtError
-from nmt.files import FileFacts
+from nmt.io.documents import MAX_BYTES, DocumentFormat, _checksum
+from nmt.io.files import FileFacts
 
 
 @dataclass(frozen=True, kw_only=True)

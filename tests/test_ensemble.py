@@ -13,7 +13,7 @@ import torch
 from table_model import TableModel, random_sources, unpad
 from torch import Tensor
 
-from nmt.data.format import BOS, EOS
+from nmt.data.vocabulary import BOS, EOS
 from nmt.models import architectures
 from nmt.models.ensemble import Average, Ensemble
 from nmt.search import Beam

@@ -14,12 +14,12 @@ import torch
 from safetensors.torch import save_file
 
 from nmt.cli.recipe import load
-from nmt.config import build
 from nmt.evaluation import ScoreConfig
 from nmt.inference import SearchConfig
 from nmt.models import ModelConfig
-from nmt.preprocess.binarize import PreprocessConfig
-from nmt.training.trainer import TrainConfig
+from nmt.preprocess.config import PreprocessConfig
+from nmt.recipe.config import build
+from nmt.training.config import TrainConfig
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SECTIONS = {

@@ -16,8 +16,7 @@ import pytest
 import torch
 from fuzz.seals import seal
 
-from nmt.config import build
-from nmt.data.format import BOS, EOS, PAD
+from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
 from nmt.export import Export, export_formats, export_run
 from nmt.inference import Request, SearchConfig, Translator
@@ -25,6 +24,7 @@ from nmt.inference.ctranslate2 import CTranslate2Translator, search_options
 from nmt.inference.translation import Sentence
 from nmt.models import ModelConfig
 from nmt.preprocess.subwords import Subwords
+from nmt.recipe.config import build
 from nmt.runs import Run, load_model, weights_of
 from nmt.search import Hypothesis
 

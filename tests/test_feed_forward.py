@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from nmt.config import build
-from nmt.data.batching import Batch
+from nmt.data.batches import Batch
 from nmt.errors import NmtError
 from nmt.models import ModelConfig, architectures
 from nmt.models.feed_forward import FeedForwardPart, feed_forwards
+from nmt.recipe.config import build
 from nmt.training.losses import losses
 from nmt.training.objective import TokenObjective
 

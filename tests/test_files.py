@@ -12,8 +12,8 @@ from unittest import mock
 import pytest
 from conftest import files_of_at_most
 
-from nmt import files
 from nmt.errors import NmtError, explain
+from nmt.io import files
 
 FAILURES = (ValueError, OSError, KeyboardInterrupt, SystemExit)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nmt.data.columns import Sentences
 from nmt.data.dataset import Dataset
-from nmt.data.format import BOS, EOS, PAD, UNK
+from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.data.writer import DatasetWriter, staging
 from nmt.errors import NmtError
 

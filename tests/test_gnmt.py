@@ -3,10 +3,10 @@ from typing import Any
 import pytest
 import torch
 
-from nmt.config import build
 from nmt.errors import NmtError
 from nmt.models import ModelConfig, architectures
 from nmt.models.gnmt import GNMTConfig
+from nmt.recipe.config import build
 
 
 @pytest.mark.parametrize("name", ["gnmt", "gnmt_v2"])

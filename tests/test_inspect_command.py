@@ -4,7 +4,8 @@ import shutil
 
 import pytest
 
-from nmt.preprocess.binarize import PreprocessConfig, preprocess
+from nmt.preprocess.binarize import preprocess
+from nmt.preprocess.config import PreprocessConfig
 
 
 def write(directory, name, pairs):

@@ -6,9 +6,9 @@ import pytest
 import torch
 from table_model import TableModel, random_sources
 
-from nmt.config import build
-from nmt.data.format import BOS, PAD
+from nmt.data.vocabulary import BOS, PAD
 from nmt.errors import NmtError
+from nmt.recipe.config import build
 from nmt.search import LexicalBeam, Strategy
 from nmt.search.lexical import held
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nmt.data.dataset import Dataset
-from nmt.data.format import EOS
+from nmt.data.vocabulary import EOS
 from nmt.preprocess import lexicon
 from nmt.preprocess.lexicon import Lexicon, LexiconConfig, Pairs, learn_shortlist, measured
 

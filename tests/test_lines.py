@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nmt.errors import NmtError
-from nmt.lines import LONGEST, Lines, zstd
+from nmt.io.lines import LONGEST, Lines, zstd
 
 COMPRESSIONS = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstd.compress}
 

@@ -14,11 +14,11 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 from tqdm import tqdm
 
-from nmt.config import build, dump
 from nmt.errors import NmtError
 from nmt.evaluation.metrics import Bleu, Chrf, Metric, ScoreConfig, Ter, metrics
 from nmt.evaluation.paper import PaperBleu, split_compounds
 from nmt.evaluation.rewards import Gleu
+from nmt.recipe.config import build, dump
 
 BY_REFERENCE = [name for name in metrics if not metrics[name].needs_source]
 HYPOTHESIS = ["a b c d e"]

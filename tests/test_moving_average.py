@@ -7,8 +7,8 @@ from torch import nn
 from trained_runs import assert_same_checkpoint, records
 
 from nmt.runs import Checkpoint, load_model
+from nmt.training.config import TrainConfig
 from nmt.training.moving_average import MovingAverage
-from nmt.training.trainer import TrainConfig
 
 FINITE = torch.tensor(True)
 

@@ -11,7 +11,7 @@ import pytest
 
 from nmt.cli.n_best import Candidate, parse_weights, rescored
 from nmt.errors import NmtError
-from nmt.lines import Lines
+from nmt.io.lines import Lines
 
 LIST = [
     "1 ||| a b ||| LogProbability= -1.500000 Length= 3 ||| -0.750000",

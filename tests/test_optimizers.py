@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from nmt.training.config import TrainConfig
 from nmt.training.optimizers import optimizers
-from nmt.training.trainer import TrainConfig
 
 
 def test_adam_has_the_paper_s_values() -> None:

@@ -21,12 +21,12 @@ from table_model import TableModel
 from torch import Tensor
 
 from nmt.cli.stream import translate_stream
-from nmt.data.format import EOS
-from nmt.distributed import World
+from nmt.data.vocabulary import EOS
 from nmt.inference import SearchConfig, Translator
-from nmt.lines import Lines
+from nmt.io.lines import Lines
 from nmt.models.base import State
 from nmt.preprocess.subwords import Subwords, SubwordTraining, train_subwords
+from nmt.runtime.distributed import World
 from nmt.search import strategies
 
 REAL = Path(__file__).read_text(encoding="utf-8").splitlines()

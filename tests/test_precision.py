@@ -13,21 +13,12 @@ import pytest
 import torch
 from tiny_models import VOCABULARY, tiny
 
-from nmt.data.format import BOS, EOS, PAD
+from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
+from nmt.inference.kernels import MANY, WIDE, Int8Linear, PackedLinear, convert
 from nmt.models import Model, architectures
 from nmt.models.transformer import Transformer
-from nmt.precision import (
-    MANY,
-    WIDE,
-    InferencePrecision,
-    Int8Linear,
-    PackedLinear,
-    autocast,
-    check_precision,
-    convert,
-    pick_precision,
-)
+from nmt.runtime.precision import InferencePrecision, autocast, check_precision, pick_precision
 
 CPU = torch.device("cpu")
 
@@ -91,7 +82,8 @@ def test_an_lstm_trains_and_translates_in_bf16_where_onednn_has_no_kernel_for_it
     program = """
 import torch
 from tiny_models import VOCABULARY, tiny
-from nmt.precision import autocast, check_precision, convert, pick_precision
+from nmt.runtime.precision import autocast, check_precision, pick_precision
+from nmt.inference.kernels import convert
 cpu = torch.device("cpu")
 assert pick_precision("auto", cpu) == "fp32"
 assert check_precision("bf16", cpu)

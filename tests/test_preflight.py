@@ -9,9 +9,9 @@ import pytest
 import torch
 from trained_runs import progress
 
-from nmt.data.batching import Batch
+from nmt.data.batches import Batch
 from nmt.data.dataset import Dataset
-from nmt.distributed import World
+from nmt.runtime.distributed import World
 from nmt.training.preflight import fit_micro_batches, longest_batch
 from nmt.training.trainer import Trainer
 from nmt.training.validation import Validation

@@ -24,14 +24,15 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from nmt.cli import preprocess as command
-from nmt.config import build
 from nmt.data.dataset import Dataset
-from nmt.data.format import EOS
+from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
-from nmt.lines import zstd
-from nmt.preprocess import binarize, corpus, encoding
-from nmt.preprocess.binarize import PreprocessConfig, preprocess
+from nmt.io.lines import zstd
+from nmt.preprocess import binarize, corpus, encoding, selection
+from nmt.preprocess.binarize import preprocess
+from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.subwords import Subwords, SubwordTraining, train_subwords
+from nmt.recipe.config import build
 
 WORDS = {
     "en": ["one", "two", "three", "four", "five", "six"],
@@ -391,7 +392,7 @@ def test_a_truncated_file_is_named(here, suffix):
 
 
 def test_of_equal_pairs_only_the_first_is_kept_and_the_others_are_shown(here, monkeypatch):
-    monkeypatch.setattr(binarize, "SELECTED_AT_ONCE", 30)
+    monkeypatch.setattr(selection, "SELECTED_AT_ONCE", 30)
     new = [("six six six", "eins"), ("one", "six")]
     write(here / "corpus" / "more", [new[0], ("six six six", "zwei"), *new, new[1]])
     without = preprocess(config(output_dir="first", train="corpus/train", clean=["duplicates"]))
@@ -437,10 +438,10 @@ MOMENTS = [
     ("nmt.preprocess.binarize.train_subwords", 1),
     *[("nmt.preprocess.encoding.Encoder.__call__", count) for count in (1, 6, 7, 11, 4)],
     ("nmt.preprocess.encoding.mark_repeated", 1),
-    ("nmt.preprocess.binarize._Draw.copies", 2),
+    ("nmt.preprocess.selection.CopyCounts.copies", 2),
     ("nmt.data.writer.DatasetWriter.finish", 1),
     ("pathlib.Path.replace", 1),  # of the manifest
-    ("nmt.files.sync", 3),
+    ("nmt.io.files.sync", 3),
     ("pathlib.Path.rename", 1),  # of the directory
 ]
 
@@ -448,7 +449,7 @@ MOMENTS = [
 def test_after_any_number_of_kills_the_same_call_ends_with_the_same_bytes(here, monkeypatch):
     monkeypatch.setattr(corpus.Bitext.blocks, "__defaults__", (9, 0))
     monkeypatch.setattr(binarize, "SAVE_EVERY", 3)
-    monkeypatch.setattr(binarize, "SELECTED_AT_ONCE", 50)
+    monkeypatch.setattr(selection, "SELECTED_AT_ONCE", 50)
     settings = {"train": ["corpus/train", "corpus/train"], "clean": ["duplicates"]}
     preprocess(config(output_dir="whole", **settings))
 
@@ -582,11 +583,11 @@ def test_after_a_worker_was_killed_the_same_call_goes_on(here, monkeypatch):
 
 def test_a_part_of_a_corpus_is_drawn_evenly_whatever_its_size():
     pairs, wanted, at_once = 5 * 10**9, 2 * 10**9, 10**5
-    draw = binarize._Draw(pairs, wanted, (1, 0))
+    draw = selection.CopyCounts(pairs, wanted, (1, 0))
     some = [int(draw.copies(np.ones(at_once, np.bool_)).sum()) for _ in range(5)]
     assert all(abs(it - 0.4 * at_once) <= 1 for it in some)
     for seed in range(20):
-        draw = binarize._Draw(1000, 377, (seed, 0))
+        draw = selection.CopyCounts(1000, 377, (seed, 0))
         present = np.random.default_rng(seed).permuted(np.repeat([True, False], 1000))
         taken = np.concatenate([draw.copies(part) for part in np.split(present, 80)])
         assert taken.sum() == 377

@@ -16,8 +16,8 @@ import torch
 import yaml
 
 from nmt.data.dataset import Dataset
-from nmt.data.format import BOS, EOS, PAD
-from nmt.lines import zstd
+from nmt.data.vocabulary import BOS, EOS, PAD
+from nmt.io.lines import zstd
 from nmt.models import architectures
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")

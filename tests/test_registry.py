@@ -5,7 +5,7 @@ from dataclasses import FrozenInstanceError, dataclass
 import pytest
 
 from nmt.errors import NmtError
-from nmt.registry import Registry, nearest, unknown
+from nmt.recipe.registry import Registry, nearest, unknown
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from nmt.config import build, dump
 from nmt.errors import NmtError
 from nmt.evaluation.rewards import Reward, rewards
+from nmt.recipe.config import build, dump
 
 CAT = "the cat sat on the mat"
 

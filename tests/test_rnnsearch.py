@@ -3,10 +3,10 @@ from typing import Any
 import pytest
 import torch
 
-from nmt.config import build
 from nmt.errors import NmtError
 from nmt.models import ModelConfig, architectures
 from nmt.models.rnnsearch import RNNsearchConfig
+from nmt.recipe.config import build
 
 
 def test_the_paper_s_sizes_make_its_number_of_parameters() -> None:

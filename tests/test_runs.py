@@ -17,9 +17,9 @@ import pytest
 import torch
 from conftest import files_of_at_most
 
-from nmt import files
 from nmt.data.dataset import Dataset
 from nmt.errors import NmtError, explain
+from nmt.io import files
 from nmt.preprocess.subwords import Subwords
 from nmt.runs import Checkpoint, Run, load_model, set_weights, weights_of
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from table_model import TableModel, unpad
 
-from nmt.config import build
-from nmt.data.format import BOS, EOS, PAD, UNK
+from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
+from nmt.recipe.config import build
 from nmt.search import Greedy, Sample, Strategy
 
 SOURCE = torch.tensor([[7, 8, EOS]])

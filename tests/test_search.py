@@ -9,9 +9,9 @@ import pytest
 import torch
 from table_model import Sentence, TableModel, random_sources, unpad
 
-from nmt.config import build
-from nmt.data.format import BOS, EOS, PAD, UNK
+from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
+from nmt.recipe.config import build
 from nmt.search import Beam, Greedy, LengthPenalty, Strategy, length_penalties
 from nmt.search.base import Continuations, top
 

@@ -14,15 +14,16 @@ import torch
 from torch import Tensor
 from trained_runs import assert_same_checkpoint, records
 
-from nmt.config import build
-from nmt.data.batching import Batch
-from nmt.data.format import BOS, EOS, PAD, UNK
+from nmt.data.batches import Batch
+from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
 from nmt.models import Model, architectures
 from nmt.models.feed_forward import FeedForwardPart
-from nmt.training.losses import Loss, log_probabilities, losses
+from nmt.recipe.config import build
+from nmt.training.config import TrainConfig
+from nmt.training.fused_loss import log_probabilities
+from nmt.training.losses import Loss, losses
 from nmt.training.sequence import Candidates, SequenceLoss, SequenceObjective
-from nmt.training.trainer import TrainConfig
 
 NAMES = [name for name in losses if losses[name].translates]
 RISK, REWARD = losses["minimum_risk"], losses["expected_reward"]

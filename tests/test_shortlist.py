@@ -12,8 +12,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from nmt.data import shortlist as module
-from nmt.data.format import EOS
 from nmt.data.shortlist import Origin, Shortlist
+from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
 
 ORIGIN = Origin(

@@ -10,12 +10,13 @@ import torch
 from tiny_models import VOCABULARY, some_sources, tiny
 from torch import Tensor
 
-from nmt.data.format import BOS, EOS, PAD, UNK
 from nmt.data.shortlist import Origin, Shortlist
+from nmt.data.vocabulary import BOS, EOS, PAD, UNK
+from nmt.inference.kernels import convert
 from nmt.inference.shortlister import Shortlister
 from nmt.models import Model, architectures
 from nmt.models.ensemble import Ensemble
-from nmt.precision import InferencePrecision, autocast, convert
+from nmt.runtime.precision import InferencePrecision, autocast
 from nmt.search import Constraint, Hypothesis, Prefixes, Strategy, strategies
 from nmt.search.constraints import Forbidden, NoRepeatNgram
 

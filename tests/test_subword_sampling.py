@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from trained_runs import assert_same_checkpoint, records
 
-from nmt.data.batching import Feed, Order, make_batch
+from nmt.data.batches import make_batch
 from nmt.data.columns import Sentences
 from nmt.data.dataset import Dataset
-from nmt.data.format import EOS, PAD, UNK
+from nmt.data.loader import Feed
+from nmt.data.sampler import Order
+from nmt.data.vocabulary import EOS, PAD, UNK
 from nmt.data.writer import DatasetWriter, staging
 from nmt.preprocess.subwords import Subwords, SubwordTraining, train_subwords
 from nmt.training.subword_sampling import SampledSplit

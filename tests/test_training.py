@@ -21,17 +21,19 @@ import torch
 from trained_runs import assert_same_checkpoint, records
 
 from nmt.data.dataset import Dataset
-from nmt.data.format import BOS
-from nmt.distributed import World
+from nmt.data.vocabulary import BOS
 from nmt.evaluation.metrics import metrics
-from nmt.inference.translator import SearchConfig, Translator
-from nmt.precision import check_precision
+from nmt.inference.config import SearchConfig
+from nmt.inference.translator import Translator
 from nmt.runs import Checkpoint, Run, load_model
+from nmt.runtime.distributed import World
+from nmt.runtime.precision import check_precision
+from nmt.training.config import TrainConfig
 from nmt.training.losses import losses
 from nmt.training.report import Report
 from nmt.training.signals import StopRequests
 from nmt.training.stopwatch import Stopwatch
-from nmt.training.trainer import TrainConfig, Trainer
+from nmt.training.trainer import Trainer
 from nmt.training.validation import Validation
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 import torch
 
-from nmt.config import build, dump
 from nmt.errors import NmtError
 from nmt.models import ModelConfig, architectures, attention
 from nmt.models.attention import Attend, CrossAttention, Heads, SelfAttention, mix_values
 from nmt.models.dropout import Dropout
 from nmt.models.feed_forward import FeedForward
 from nmt.models.positions import SinusoidalPositions, sinusoids
+from nmt.recipe.config import build, dump
 
 
 def parameters(config: ModelConfig, vocabulary: int, shared: bool = True) -> int:

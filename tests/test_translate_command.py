@@ -21,17 +21,17 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from nmt import precision as precisions
 from nmt.cli.stream import translate_stream
 from nmt.cli.translate import translate
-from nmt.config import build, dump
-from nmt.distributed import World
 from nmt.errors import NmtError
 from nmt.inference import SearchConfig, Translator
-from nmt.lines import Lines
+from nmt.io.lines import Lines
 from nmt.models.base import ModelConfig
 from nmt.preprocess.subwords import Subwords, SubwordTraining, train_subwords
+from nmt.recipe.config import build, dump
 from nmt.runs import Run, load_model, weights_of
+from nmt.runtime import precision as precisions
+from nmt.runtime.distributed import World
 
 LINES = ["the cat sat", "", "on a mat", "\u2028", "a dog\u2028and a\rcat", "the dog sat on the cat"]
 

@@ -12,16 +12,16 @@ import torch
 from table_model import TableModel
 from torch import Tensor
 
-from nmt.config import build
-from nmt.data.format import BOS, EOS, PAD
+from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
 from nmt.evaluation.consensus import expected_utilities
 from nmt.evaluation.metrics import metrics
 from nmt.inference import Request, SearchConfig, Translator
+from nmt.inference.kernels import convert
 from nmt.inference.translation import Sentence
 from nmt.models import architectures
 from nmt.models.base import State
-from nmt.precision import convert
+from nmt.recipe.config import build
 
 LETTERS = "abcdefghijkl"
 

@@ -17,7 +17,7 @@ import torch
 
 from nmt.errors import NmtError, explain
 from nmt.inference.workers import Workers
-from nmt.processes import available_cores
+from nmt.runtime.processes import available_cores
 
 
 def test_results_come_in_order_from_other_processes_of_one_thread() -> None:

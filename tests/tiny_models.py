@@ -5,12 +5,12 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from nmt.config import build
-from nmt.data.format import EOS, PAD
+from nmt.data.vocabulary import EOS, PAD
 from nmt.models import ModelConfig, architectures
 from nmt.models.feed_forward import feed_forwards
 from nmt.models.patterns import patterns
 from nmt.models.positions import position_parts
+from nmt.recipe.config import build
 
 VOCABULARY = 23
 TINY = {

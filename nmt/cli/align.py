@@ -11,7 +11,7 @@ import typer
 from nmt.cli.console import check_stdin
 from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.cli.score_by_model import BLOCK, open_model, unequal_lines
-from nmt.lines import Lines
+from nmt.io.lines import Lines
 
 EXAMPLE = "Example: nmt align --model averaged --source test.en --target test.de > test.align"
 

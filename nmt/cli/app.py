@@ -26,8 +26,8 @@ from nmt.cli import (
 from nmt.cli.console import one_line, say, write_utf8
 from nmt.cli.habits import answer
 from nmt.errors import LostPeerError, NmtError, explain
-from nmt.files import named
-from nmt.memory import is_out_of_memory
+from nmt.io.files import named
+from nmt.runtime.memory import is_out_of_memory
 
 app = typer.Typer(
     name="nmt",

@@ -8,7 +8,7 @@ import typer
 from nmt.cli.console import say
 from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.errors import NmtError
-from nmt.registry import unknown
+from nmt.recipe.registry import unknown
 
 EXAMPLE = "Example: nmt export --format ctranslate2 --model checkpoints --output exported"
 

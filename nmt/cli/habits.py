@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 
-from nmt.registry import nearest
+from nmt.recipe.registry import nearest
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from nmt.errors import NmtError
 
 if TYPE_CHECKING:
     from nmt.data.dataset import Dataset
-    from nmt.data.format import Side
+    from nmt.data.manifest import Side
     from nmt.runs import Checkpoint, Run
 
 EXAMPLE = "Example: nmt inspect data-bin"
@@ -45,7 +45,7 @@ def inspect(
         _run(path, verify, as_json)
         return
     from nmt.data.dataset import Dataset, shards_of
-    from nmt.data.format import MANIFEST, MANIFESTS
+    from nmt.data.manifest import MANIFEST, MANIFESTS
 
     if not (path / MANIFEST).exists() and not shards_of(path):
         raise NmtError(f"{path}: {_what_else(path)}; give a dataset or a run")
@@ -77,7 +77,7 @@ def _what_else(path: Path) -> str:
 
 def _show_dataset(dataset: "Dataset", examples: int) -> None:
     from nmt.cli.preprocess import report
-    from nmt.data.format import SIDES, VERSION
+    from nmt.data.manifest import SIDES, VERSION
     from nmt.preprocess.subwords import Subwords
 
     manifest = dataset.manifest

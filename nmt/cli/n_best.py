@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain, groupby, islice
 
 from nmt.errors import NmtError
-from nmt.lines import Lines
+from nmt.io.lines import Lines
 
 BLOCK = 1024
 """Translations that are scored at once."""

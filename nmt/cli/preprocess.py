@@ -8,11 +8,11 @@ import typer
 from nmt.cli.console import say
 from nmt.cli.plugins import PluginFlag, TrustFlag
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
-from nmt.config import build
 from nmt.errors import NmtError
+from nmt.recipe.config import build
 
 if TYPE_CHECKING:
-    from nmt.data.format import Manifest
+    from nmt.data.manifest import Manifest
 
 EXAMPLE = (
     "Example:\n\n"
@@ -162,8 +162,9 @@ def preprocess(
     flags = {f"preprocess.{key}": value for key, value in given.items()}
     recipe = load(config, set_, flags, plugins=plugin, trust_plugins=trust_plugins)
 
-    from nmt.preprocess.binarize import PreprocessConfig, find_corpora
+    from nmt.preprocess.binarize import find_corpora
     from nmt.preprocess.binarize import preprocess as binarize
+    from nmt.preprocess.config import PreprocessConfig
 
     settings = build(PreprocessConfig, recipe.section("preprocess"), "preprocess")
     find_corpora(settings)  # before anything is announced

@@ -17,11 +17,11 @@ import typer
 
 from nmt.cli.console import say
 from nmt.cli.plugins import import_named
-from nmt.config import dump, flatten, parse_assignment, parse_yaml, set_path
 from nmt.errors import NmtError
-from nmt.files import open_regular
+from nmt.io.files import open_regular
 from nmt.plugins import TRUST, import_plugins, is_trusted, not_imported, plugin_names
-from nmt.registry import unknown
+from nmt.recipe.config import dump, flatten, parse_assignment, parse_yaml, set_path
+from nmt.recipe.registry import unknown
 
 RECIPE = Path("nmt.yaml")
 MAX_BYTES = 1 << 20
@@ -166,8 +166,8 @@ def homes(key: str) -> list[str]:
     from nmt.evaluation import ScoreConfig
     from nmt.inference import SearchConfig
     from nmt.models import architectures
-    from nmt.preprocess.binarize import PreprocessConfig
-    from nmt.training.trainer import TrainConfig
+    from nmt.preprocess.config import PreprocessConfig
+    from nmt.training.config import TrainConfig
 
     parts = (PreprocessConfig(), architectures["transformer_base"], TrainConfig(), SearchConfig())
     sections = dict(zip(SECTIONS, map(dump, (*parts, ScoreConfig())), strict=True))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nmt.errors import NmtError
-from nmt.lines import Lines, OnInvalidUtf8
+from nmt.io.lines import Lines, OnInvalidUtf8
 
 if TYPE_CHECKING:
     from nmt.inference import Request
@@ -49,7 +49,7 @@ class Requests:
                 lines.on_invalid_utf8 = on_invalid_utf8
 
     def arriving(self, most: int) -> Iterator[list[str] | list[Request]]:
-        """As :meth:`nmt.lines.Lines.arriving`.
+        """As :meth:`nmt.io.lines.Lines.arriving`.
 
         Raises:
             NmtError: a file that says more has not as many lines.

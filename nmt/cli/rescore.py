@@ -11,7 +11,7 @@ from nmt.cli.console import check_stdin
 from nmt.cli.n_best import parse_weights, rescored
 from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.cli.score_by_model import open_model
-from nmt.lines import Lines
+from nmt.io.lines import Lines
 
 EXAMPLE = "Example: nmt rescore --model averaged --source input.txt list.txt > rescored.txt"
 

@@ -17,10 +17,10 @@ from nmt.cli.console import check_stdin, say, warn
 from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
 from nmt.cli.score_by_model import open_model, score_by_model
-from nmt.config import build
 from nmt.errors import NmtError
+from nmt.io.lines import COMPRESSED, Lines
 from nmt.languages import is_unspaced
-from nmt.lines import COMPRESSED, Lines
+from nmt.recipe.config import build
 
 if TYPE_CHECKING:
     from nmt.evaluation.comparison import Resampling

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nmt.errors import NmtError
-from nmt.lines import Lines
+from nmt.io.lines import Lines
 
 if TYPE_CHECKING:
     from nmt.inference import Translator
@@ -23,7 +23,7 @@ def score_by_model(translator: Translator, sources: Lines, targets: Lines, as_js
     Raises:
         NmtError: there is not one translation for every source line.
     """
-    from nmt.data.format import EOS
+    from nmt.data.vocabulary import EOS
 
     ended: list[str] = []
     blocks = sources.blocks(BLOCK), targets.blocks(BLOCK)
@@ -50,10 +50,10 @@ def unequal_lines(sources: Lines, targets: Lines) -> NmtError:
 
 def open_model(model: Path, device: str, trust_plugins: bool) -> Translator:
     """A run or checkpoint, to score with."""
-    from nmt.distributed import pick_device
     from nmt.inference import SearchConfig, Translator
-    from nmt.memory import keep_freed_memory
     from nmt.runs import load_model
+    from nmt.runtime.distributed import pick_device
+    from nmt.runtime.memory import keep_freed_memory
 
     place = pick_device(device)
     keep_freed_memory()

@@ -12,16 +12,16 @@ from typing import IO, TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from nmt import files
 from nmt.cli import forms
 from nmt.cli.console import say, warn
 from nmt.cli.requests import Requests
 from nmt.errors import NmtError
-from nmt.lines import Lines
+from nmt.io import files
+from nmt.io.lines import Lines
 
 if TYPE_CHECKING:
-    from nmt.distributed import World
     from nmt.inference import LineTranslator
+    from nmt.runtime.distributed import World
 
 
 def translate_stream(

@@ -109,15 +109,15 @@ def train(
     Ends with status 0; interrupted by SIGINT, SIGTERM or SIGUSR1 it finishes the update, saves, and
     ends with 128 + the number of the signal.
     """
-    from nmt.config import build
-    from nmt.distributed import join
-    from nmt.inference.translator import SearchConfig
-    from nmt.memory import keep_few_kernels
+    from nmt.inference.config import SearchConfig
     from nmt.models import ModelConfig
+    from nmt.recipe.config import build
+    from nmt.runtime.distributed import join
+    from nmt.runtime.memory import keep_few_kernels
+    from nmt.training.config import TrainConfig
     from nmt.training.plot import plot as draw
     from nmt.training.run import Experiment
     from nmt.training.run import train as run_training
-    from nmt.training.trainer import TrainConfig
 
     recipe = load(
         config,

@@ -11,12 +11,12 @@ from nmt.cli.plugins import PluginFlag, TrustFlag
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
 from nmt.cli.requests import Requests
 from nmt.cli.stream import translate_stream, writer
-from nmt.config import build
 from nmt.errors import NmtError
-from nmt.registry import unknown
+from nmt.recipe.config import build
+from nmt.recipe.registry import unknown
 
 if TYPE_CHECKING:
-    from nmt.precision import InferencePrecision
+    from nmt.runtime.precision import InferencePrecision
 
 WAIT_MINUTES = 60.0 * 24 * 7
 """For which processes wait for each other: as long as someone may take to type a line."""
@@ -280,10 +280,10 @@ def translate(
     lines, the seconds at work and the rates are printed on stderr; waiting for lines to be typed
     does not count.
     """
-    from nmt.distributed import join
     from nmt.inference import SearchConfig
     from nmt.inference.engines import pick_engine
-    from nmt.precision import InferencePrecision
+    from nmt.runtime.distributed import join
+    from nmt.runtime.precision import InferencePrecision
 
     precisions = get_args(InferencePrecision)
     if precision not in precisions:
@@ -343,7 +343,7 @@ def _num_workers(wanted: int | None, device: str) -> int:
     """How many processes share the batches; where they are several, each has one thread."""
     import torch
 
-    from nmt.processes import available_cores
+    from nmt.runtime.processes import available_cores
 
     if device != "cpu":
         if wanted not in (None, 1):

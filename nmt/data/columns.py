@@ -17,9 +17,10 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from nmt import files
-from nmt.data.format import EOS, OFFSET_TYPE, REMEDY, Ids, Lengths, Manifest, Side
+from nmt.data.manifest import OFFSET_TYPE, REMEDY, Ids, Lengths, Manifest, Side
+from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
+from nmt.io import files
 
 CHECKED_AT_ONCE = 1 << 20
 """Numbers that :meth:`Column.check` holds in memory."""

@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from nmt import files
 from nmt.data.columns import Column
-from nmt.data.format import PAD, REMEDY, SIDES, Ids, Lengths, Manifest, Side
+from nmt.data.manifest import REMEDY, SIDES, Ids, Lengths, Manifest, Side
+from nmt.data.vocabulary import PAD
 from nmt.errors import NmtError
-from nmt.registry import unknown
+from nmt.io import files
+from nmt.recipe.registry import unknown
 
 _SHARD = re.compile(r"shard-\d+-of-(\d+)")
 

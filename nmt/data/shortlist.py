@@ -16,10 +16,11 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from nmt import files
-from nmt.data.format import BOS, EOS, PAD, UNK, Ids
-from nmt.documents import DocumentFormat
+from nmt.data.manifest import Ids
+from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
+from nmt.io import files
+from nmt.io.documents import DocumentFormat
 
 REMEDY = "make it again with `nmt shortlist`"
 

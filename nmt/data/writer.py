@@ -10,19 +10,19 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from nmt import files
 from nmt.data.columns import Sentences
-from nmt.data.format import (
+from nmt.data.manifest import (
     MANIFEST,
     MANIFESTS,
     OFFSET_TYPE,
-    UNK,
     Manifest,
     SplitCounts,
     fingerprint_of,
     token_type,
 )
+from nmt.data.vocabulary import UNK
 from nmt.errors import NmtError
+from nmt.io import files
 
 
 @contextmanager

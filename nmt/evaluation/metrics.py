@@ -19,8 +19,8 @@ from sacrebleu.metrics.ter import TER, TERScore
 from nmt import languages
 from nmt.errors import NmtError
 from nmt.evaluation.tokenizers import AUTO, bleu, check_tokenizer, tokenizer_for
-from nmt.lines import refuse_one_string
-from nmt.registry import Registry
+from nmt.io.lines import refuse_one_string
+from nmt.recipe.registry import Registry
 
 NOT_FOR_SENTENCES = (
     "{}: a BLEU that is not smoothed says nothing of one sentence; choose bleu or chrf"

@@ -16,7 +16,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from nmt.evaluation.tokenizers import AUTO, bleu, check_tokenizer, tokenizer_for
-from nmt.registry import Registry
+from nmt.recipe.registry import Registry
 
 MAX_ORDER = 4
 

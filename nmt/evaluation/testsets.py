@@ -13,8 +13,8 @@ from sacrebleu.dataset import DATASETS
 from sacrebleu.utils import SACREBLEU_DIR
 
 from nmt.errors import NmtError
-from nmt.lines import Lines
-from nmt.registry import unknown
+from nmt.io.lines import Lines
+from nmt.recipe.registry import unknown
 
 TIMEOUT = 60.0
 """Seconds without an answer after which a server counts as out of reach."""

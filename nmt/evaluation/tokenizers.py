@@ -15,7 +15,7 @@ from sacrebleu.metrics.bleu import BLEU
 
 from nmt import languages
 from nmt.errors import NmtError
-from nmt.registry import unknown
+from nmt.recipe.registry import unknown
 
 AUTO: Final = "auto"
 """Stands for the tokeniser of the target language; for 13a where the language is not known."""

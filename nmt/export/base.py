@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from nmt import files
-from nmt.documents import DocumentFormat
 from nmt.errors import NmtError
-from nmt.files import FileFacts
+from nmt.io import files
+from nmt.io.documents import DocumentFormat
+from nmt.io.files import FileFacts
 from nmt.preprocess.subwords import Subwords
-from nmt.registry import Registry
+from nmt.recipe.registry import Registry
 from nmt.runs import LoadedModel, load_model
 from nmt.runs.recipe import read_recipe, write_recipe
 

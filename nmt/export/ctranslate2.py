@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nmt.config import build
 from nmt.errors import NmtError
 from nmt.export.base import Export, ExportFormat, Stored, export_formats
 from nmt.models import ModelConfig
@@ -27,6 +26,7 @@ from nmt.models.positions import RelativeAttention, Rotary
 from nmt.models.residual import DeepNorm, PostNorm
 from nmt.models.transformer import Transformer, TransformerConfig
 from nmt.preprocess.subwords import Subwords
+from nmt.recipe.config import build
 from nmt.runs import LoadedModel
 
 MAX_POSITIONS = 2048

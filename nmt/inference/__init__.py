@@ -1,6 +1,8 @@
 """Inference: text in, text out, with a trained model."""
 
+from nmt.inference.config import SearchConfig
+from nmt.inference.line_translator import LineTranslator
 from nmt.inference.translation import Request, Translation
-from nmt.inference.translator import LineTranslator, SearchConfig, Translator
+from nmt.inference.translator import Translator
 
 __all__ = ["LineTranslator", "Request", "SearchConfig", "Translation", "Translator"]

@@ -19,15 +19,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmt.data.format import EOS
+from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
 from nmt.export import Export
 from nmt.export.base import REMEDY
 from nmt.export.ctranslate2 import MAX_POSITIONS, QUANTIZATIONS, check_vocabularies, vocabularies
+from nmt.inference.config import SearchConfig
+from nmt.inference.line_translator import LineTranslator
 from nmt.inference.translation import Sentence
-from nmt.inference.translator import LineTranslator, SearchConfig
-from nmt.precision import InferencePrecision
-from nmt.processes import available_cores
+from nmt.runtime.precision import InferencePrecision
+from nmt.runtime.processes import available_cores
 from nmt.search import Beam, Greedy, Hypothesis
 from nmt.search.base import best_first
 from nmt.search.ranking import NoPenalty, PenaltyWithAlpha

@@ -10,15 +10,17 @@ from typing import Any
 
 import torch
 
-from nmt.config import build
-from nmt.distributed import pick_device
 from nmt.errors import NmtError
 from nmt.export import Export
+from nmt.inference.config import SearchConfig
 from nmt.inference.ctranslate2 import CTranslate2Translator
-from nmt.inference.translator import LineTranslator, SearchConfig, Translator
+from nmt.inference.line_translator import LineTranslator
+from nmt.inference.translator import Translator
 from nmt.inference.voters import load_voters, voter_of
-from nmt.precision import InferencePrecision, check_precision
-from nmt.registry import unknown
+from nmt.recipe.config import build
+from nmt.recipe.registry import unknown
+from nmt.runtime.distributed import pick_device
+from nmt.runtime.precision import InferencePrecision, check_precision
 
 
 class Engine(ABC):

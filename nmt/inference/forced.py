@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from nmt.data.batching import as_rows, target_input
+from nmt.data.batches import as_rows, target_input
 from nmt.models.base import Model
 
 POSITIONS = 1024

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from nmt.data.shortlist import Shortlist
+from nmt.inference.kernels import some_outputs
 from nmt.models.base import Model
 from nmt.models.ensemble import members_of
 from nmt.models.shortlisted import shortlisted
-from nmt.precision import InferencePrecision, some_outputs
+from nmt.runtime.precision import InferencePrecision
 from nmt.search import Constraint, Hypothesis, Strategy
 
 
@@ -22,7 +23,7 @@ class Shortlister:
     def __init__(
         self, shortlist: Shortlist, model: Model, precision: InferencePrecision = "fp32"
     ) -> None:
-        """A shortlister for a model that :func:`nmt.precision.convert` has not changed yet.
+        """A shortlister for a model that :func:`nmt.runtime.precision.convert` has not changed yet.
 
         Args:
             shortlist: of the model's subwords.

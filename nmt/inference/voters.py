@@ -8,12 +8,13 @@ from pathlib import Path
 import torch
 
 from nmt.errors import NmtError
+from nmt.inference.config import SearchConfig
+from nmt.inference.kernels import convert
 from nmt.inference.shortlister import Shortlister
-from nmt.inference.translator import SearchConfig
 from nmt.models.base import Model
 from nmt.models.ensemble import members_of
-from nmt.precision import InferencePrecision, convert
 from nmt.runs import LoadedModel, load_model
+from nmt.runtime.precision import InferencePrecision
 
 
 def load_voters(

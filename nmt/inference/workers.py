@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from nmt.errors import NmtError
-from nmt.processes import end_with_parent, starting_workers
+from nmt.runtime.processes import end_with_parent, starting_workers
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -16,7 +16,7 @@ from typing import ClassVar, Protocol
 from torch import Tensor, nn
 
 from nmt.errors import NmtError
-from nmt.registry import Registry
+from nmt.recipe.registry import Registry
 
 
 class State(Protocol):

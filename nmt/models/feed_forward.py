@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from nmt.models.dropout import Dropout
 from nmt.models.initialization import glorot
-from nmt.registry import Registry
+from nmt.recipe.registry import Registry
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmt.models.attention import FullAttention, Heads, mix_values
-from nmt.registry import Registry
+from nmt.recipe.registry import Registry
 
 
 @dataclass(frozen=True, kw_only=True)

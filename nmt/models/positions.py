@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.models.attention import Heads, attention_weights
-from nmt.registry import Registry
+from nmt.recipe.registry import Registry
 
 Layout = Literal["interleaved", "concatenated"]
 

@@ -12,14 +12,13 @@ recipe and put together once: `residual`, `feed_forward`, `positions`, `patterns
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
-import torch
 from torch import Tensor, nn
 
-from nmt.data.format import PAD
+from nmt.data.vocabulary import PAD
 from nmt.errors import NmtError
 from nmt.models.attention import CrossAttention, Heads, SelfAttention
 from nmt.models.base import Model, ModelConfig, State, architectures, check_rates, check_sizes
@@ -37,7 +36,13 @@ from nmt.models.residual import (
     deep_norm_scales,
     make_norm,
 )
-from nmt.models.state import Cache, Lineage, Memory, OrderedCache, SharedCache
+from nmt.models.state import Memory
+from nmt.models.transformer_layers import (
+    DecoderLayer,
+    EncoderLayer,
+    TransformerState,
+    scale_for_deep_norm,
+)
 
 Stack = Literal["encoder", "decoder"]
 
@@ -163,141 +168,32 @@ class TransformerConfig(ModelConfig):
             )
         return Transformer(self, source_vocabulary, target_vocabulary)
 
+    def encoder_layer(self) -> EncoderLayer:
+        """Return a new layer of the encoder."""
+        attention = self._self_attention("encoder")
+        return EncoderLayer(attention, self._feed_forward(), lambda: self._residual("encoder"))
 
-def make_residual(config: TransformerConfig, stack: Stack) -> PostNorm:
-    """The way around one sublayer of a stack."""
-    if config.residual == "deep_norm":
-        alpha, _ = deep_norm_scales(config.encoder_layers, config.decoder_layers)[stack]
-        return DeepNorm(config.d_model, config.norm, config.dropout, alpha)
-    kind = PreNorm if config.residual == "pre_norm" else PostNorm
-    return kind(config.d_model, config.norm, config.dropout)
+    def decoder_layer(self) -> DecoderLayer:
+        """Return a new layer of the decoder."""
+        attention, cross = self._self_attention("decoder"), CrossAttention(self.attention)
+        return DecoderLayer(
+            attention, cross, self._feed_forward(), lambda: self._residual("decoder")
+        )
 
+    def _residual(self, stack: Stack) -> PostNorm:
+        if self.residual == "deep_norm":
+            alpha, _ = deep_norm_scales(self.encoder_layers, self.decoder_layers)[stack]
+            return DeepNorm(self.d_model, self.norm, self.dropout, alpha)
+        kind = PreNorm if self.residual == "pre_norm" else PostNorm
+        return kind(self.d_model, self.norm, self.dropout)
 
-def make_self_attention(config: TransformerConfig, stack: Stack) -> SelfAttention:
-    """Self-attention with the stack's pattern and the model's positions."""
-    heads = config.attention
-    pattern: AttentionPattern = getattr(config, f"{stack}_attention")
-    return SelfAttention(heads, config.positions.mixer(heads, pattern.build(heads)))
+    def _self_attention(self, stack: Stack) -> SelfAttention:
+        heads = self.attention
+        pattern: AttentionPattern = getattr(self, f"{stack}_attention")
+        return SelfAttention(heads, self.positions.mixer(heads, pattern.build(heads)))
 
-
-def make_feed_forward(config: TransformerConfig) -> nn.Module:
-    """The feed-forward layer of the recipe."""
-    return config.feed_forward.build(config.d_model, config.d_ff, config.activation_dropout)
-
-
-@torch.no_grad()
-def scale_for_deep_norm(layer: EncoderLayer | DecoderLayer, beta: float) -> None:
-    """Multiplies by `beta` the weights of feed-forward, values and attention's output."""
-    attentions: list[SelfAttention | CrossAttention] = [layer.attention]
-    into_values = [layer.attention.project_in]
-    if isinstance(layer, DecoderLayer):
-        attentions.append(layer.cross)
-        into_values.append(layer.cross.project_memory)
-    for attention, project in zip(attentions, into_values, strict=True):
-        project.weight[-attention.sizes[-1] :] *= beta
-        attention.attend.output.weight *= beta
-    for name, weight in layer.feed_forward.named_parameters():
-        if weight.dim() > 1 and not name.startswith("gate"):
-            weight.mul_(beta)
-
-
-class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward (section 3.1)."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.attention = make_self_attention(config, "encoder")
-        self.attention_residual = make_residual(config, "encoder")
-        self.feed_forward = make_feed_forward(config)
-        self.feed_forward_residual = make_residual(config, "encoder")
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """States [B, S, D] to states; mask [B, 1, 1, S] is True at tokens.
-
-        `enter` and `leave` around each sublayer are LayerNorm(x + Dropout(sublayer(x))), or what
-        the recipe puts in its place; see :mod:`nmt.models.residual`.
-        """
-        projected = self.attention.project(self.attention_residual.enter(x))
-        x = self.attention_residual.leave(x, self.attention.attend(*projected, mask))
-        made = self.feed_forward(self.feed_forward_residual.enter(x))
-        return self.feed_forward_residual.leave(x, made)
-
-
-class DecoderLayer(nn.Module):
-    """Masked self-attention, attention to the encoder's output, feed-forward (section 3.1)."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.attention = make_self_attention(config, "decoder")
-        self.make_cache = OrderedCache if self.attention.sees_order else SharedCache
-        self.attention_residual = make_residual(config, "decoder")
-        self.cross = CrossAttention(config.attention)
-        self.cross_residual = make_residual(config, "decoder")
-        self.feed_forward = make_feed_forward(config)
-        self.feed_forward_residual = make_residual(config, "decoder")
-
-    def forward(self, x: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
-        """States [B, T, D] of whole targets to states."""
-        return self._after_attention(x, self._attend_to_past(x), memory, mask)
-
-    def source_attention(self, x: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
-        """How much whole targets attend to each place of the source: [B, T, S]."""
-        x = self.attention_residual.leave(x, self._attend_to_past(x))
-        return self.cross.weights(self.cross_residual.enter(x), keys, mask)
-
-    def _attend_to_past(self, x: Tensor) -> Tensor:
-        projected = self.attention.project(self.attention_residual.enter(x))
-        attended: Tensor = self.attention.attend(*projected, causal=True)
-        return attended
-
-    def step(
-        self,
-        x: Tensor,
-        memory: tuple[Tensor, Tensor],
-        mask: Tensor | None,
-        cache: Cache,
-        lineage: Lineage,
-    ) -> Tensor:
-        """States [B, K, D] of one step of K rows to states; the cache grows by that step."""
-        attended = cache.attend(self.attention, self.attention_residual.enter(x), lineage)
-        return self._after_attention(x, attended, memory, mask)
-
-    def _after_attention(
-        self, x: Tensor, attended: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor | None
-    ) -> Tensor:
-        x = self.attention_residual.leave(x, attended)
-        found = self.cross(self.cross_residual.enter(x), *memory, mask)
-        x = self.cross_residual.leave(x, found)
-        made = self.feed_forward(self.feed_forward_residual.enter(x))
-        return self.feed_forward_residual.leave(x, made)
-
-
-class TransformerState:
-    """Sources projected once per sentence, and the keys and values of the steps so far."""
-
-    def __init__(self, memory: Memory, caches: Sequence[Cache]) -> None:
-        memory.settle()
-        self.memory = memory
-        self.caches = caches
-        self.lineage = Lineage()
-        self.rows = 1
-        self.position = 0
-
-    def select(self, rows: Tensor) -> None:
-        """Keeps, repeats, reorders or drops rows; see :class:`nmt.models.base.State`."""
-        sentences = self._moved(rows[:, 0] // self.rows)
-        if sentences is not None:
-            self.memory.select(sentences)
-        self.lineage.select(rows)
-        for cache in self.caches:
-            cache.select(rows, sentences)
-        self.rows = rows.shape[1]
-
-    def _moved(self, sentences: Tensor) -> Tensor | None:
-        """The same, or None where every sentence stays what it is."""
-        # On a GPU to compare would be to wait for the device, which costs more than the copy.
-        stays = torch.arange(len(self.memory))
-        return None if not sentences.is_cuda and torch.equal(sentences, stays) else sentences
+    def _feed_forward(self) -> nn.Module:
+        return self.feed_forward.build(self.d_model, self.d_ff, self.activation_dropout)
 
 
 class Transformer(Model):
@@ -323,8 +219,8 @@ class Transformer(Model):
             self.output.weight = self.target_embedding.weight
         self.positions = config.positions.embedding(config.d_model, config.sinusoids)
         self.dropout = Dropout(config.dropout)
-        encoder = [EncoderLayer(config) for _ in range(config.encoder_layers)]
-        decoder = [DecoderLayer(config) for _ in range(config.decoder_layers)]
+        encoder = [config.encoder_layer() for _ in range(config.encoder_layers)]
+        decoder = [config.decoder_layer() for _ in range(config.decoder_layers)]
         self.encoder = cast("list[EncoderLayer]", nn.ModuleList(encoder))
         self.decoder = cast("list[DecoderLayer]", nn.ModuleList(decoder))
         # With pre-norm nothing is normalised after the last sublayer of a stack.

@@ -5,146 +5,42 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
 import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import sentencepiece
 from tqdm import tqdm
 
-from nmt import files
-from nmt.config import dump
 from nmt.data.columns import Sentences
 from nmt.data.dataset import Dataset, shard_directory, shards_of
-from nmt.data.format import MANIFEST, Manifest, check_language, reasons
-from nmt.data.writer import DatasetWriter, SplitWriter, staging
+from nmt.data.manifest import MANIFEST, Manifest, reasons
+from nmt.data.writer import DatasetWriter, staging
 from nmt.errors import FULL, NmtError, explain
-from nmt.preprocess.cleaning import MAX_EXAMPLES, Cleaning, Tally
-from nmt.preprocess.corpus import STDIN, Bitext, Block, Chunk, Corpus
+from nmt.io import files
+from nmt.preprocess.cleaning import Cleaning, Tally
+from nmt.preprocess.config import PreprocessConfig
+from nmt.preprocess.corpus import STDIN, Bitext, Block, Chunk
 from nmt.preprocess.encoding import Encoded, Encoder, Spool, encode
+from nmt.preprocess.selection import select_pairs
 from nmt.preprocess.subwords import (
     SEPARATE,
     SHARED,
     Subwords,
-    SubwordTraining,
     reservoir,
     train_subwords,
 )
-from nmt.processes import available_cores
+from nmt.recipe.config import dump
+from nmt.runtime.processes import available_cores
 
 SCRATCH = "encoded"
 """Directory in that of the dataset, until this is whole."""
 
 SAVE_EVERY = 50
 """Blocks after which it is saved how far encoding has come."""
-
-SELECTED_AT_ONCE = 100_000
-"""Pairs that are copied at once from what was encoded to the dataset."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PreprocessConfig(Cleaning, SubwordTraining):
-    """The recipe's ``preprocess`` section.
-
-    A corpus is given by its prefix: PREFIX stands for the files PREFIX.SOURCE_LANG and
-    PREFIX.TARGET_LANG, plain or with ``.gz``, ``.xz`` or ``.zst`` behind. A training corpus may
-    also be one file FILE.tsv (or FILE.tsv.gz, ...) with source, tab and target on a line, or ``-``,
-    which reads such lines from the standard input.
-    """
-
-    source_lang: str = ""
-    """Language to translate from, as file names end; needed."""
-
-    target_lang: str = ""
-    """Language to translate into, as file names end; needed."""
-
-    train: tuple[str | Corpus, ...] = ()
-    """The training corpora, which are read one after the other; needed. One of which more or less
-    is to be used is written as ``{path: PREFIX, weight: 0.5, max_pairs: 1000000}``: ``weight`` is
-    how often each of its pairs is in the dataset, twice for 2, a random half of them for 0.5;
-    ``max_pairs`` the most pairs it gives, of more a random sample."""
-
-    valid: str | None = None
-    """Prefix of the corpus that training is watched with; needed."""
-
-    test: str | None = None
-    """Prefix of a corpus for the final scores."""
-
-    output_dir: str = "data-bin"
-    """Directory to write; a dataset that is there is replaced once the new one is whole."""
-
-    separate_vocabularies: bool = False
-    """Whether each side learns subwords of its own; the paper shares one vocabulary."""
-
-    subword_model: str | None = None
-    """Existing subwords to use instead of learning any: a ``.model`` file for both sides, or the
-    directory of a dataset or a run. The settings for learning then say nothing."""
-
-    workers: int = 0
-    """Processes that clean and encode; 0 means one for each core that this one may use. The dataset
-    is the same for any number."""
-
-    shard: str | None = None
-    """``I/N``: make the I-th of N parts of the dataset, each perhaps on another machine, in
-    output_dir/shard-I-of-N; when all are there, output_dir is the dataset. ``auto`` takes I and N
-    from torchrun or from a Slurm array."""
-
-    def __post_init__(self) -> None:
-        Cleaning.__post_init__(self)
-        SubwordTraining.__post_init__(self)
-        if self.workers < 0:
-            raise ValueError(f"workers must be at least 0, not {self.workers}")
-        if self.source_lang and self.source_lang == self.target_lang:
-            raise ValueError(
-                f"source_lang and target_lang are both {self.source_lang!r}; files are told apart "
-                "by them"
-            )
-        for key in ("source_lang", "target_lang"):
-            if language := getattr(self, key):
-                check_language(key, language)
-        _ = self.part
-
-    @property
-    def corpora(self) -> list[Corpus]:
-        """The training corpora."""
-        return [Corpus(path=it) if isinstance(it, str) else it for it in self.train]
-
-    @property
-    def part(self) -> tuple[int, int]:
-        """The number of the shard to make, from 1, and of all; 1 of 1 for a dataset in one."""
-        if self.shard is None:
-            return 1, 1
-        if self.shard == "auto":
-            return _part_of_environment()
-        number, _, count = self.shard.partition("/")
-        if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
-            raise ValueError(f"shard must be I/N with I from 1 to N, or auto, not {self.shard!r}")
-        return int(number), int(count)
-
-
-def _part_of_environment() -> tuple[int, int]:
-    """The place of this process among those that torchrun or a Slurm array has started."""
-    environ = os.environ
-    try:
-        if "SLURM_ARRAY_TASK_COUNT" in environ:
-            first = int(environ["SLURM_ARRAY_TASK_MIN"])
-            number = int(environ["SLURM_ARRAY_TASK_ID"]) - first
-            count = int(environ["SLURM_ARRAY_TASK_COUNT"])
-        else:
-            number, count = int(environ["RANK"]), int(environ["WORLD_SIZE"])
-    except KeyError:
-        raise ValueError(
-            "shard is auto, but neither torchrun nor a Slurm array started this; give I/N"
-        ) from None
-    if not 0 <= number < count:
-        raise ValueError(f"shard is auto, but the Slurm array is not {count} tasks in a row")
-    return number + 1, count
 
 
 def preprocess(config: PreprocessConfig) -> Manifest:
@@ -206,7 +102,7 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
         )
         spool.fill(_encoded(train, spool, encoder, config), SAVE_EVERY)
     with writer.split("train") as split:
-        _select(spool, config, subwords, split)
+        select_pairs(spool, config, subwords, split)
         counts = split.counts()
     if not counts.pairs:
         raise _nothing_left(counts.dropped)
@@ -393,81 +289,3 @@ def _watched(doing: str, bitexts: list[Bitext], done: Sequence[int] = ()) -> Ite
                 bar.set_postfix_str(f"{speed:,.0f} pairs/s", refresh=False)
                 bar.update(finished + block.position - bar.n)
             finished += bitext.source.stat().st_size
-
-
-def _select(spool: Spool, config: PreprocessConfig, subwords: Subwords, split: SplitWriter) -> None:
-    """Writes what was encoded, without repeated pairs, and as much of each corpus as is wanted."""
-    tally = spool.progress.tally
-    repeated = spool.repeated() if config.drops_duplicates else None
-    start = 0
-    with spool.reader() as read:
-        for number, (corpus, size) in enumerate(
-            zip(config.corpora, spool.progress.pairs, strict=False)
-        ):
-            new = size
-            if repeated is not None:
-                new -= int(np.count_nonzero(repeated[start : start + size]))
-                tally.drop("duplicates", size - new)
-            draw = _Draw(new, _wanted(corpus, new, config), (config.seed, number))
-            if draw.wanted < new:
-                tally.drop("not_sampled", new - draw.wanted)
-            for first in range(start, start + size, SELECTED_AT_ONCE):
-                last = min(first + SELECTED_AT_ONCE, start + size)
-                source, target = read(last - first)
-                again = np.zeros(last - first, np.bool_)
-                if repeated is not None:
-                    again = repeated[first:last]
-                    shown = np.flatnonzero(again)[:MAX_EXAMPLES]
-                    tally.drop("duplicates", 0, _text(source, target, shown, subwords))
-                copies = draw.copies(~again)
-                split.append(source.keep(copies), target.keep(copies))
-            start += size
-    split.dropped, split.rewritten, split.examples = (
-        tally.dropped,
-        tally.rewritten,
-        tally.examples,
-    )
-
-
-def _wanted(corpus: Corpus, pairs: int, config: PreprocessConfig) -> int:
-    """How many pairs a corpus gives to this shard, of those it has."""
-    number, count = config.part
-    wanted = round(corpus.weight * pairs)
-    if corpus.max_pairs is not None:
-        share = corpus.max_pairs // count + (number <= corpus.max_pairs % count)
-        wanted = min(wanted, share)
-    return wanted
-
-
-class _Draw:
-    """A given number of copies of a stream of pairs: equally many of each, one more of some.
-
-    Each pair is equally likely to be among the some, which are spread evenly over the stream.
-    """
-
-    def __init__(self, pairs: int, wanted: int, seed: tuple[int, int]) -> None:
-        self.wanted = wanted
-        self._each, self._more = divmod(wanted, max(1, pairs))
-        self._left = pairs
-        self._random = np.random.Generator(np.random.PCG64(seed))
-
-    def copies(self, present: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-        """For the next places [n], how many copies; of none where no pair is present."""
-        copies = np.where(present, self._each, 0)
-        places = np.flatnonzero(present)
-        if self._more:
-            more, rest = divmod(self._more * len(places), self._left)
-            more += int(self._random.integers(self._left) < rest)  # so on average exactly its share
-            copies[self._random.choice(places, more, replace=False)] += 1
-            self._more -= more
-        self._left -= len(places)
-        return copies
-
-
-def _text(
-    source: Sentences, target: Sentences, indices: npt.NDArray[np.intp], subwords: Subwords
-) -> Iterator[list[str]]:
-    """Pairs as text again."""
-    for index in indices:
-        one, other = (side.take(np.array([index])).tokens.tolist() for side in (source, target))
-        yield [*subwords.decode_source([one]), *subwords.decode_target([other])]

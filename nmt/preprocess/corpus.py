@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nmt.errors import NmtError
-from nmt.lines import COMPRESSED, OnInvalidUtf8, decode, decompressed, named_damage
+from nmt.io.lines import COMPRESSED, OnInvalidUtf8, decode, decompressed, named_damage
 
 CHUNK = 10_000
 """Lines that are read, encoded and written at once."""

@@ -26,15 +26,15 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from nmt import files
 from nmt.data.columns import Sentences
 from nmt.errors import NmtError, UnfinishedError
+from nmt.io import files
 from nmt.preprocess.cleaning import Cleaning, Tally, Verdict, judge
 from nmt.preprocess.corpus import CHUNK, Block
 from nmt.preprocess.duplicates import Keys, mark_repeated
 from nmt.preprocess.subwords import Subwords
 from nmt.preprocess.words import Encode, encoders
-from nmt.processes import end_with_parent, starting_workers
+from nmt.runtime.processes import end_with_parent, starting_workers
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from nmt.data.dataset import Dataset, Split
-from nmt.data.format import EOS, PAD, Ids
+from nmt.data.manifest import Ids
 from nmt.data.shortlist import Origin, Shortlist
+from nmt.data.vocabulary import EOS, PAD
 
 CELLS = 1 << 22
 """Of the table of a block of target ids, which are gone through together."""

@@ -15,11 +15,12 @@ from typing import Any, Literal, TypeVar
 
 import sentencepiece
 
-from nmt import files
 from nmt.data.dataset import Dataset
-from nmt.data.format import BOS, EOS, PAD, REMEDY, UNK
+from nmt.data.manifest import REMEDY
+from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
-from nmt.files import FileFacts
+from nmt.io import files
+from nmt.io.files import FileFacts
 
 SHARED = "subwords.model"
 SEPARATE = ("subwords.source.model", "subwords.target.model")

@@ -13,7 +13,7 @@ import numpy as np
 from sentencepiece import SentencePieceProcessor
 
 from nmt.data.columns import Sentences
-from nmt.data.format import UNK
+from nmt.data.vocabulary import UNK
 from nmt.preprocess.subwords import Subwords
 
 Encode = Callable[[list[str]], Sentences]

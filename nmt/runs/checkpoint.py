@@ -12,10 +12,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from nmt import files
-from nmt.documents import DocumentFormat
 from nmt.errors import NmtError
-from nmt.files import FileFacts
+from nmt.io import files
+from nmt.io.documents import DocumentFormat
+from nmt.io.files import FileFacts
 from nmt.runs.weights import Tensors, check_same_shapes, write_tensors
 
 VERSION = 2

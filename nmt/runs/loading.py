@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from nmt.config import build
 from nmt.errors import NmtError
 from nmt.models import Model, ModelConfig
 from nmt.preprocess.subwords import Subwords
+from nmt.recipe.config import build
 from nmt.runs.building import build_with
 from nmt.runs.checkpoint import Checkpoint
 from nmt.runs.plugins import import_plugins_of_run

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nmt import files
-from nmt.documents import DocumentFormat
 from nmt.errors import NmtError
-from nmt.files import FileFacts
+from nmt.io import files
+from nmt.io.documents import DocumentFormat
+from nmt.io.files import FileFacts
 from nmt.plugins import TRUST, import_copies, is_trusted, not_imported, plugin_sources
 
 PLUGINS = "plugins"

@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
-from nmt import files
-from nmt.config import parse_yaml
 from nmt.errors import NmtError
+from nmt.io import files
+from nmt.recipe.config import parse_yaml
 
 RECIPE = "recipe.yaml"
 SECTIONS = ("model", "train", "search")

@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nmt import files
 from nmt.data.shortlist import Shortlist
-from nmt.documents import DocumentFormat
 from nmt.errors import NmtError
-from nmt.files import FileFacts
+from nmt.io import files
+from nmt.io.documents import DocumentFormat
+from nmt.io.files import FileFacts
 from nmt.plugins import plugin_names
 from nmt.preprocess.subwords import Subwords
 from nmt.runs.checkpoint import OPTIMIZER, VERSION, WEIGHTS, Checkpoint

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nmt.errors import NmtError
-from nmt.files import FileFacts, os_error
+from nmt.io.files import FileFacts, os_error
 
 Tensors = Mapping[str, Tensor]
 

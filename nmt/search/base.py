@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmt.data.format import BOS, EOS, PAD, UNK
+from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
 from nmt.models.base import Model
-from nmt.registry import Registry
+from nmt.recipe.registry import Registry
 from nmt.search.constraints import Constraint
 
 

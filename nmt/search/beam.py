@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmt.data.format import EOS, PAD
+from nmt.data.vocabulary import EOS, PAD
 from nmt.search.base import (
     Continuations,
     Frontier,

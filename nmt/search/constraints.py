@@ -14,8 +14,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from nmt.data.format import EOS, PAD, UNK
-from nmt.registry import Registry
+from nmt.data.vocabulary import EOS, PAD, UNK
+from nmt.recipe.registry import Registry
 
 NEVER = float("-inf")
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from nmt.data.batching import as_rows, target_input
-from nmt.data.format import EOS, PAD
+from nmt.data.batches import as_rows, target_input
+from nmt.data.vocabulary import EOS, PAD
 from nmt.models.base import Model
 from nmt.search.base import Hypothesis, best_first
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from nmt.data.format import EOS, PAD
+from nmt.data.vocabulary import EOS, PAD
 from nmt.search.base import Continuations, Frontier, Hypothesis, Rows, best_first, strategies
 from nmt.search.beam import Beam, BeamFrontier
 

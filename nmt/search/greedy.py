@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from nmt.data.format import EOS
+from nmt.data.vocabulary import EOS
 from nmt.search.base import Continuations, Frontier, Hypothesis, Rows, Strategy, strategies
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmt.data.format import EOS, PAD, UNK
+from nmt.data.vocabulary import EOS, PAD, UNK
 from nmt.search.base import Continuations, Frontier, Hypothesis, Rows, strategies
 from nmt.search.beam import Beam, BeamFrontier
 from nmt.search.constraints import NEVER

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from nmt.registry import Registry
+from nmt.recipe.registry import Registry
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from nmt.data.format import BOS, EOS, PAD
+from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.search.base import (
     Continuations,
     Frontier,

@@ -6,12 +6,12 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from nmt import files
-from nmt.config import build
 from nmt.errors import NmtError
+from nmt.io import files
+from nmt.recipe.config import build
 from nmt.runs import Checkpoint, Run, average
 from nmt.runs.plugins import import_plugins_of_run, read_plugins
-from nmt.training.trainer import TrainConfig
+from nmt.training.config import TrainConfig
 
 
 def pick_last(path: Path, count: int) -> list[Path]:

@@ -9,7 +9,7 @@ from itertools import accumulate
 from torch import nn
 
 from nmt.errors import NmtError
-from nmt.registry import nearest
+from nmt.recipe.registry import nearest
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:

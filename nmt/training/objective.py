@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from nmt.data.batching import Batch
+from nmt.data.batches import Batch
 from nmt.models import Model
 
 TokenCost = Callable[[Tensor, nn.Linear, Tensor], tuple[Tensor, Tensor]]

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from nmt.registry import Registry
+from nmt.recipe.registry import Registry
 
 
 @dataclass(frozen=True, kw_only=True)

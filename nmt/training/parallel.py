@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from nmt.distributed import World
+from nmt.runtime.distributed import World
 
 Sharding = Literal["none", "full"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from nmt import files
 from nmt.errors import NmtError
+from nmt.io import files
 
 Curve = dict[int, float]
 """Values by the update after which they were measured."""

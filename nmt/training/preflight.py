@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
-from nmt.data.batching import Batch, make_batch
+from nmt.data.batches import Batch, make_batch
 from nmt.data.dataset import Split
 from nmt.errors import NmtError
 from nmt.runs import Checkpoint, weights_of

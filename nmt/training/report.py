@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from nmt import files
-from nmt.data.batching import Update
+from nmt.data.loader import Update
+from nmt.io import files
 from nmt.training.tensorboard import Board
 
 SILENCE = 60.0

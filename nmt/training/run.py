@@ -12,22 +12,24 @@ from typing import Any
 
 import torch
 
-from nmt.config import build, dump, flatten
 from nmt.data.dataset import Dataset
-from nmt.distributed import World
 from nmt.errors import NmtError
-from nmt.inference.translator import SearchConfig, Translator
+from nmt.inference.config import SearchConfig
+from nmt.inference.translator import Translator
 from nmt.models import Model, ModelConfig
 from nmt.plugins import plugin_sources
-from nmt.precision import check_precision, pick_precision
 from nmt.preprocess.subwords import Subwords
+from nmt.recipe.config import build, dump, flatten
 from nmt.runs import Checkpoint, Run, load_model, set_weights, weights_of
 from nmt.runs.plugins import differing, read_plugins, write_plugins
+from nmt.runtime.distributed import World
+from nmt.runtime.precision import check_precision, pick_precision
+from nmt.training.config import TrainConfig
 from nmt.training.preflight import fit_micro_batches, preflight
 from nmt.training.report import Report
 from nmt.training.subword_sampling import SampledSplit
 from nmt.training.tensorboard import Board
-from nmt.training.trainer import TrainConfig, Trainer
+from nmt.training.trainer import Trainer
 from nmt.training.validation import Validation
 
 MAY_CHANGE = (

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nmt.registry import Registry
+from nmt.recipe.registry import Registry
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,13 +18,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from nmt.data.batching import Batch, as_rows, batch_of
-from nmt.data.format import PAD
+from nmt.data.batches import Batch, as_rows, batch_of
+from nmt.data.vocabulary import PAD
 from nmt.evaluation.rewards import Reward, rewards
 from nmt.models import Model
 from nmt.runs import Run
 from nmt.search.sample import Sample
-from nmt.training.losses import Loss, log_probabilities, losses
+from nmt.training.fused_loss import log_probabilities
+from nmt.training.losses import Loss, losses
 from nmt.training.objective import Objective
 
 MAX_RATIO = 2

@@ -17,9 +17,11 @@ import sentencepiece
 from numpy.typing import NDArray
 from sentencepiece import SentencePieceProcessor
 
-from nmt.data.batching import Indices, as_rows
+from nmt.data.batches import as_rows
 from nmt.data.dataset import Split
-from nmt.data.format import EOS, PAD, UNK, Side
+from nmt.data.manifest import Side
+from nmt.data.sampler import Indices
+from nmt.data.vocabulary import EOS, PAD, UNK
 from nmt.preprocess.subwords import Subwords
 
 

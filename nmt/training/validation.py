@@ -6,12 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmt.data.batching import Indices, in_length_order, make_batch
+from nmt.data.batches import make_batch
 from nmt.data.dataset import Split
-from nmt.distributed import World
+from nmt.data.sampler import Indices, in_length_order
 from nmt.evaluation.metrics import Metric
 from nmt.inference.translator import Translator
-from nmt.precision import Precision, autocast
+from nmt.runtime.distributed import World
+from nmt.runtime.precision import Precision, autocast
 from nmt.training.losses import CrossEntropy
 from nmt.training.objective import TokenObjective
 from nmt.training.report import perplexity

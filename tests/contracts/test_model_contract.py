@@ -9,12 +9,12 @@ import torch
 from tiny_models import PARTS, VOCABULARY, some_sources, tiny
 from torch import Tensor
 
-from nmt.config import build, dump
-from nmt.data.format import BOS, EOS, PAD
+from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
 from nmt.models import Model, ModelConfig, architectures
 from nmt.models.bytenet import ByteNet
 from nmt.models.transformer import Transformer
+from nmt.recipe.config import build, dump
 from nmt.runs import set_weights, weights_of
 from nmt.runs.building import build_with
 from nmt.training.losses import losses

@@ -10,7 +10,7 @@ import torch
 from table_model import Sentence, TableModel, random_sources, unpad
 from torch import Tensor
 
-from nmt.data.format import BOS, EOS, PAD, UNK
+from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
 from nmt.search import (
     Beam,

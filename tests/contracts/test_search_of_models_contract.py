@@ -7,7 +7,7 @@ import torch
 from tiny_models import VOCABULARY, some_sources, tiny
 from torch import Tensor
 
-from nmt.data.format import BOS, EOS, PAD
+from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.models import Model, architectures
 from nmt.models.base import State
 from nmt.search import Hypothesis, strategies

@@ -6,8 +6,9 @@ import math
 import pytest
 import torch
 
-from nmt.config import build, dump
-from nmt.training.losses import SLICE_ELEMENTS, Loss, RDrop, TokenLoss, losses
+from nmt.recipe.config import build, dump
+from nmt.training.fused_loss import SLICE_ELEMENTS
+from nmt.training.losses import Loss, RDrop, TokenLoss, losses
 from nmt.training.optimizers import OptimizerConfig, optimizers
 from nmt.training.schedules import Schedule, schedules
 

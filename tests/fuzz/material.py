@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fuzz import child
 from nmt.cli.app import main
-from nmt.lines import zstd
+from nmt.io.lines import zstd
 
 RECIPE = """\
 preprocess:

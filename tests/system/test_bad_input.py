@@ -354,7 +354,7 @@ def test_a_full_device_costs_one_line(nmt: Any, monkeypatch: pytest.MonkeyPatch)
     def fail(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("nmt.distributed.join", fail)
+    monkeypatch.setattr("nmt.runtime.distributed.join", fail)
     done = nmt("translate", "--input", "/dev/null")
     assert (done.status, done.out) == (1, "")
     assert done.err == (

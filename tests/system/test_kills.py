@@ -30,8 +30,8 @@ forkserver.set_forkserver_preload(["nmt.training.run", "nmt.cli.train", "torch._
 
 def run_nmt(arguments: tuple[str, ...], output: Path, die_at_sync: int) -> None:
     """``nmt ARGUMENTS`` in a process of its own that has torch already."""
-    from nmt import files
     from nmt.cli.app import main
+    from nmt.io import files
 
     syncs = 0
     whole = files.sync

@@ -1,8 +1,8 @@
 """JSON documents such as a dataset's manifest: versioned, checksummed, and read without trust.
 
 A document is a frozen dataclass. Its file holds the fields beside ``format``, ``version`` and
-``checksum``, the SHA-256 of all other keys as JSON with sorted keys. What :func:`nmt.config.build`
-and the class itself accept is a document; anything else costs one line.
+``checksum``, the SHA-256 of all other keys as JSON with sorted keys. A document is accepted by
+:func:`nmt.recipe.config.build` and by the class itself; anything else costs one line.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from nmt import files
-from nmt.config import build, dump
 from nmt.errors import NmtError
+from nmt.io import files
+from nmt.recipe.config import build, dump
 
 T = TypeVar("T")
 

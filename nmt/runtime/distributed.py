@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from nmt.errors import LostPeerError, NmtError
-from nmt.memory import keep_freed_memory
+from nmt.runtime.memory import keep_freed_memory
 
 T = TypeVar("T")
 

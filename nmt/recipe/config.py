@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import yaml
 
 from nmt.errors import NmtError
-from nmt.registry import Registry, unknown
+from nmt.recipe.registry import Registry, unknown
 
 T = TypeVar("T")
 

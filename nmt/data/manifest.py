@@ -15,27 +15,30 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from nmt.documents import DocumentFormat
+from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
-from nmt.files import FileFacts
+from nmt.io.documents import DocumentFormat
+from nmt.io.files import FileFacts
 
 VERSION = 3
 """Of the format; a dataset of another one is refused."""
 
 REMEDY = "make the dataset again with `nmt preprocess`"
 
-PAD, UNK, BOS, EOS = 0, 1, 2, 3
-"""The special ids, the same in every vocabulary."""
-
 MANIFEST = "manifest.json"
+
 OFFSET_TYPE = "<i8"
 
 SPLITS = ("train", "valid", "test")
 
 TokenType = Literal["<u2", "<i4"]
+
 Side = Literal["source", "target"]
+
 SIDES: tuple[Side, Side] = ("source", "target")
+
 Ids = npt.NDArray[np.integer[Any]]
+
 Lengths = npt.NDArray[np.integer[Any]]
 
 

@@ -1,0 +1,109 @@
+"""Load the batches of each update, ahead of training."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from nmt.data.batches import Batch, Padded, make_batch
+from nmt.data.dataset import Split
+from nmt.data.sampler import Order, micro_batches
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Update:
+    """The share of one process in one update."""
+
+    number: int
+    epoch: int
+    batches: list[Batch]
+    target_tokens: int
+    """Of the whole update, over all processes: what the loss is divided by."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feed:
+    """What one process is fed with."""
+
+    split: Split
+    order: Order
+    max_tokens: int
+    """Positions of one side of a micro-batch."""
+    rows: int = 1
+    """Rows of a micro-batch that a sentence will become."""
+    process: int = 0
+    num_processes: int = 1
+    pinned: bool = False
+    """Whether batches are made in page-locked memory."""
+    in_epoch: Callable[[int], Padded] | None = None
+    """The sentences of the split in an epoch, where they are not the same in each; lengths, and so
+    which of them are in a batch and what the loss is divided by, are those of `split`."""
+
+    def updates(self, first: int) -> Iterator[Update]:
+        """The updates from number `first` on, without end."""
+        return map(self.update, itertools.count(first))
+
+    def update(self, number: int) -> Update:
+        """One update, by its number from 1."""
+        target = self.order.target_lengths
+        buckets = self.order.update(number)
+        max_tokens = self.max_tokens // self.rows
+        shares = micro_batches(buckets, self.order.longer_lengths, max_tokens, self.num_processes)
+        own = shares[self.process]
+        epoch = self.order.epoch_of(number)
+        split = self.in_epoch(epoch) if self.in_epoch else self.split
+        batches = [make_batch(split, indices) for indices in own]
+        return Update(
+            number=number,
+            epoch=epoch,
+            batches=[batch.pin() for batch in batches] if self.pinned else batches,
+            target_tokens=sum(int(target[bucket].sum()) for bucket in buckets),
+        )
+
+
+def prefetch(items: Iterable[T], depth: int = 2) -> Generator[T, None, None]:
+    """The items, made by a thread that works up to `depth` of them ahead."""
+    ready: queue.Queue[tuple[bool, T | BaseException | None]] = queue.Queue(depth)
+    stopped = threading.Event()
+
+    def put(entry: tuple[bool, T | BaseException | None]) -> bool:
+        """Waits until there is room; whether there was before all was stopped."""
+        while not stopped.is_set():
+            try:
+                ready.put(entry, timeout=0.1)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def work() -> None:
+        """Puts every item, and at last the end or what went wrong."""
+        try:
+            for item in items:
+                if not put((True, item)):
+                    return
+        except BaseException as error:  # handed to the consumer, who raises it
+            put((False, error))
+        else:
+            put((False, None))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        while True:
+            is_item, value = ready.get()
+            if is_item:
+                yield value  # type: ignore[misc]
+            elif isinstance(value, BaseException):
+                raise value
+            else:
+                return
+    finally:
+        stopped.set()
+        thread.join()  # a thread inside torch while the interpreter ends would abort the process

@@ -1,0 +1,1 @@
+"""Files that appear whole, JSON documents with checksums, and text as lines."""

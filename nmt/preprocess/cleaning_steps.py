@@ -1,0 +1,293 @@
+"""Cleaning steps, each chosen by name."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from nmt import languages
+from nmt.languages import count_words
+from nmt.recipe.registry import Registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """Something done to the training text before subwords; held-out text is left as it is."""
+
+    registry: ClassVar[Registry[Step]]
+
+    name: str = ""
+    """Which step: see the registry."""
+
+    def for_languages(self, source_lang: str, target_lang: str) -> Step:
+        """Return the step with the settings of the languages where none are given."""
+        return self
+
+
+steps: Registry[Step] = Registry("cleaning step")
+Step.registry = steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewriting(Step, ABC):
+    """Changes text."""
+
+    @abstractmethod
+    def rewrite(self, text: str) -> str:
+        """The text, changed; its line feeds stay, and none is added."""
+
+    def lines(self, lines: list[str]) -> list[str]:
+        """The lines, changed."""
+        text = "\n".join(lines)
+        changed = self.rewrite(text)
+        return lines if changed == text else changed.split("\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filtering(Step, ABC):
+    """Leaves pairs out."""
+
+    @abstractmethod
+    def keep(self, source: list[str], target: list[str], held_out: frozenset[str]) -> list[bool]:
+        """For every pair, whether it stays.
+
+        Args:
+            source: lines of text.
+            target: as many.
+            held_out: every line of the held-out splits, rewritten like the training text.
+        """
+
+
+@steps.register("unicode")
+@dataclass(frozen=True, kw_only=True)
+class Unicode(Rewriting):
+    """Brings characters that can be spelt in several ways into one form."""
+
+    form: Literal["NFC", "NFKC"] = "NFC"
+    """NFC composes letters and accents; NFKC also replaces ligatures, wide forms and the like."""
+
+    def rewrite(self, text: str) -> str:
+        """The text in the form."""
+        return unicodedata.normalize(self.form, text)
+
+
+@steps.register("control_characters")
+@dataclass(frozen=True, kw_only=True)
+class ControlCharacters(Rewriting):
+    """Replaces control characters and line separators by spaces, and drops what is invisible.
+
+    That is: byte order marks, zero-width spaces, soft hyphens and marks of direction.
+    """
+
+    def rewrite(self, text: str) -> str:
+        """The text without them."""
+        return _CONTROL.sub(lambda match: "" if match[0] in _INVISIBLE else " ", text)
+
+
+@steps.register("punctuation")
+@dataclass(frozen=True, kw_only=True)
+class Punctuation(Rewriting):
+    """Replaces typographic quotes, dashes, dots and spaces, and wide forms, by those of ASCII.
+
+    Much as Moses's normalize-punctuation.perl, but by single characters and in every language.
+    """
+
+    def rewrite(self, text: str) -> str:
+        """The text with plain punctuation."""
+        return _TYPOGRAPHIC.sub(lambda match: _PLAIN[match[0]], text)
+
+
+@steps.register("spaces")
+@dataclass(frozen=True, kw_only=True)
+class Spaces(Rewriting):
+    """Leaves one space where there are several, and none at the ends of a line."""
+
+    def rewrite(self, text: str) -> str:
+        """The text with single spaces."""
+        for space in _OTHER_SPACES:
+            text = text.replace(space, " ")  # in all of them less time than one regular expression
+        text = _SPACES.sub(" ", text)
+        return f"\n{text}\n".replace("\n ", "\n").replace(" \n", "\n")[1:-1]
+
+
+@steps.register("identical")
+@dataclass(frozen=True, kw_only=True)
+class Identical(Filtering):
+    """Drops pairs whose sides are the same text."""
+
+    def keep(self, source: list[str], target: list[str], held_out: frozenset[str]) -> list[bool]:
+        """Whether the sides differ."""
+        return [one != other for one, other in zip(source, target, strict=True)]
+
+
+@steps.register("length")
+@dataclass(frozen=True, kw_only=True)
+class Length(Filtering):
+    """Drops pairs by their length before subwords."""
+
+    unit: Literal["words", "characters"] = "words"
+    """What is counted: words between spaces, or characters; of a script without spaces between
+    words, such as the Chinese, each character is a word."""
+    min: int = 1
+    """A shorter side drops the pair."""
+    max: int = 250
+    """A longer side drops the pair."""
+    max_ratio: float | None = None
+    """Pairs whose longer side is more than this many times the shorter one are dropped."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min <= self.max:
+            raise ValueError(f"min must be from 0 to max, not {self.min} with max {self.max}")
+        if self.max_ratio is not None and self.max_ratio < 1:
+            raise ValueError(f"max_ratio must be at least 1, not {self.max_ratio}")
+
+    def keep(self, source: list[str], target: list[str], held_out: frozenset[str]) -> list[bool]:
+        """Whether both sides are within the limits."""
+        sides = [
+            np.fromiter(
+                map(count_words if self.unit == "words" else len, side),
+                np.int64,
+                len(side),
+            )
+            for side in (source, target)
+        ]
+        shorter, longer = np.minimum(*sides), np.maximum(*sides)
+        kept = (shorter >= self.min) & (longer <= self.max)
+        if self.max_ratio is not None:
+            kept &= longer <= self.max_ratio * shorter
+        return list(map(bool, kept))
+
+
+@steps.register("script")
+@dataclass(frozen=True, kw_only=True)
+class Script(Filtering):
+    """Drops pairs of which a side is written in another script than its language."""
+
+    source: tuple[str, ...] = ()
+    """Scripts of the source, as the names of their letters in Unicode begin: LATIN, CYRILLIC,
+    GREEK, ARABIC, DEVANAGARI, CJK, HIRAGANA, KATAKANA, HANGUL, ...; by default those of the source
+    language: for ja Han, Hiragana and Katakana, for ko Hangul and Han, for sr_Latn LATIN; LATIN
+    for a language that is not known."""
+    target: tuple[str, ...] = ()
+    """Scripts of the target; by default those of the target language."""
+    min_share: float = 0.5
+    """At least this share of a side's letters must be of its scripts; a side without letters
+    passes. Letters of all scripts, such as those of formulas, are not counted."""
+
+    def for_languages(self, source_lang: str, target_lang: str) -> Script:
+        """With the scripts of the languages."""
+        return replace(
+            self,
+            source=self.source or languages.letters(source_lang),
+            target=self.target or languages.letters(target_lang),
+        )
+
+    def keep(self, source: list[str], target: list[str], held_out: frozenset[str]) -> list[bool]:
+        """Whether enough letters of both sides are of their scripts."""
+        scripts = [side or languages.letters("") for side in (self.source, self.target)]
+        one, other = map(_letters, scripts)
+        return [
+            self._passes(s, one) and self._passes(t, other)
+            for s, t in zip(source, target, strict=True)
+        ]
+
+    def _passes(self, line: str, letters: Mapping[int, str]) -> bool:
+        own_and_foreign = line.translate(letters)
+        own = own_and_foreign.count("1")
+        return own >= self.min_share * (own + own_and_foreign.count("0"))
+
+
+@steps.register("held_out")
+@dataclass(frozen=True, kw_only=True)
+class HeldOut(Filtering):
+    """Drops pairs of which a side is a line of the validation or test set, on either side.
+
+    Lines are compared as the steps that rewrite leave them, so it stands behind all of these.
+    """
+
+    min_words: int = 1
+    """Lines of fewer words may be in both; 4 spares what everybody says, such as "Thank you"."""
+
+    def keep(self, source: list[str], target: list[str], held_out: frozenset[str]) -> list[bool]:
+        """Whether neither side is held out."""
+        sides = [[line in held_out for line in side] for side in (source, target)]
+        return [
+            not any(
+                is_held and count_words(line) >= self.min_words
+                for is_held, line in ((in_source, s), (in_target, t))
+            )
+            if in_source or in_target
+            else True
+            for in_source, in_target, s, t in zip(*sides, source, target, strict=True)
+        ]
+
+
+@steps.register("duplicates")
+@dataclass(frozen=True, kw_only=True)
+class Duplicates(Step):
+    """Leaves of equal pairs, over all corpora, only the first, after all other steps and limits.
+
+    Pairs are compared by 128 bits of BLAKE2b: among a thousand million different pairs, two are
+    taken for equal with a probability below 1e-20.
+    """
+
+
+_INVISIBLE = frozenset(
+    "\u00ad\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2061\u2062\u2063\u2064\ufeff"
+)
+
+_CONTROL = re.compile(rf"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029{''.join(_INVISIBLE)}]")
+
+_OTHER_SPACES = "".join(
+    it for it in map(chr, range(ord("\u3000") + 1)) if it.isspace() and it not in " \n"
+)
+
+_SPACES = re.compile(r"  +")
+
+_PLAIN = {
+    **dict.fromkeys("„“”«»‟″〝〞＂", '"'),
+    **dict.fromkeys("‘’‚‛′‹›´`＇", "'"),
+    **dict.fromkeys("–‐‑‒−－", "-"),
+    **dict.fromkeys("—―", " - "),
+    **dict.fromkeys("\u00a0\u2002\u2003\u2009\u202f\u3000", " "),
+    "…": "...",
+    **{chr(ord(plain) + 0xFEE0): plain for plain in "!#$%&()*+,./:;<=>?@[\\]^_{|}~"},
+    "、": ",",
+    "。": ".",
+}
+
+_TYPOGRAPHIC = re.compile(f"[{re.escape(''.join(_PLAIN))}]")
+
+_OF_ALL_SCRIPTS = ("COMBINING", "KATAKANA-HIRAGANA", "MATHEMATICAL", "MICRO", "MODIFIER LETTER")
+"""Beginnings of the names of letters that no script has for itself."""
+
+
+class _Letters(dict[int, str]):
+    """For ``str.translate``: a letter to 1 if it is of the scripts, else to 0; others to space."""
+
+    def __init__(self, scripts: tuple[str, ...]) -> None:
+        self.scripts = scripts
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        mark = " "
+        if character.isalpha():
+            plain = unicodedata.normalize("NFKC", character)[0]  # of its usual width
+            names = [unicodedata.name(it, "") for it in (character, plain)]
+            if not any(name.startswith(_OF_ALL_SCRIPTS) for name in names):
+                mark = "1" if names[1].startswith(self.scripts) else "0"
+        self[code] = mark
+        return mark
+
+
+_TABLES: dict[tuple[str, ...], _Letters] = {}
+
+
+def _letters(scripts: tuple[str, ...]) -> _Letters:
+    return _TABLES.setdefault(scripts, _Letters(scripts))

@@ -1,0 +1,112 @@
+"""The recipe's section ``preprocess``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from nmt.data.manifest import check_language
+from nmt.preprocess.cleaning import Cleaning
+from nmt.preprocess.corpus import Corpus
+from nmt.preprocess.subwords import (
+    SubwordTraining,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreprocessConfig(Cleaning, SubwordTraining):
+    """The recipe's ``preprocess`` section.
+
+    A corpus is given by its prefix: PREFIX stands for the files PREFIX.SOURCE_LANG and
+    PREFIX.TARGET_LANG, plain or with ``.gz``, ``.xz`` or ``.zst`` behind. A training corpus may
+    also be one file FILE.tsv (or FILE.tsv.gz, ...) with source, tab and target on a line, or ``-``,
+    which reads such lines from the standard input.
+    """
+
+    source_lang: str = ""
+    """Language to translate from, as file names end; needed."""
+
+    target_lang: str = ""
+    """Language to translate into, as file names end; needed."""
+
+    train: tuple[str | Corpus, ...] = ()
+    """The training corpora, which are read one after the other; needed. One of which more or less
+    is to be used is written as ``{path: PREFIX, weight: 0.5, max_pairs: 1000000}``: ``weight`` is
+    how often each of its pairs is in the dataset, twice for 2, a random half of them for 0.5;
+    ``max_pairs`` the most pairs it gives, of more a random sample."""
+
+    valid: str | None = None
+    """Prefix of the corpus that training is watched with; needed."""
+
+    test: str | None = None
+    """Prefix of a corpus for the final scores."""
+
+    output_dir: str = "data-bin"
+    """Directory to write; a dataset that is there is replaced once the new one is whole."""
+
+    separate_vocabularies: bool = False
+    """Whether each side learns subwords of its own; the paper shares one vocabulary."""
+
+    subword_model: str | None = None
+    """Existing subwords to use instead of learning any: a ``.model`` file for both sides, or the
+    directory of a dataset or a run. The settings for learning then say nothing."""
+
+    workers: int = 0
+    """Processes that clean and encode; 0 means one for each core that this one may use. The dataset
+    is the same for any number."""
+
+    shard: str | None = None
+    """``I/N``: make the I-th of N parts of the dataset, each perhaps on another machine, in
+    output_dir/shard-I-of-N; when all are there, output_dir is the dataset. ``auto`` takes I and N
+    from torchrun or from a Slurm array."""
+
+    def __post_init__(self) -> None:
+        Cleaning.__post_init__(self)
+        SubwordTraining.__post_init__(self)
+        if self.workers < 0:
+            raise ValueError(f"workers must be at least 0, not {self.workers}")
+        if self.source_lang and self.source_lang == self.target_lang:
+            raise ValueError(
+                f"source_lang and target_lang are both {self.source_lang!r}; files are told apart "
+                "by them"
+            )
+        for key in ("source_lang", "target_lang"):
+            if language := getattr(self, key):
+                check_language(key, language)
+        _ = self.part
+
+    @property
+    def corpora(self) -> list[Corpus]:
+        """The training corpora."""
+        return [Corpus(path=it) if isinstance(it, str) else it for it in self.train]
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """The number of the shard to make, from 1, and of all; 1 of 1 for a dataset in one."""
+        if self.shard is None:
+            return 1, 1
+        if self.shard == "auto":
+            return _part_of_environment()
+        number, _, count = self.shard.partition("/")
+        if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+            raise ValueError(f"shard must be I/N with I from 1 to N, or auto, not {self.shard!r}")
+        return int(number), int(count)
+
+
+def _part_of_environment() -> tuple[int, int]:
+    """The place of this process among those that torchrun or a Slurm array has started."""
+    environ = os.environ
+    try:
+        if "SLURM_ARRAY_TASK_COUNT" in environ:
+            first = int(environ["SLURM_ARRAY_TASK_MIN"])
+            number = int(environ["SLURM_ARRAY_TASK_ID"]) - first
+            count = int(environ["SLURM_ARRAY_TASK_COUNT"])
+        else:
+            number, count = int(environ["RANK"]), int(environ["WORLD_SIZE"])
+    except KeyError:
+        raise ValueError(
+            "shard is auto, but neither torchrun nor a Slurm array started this; give I/N"
+        ) from None
+    if not 0 <= number < count:
+        raise ValueError(f"shard is auto, but the Slurm array is not {count} tasks in a row")
+    return number + 1, count

@@ -1,0 +1,1 @@
+"""Recipes: registered names, and plain values to frozen dataclasses."""

@@ -1,0 +1,1 @@
+"""The machine: processes, devices, memory and number formats."""

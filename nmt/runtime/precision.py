@@ -1,0 +1,110 @@
+"""The number format that matrix products are computed in; weights in training are float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Literal, TypeVar
+
+import torch
+
+from nmt.errors import NmtError
+
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+
+InferencePrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
+"""Without gradients, linear layers may also be quantised (CPU)."""
+
+P = TypeVar("P", Precision, InferencePrecision)
+
+LOW: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""Precisions below that of the weights."""
+
+
+def pick_precision(precision: P, device: torch.device) -> P:
+    """Return the precision itself, or for "auto" the fastest of fp32, bf16 and fp16 on the device.
+
+    A CPU takes bf16 where it has instructions for it. A GPU takes bf16 from compute capability 8.0
+    on, fp16 at 7.x.
+    """
+    if precision != "auto":
+        return precision
+    if device.type == "cuda":
+        major, _ = torch.cuda.get_device_capability(device)
+        return "bf16" if major >= 8 else "fp16" if major == 7 else "fp32"
+    return "bf16" if _is_fast_on_cpu("bf16") else "fp32"
+
+
+def check_precision(precision: InferencePrecision, device: torch.device) -> str | None:
+    """Return a warning where the device is slower in a precision than in fp32, else None.
+
+    Needs no model, so that a command can say so before one is loaded.
+
+    Raises:
+        NmtError: the device cannot compute in that precision at all.
+    """
+    if precision == "int8":
+        if device.type != "cpu":
+            raise NmtError(f"precision int8 is for CPUs; use bf16 on {device.type}")
+        if torch.backends.quantized.engine == "none":
+            raise NmtError("precision int8: this torch has no quantised kernels; use bf16 or fp32")
+    if device.type != "cpu" or precision not in LOW or _is_fast_on_cpu(precision):
+        return None
+    return (
+        f"{precision} is slower than fp32 on this processor, which has no instructions for it; "
+        "use precision auto or fp32"
+    )
+
+
+_INSTRUCTIONS = {
+    "bf16": ("_is_avx512_bf16_supported", "_is_amx_tile_supported"),
+    "fp16": ("_is_amx_fp16_supported",),
+}
+"""Functions of torch.cpu that tell whether the processor multiplies in a precision."""
+
+
+def _is_fast_on_cpu(precision: str) -> bool:
+    has_instructions = any(
+        getattr(torch.cpu, probe, lambda: False)() for probe in _INSTRUCTIONS[precision]
+    )
+    return has_instructions and onednn_computes_in(LOW[precision])
+
+
+def onednn_computes_in(dtype: torch.dtype) -> bool:
+    """Whether this torch has oneDNN, and oneDNN has kernels of that type for this processor."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if dtype == torch.float16:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return True
+
+
+@contextmanager
+def autocast(precision: InferencePrecision, device: torch.device) -> Iterator[None]:
+    """Let a model compute with that precision, for the time of the context.
+
+    On a CPU for which oneDNN has no kernels of that type, torch's own take their place: torch would
+    ask oneDNN for LSTMs all the same, and fail.
+    """
+    dtype = LOW.get(pick_precision(precision, device))
+    if dtype is None:
+        yield
+        return
+    without_onednn = device.type == "cpu" and not onednn_computes_in(dtype)
+    with (
+        torch.autocast(device.type, dtype=dtype),
+        _onednn_off() if without_onednn else nullcontext(),
+    ):
+        yield
+
+
+@contextmanager
+def _onednn_off() -> Iterator[None]:
+    usual = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = usual

@@ -1,0 +1,42 @@
+"""The trainer's state across resumes, beside weights and optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Progress:
+    """What is counted across resumes."""
+
+    update: int = 0
+    seconds: float = 0.0
+    """Of training, without validation and saving."""
+    lap_seconds: float = 0.0
+    """Of these, since the last report."""
+    best: float | None = None
+    best_loss: float | None = None
+    """Of the best validation; of two equally good ones, that with the lower loss is better."""
+    best_update: int = 0
+    mark: float | None = None
+    mark_loss: float | None = None
+    """Of the best regular validation. The extra one at the end of training is none: a run that
+    goes on must not differ from one that never stopped."""
+    stale: int = 0
+    """Regular validations since the best of them."""
+    plateaus: int = 0
+    """How often the schedule took this for a reason to lower the learning rate."""
+    skipped: int = 0
+    """Updates whose gradient was not finite."""
+    saved_seconds: float = 0.0
+    """Seconds of training at the last checkpoint."""
+    valid_seconds: float = 0.0
+    """Seconds of training at the last validation."""
+    windows: list[dict[str, float]] = field(default_factory=list)
+    """Sums since the last report, of each process."""
+    loss_scale: list[float] = field(default_factory=list)
+    """In fp16, what the loss is multiplied by, and the updates since that last changed."""
+    max_tokens: int = 0
+    """Positions of a micro-batch, where they were found by trial."""
+    max_tokens_devices: list[str] = field(default_factory=list)
+    """Kinds of devices on which they were."""
