@@ -19,11 +19,19 @@ from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from command_reference import command_pages, command_table
+from command_reference import command_pages, command_table, commands
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = ["*.md", "examples/*.md", "examples/*/*.md"]
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Add the pages of the commands to the navigation."""
+    for section in config.nav or []:
+        if "Commands" in section:
+            section["Commands"] += [f"commands/{name}.md" for name in commands()]
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -1,9 +1,8 @@
-"""The README's recipe, commands and model work as they are printed there."""
+"""The recipe, the commands and the model of the README and its guides work as printed there."""
 
 from __future__ import annotations
 
 import importlib
-import json
 import re
 import shlex
 import sys
@@ -20,17 +19,20 @@ from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.io.lines import zstd
 from nmt.models import architectures
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
 Command = Callable[..., Any]
 
 
-def blocks(language: str) -> list[str]:
-    """The README's blocks of a language, in order."""
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.M | re.S)
+def blocks(language: str, document: str = "README.md") -> list[str]:
+    """The blocks of a document in a language, in order."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
 
 
-RECIPE, LARGE_RECIPE, PLUGIN_RECIPE = blocks("yaml")
-(PLUGIN,) = blocks("python")
+(RECIPE,) = blocks("yaml")
+(LARGE_RECIPE,) = blocks("yaml", "docs/guides/large-corpora.md")
+(PLUGIN_RECIPE,) = blocks("yaml", "docs/guides/extending.md")
+(PLUGIN,) = blocks("python", "docs/guides/extending.md")
 EXAMPLE, MISTAKE = blocks("console")
 
 
@@ -91,16 +93,6 @@ def test_the_five_commands_run_and_print_what_is_shown(here: Path, nmt: Command)
     assert re.fullmatch(r"bleu = \d.*\|version:\S+\nchrf = \d.*\|version:\S+\n", scored, re.S)
     for shown in (preprocessed, trained, averaged):
         assert f"\n{shown}" in EXAMPLE
-    (block,) = (block for block in blocks("sh") if "nmt rescore" in block)
-    for line in block.splitlines():
-        run(line.removeprefix("nmt "), nmt)
-    candidates = [line.split(" ||| ") for line in Path("list.txt").read_text().splitlines()]
-    rescored = Path("rescored.de").read_text().splitlines()
-    aligned = [json.loads(line) for line in Path("aligned.jsonl").read_text().splitlines()]
-    assert Path("ensemble.de").read_text().count("\n") == len(rescored) == len(aligned) == 8
-    assert all([str(at), text] in [it[:2] for it in candidates] for at, text in enumerate(rescored))
-    assert [line["text"] for line in aligned] == translated.splitlines()
-    assert all(len(line["alignment"]) >= 1 for line in aligned if line["text"])
 
 
 def test_the_recipe_for_large_corpora_runs(here: Path, nmt: Command, write_numbers: Any) -> None:

@@ -1,0 +1,249 @@
+"""The commands of the tutorial and the guides run as they are printed there, at a small size."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import nmt as package
+from nmt.data.dataset import Dataset
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+# torchrun as one process: what it starts is tested in tests/system.
+TORCHRUN = '#!/bin/sh\nwhile [ "$1" != -m ]; do shift; done\nshift 2\nexec nmt "$@"\n'
+TINY = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 32, "heads": 2}
+SMALL = {
+    "preprocess": {"vocab_size": 60, "byte_fallback": False},
+    "model": TINY,
+    "train": {
+        "tokens_per_update": 150,
+        "max_tokens": 400,
+        "max_updates": 6,
+        "save_every": 1,
+        "valid_every": 6,
+        "best_metric": "loss",
+        "valid_metrics": [],
+        "precision": "fp32",
+        "device": "cpu",
+    },
+    "search": {"strategy": "beam", "max_length_offset": 5},
+    "score": {"metrics": ["bleu"]},
+}
+
+
+def blocks(page: str, *languages: str) -> list[tuple[str, str]]:
+    """The blocks of a page in these languages, with their language, in order."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```({'|'.join(languages)})\n(.*?)^```", text, re.M | re.S)
+
+
+def small(recipe: dict[str, Any]) -> dict[str, Any]:
+    """A recipe with the sizes of a test."""
+    sections = {*recipe, *SMALL}
+    return {name: {**(recipe.get(name) or {}), **SMALL.get(name, {})} for name in sections}
+
+
+class Workplace:
+    """A directory with what the guides take as given, and programs that run quickly."""
+
+    def __init__(self, path: Path, programs: Path) -> None:
+        self.path, tools = path / "work", path / "bin"
+        self.path.mkdir()
+        tools.mkdir()
+        python = f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n'
+        for name, text in (("python", python), ("torchrun", TORCHRUN)):
+            (tools / name).write_text(text)
+            (tools / name).chmod(0o755)
+        self.environment = os.environ | {
+            "PATH": f"{programs}:{tools}:{os.environ['PATH']}",
+            "PYTHONPATH": str(Path(package.__file__).parents[1]),
+        }
+
+    def run(self, script: str) -> str:
+        """Run a script of bash, and return its output."""
+        done = subprocess.run(
+            ["bash", "-c", f"set -euo pipefail\n{script}"],
+            cwd=self.path,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=100,
+        )
+        assert done.returncode == 0, f"{script}\n{done.stderr}"
+        return done.stdout
+
+    def lines(self, name: str) -> list[str]:
+        """The lines of a file."""
+        return (self.path / name).read_text(encoding="utf-8").splitlines()
+
+    def dataset(self, name: str) -> Any:
+        """The training split of a dataset."""
+        return Dataset.open(self.path / name).manifest.splits["train"]
+
+
+@pytest.fixture
+def empty(tmp_path: Path, programs: Path) -> Workplace:
+    """A workplace without any text."""
+    return Workplace(tmp_path, programs)
+
+
+@pytest.fixture
+def place(
+    empty: Workplace,
+    corpus: Path,
+    dataset: Path,
+    trained: Path,
+    recipe: Path,
+    write_numbers: Callable[..., None],
+) -> Workplace:
+    """A workplace with a corpus, its dataset, a recipe and runs."""
+    here = empty.path
+    shutil.copytree(corpus, here / "corpus")
+    shutil.copytree(dataset, here / "data-bin")
+    for name in ("checkpoints", "first", "second", "forward", "reverse"):
+        shutil.copytree(trained, here / name, symlinks=True)
+    for seed, (name, pairs) in enumerate({"": 40, "-valid": 5, "-test": 8}.items(), 7):
+        write_numbers(here / "corpus" / f"domain{name}", pairs, seed)
+    values = yaml.safe_load(recipe.read_text())
+    values["preprocess"] |= {"train": ["corpus/train"], "valid": "corpus/valid"}
+    values["preprocess"] |= {"test": "corpus/test"}
+    values |= {name: SMALL[name] for name in ("search", "score")}
+    (here / "nmt.yaml").write_text(yaml.safe_dump(values))
+    text = (corpus / "test.de").read_text()
+    (here / "mono.de").write_text(text)
+    rows = "".join(f"{line}\t{line}!\n" for line in text.splitlines())
+    (here / "crawl.tsv.gz").write_bytes(gzip.compress(f"no tab\n{rows}".encode()))
+    return empty
+
+
+def run_page(place: Workplace, page: str) -> list[str]:
+    """Run the commands of a page; the page's own recipe, if any, made small."""
+    outputs = []
+    for language, block in blocks(page, "sh", "yaml"):
+        if language == "sh":
+            outputs.append(place.run(block))
+        elif "model" in (recipe := yaml.safe_load(block)):
+            (place.path / "nmt.yaml").write_text(yaml.safe_dump(small(recipe)))
+            shutil.rmtree(place.path / "checkpoints", ignore_errors=True)
+    return outputs
+
+
+def test_getting_started(empty: Workplace, write_numbers: Callable[..., None]) -> None:
+    for seed, (split, pairs) in enumerate({"train": 200, "valid": 8, "test": 8}.items()):
+        write_numbers(empty.path / "corpus" / split, pairs, seed)
+    preprocessed, trained, averaged, translated, scored = run_page(empty, "getting-started.md")
+    assert preprocessed.startswith("data-bin\n")
+    assert trained.endswith("checkpoints\n")
+    assert (averaged, translated) == ("averaged\n", "")
+    assert re.match(r"bleu = \d", scored)
+    assert len(empty.lines("test.de")) == 8
+
+
+def test_the_tutorial(empty: Workplace, write_numbers: Callable[..., None]) -> None:
+    write_numbers(empty.path / "mine", 1300, seed=1)
+    outputs = run_page(empty, "tutorial.md")
+    assert outputs[0].split()[:4] == ["1300", "mine.en", "1300", "mine.de"]
+    assert outputs[2].startswith("data-bin\n")
+    assert len(empty.lines("test.hyp.de")) == len(empty.lines("valid.en")) == 500
+    split = empty.dataset("data-bin")
+    assert split.pairs + sum(split.dropped.values()) == 300
+    assert {"held_out", "duplicates"} <= {*split.dropped}
+    assert re.match(r"averaged\nbleu = \d.* ± ", outputs[5])
+    assert re.fullmatch(r"references -\d+.*\ntranslations -\d+.*\n", outputs[7])
+
+
+def test_back_translation(place: Workplace) -> None:
+    assert run_page(place, "guides/back-translation.md") == ["back-bin\n", "sampled-bin\n"]
+    back, sampled = place.dataset("back-bin"), place.dataset("sampled-bin")
+    assert back.pairs + sum(back.dropped.values()) == 210
+    assert sampled.pairs + sum(sampled.dropped.values()) == 2 * 200 + 10
+    assert len(list(place.path.glob("part.?.en"))) == 4
+
+
+def test_large_corpora(place: Workplace) -> None:
+    outputs = run_page(place, "guides/large-corpora.md")
+    assert outputs[0] == "crawl-bin\n"
+    assert place.dataset("crawl-bin").pairs == 10
+    assert "shard-2-of-2" in outputs[2]
+    assert len(place.lines("filtered.tsv")) == 5
+
+
+def test_several_machines(place: Workplace) -> None:
+    assert run_page(place, "guides/several-machines.md")[0] == "checkpoints\n"
+    assert len(place.lines("test.de")) == 10
+
+
+def test_small_data(place: Workplace) -> None:
+    outputs = run_page(place, "guides/small-data.md")
+    assert outputs[0] == "data-bin\ncheckpoints\naveraged\n"
+    assert outputs[1] == "child-bin\nchild\n"
+    assert outputs[2].startswith("bleu = ")
+
+
+def test_domain_adaptation(place: Workplace) -> None:
+    outputs = run_page(place, "guides/domain-adaptation.md")
+    assert outputs[0] == "domain-bin\nadapted\n"
+    mixed = place.dataset("mixed-bin")
+    assert mixed.pairs + sum(mixed.dropped.values()) == 4 * 40 + 200
+    assert outputs[2].count("adapted.domain.de") == outputs[2].count("mixed.general.de") == 1
+    assert outputs[3] == "risk\n"
+
+
+def test_evaluation(place: Workplace) -> None:
+    table, worst, _, _ = run_page(place, "guides/evaluation.md")
+    assert table.startswith("| system    | bleu |  mean ± 95% |       p | ")
+    assert "paired bootstrap resampling against first.de, bs:1000|seed:12345" in table
+    assert worst.count("\n") == 5
+    candidates = [line.split(" ||| ") for line in place.lines("both.txt")]
+    numbers, texts, features, _ = zip(*candidates, strict=True)
+    assert 10 < len(candidates) <= 4 * 10
+    assert all(" Second= -" in feature for feature in features)
+    rescored = place.lines("rescored.de")
+    pairs = {*zip(numbers, texts, strict=True)}
+    assert all((str(at), text) in pairs for at, text in enumerate(rescored))
+    assert len(place.lines("ensemble.de")) == len(place.lines("mbr.de")) == 10
+
+
+def test_deployment(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("ctranslate2")
+    run_page(place, "guides/deployment.md")
+    assert len(place.lines("test.de")) == len(place.lines("exported.de")) == 10
+    monkeypatch.chdir(place.path)
+    for page, lines in (("guides/deployment.md", 2), ("api.md", 4)):
+        ((_, program),) = blocks(page, "python")
+        exec(compile(program, page, "exec"), {})
+        assert capsys.readouterr().out.count("\n") >= lines - 1
+
+
+def test_migrating(place: Workplace) -> None:
+    """What stands in the last column; trainings are tried, not run."""
+    text = (DOCS / "migrating.md").read_text(encoding="utf-8")
+    columns = [line.split("|")[-2] for line in text.splitlines() if line.startswith("| ")]
+    commands = [call for cell in columns for call in re.findall("`([^`]+)`", cell)]
+    commands = [call for call in commands if re.match(r"nmt [a-z]|torchrun", call) and " -" in call]
+    assert len(commands) > 15
+    for corpus in place.path.glob("corpus/*.*"):
+        shutil.copy(corpus, place.path)
+    place.run("nmt average-checkpoints --last 2 --output averaged; cp test.de test.hyp")
+    sizes = " ".join(f"--set model.{key}={value}" for key, value in TINY.items())
+    for number, call in enumerate(commands):
+        extra = {"nmt train": f" --dry-run --save-dir try-{number} {sizes}"}
+        extra["nmt average-checkpoints"] = f" --output average-{number}"
+        name = " ".join(call.split()[:2])
+        call = re.sub(r"--(last|best) \d", r"--\1 2", call)
+        call = call.replace("--output averaged", "").replace("32000", "60")
+        place.run(call + extra.get(name, "") if "torchrun" not in call else call)
