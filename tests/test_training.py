@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from io import StringIO
 from pathlib import Path
@@ -32,6 +33,7 @@ from nmt.training.config import TrainConfig
 from nmt.training.losses import losses
 from nmt.training.report import Report
 from nmt.training.signals import StopRequests
+from nmt.training.state import Progress
 from nmt.training.stopwatch import Stopwatch
 from nmt.training.trainer import Trainer
 from nmt.training.validation import Validation
@@ -559,7 +561,7 @@ def test_the_sums_of_a_report_go_on_with_another_number_of_processes(
     split = Dataset.open(dataset).split("train")
     trainer = Trainer(loaded.run, config, loaded.model, split, World())
     windows = [{"updates": 2.0, "loss": 3.0}, {"updates": 2.0, "loss": 5.0}]
-    progress = loaded.checkpoint.progress | {"windows": windows}
+    progress = replace(Progress.of(loaded.checkpoint), windows=windows)
     trainer.restore(loaded.checkpoint.weights(), loaded.checkpoint.optimizer(), progress, {})
     sums = trainer.window.sums()
     assert (sums["updates"], sums["loss"], sums["tokens"]) == (4.0, 8.0, 0.0)

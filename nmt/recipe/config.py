@@ -1,7 +1,7 @@
 """Plain values (YAML, flags) to frozen dataclasses and back, strictly.
 
 The dataclass is the schema. Fields may be numbers, strings, booleans, literals, tuples,
-dictionaries, optional values, other dataclasses, and *choices*: classes with a ``registry``,
+lists, dictionaries, optional values, other dataclasses, and *choices*: classes with a ``registry``,
 written in a recipe as a bare name or as a mapping with that name and the fields to override.
 """
 
@@ -262,6 +262,8 @@ def _convert(hint: Any, value: object, where: str, current: object) -> object:
         return value
     if origin is tuple:
         return _convert_tuple(arguments, value, where)
+    if origin is list:
+        return list(_convert_tuple((*arguments, ...), value, where))
     if origin is dict:
         if not isinstance(value, Mapping):
             raise NmtError(f"{where}: expected keys and values, not {value!r}")

@@ -41,5 +41,5 @@ class LossScale:
 
     def restore(self, state: list[float]) -> None:
         """Goes on from a checkpoint's state."""
-        if state and self.wanted:
+        if len(state) == 2 and self.wanted:
             self.value, self.clean = (torch.full_like(self.value, number) for number in state)

@@ -62,8 +62,8 @@ class Window:
 
     def restore(self, sums: dict[str, float]) -> None:
         """Adds the sums of another window."""
-        for name, value in sums.items():
-            setattr(self, name, getattr(self, name) + value)
+        for name, value in vars(self).items():
+            setattr(self, name, value + sums.get(name, 0.0))
 
     def sums(self) -> dict[str, float]:
         """The sums as numbers; the one place where the device is waited for."""

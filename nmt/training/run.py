@@ -27,6 +27,7 @@ from nmt.runtime.precision import check_precision, pick_precision
 from nmt.training.config import TrainConfig
 from nmt.training.preflight import fit_micro_batches, preflight
 from nmt.training.report import Report
+from nmt.training.state import Progress
 from nmt.training.subword_sampling import SampledSplit
 from nmt.training.tensorboard import Board
 from nmt.training.trainer import Trainer
@@ -299,11 +300,12 @@ def _resume(trainer: Trainer) -> None:
         try:
             checkpoint = Checkpoint.open(path)
             weights, optimizer = checkpoint.weights(), checkpoint.optimizer()
+            progress = Progress.of(checkpoint)
         except NmtError as error:
             if trainer.world.is_first:
                 print(f"nmt: warning: {error}", file=sys.stderr)
             continue
-        trainer.restore(weights, optimizer, checkpoint.progress, checkpoint.scores)
+        trainer.restore(weights, optimizer, progress, checkpoint.scores)
         if trainer.world.is_first:
             trainer.run.link(checkpoint, trainer.is_at_best)  # a kill may have come between
         return

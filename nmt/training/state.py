@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+
+from nmt.errors import NmtError
+from nmt.recipe.config import build
+from nmt.runs import Checkpoint
+
+MEASURED = ("best", "best_loss", "mark", "mark_loss")
+"""Results of validation, which may be less than 0; all else is counted."""
 
 
 @dataclass
@@ -40,3 +48,27 @@ class Progress:
     """Positions of a micro-batch, where they were found by trial."""
     max_tokens_devices: list[str] = field(default_factory=list)
     """Kinds of devices on which they were."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if name not in MEASURED and isinstance(value, (int, float)) and value < 0:
+                raise ValueError(f"{name} must be at least 0, not {value}")
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Progress:
+        """Return the progress that a checkpoint holds.
+
+        Raises:
+            NmtError: it is none, or that of another update.
+        """
+        place = f"{checkpoint.path}: progress"
+        values = {name: None if _is_nan(it) else it for name, it in checkpoint.progress.items()}
+        progress = build(cls, values, place)
+        if progress.update != checkpoint.update:
+            raise NmtError(f"{place}.update: {progress.update} instead of {checkpoint.update}")
+        return progress
+
+
+def _is_nan(value: object) -> bool:
+    """Whether it is the loss of a validation that diverged, which is like none."""
+    return isinstance(value, float) and math.isnan(value)

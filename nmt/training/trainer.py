@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -88,7 +87,7 @@ class Trainer:
         self,
         weights: dict[str, Tensor],
         optimizer: dict[str, Tensor],
-        progress: dict[str, Any],
+        progress: Progress,
         scores: dict[str, float],
     ) -> None:
         """Continues from a checkpoint's content."""
@@ -107,7 +106,7 @@ class Trainer:
                 for path, value in optimizer.items()
                 if path.rpartition("/")[0] == name and not path.endswith(f"/{OWN}")
             }
-        self.progress = Progress(**progress)
+        self.progress = progress
         self.scale.restore(self.progress.loss_scale)
         found, tried_on = self.progress.max_tokens, self.progress.max_tokens_devices
         self.progress.max_tokens, self.progress.max_tokens_devices = 0, []
