@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Command
-from fuzz.seals import seal_dataset
+from fuzz.seals import seal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,13 +50,13 @@ def forge(path: Path, **values: Any) -> None:
     """Other values in the manifest, with checksums that fit them."""
     manifest = path / "manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **values}))
-    seal_dataset(manifest)
+    seal(manifest)
 
 
 def forge_array(path: Path, name: str, values: list[int], dtype: str) -> None:
     """Other numbers in a file, with checksums that fit them."""
     (path / name).write_bytes(np.array(values, dtype).tobytes())
-    seal_dataset(path / name)
+    seal(path / name)
 
 
 def test_what_was_written_passes_every_check(data: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_file_of_which_too_little_is_read_does_not_pass(data: Path) -> None:
 )
 def test_forged_text_costs_one_line(data: Path, content: bytes, problem: str) -> None:
     (data / "valid.de").write_bytes(content)
-    seal_dataset(data / "valid.de")
+    seal(data / "valid.de")
     with pytest.raises(NmtError, match=rf"valid.de: {problem}; {REMEDY}$"):
         Dataset.open(data).split("valid").reference_text()
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from fuzz.seals import seal
 from table_model import TableModel, random_sources, unpad
 from torch import Tensor
 
@@ -112,6 +113,7 @@ def test_models_of_other_subwords_are_refused(
     other = Path(shutil.copytree(run, tmp_path / "other", symlinks=True))
     with (other / "subwords.model").open("ab") as file:
         file.write(b"\x1a\x00")  # an empty field of the serialised model
+    seal(other / "subwords.model")
     done = nmt("translate", corpus / "test.en", "--model", run, "--model", other)
     assert (done.status, done.out) == (1, "")
     assert done.err == (
