@@ -211,10 +211,10 @@ def test_an_unknown_metric_is_answered_with_the_nearest():
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "give one of --reference, --data, --testset and --model"),
+        ([], "give one of --reference, --data, --testset, --alignments and --model"),
         (
             ["--reference", "test.de", "--data", "data-bin"],
-            "give only one of --reference, --data, --testset and --model "
+            "give only one of --reference, --data, --testset, --alignments and --model "
             "(given: --reference, --data)",
         ),
         (["--model", "run"], "with --model, give one of --source, --data and --testset"),
@@ -395,7 +395,9 @@ def test_a_model_scores_pairs_of_lines(trained: Path, nmt: Callable[..., Any]) -
     assert "--model scores one file at a time" in done.err
     done = nmt("score", "output.txt", "--model", trained, "--source", "test.de", "--paired", "bs")
     assert (done.status, done.out) == (2, "")
-    assert "--model goes with no --reference, no --metric, and no table of metrics" in done.err
+    assert (
+        "--model goes with no --reference, --metric, --alignments, or table of metrics" in done.err
+    )
     Path("source.txt").write_text("one\ntwo\n")
     done = nmt("score", "output.txt", "--model", trained, "--source", "source.txt")
     assert (done.status, done.out) == (1, "")

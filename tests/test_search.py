@@ -234,7 +234,11 @@ def test_a_penalty_never_falls_with_length(penalty: LengthPenalty) -> None:
             {"name": "beam", "pruning_finished": -1},
             "s: pruning_finished must be at least 0, not -1",
         ),
-        ({"name": "greedy", "beam": 4}, "s: unknown key 'beam'; known: name"),
+        (
+            {"name": "greedy", "beam": 4},
+            "s: greedy has no key 'beam'; beam, diverse_beam and lexical_beam have it: use "
+            "--strategy beam",
+        ),
         ({"name": "bean"}, "s: unknown search strategy 'bean'; did you mean 'beam'?"),
         (
             {"name": "beam", "length_penalty": {"name": "gnmt", "alpha": -1}},

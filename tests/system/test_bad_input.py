@@ -358,8 +358,8 @@ def test_a_full_device_costs_one_line(nmt: Any, monkeypatch: pytest.MonkeyPatch)
     done = nmt("translate", "--input", "/dev/null")
     assert (done.status, done.out) == (1, "")
     assert done.err == (
-        "nmt: error: the memory of the device is full; lower --batch-tokens of nmt translate, or "
-        "--max-tokens of nmt train\n"
+        "nmt: error: out of memory; lower --batch-tokens of nmt translate or --max-tokens of nmt "
+        "train, use fewer --workers, or raise the limit if one is set (ulimit -v)\n"
     )
 
 
