@@ -70,17 +70,22 @@ class Workplace:
             "PYTHONPATH": str(Path(package.__file__).parents[1]),
         }
 
-    def run(self, script: str) -> str:
-        """Run a script of bash, and return its output."""
-        done = subprocess.run(
+    def start(self, script: str) -> subprocess.CompletedProcess[str]:
+        """Run a script of bash."""
+        return subprocess.run(
             ["bash", "-c", f"set -euo pipefail\n{script}"],
             cwd=self.path,
             env=self.environment,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             check=False,
             timeout=100,
         )
+
+    def run(self, script: str) -> str:
+        """Run a script of bash that has to succeed, and return its output."""
+        done = self.start(script)
         assert done.returncode == 0, f"{script}\n{done.stderr}"
         return done.stdout
 
@@ -247,3 +252,30 @@ def test_migrating(place: Workplace) -> None:
         call = re.sub(r"--(last|best) \d", r"--\1 2", call)
         call = call.replace("--output averaged", "").replace("32000", "60")
         place.run(call + extra.get(name, "") if "torchrun" not in call else call)
+
+
+def write_mistakes(place: Workplace, write_numbers: Callable[..., None]) -> None:
+    """The damaged and missing things that the page of messages begins with."""
+    here = place.path
+    (here / "unequal.en").write_text("one\n")
+    (here / "unequal.de").write_text("eins\nzwei\n")
+    (here / "latin1.en").write_text("five\n")
+    (here / "latin1.de").write_bytes("fünf\n".encode("latin-1"))
+    (here / "columns.tsv").write_text("one\teins\tone\n")
+    (here / "short.de").write_text("eins\n")
+    (here / "found").mkdir()
+    (here / "found/nmt.yaml").write_text("plugins: [mymodel]\n")
+    write_numbers(here / "more/train", 100, seed=9)
+    place.run("nmt preprocess --train more/train --output-dir other-bin")
+
+
+def test_troubleshooting(place: Workplace, write_numbers: Callable[..., None]) -> None:
+    write_mistakes(place, write_numbers)
+    shown = blocks("troubleshooting.md", "console")
+    assert len(shown) > 15
+    for _, block in shown:
+        command, _, message = block.removeprefix("$ ").partition("\n")
+        done = place.start(command)
+        assert done.returncode in (1, 2)
+        said = done.stderr.replace(f"{place.path}/", "").splitlines()[-1]
+        assert said == message.rstrip("\n")
