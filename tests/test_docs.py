@@ -40,9 +40,10 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def shell(document: Path) -> str:
-    """The shell blocks of a document."""
+    """The shell blocks of a document, without commands that are shown with their error."""
     text = document.read_text(encoding="utf-8")
-    return "\n".join(re.findall(r"^```(?:sh|console)\n(.*?)^```", text, re.M | re.S))
+    blocks = "\n".join(re.findall(r"^```(?:sh|console)\n(.*?)^```", text, re.M | re.S))
+    return re.sub(r"^\$ .*\nnmt: error: ", "", blocks, flags=re.M)
 
 
 @pytest.mark.parametrize(
