@@ -202,6 +202,11 @@ def _pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
+def _directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
 @pytest.mark.parametrize("read", [files.read_checked, files.check])
 @pytest.mark.parametrize(
     ("damage", "message"),
@@ -210,6 +215,7 @@ def _pipe(path: Path) -> None:
         (lambda path: path.write_bytes(b"ab"), "2 bytes instead of 3; mend it"),
         (lambda path: path.write_bytes(b"abd"), "the content has changed since .*; mend it"),
         (_pipe, "not a regular file"),
+        (_directory, "not a regular file"),
     ],
 )
 def test_a_file_that_is_not_as_expected_is_named(

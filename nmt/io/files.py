@@ -279,17 +279,17 @@ def open_regular(path: Path) -> BinaryIO:
 
     Raises:
         OSError: the file cannot be opened.
-        NmtError: `path` is a pipe, a device or a socket.
+        NmtError: `path` is a directory, a pipe, a device or a socket.
     """
-    file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115 -- the caller closes it
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
+    return open(path, "rb", opener=_open_regular)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise NmtError(f"{path}: not a regular file; put the file itself there")
-    return file
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
+    return descriptor
 
 
 def sha256(path: Path) -> str:
