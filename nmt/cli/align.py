@@ -13,7 +13,7 @@ from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.cli.score_by_model import BLOCK, open_model, unequal_lines
 from nmt.io.lines import Lines
 
-EXAMPLE = "Example: nmt align --model averaged --source test.en --target test.de > test.align"
+EXAMPLE = "Example: nmt align --model averaged --source input.txt --target test.de > test.align"
 
 
 def align(

@@ -93,7 +93,8 @@ def test_the_example_of_every_help_runs_one_after_the_other(nmt: Any, shell: She
         done = shell(line)
         assert done.returncode == 0, f"{line}: {done.stderr}"
         assert "warning" not in done.stderr
-    assert len(Path("output.txt").read_text().splitlines()) == 10
+    for written in ("output.txt", "test.align"):
+        assert len(Path(written).read_text().splitlines()) == 10
     assert Run.open(Path("averaged")).recipe["averaged"] == ["update_0000001", "update_0000002"]
 
 
