@@ -41,13 +41,13 @@ COLOURS = ("#c0392b", "#2980b9", "#27ae60", "#8e44ad", "#d68910")
 class Attention(nn.Module):
     """Multi-head self-attention with its projections."""
 
-    def __init__(self, width: int, mixer: nn.Module | None) -> None:
+    def __init__(self, width: int, attention_fn: nn.Module | None) -> None:
         super().__init__()
         head = width // 8
         heads = Heads(
             width=width, count=8, key_width=head, value_width=head, bias=False, dropout=0.0
         )
-        self.attention = SelfAttention(heads, mixer)
+        self.attention = SelfAttention(heads, attention_fn)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, n, d] to the same."""

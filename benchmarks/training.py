@@ -35,8 +35,8 @@ from nmt.cli.recipe import load
 from nmt.data.batches import Batch
 from nmt.data.columns import Sentences
 from nmt.data.dataset import Dataset
-from nmt.data.loader import Feed, Update
-from nmt.data.sampler import Order
+from nmt.data.loader import BatchLoader, Update
+from nmt.data.sampler import BatchSampler
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.data.writer import DatasetWriter, staging
 from nmt.models import Model, ModelConfig
@@ -172,7 +172,7 @@ class Setting:
         model.train()
         split = dataset.split("train")
         trainer = Trainer(None, self.train, model.to(world.device), split, world)  # type: ignore[arg-type]
-        return lambda update: trainer._step(update, 1e-4), trainer.feed.updates(1)
+        return lambda update: trainer._step(update, 1e-4), trainer.loader.updates(1)
 
     def plain(
         self, world: World, kind: type[Plain] = Plain
@@ -182,14 +182,14 @@ class Setting:
         loop = kind(self.model, self.train, dataset.manifest.source_vocabulary, world)
         split = dataset.split("train")
         lengths = split.source_lengths, split.target_lengths
-        order = Order(*lengths, self.train.tokens_per_update, self.train.seed)
-        feed = Feed(
+        order = BatchSampler(*lengths, self.train.tokens_per_update, self.train.seed)
+        loader = BatchLoader(
             split=split,
             order=order,
             max_tokens=4096 if self.train.max_tokens == "auto" else self.train.max_tokens,
             pinned=world.device.type == "cuda",
         )
-        return loop.step, feed.updates(1)
+        return loop.step, loader.updates(1)
 
     def peer(self, world: World) -> tuple[Callable[[Update], object], Iterator[Update]]:
         """A step of the loop around transformers' model, and the same updates."""

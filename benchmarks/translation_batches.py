@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from nmt.data.vocabulary import EOS, PAD
+from nmt.inference.ensembles import compile_steps
 from nmt.inference.kernels import convert
-from nmt.inference.voters import compile_steps
 from nmt.models import Model, ModelConfig
 from nmt.recipe.config import build
 from nmt.runtime.distributed import pick_device

@@ -54,7 +54,7 @@ class TableModel(Model):
     def project(self, states: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def step_states(self, tokens: Tensor, state: State) -> Tensor:
+    def decode_step(self, tokens: Tensor, state: State) -> Tensor:
         raise NotImplementedError
 
     def start(self, source: Tensor, max_steps: int) -> TableState:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from nmt.data.batches import as_groups, as_rows, make_batch, target_input
 from nmt.data.columns import Sentences
 from nmt.data.dataset import Dataset, Split
-from nmt.data.loader import Feed, Update, prefetch
-from nmt.data.sampler import Order, in_length_order, micro_batches
+from nmt.data.loader import BatchLoader, Update, prefetch
+from nmt.data.sampler import BatchSampler, in_length_order, micro_batches
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.data.writer import DatasetWriter, staging
 
@@ -23,7 +23,7 @@ def arrays(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
     return source, target
 
 
-def everything(order: Order, epoch: int) -> list[int]:
+def everything(order: BatchSampler, epoch: int) -> list[int]:
     return sorted(int(index) for bucket in order.epoch(epoch) for index in bucket)
 
 
@@ -32,7 +32,7 @@ def everything(order: Order, epoch: int) -> list[int]:
 def test_an_epoch_holds_every_sentence_once(
     pairs: list[tuple[int, int]], tokens_per_update: int, seed: int
 ) -> None:
-    order = Order(*arrays(pairs), tokens_per_update, seed)
+    order = BatchSampler(*arrays(pairs), tokens_per_update, seed)
     for epoch in (1, 2):
         assert everything(order, epoch) == list(range(len(pairs)))
         first = (epoch - 1) * order.updates_per_epoch + 1
@@ -76,7 +76,7 @@ def lengths_like_a_corpus(count: int) -> tuple[np.ndarray, np.ndarray]:
 def test_updates_hold_the_stated_number_of_target_tokens() -> None:
     source, target = lengths_like_a_corpus(40_000)
     for tokens_per_update in (1000, 4096, 25_000):
-        order = Order(source, target, tokens_per_update, seed=1)
+        order = BatchSampler(source, target, tokens_per_update, seed=1)
         sizes = [
             sum(int(target[bucket].sum()) for bucket in order.update(update))
             for update in range(1, order.updates_per_epoch)
@@ -87,8 +87,8 @@ def test_updates_hold_the_stated_number_of_target_tokens() -> None:
 
 def test_an_update_is_a_function_of_its_number_and_the_seed() -> None:
     source, target = lengths_like_a_corpus(2000)
-    one, same = (Order(source, target, 1000, seed=1) for _ in range(2))
-    other = Order(source, target, 1000, seed=2)
+    one, same = (BatchSampler(source, target, 1000, seed=1) for _ in range(2))
+    other = BatchSampler(source, target, 1000, seed=2)
     far = 3 * one.updates_per_epoch + 2
     assert [b.tolist() for b in one.update(far)] == [b.tolist() for b in same.update(far)]
     assert [b.tolist() for b in one.update(far)] != [b.tolist() for b in other.update(far)]
@@ -97,7 +97,7 @@ def test_an_update_is_a_function_of_its_number_and_the_seed() -> None:
 
 def test_sentences_of_like_length_share_a_bucket() -> None:
     source, target = lengths_like_a_corpus(200_000)
-    order = Order(source, target, 25_000, seed=1)
+    order = BatchSampler(source, target, 25_000, seed=1)
     padded = sum(
         len(bucket) * int(side[bucket].max())
         for bucket in order.epoch(1)
@@ -113,7 +113,7 @@ def test_micro_batches_share_out_an_update_evenly_and_within_the_limit(
 ) -> None:
     source, target = arrays(pairs)
     longer = np.maximum(source, target)
-    buckets = Order(source, target, 500, seed=1).update(1)
+    buckets = BatchSampler(source, target, 500, seed=1).update(1)
     shares = micro_batches(buckets, longer, max_tokens, processes)
     assert len({len(share) for share in shares}) == 1
     dealt = [int(index) for share in shares for part in share for index in part]
@@ -123,8 +123,10 @@ def test_micro_batches_share_out_an_update_evenly_and_within_the_limit(
 
 
 def test_a_sentence_of_several_rows_takes_their_room_in_a_micro_batch(split: Split) -> None:
-    order = Order(split.source_lengths, split.target_lengths, 100, seed=1)
-    one, two = (Feed(split=split, order=order, max_tokens=16, rows=rows) for rows in (1, 2))
+    order = BatchSampler(split.source_lengths, split.target_lengths, 100, seed=1)
+    one, two = (
+        BatchLoader(split=split, sampler=order, max_tokens=16, rows=rows) for rows in (1, 2)
+    )
     assert [batch.num_sentences for batch in one.update(1).batches] == [3]
     assert sorted(batch.num_sentences for batch in two.update(1).batches) == [1, 2]
     assert make_batch(split, np.array([], np.int64)).num_sentences == 0
@@ -149,7 +151,7 @@ def test_a_batch_begins_with_bos_and_predicts_up_to_eos(split: Split) -> None:
     assert batch.source.tolist() == [[7, 8, 9, EOS], [4, 5, EOS, PAD]]
     assert batch.target_input.tolist() == [[BOS, 8, 9, 4], [BOS, 5, PAD, PAD]]
     assert batch.target_output.tolist() == [[8, 9, 4, EOS], [5, EOS, PAD, PAD]]
-    assert batch.predicted.tolist() == [0, 1, 2, 3, 4, 5]
+    assert batch.target_positions.tolist() == [0, 1, 2, 3, 4, 5]
     assert batch.num_positions == 16
     assert batch.num_tokens == 13
 
@@ -157,7 +159,7 @@ def test_a_batch_begins_with_bos_and_predicts_up_to_eos(split: Split) -> None:
 def test_a_batch_of_nothing_has_nothing_to_predict(split: Split) -> None:
     batch = make_batch(split, np.array([], dtype=np.int64))
     assert batch.source.tolist() == [[EOS]]
-    assert len(batch.predicted) == 0
+    assert len(batch.target_positions) == 0
 
 
 def test_validation_batches_hold_every_sentence_in_order_of_length(split: Split) -> None:
@@ -184,7 +186,7 @@ def test_prefetching_gives_the_items_in_order_and_hands_on_an_error() -> None:
 
 def test_tensors_of_a_batch_are_whole_numbers_of_64_bits(split: Split) -> None:
     batch = make_batch(split, np.array([0, 1, 2]))
-    for tensor in (batch.source, batch.target_input, batch.target_output, batch.predicted):
+    for tensor in (batch.source, batch.target_input, batch.target_output, batch.target_positions):
         assert tensor.dtype == torch.int64
 
 
@@ -193,10 +195,10 @@ def test_two_processes_are_fed_the_sentences_that_one_is(split: Split) -> None:
         rows = [row for batch in update.batches for row in batch.source.tolist()]
         return sorted([token for token in row if token != PAD] for row in rows)
 
-    order = Order(split.source_lengths, split.target_lengths, 100, seed=1)
-    alone = Feed(split=split, order=order, max_tokens=8)
+    order = BatchSampler(split.source_lengths, split.target_lengths, 100, seed=1)
+    alone = BatchLoader(split=split, sampler=order, max_tokens=8)
     pair = [replace(alone, process=process, num_processes=2) for process in range(2)]
-    one, first, second = (next(feed.updates(3)) for feed in (alone, *pair))
+    one, first, second = (next(loader.updates(3)) for loader in (alone, *pair))
     together = [row for row in sources(first) + sources(second) if row != [EOS]]
     assert sources(one) == sorted(together) == [[4, 5, EOS], [6, EOS], [7, 8, 9, EOS]]
     assert one.target_tokens == first.target_tokens == second.target_tokens == 9

@@ -72,7 +72,7 @@ class Unusual(Model):
     def start(self, source: Tensor, max_steps: int) -> Any:
         raise NotImplementedError
 
-    def step_states(self, tokens: Tensor, state: Any) -> Tensor:
+    def decode_step(self, tokens: Tensor, state: Any) -> Tensor:
         raise NotImplementedError
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nmt.errors import NmtError
-from nmt.preprocess.cleaning import Cleaning, Tally
+from nmt.preprocess.cleaning import Cleaning, CleaningStats
 from nmt.preprocess.cleaning_steps import Filtering, Rewriting, Step, steps
 from nmt.preprocess.config import PreprocessConfig
 from nmt.recipe.config import build, dump
@@ -13,7 +13,7 @@ from nmt.recipe.config import build, dump
 def cleaned(*pairs, clean, held_out=()):
     """The pairs that a recipe's steps leave, and what they counted."""
     config = build(PreprocessConfig, {"clean": clean}, "preprocess")
-    tally = Tally()
+    tally = CleaningStats()
     lines, source, target = config.cleaned(
         [one for one, _ in pairs], [other for _, other in pairs], frozenset(held_out), tally
     )
@@ -119,9 +119,9 @@ def test_rewritten_lines_are_counted_with_the_first_examples_of_before_and_after
 
 
 def test_tallies_add_up():
-    whole = Tally()
+    whole = CleaningStats()
     for number in range(5):
-        part = Tally()
+        part = CleaningStats()
         part.drop("empty", 2, [[f"{number}", "a"], [f"{number}", "b"]])
         whole.add(part)
     assert whole.dropped == {"empty": 10}
@@ -163,7 +163,7 @@ def test_a_step_that_cannot_be_is_answered(clean, message):
 
 def test_nothing_is_cleaned_unasked():
     source = ["a\x00", "same", "same"]
-    lines, *pairs = Cleaning().cleaned(source, source, frozenset(["same"]), Tally())
+    lines, *pairs = Cleaning().cleaned(source, source, frozenset(["same"]), CleaningStats())
     assert pairs == [source, source]
     assert np.array_equal(lines, [0, 1, 2])
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tiny_models import VOCABULARY, some_sources, tiny
 
-from nmt.inference.voters import GRAPHS, compile_steps
+from nmt.inference.ensembles import GRAPHS, compile_steps
 from nmt.models import Model
 from nmt.models.ensemble import Ensemble, members_of
 from nmt.search import Beam
@@ -36,7 +36,7 @@ def assert_the_same_when_compiled(model: Model) -> None:
         compile_steps(model)
         compiled = Beam().search(model, some_sources(), LENGTHS)
     for member in members_of(model):
-        assert hasattr(member.step_states, "_torchdynamo_orig_callable")
+        assert hasattr(member.decode_step, "_torchdynamo_orig_callable")
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
     assert [[it.tokens for it in found] for found in compiled] == [
         [it.tokens for it in found] for found in plain

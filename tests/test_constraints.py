@@ -15,7 +15,7 @@ from nmt.search.constraints import Forbidden, MinLength, NoRepeatNgram
 def forbidden(constraint: Constraint, *tokens: int) -> set[int]:
     """What may not follow the tokens, of the ids below 10."""
     logits = torch.zeros(1, 1, 10)
-    constraint.forbid(logits, torch.tensor([[[BOS, *tokens]]]))
+    constraint.mask_continuations(logits, torch.tensor([[[BOS, *tokens]]]))
     return {*logits[0, 0].isneginf().nonzero()[:, 0].tolist()} - {0}
 
 

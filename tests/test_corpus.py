@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from nmt.errors import NmtError
-from nmt.preprocess.cleaning import Cleaning, Verdict, judge
+from nmt.preprocess.cleaning import Cleaning, CleaningResult, judge
 from nmt.preprocess.corpus import Bitext
 
 
@@ -126,10 +126,10 @@ def test_a_damaged_gzip_file_is_named(tmp_path, damage):
         list(Bitext.find(str(tmp_path / "c"), "en", "de").chunks())
 
 
-def verdict(source: int, target: int, **limits) -> Verdict:
+def verdict(source: int, target: int, **limits) -> CleaningResult:
     """On a pair of these lengths, EOS included; the same whichever side is which."""
     there, back = (
-        Verdict(judge(np.array([a]), np.array([b]), Cleaning(**limits))[0])
+        CleaningResult(judge(np.array([a]), np.array([b]), Cleaning(**limits))[0])
         for a, b in ((source, target), (target, source))
     )
     assert there == back
@@ -137,28 +137,28 @@ def verdict(source: int, target: int, **limits) -> Verdict:
 
 
 def test_only_what_training_cannot_use_is_dropped_by_default():
-    assert verdict(2, 256) == Verdict.KEPT
-    assert verdict(2, 257) == Verdict.TOO_LONG
-    assert verdict(1, 2) == Verdict.EMPTY
-    assert verdict(1, 1000) == Verdict.EMPTY
+    assert verdict(2, 256) == CleaningResult.KEPT
+    assert verdict(2, 257) == CleaningResult.TOO_LONG
+    assert verdict(1, 2) == CleaningResult.EMPTY
+    assert verdict(1, 1000) == CleaningResult.EMPTY
 
 
 def test_limits_are_kept_to_the_token():
-    assert verdict(4, 9, min_tokens_per_sentence=5) == Verdict.TOO_SHORT
-    assert verdict(5, 9, min_tokens_per_sentence=5) == Verdict.KEPT
-    assert verdict(5, 9, max_tokens_per_sentence=9) == Verdict.KEPT
-    assert verdict(5, 9, max_tokens_per_sentence=8) == Verdict.TOO_LONG
-    assert verdict(6, 9, max_length_ratio=1.5) == Verdict.KEPT
-    assert verdict(5, 9, max_length_ratio=1.5) == Verdict.UNEQUAL
+    assert verdict(4, 9, min_tokens_per_sentence=5) == CleaningResult.TOO_SHORT
+    assert verdict(5, 9, min_tokens_per_sentence=5) == CleaningResult.KEPT
+    assert verdict(5, 9, max_tokens_per_sentence=9) == CleaningResult.KEPT
+    assert verdict(5, 9, max_tokens_per_sentence=8) == CleaningResult.TOO_LONG
+    assert verdict(6, 9, max_length_ratio=1.5) == CleaningResult.KEPT
+    assert verdict(5, 9, max_length_ratio=1.5) == CleaningResult.UNEQUAL
 
 
 def test_every_pair_is_judged_by_itself():
     verdicts = judge(np.array([5, 1, 5, 300]), np.array([5, 5, 300, 5]), Cleaning())
     assert verdicts.tolist() == [
-        Verdict.KEPT,
-        Verdict.EMPTY,
-        Verdict.TOO_LONG,
-        Verdict.TOO_LONG,
+        CleaningResult.KEPT,
+        CleaningResult.EMPTY,
+        CleaningResult.TOO_LONG,
+        CleaningResult.TOO_LONG,
     ]
 
 

@@ -21,7 +21,7 @@ from nmt.runtime.distributed import join
 
 with join("cpu") as world:
     seen = {
-        "first": world.is_first,
+        "first": world.is_main,
         "sum": world.sum([world.rank + 1.0, 2.0**53 + 2 * world.rank]),
         "max": world.max([float(world.rank), -float(world.rank)]),
         "gather": world.gather({"rank": world.rank}),
@@ -61,7 +61,7 @@ if stray:
 
 def test_alone_everything_is_what_was_given() -> None:
     world = World()
-    assert world.is_first
+    assert world.is_main
     assert world.sum([1.5, 2.0]) == [1.5, 2.0]
     assert world.max([1.5, 2.0]) == [1.5, 2.0]
     assert world.gather("a") == ["a"]

@@ -43,7 +43,7 @@ def spoil(model: Model, updates: set[int], trainer: Trainer) -> None:
     """Makes the first encoder layer's feed-forward give NaN in some updates."""
 
     def hook(module: object, inputs: object, output: torch.Tensor) -> torch.Tensor:
-        bad = trainer.progress.update + 1 in updates or trainer.progress.update in updates
+        bad = trainer.state.update + 1 in updates or trainer.state.update in updates
         return output * float("nan") if bad else output
 
     model.encoder[0].feed_forward.inner.register_forward_hook(hook)
@@ -57,7 +57,7 @@ def test_an_update_that_is_not_finite_is_skipped_and_its_first_module_named(
     trainer: Trainer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spoil(trainer.model, {2}, trainer)
-    updates = trainer.feed.updates(1)
+    updates = trainer.loader.updates(1)
     assert trainer._step(next(updates), 0.1) == []
     before = weights(trainer.model)
     second = next(updates)
@@ -69,9 +69,9 @@ def test_an_update_that_is_not_finite_is_skipped_and_its_first_module_named(
     assert "skipped | update 2" in said
     assert "first in encoder.0.feed_forward.inner" in said
     assert '"record": "skipped", "update": 2' in (tmp_path / "log.jsonl").read_text()
-    assert trainer.window.sums()["updates"] == 1
-    assert torch.tensor(list(trainer.window.sums().values())).isfinite().all()
-    trainer.progress.update = 10
+    assert trainer.running_stats.sums()["updates"] == 1
+    assert torch.tensor(list(trainer.running_stats.sums().values())).isfinite().all()
+    trainer.state.update = 10
     assert trainer._step(next(updates), 0.1) == []
     assert not torch.equal(before[0], weights(trainer.model)[0])
 
@@ -81,7 +81,7 @@ def test_too_many_skipped_updates_end_training_and_name_the_last_checkpoint(
 ) -> None:
     spoil(trainer.model, {1, 2, 3}, trainer)
     with Report(tmp_path / "log.jsonl", 10, 0) as report:
-        updates = trainer.feed.updates(1)
+        updates = trainer.loader.updates(1)
         for _ in range(2):
             (failed,) = trainer._step(next(updates), 0.1)
             trainer._note_failure(failed, report)
@@ -91,7 +91,7 @@ def test_too_many_skipped_updates_end_training_and_name_the_last_checkpoint(
 
 
 def test_a_gradient_that_overflows_in_the_backward_pass_is_skipped_too(trainer: Trainer) -> None:
-    updates = trainer.feed.updates(1)
+    updates = trainer.loader.updates(1)
     weight = next(trainer.model.parameters())
     weight.register_hook(lambda gradient: gradient * float("inf"))
     update = next(updates)
@@ -103,7 +103,7 @@ def test_a_gradient_that_overflows_in_the_backward_pass_is_skipped_too(trainer: 
 def test_a_loss_that_is_not_finite_is_named_where_every_module_s_output_is(
     trainer: Trainer,
 ) -> None:
-    update = next(trainer.feed.updates(1))
+    update = next(trainer.loader.updates(1))
     with torch.no_grad():
         trainer.model.output.weight[1] = float("nan")  # of a token that is in no sentence
     assert trainer._origin(update) == "first in the logits or the loss"
@@ -117,7 +117,7 @@ def test_the_process_is_named_on_which_a_value_first_was_not_finite(trainer: Tra
             return [None, value]
 
     spoil(trainer.model, {1}, trainer)
-    update = next(trainer.feed.updates(1))
+    update = next(trainer.loader.updates(1))
     trainer.world = Second(rank=1, size=2)
     assert trainer._origin(update) == "first in encoder.0.feed_forward.inner on rank 1"
 

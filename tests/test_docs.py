@@ -18,7 +18,7 @@ import typer
 import nmt.training
 from nmt.cli.app import app
 from nmt.training.report import Record
-from nmt.training.state import Progress
+from nmt.training.state import TrainerState
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
@@ -103,7 +103,7 @@ def test_every_file_of_a_run_is_documented(trained: Path) -> None:
 def test_every_key_of_a_run_is_documented(trained: Path) -> None:
     keys = {*json.loads((trained / "run.json").read_bytes())}
     keys |= {*json.loads((trained / "last/checkpoint.json").read_bytes())}
-    keys |= {field.name for field in dataclasses.fields(Progress)}
+    keys |= {field.name for field in dataclasses.fields(TrainerState)}
     assert {key for key in keys if f"`{key}`" not in FORMATS} == set()
 
 

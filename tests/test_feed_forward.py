@@ -9,8 +9,8 @@ from nmt.errors import NmtError
 from nmt.models import ModelConfig, architectures
 from nmt.models.feed_forward import FeedForwardPart, feed_forwards
 from nmt.recipe.config import build
+from nmt.training.criterion import TokenCriterion
 from nmt.training.losses import losses
-from nmt.training.objective import TokenObjective
 
 EXPERTS = {"name": "mixture_of_experts", "experts": 4}
 
@@ -82,11 +82,11 @@ def test_the_penalty_of_a_model_is_added_for_every_target_token() -> None:
         source=torch.tensor([[5, 6, 3]]),
         target_input=torch.tensor([[2, 7, 8, 9]]),
         target_output=torch.tensor([[7, 8, 9, 3]]),
-        predicted=torch.arange(4),
+        target_positions=torch.arange(4),
     )
-    sums = TokenObjective(model, losses["cross_entropy"])(batch)
-    assert model.penalty().item() > 0
-    torch.testing.assert_close(sums["loss"], sums["nll"] + 4 * model.penalty())
+    sums = TokenCriterion(model, losses["cross_entropy"])(batch)
+    assert model.auxiliary_loss().item() > 0
+    torch.testing.assert_close(sums["loss"], sums["nll"] + 4 * model.auxiliary_loss())
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from nmt.data.vocabulary import BOS, PAD
 from nmt.errors import NmtError
 from nmt.recipe.config import build
 from nmt.search import LexicalBeam, Strategy
-from nmt.search.lexical import held
+from nmt.search.lexical import phrase_progress
 
 PHRASES = torch.tensor([[[4, 5, 6], [5, 7, PAD], [PAD, PAD, PAD]]])
 
@@ -31,7 +31,7 @@ PHRASES = torch.tensor([[[4, 5, 6], [5, 7, PAD], [PAD, PAD, PAD]]])
 def test_how_much_a_sequence_holds(
     tokens: list[int], count: int, is_whole: bool, lacking: list[int]
 ) -> None:
-    given = held(torch.tensor([[[BOS, *tokens]]]), PHRASES)
+    given = phrase_progress(torch.tensor([[[BOS, *tokens]]]), PHRASES)
     assert [it.tolist() for it in given] == [[[count]], [[is_whole]], [[lacking]]]
 
 

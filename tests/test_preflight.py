@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from trained_runs import progress
+from trained_runs import trainer_state
 
 from nmt.data.batches import Batch
 from nmt.data.dataset import Dataset
@@ -119,7 +119,7 @@ def test_micro_batches_are_as_large_as_fits(
 
     trainer = SimpleNamespace(
         config=SimpleNamespace(tokens_per_update=100_000),
-        feed=SimpleNamespace(split=Dataset.open(dataset).split("train"), rows=1),
+        loader=SimpleNamespace(split=Dataset.open(dataset).split("train"), rows=1),
         world=World(),
         allocate=lambda: None,
         try_batch=memory_of_2000_positions,
@@ -136,7 +136,7 @@ def test_other_devices_try_again_what_fits(
     train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def as_on_a_gpu(trainer: Trainer) -> bool:
-        return trainer.config.max_tokens == "auto" and not trainer.progress.max_tokens
+        return trainer.config.max_tokens == "auto" and not trainer.state.max_tokens
 
     monkeypatch.setattr(Trainer, "needs_trial", property(as_on_a_gpu))
     run, line = tmp_path / "run", "micro-batches of up to"
@@ -150,11 +150,11 @@ def test_other_devices_try_again_what_fits(
         done = train(run, "--max-tokens", "auto", "--max-updates", updates)
         assert done.status == 0, done.err
         assert (line in done.err) == is_tried
-        counted = progress(run / "last")
+        counted = trainer_state(run / "last")
         assert counted["max_tokens_devices"] == [device]
         assert counted["max_tokens"] > 0
     done = train(run, "--max-tokens", 50, "--max-updates", 10)
-    assert progress(run / "last")["max_tokens_devices"] == []
+    assert trainer_state(run / "last")["max_tokens_devices"] == []
     monkeypatch.undo()
     assert World().device_kinds() == ["cpu"]
 

@@ -39,12 +39,12 @@ def test_what_a_sublayer_reads_and_what_becomes_of_it() -> None:
         PreNorm(8, "layer_norm", 0.0),
         DeepNorm(8, "layer_norm", 0.0, alpha=3.0),
     )
-    assert torch.equal(post.enter(x), x)
-    assert torch.allclose(post.leave(x, made), normed(x + made))
-    assert torch.allclose(pre.enter(x), normed(x))
-    assert torch.equal(pre.leave(x, made), x + made)
-    assert torch.allclose(deep.leave(x, made), normed(3 * x + made))
-    rms = PostNorm(8, "rms_norm", 0.0).leave(x, made)
+    assert torch.equal(post.prepare(x), x)
+    assert torch.allclose(post.combine(x, made), normed(x + made))
+    assert torch.allclose(pre.prepare(x), normed(x))
+    assert torch.equal(pre.combine(x, made), x + made)
+    assert torch.allclose(deep.combine(x, made), normed(3 * x + made))
+    rms = PostNorm(8, "rms_norm", 0.0).combine(x, made)
     expected = (x + made) / (x + made).square().mean(-1, keepdim=True).sqrt()
     assert torch.allclose(rms, expected, atol=1e-5)
 

@@ -52,7 +52,7 @@ def test_what_is_saved_comes_back(empty: Run) -> None:
     saved = save(empty, 7)
     opened = Checkpoint.open(empty.path / "update_0000007")
     assert opened == saved
-    assert (opened.update, opened.scores, opened.progress) == (7, {"loss": 0.1}, {"best": 1.5})
+    assert (opened.update, opened.scores, opened.trainer_state) == (7, {"loss": 0.1}, {"best": 1.5})
     for found, given in ((opened.weights(), WEIGHTS), (opened.optimizer(), OPTIMIZER)):
         assert found.keys() == given.keys()
         assert all(torch.equal(found[name], given[name]) for name in given)
@@ -235,7 +235,7 @@ FACTS = {"bytes": 1, "sha256": 64 * "0"}
         ("checkpoint.json", {"scores": [1.0]}),
         ("checkpoint.json", {"scores": {"loss": "low"}}),
         ("checkpoint.json", {"scores": {"loss": 10**400}}),
-        ("checkpoint.json", {"progress": None}),
+        ("checkpoint.json", {"trainer_state": None}),
     ],
 )
 def test_forged_values_with_a_checksum_that_fits_cost_one_line_in_every_command(

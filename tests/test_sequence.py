@@ -23,7 +23,7 @@ from nmt.recipe.config import build
 from nmt.training.config import TrainConfig
 from nmt.training.fused_loss import log_probabilities
 from nmt.training.losses import Loss, losses
-from nmt.training.sequence import Candidates, SequenceLoss, SequenceObjective
+from nmt.training.sequence import Candidates, SequenceCriterion, SequenceLoss
 
 NAMES = [name for name in losses if losses[name].translates]
 RISK, REWARD = losses["minimum_risk"], losses["expected_reward"]
@@ -59,7 +59,7 @@ def make_batch(pairs: list[tuple[list[int], tuple[int, ...]]]) -> Batch:
         source=table([source for source, _ in pairs]),
         target_input=table([[BOS, *target[:-1]] for _, target in pairs]),
         target_output=output,
-        predicted=(output != PAD).flatten().nonzero()[:, 0],
+        target_positions=(output != PAD).flatten().nonzero()[:, 0],
     )
 
 
@@ -68,7 +68,7 @@ EMPTY = Batch(
     source=torch.tensor([[EOS]]),
     target_input=torch.tensor([[BOS]]),
     target_output=torch.tensor([[PAD]]),
-    predicted=torch.tensor([], dtype=torch.int64),
+    target_positions=torch.tensor([], dtype=torch.int64),
 )
 
 
@@ -93,16 +93,16 @@ def gradient(model: Model, value: Tensor) -> Tensor:
     return torch.cat([each.flatten() for each in torch.autograd.grad(value, weights)])
 
 
-def objective(model: Model, loss: Loss, **values: Any) -> SequenceObjective:
+def criterion(model: Model, loss: Loss, **values: Any) -> SequenceCriterion:
     changed = dataclasses.replace(loss, **values)
     assert isinstance(changed, SequenceLoss)
-    return SequenceObjective(model, changed, words)
+    return SequenceCriterion(model, changed, words)
 
 
 def test_samples_are_all_translations_that_there_are() -> None:
-    own = objective(tiny(), RISK, samples=500)
+    own = criterion(tiny(), RISK, samples=500)
     drawn = set()
-    for own.draw in range(20):  # many small ones: the rows of a sentence cost their square
+    for own.sampling_seed in range(20):  # many small ones: the rows of a sentence cost their square
         drawn.update(own.draw_candidates(BATCH).tokens[0])
     assert sorted(drawn) == sorted(all_translations())
 
@@ -111,7 +111,7 @@ def test_the_risk_and_its_gradient_are_those_of_all_translations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = tiny()
-    own = objective(model, RISK, sharpness=0.3)
+    own = criterion(model, RISK, sharpness=0.3)
     everything = all_translations()
     monkeypatch.setattr(own, "_sample", lambda _: [Counter(everything)])
     rewards = torch.tensor([own.loss.reward(*words([list(it), [4]])) for it in everything])
@@ -124,14 +124,14 @@ def test_the_risk_and_its_gradient_are_those_of_all_translations(
 
 def test_the_gradient_of_the_expected_reward_comes_near_that_of_all_translations() -> None:
     model = tiny()
-    own = objective(model, REWARD, samples=1_000, likelihood=0.0)
+    own = criterion(model, REWARD, samples=1_000, likelihood=0.0)
     everything = all_translations()
     rewards = torch.tensor([own.loss.reward(*words([list(it), [4]])) for it in everything])
     probabilities = scores(model, everything).exp()
     torch.testing.assert_close(probabilities.sum().item(), 1.0)
     expected = 1 - (probabilities * rewards).sum()
     results = []
-    for own.draw in range(10):
+    for own.sampling_seed in range(10):
         results.append(own(BATCH))
     loss, reward = (torch.stack([it[key] for it in results]).mean() for key in ("loss", "reward"))
     assert loss.item() == pytest.approx(expected.item(), abs=0.01)
@@ -167,22 +167,22 @@ def test_both_costs_of_three_candidates_by_hand() -> None:
 def test_the_likelihood_and_the_penalty_of_the_model_are_added(name: str) -> None:
     experts = build(FeedForwardPart, {"name": "mixture_of_experts", "experts": 2}, "here")
     model = tiny(feed_forward=experts)
-    alone = objective(model, losses[name], likelihood=0.0)(BATCH)
-    mixed = objective(model, losses[name], likelihood=0.5)(BATCH)
+    alone = criterion(model, losses[name], likelihood=0.0)(BATCH)
+    mixed = criterion(model, losses[name], likelihood=0.5)(BATCH)
     nll = -scores(model, [REFERENCE])[0]
     torch.testing.assert_close(mixed["nll"], nll)
     torch.testing.assert_close(mixed["loss"] - alone["loss"], 0.5 * nll)
     for entry in model.modules():
         if hasattr(entry, "balance"):
             entry.balance = 0.0
-    even = objective(model, losses[name], likelihood=0.0)(BATCH)
+    even = criterion(model, losses[name], likelihood=0.0)(BATCH)
     assert alone["loss"] > even["loss"]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_batch_costs_what_its_sentences_cost_alone(name: str) -> None:
     pairs = [(SOURCE, REFERENCE), ([5, EOS], (5, 4, EOS)), ([4, 4, 5, 4, EOS], (4, 5, 4, EOS))]
-    own = objective(tiny(), losses[name])
+    own = criterion(tiny(), losses[name])
     together = own(make_batch(pairs))
     alone = [own(make_batch([pair])) for pair in pairs]
     for key in ("loss", "nll", "reward"):
@@ -190,10 +190,10 @@ def test_a_batch_costs_what_its_sentences_cost_alone(name: str) -> None:
 
 
 def test_an_update_draws_other_samples_than_the_one_before() -> None:
-    own = objective(tiny(), RISK)
-    own.draw = 1
+    own = criterion(tiny(), RISK)
+    own.sampling_seed = 1
     first, again = own.draw_candidates(BATCH), own.draw_candidates(BATCH)
-    own.draw = 2
+    own.sampling_seed = 2
     other = own.draw_candidates(BATCH)
     assert first.tokens == again.tokens
     assert first.tokens != other.tokens
@@ -202,7 +202,7 @@ def test_an_update_draws_other_samples_than_the_one_before() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_an_empty_batch_costs_nothing(name: str) -> None:
     model = tiny()
-    result = objective(model, losses[name])(EMPTY)
+    result = criterion(model, losses[name])(EMPTY)
     result["loss"].backward()
     assert [value.item() for value in result.values()] == [0.0, 0.0, 0.0]
     assert not any(weight.grad.any() for weight in model.parameters() if weight.grad is not None)
@@ -211,7 +211,7 @@ def test_an_empty_batch_costs_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_sampling_leaves_the_mode_of_the_model_and_its_gradients_alone(name: str) -> None:
     model = tiny(dropout=0.1).train()
-    own = objective(model, losses[name])
+    own = criterion(model, losses[name])
     with torch.autocast("cpu", dtype=torch.bfloat16):
         result = own(BATCH)
     result["loss"].backward()
@@ -222,7 +222,7 @@ def test_sampling_leaves_the_mode_of_the_model_and_its_gradients_alone(name: str
 
 def test_in_bf16_the_gradient_is_near_that_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny()
-    own = objective(model, RISK, sharpness=0.3)
+    own = criterion(model, RISK, sharpness=0.3)
     monkeypatch.setattr(own, "_sample", lambda _: [Counter(all_translations())])  # in both
     exact = gradient(model, own(BATCH)["loss"])
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -233,11 +233,11 @@ def test_in_bf16_the_gradient_is_near_that_in_fp32(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("name", NAMES)
 def test_the_reward_rises(name: str) -> None:
     model = tiny()
-    own = objective(model, losses[name], likelihood=0.0)
+    own = criterion(model, losses[name], likelihood=0.0)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     rewards = []
     for update in range(30):
-        own.draw = update
+        own.sampling_seed = update
         result = own(BATCH)
         optimizer.zero_grad()
         result["loss"].backward()

@@ -116,8 +116,8 @@ def test_outputs_are_of_the_list_and_share_its_probability(strategy: str) -> Non
             inputs = torch.tensor([[BOS, *it.output[:-1]]])
             with torch.no_grad():
                 logits = model(row[row != PAD][None], inputs)[0]
-            gains = logits.masked_fill(~allowed, float("-inf")).log_softmax(-1)
-            expected = gains.gather(-1, torch.tensor(it.output)[:, None]).sum()
+            log_probs = logits.masked_fill(~allowed, float("-inf")).log_softmax(-1)
+            expected = log_probs.gather(-1, torch.tensor(it.output)[:, None]).sum()
             assert it.log_probability == pytest.approx(float(expected), abs=1e-4)
 
 

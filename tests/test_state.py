@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nmt.models.attention import Heads, SelfAttention
-from nmt.models.state import ROOM, Cache, Lineage, OrderedCache, SharedCache
+from nmt.models.state import ROOM, BeamAncestry, Cache, OrderedCache, SharedCache
 
 HEADS = Heads(width=8, count=2, key_width=4, value_width=4, bias=True, dropout=0.0)
 
@@ -36,18 +36,18 @@ def test_a_step_moves_nothing_that_is_held() -> None:
 @torch.no_grad()
 def test_a_row_attends_to_its_own_past_whatever_it_follows(kind: type[Cache]) -> None:
     generator = torch.Generator().manual_seed(2)
-    attention, cache, lineage = SelfAttention(HEADS), kind(), Lineage()
+    attention, cache, ancestry = SelfAttention(HEADS), kind(), BeamAncestry()
     pasts, width = torch.zeros(3, 1, 0, 8), 1  # [B, K, T, D], what each row has been given
     for rows in (4, 4, 2, 5, 5, 5, 3, 3, 1, 2):  # of each of 3, and later 2, sentences
         step = torch.randn(*pasts.shape[:2], 8, generator=generator)
         pasts = torch.cat((pasts, step[:, :, None]), dim=2)
-        lineage.grow(step[..., 0])
+        ancestry.grow(step[..., 0])
         whole = attention.attend(*attention.project(pasts.flatten(0, 1)), causal=True)
         expected = whole[:, -1].view_as(step)
-        torch.testing.assert_close(cache.attend(attention, step, lineage), expected)
+        torch.testing.assert_close(cache.attend(attention, step, ancestry), expected)
         stay = torch.tensor([len(pasts) - 1, 0]) if rows == 2 else torch.arange(len(pasts))
         parents = torch.randint(width, (len(stay), rows), generator=generator)
         chosen = stay[:, None] * width + parents
-        lineage.select(chosen)
+        ancestry.select(chosen)
         cache.select(chosen, stay if rows == 2 else None)
         pasts, width = pasts.flatten(0, 1)[chosen], rows

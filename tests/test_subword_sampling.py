@@ -13,8 +13,8 @@ from trained_runs import assert_same_checkpoint, records
 from nmt.data.batches import make_batch
 from nmt.data.columns import Sentences
 from nmt.data.dataset import Dataset
-from nmt.data.loader import Feed
-from nmt.data.sampler import Order
+from nmt.data.loader import BatchLoader
+from nmt.data.sampler import BatchSampler
 from nmt.data.vocabulary import EOS, PAD, UNK
 from nmt.data.writer import DatasetWriter, staging
 from nmt.preprocess.subwords import Subwords, SubwordTraining, train_subwords
@@ -53,9 +53,9 @@ def rows(split: Any, side: str, indices: Any) -> list[list[int]]:
 
 def test_tokens_are_counted_as_they_were_cut(sampled: Any) -> None:
     split = sampled.split
-    order = Order(split.source_lengths, split.target_lengths, 200, seed=1)
-    feed = Feed(split=split, order=order, max_tokens=200, in_epoch=lambda _: sampled)
-    for batch in feed.update(1).batches:
+    order = BatchSampler(split.source_lengths, split.target_lengths, 200, seed=1)
+    loader = BatchLoader(split=split, sampler=order, max_tokens=200, in_epoch=lambda _: sampled)
+    for batch in loader.update(1).batches:
         sides = (batch.source, batch.target_output)
         assert batch.num_tokens == sum(int((side != PAD).sum()) for side in sides)
     stored = make_batch(split, np.arange(5))
@@ -96,16 +96,16 @@ def test_bpe_without_dropout_is_what_is_stored(sampled: Any) -> None:
 
 def test_processes_together_are_fed_what_one_is(sampled: Any) -> None:
     split = sampled.split
-    order = Order(split.source_lengths, split.target_lengths, 100, seed=1)
+    order = BatchSampler(split.source_lengths, split.target_lengths, 100, seed=1)
 
     def in_epoch(epoch: int) -> SampledSplit:
         return replace(sampled, epoch=epoch)
 
-    alone = Feed(split=split, order=order, max_tokens=30, in_epoch=in_epoch)
+    alone = BatchLoader(split=split, sampler=order, max_tokens=30, in_epoch=in_epoch)
     pair = [replace(alone, process=it, num_processes=2) for it in range(2)]
 
-    def sources(*feeds: Feed, update: int) -> list[list[int]]:
-        batches = [batch for feed in feeds for batch in feed.update(update).batches]
+    def sources(*feeds: BatchLoader, update: int) -> list[list[int]]:
+        batches = [batch for loader in feeds for batch in loader.update(update).batches]
         found = [row for batch in batches for row in batch.source.tolist()]
         return sorted(row for it in found if (row := [t for t in it if t != PAD]) != [EOS])
 

@@ -33,7 +33,7 @@ from nmt.training.config import TrainConfig
 from nmt.training.losses import losses
 from nmt.training.report import Report
 from nmt.training.signals import StopRequests
-from nmt.training.state import Progress
+from nmt.training.state import TrainerState
 from nmt.training.stopwatch import Stopwatch
 from nmt.training.trainer import Trainer
 from nmt.training.validation import Validation
@@ -287,7 +287,7 @@ def test_validation_is_due_by_the_clock_too(train: Any, tmp_path: Path) -> None:
         assert train(run, *rarely, "--set", f"train.valid_minutes={minutes}").status == 0
         lines = [line for line in records(run) if line["record"] == "validation"]
         assert [line["update"] for line in lines] == validated
-    assert Checkpoint.open(run / "last").progress["valid_seconds"] > 0
+    assert Checkpoint.open(run / "last").trainer_state["valid_seconds"] > 0
 
 
 def test_a_run_begins_with_the_weights_of_another_and_counts_anew(
@@ -544,10 +544,10 @@ def test_the_shares_of_processes_in_validation_are_put_together_in_order(
             return values
 
         def gather(self, value: Any) -> list[Any]:
-            return [value, Perfect().translate(other.share)]
+            return [value, Perfect().translate(other.shard)]
 
     first = validation(First(rank=0, size=2))
-    assert sorted(first.share + other.share) == sorted(split.source_text())
+    assert sorted(first.shard + other.shard) == sorted(split.source_text())
     indices = [index for it in (first, other) for batch in it.batches for index in batch]
     assert sorted(indices) == list(range(len(split)))
     assert first()["chrf"] == pytest.approx(100)
@@ -561,9 +561,9 @@ def test_the_sums_of_a_report_go_on_with_another_number_of_processes(
     split = Dataset.open(dataset).split("train")
     trainer = Trainer(loaded.run, config, loaded.model, split, World())
     windows = [{"updates": 2.0, "loss": 3.0}, {"updates": 2.0, "loss": 5.0}]
-    progress = replace(Progress.of(loaded.checkpoint), windows=windows)
-    trainer.restore(loaded.checkpoint.weights(), loaded.checkpoint.optimizer(), progress, {})
-    sums = trainer.window.sums()
+    state = replace(TrainerState.from_checkpoint(loaded.checkpoint), running_stats=windows)
+    trainer.restore(loaded.checkpoint.weights(), loaded.checkpoint.optimizer(), state, {})
+    sums = trainer.running_stats.sums()
     assert (sums["updates"], sums["loss"], sums["tokens"]) == (4.0, 8.0, 0.0)
 
 
@@ -684,7 +684,7 @@ def test_fp16_learns_what_fp32_learns_and_keeps_its_scale(train: Any, tmp_path: 
         assert ("train.precision: fp16 is slower than fp32 on this processor" in done.err) == slow
         ends[precision] = [line["loss"] for line in records(run) if line["record"] == "validation"]
     assert ends["fp16"] == pytest.approx(ends["fp32"], rel=0.02)
-    progress = Checkpoint.open(tmp_path / "fp16" / "last").progress
+    progress = Checkpoint.open(tmp_path / "fp16" / "last").trainer_state
     assert progress["loss_scale"][0] > 1.0
     assert sum(progress["loss_scale"]) > 2.0
 

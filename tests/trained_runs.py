@@ -46,11 +46,11 @@ def assert_same_run(run: Path, whole: Path) -> None:
     assert sorted(path.name for path in run.iterdir()) == names
     for name in ("last", "best"):
         assert (run / name).readlink() == (whole / name).readlink()
-        assert progress(run / name) == progress(whole / name)
+        assert trainer_state(run / name) == trainer_state(whole / name)
     assert_same_checkpoint(run / "last", whole / "last")
 
 
-def progress(checkpoint: Path) -> dict[str, Any]:
+def trainer_state(checkpoint: Path) -> dict[str, Any]:
     """What is counted, without times."""
-    values = json.loads((checkpoint / "checkpoint.json").read_text())["progress"]
+    values = json.loads((checkpoint / "checkpoint.json").read_text())["trainer_state"]
     return {key: value for key, value in values.items() if not key.endswith("seconds")}

@@ -86,8 +86,8 @@ def time_clause(writer: Writer) -> Pair:
     subject, other = two_subjects(writer)
     main = writer.bare_clause(subject, tense)
     inner = subordinate_clause(conjunction, writer.bare_clause(other, inner_tense))
-    is_first = main.verb.base in ASKING or writer.dice.chance(0.5)
-    return finished(combined(main, inner, is_subordinate_first=is_first))
+    is_main = main.verb.base in ASKING or writer.dice.chance(0.5)
+    return finished(combined(main, inner, is_subordinate_first=is_main))
 
 
 def weather(writer: Writer) -> Pair:
@@ -95,8 +95,8 @@ def weather(writer: Writer) -> Pair:
     state = writer.dice.choose(WEATHER)
     main = writer.bare_clause(writer.subject(), Tense.FUTURE)
     inner = Pair(f"if {state.english}", f"wenn {state.german}")
-    is_first = main.verb.base in ASKING or writer.dice.chance(0.5)
-    return finished(combined(main, inner, is_subordinate_first=is_first))
+    is_main = main.verb.base in ASKING or writer.dice.chance(0.5)
+    return finished(combined(main, inner, is_subordinate_first=is_main))
 
 
 def reported(writer: Writer) -> Pair:

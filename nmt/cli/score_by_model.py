@@ -31,8 +31,8 @@ def score_by_model(translator: Translator, sources: Lines, targets: Lines, as_js
         if len(source) != len(target):
             raise unequal_lines(sources, targets)
         encoded = translator.subwords.encode_target(target)
-        gains = translator.score(source, target)
-        for tokens, values in zip(encoded, gains, strict=True):
+        log_probs = translator.score(source, target)
+        for tokens, values in zip(encoded, log_probs, strict=True):
             if as_json:
                 pieces = translator.subwords.target_pieces([*tokens, EOS])
                 print(json.dumps(_fields(pieces, values), ensure_ascii=False))

@@ -44,7 +44,7 @@ def translate_stream(
         NmtError: a line cannot be read, or the lines written are not as many as those read.
     """
     seconds, lines, written = 0.0, 0, 0  # seconds at work: waiting for lines does not count
-    if source.is_typed and world.is_first:
+    if source.is_typed and world.is_main:
         say("ready; type a line to translate, and Ctrl-D at the end")
     with _progress(source, target, world) as bar:
         for block in _shared(source, translator.config.window, world):
@@ -55,7 +55,7 @@ def translate_stream(
             texts = [""] * sum(map(len, shares := world.gather(own)))
             for rank, share in enumerate(shares):
                 texts[rank :: world.size] = share
-            if world.is_first:
+            if world.is_main:
                 target.writelines(text.encode() + b"\n" for text in texts)
                 target.flush()
             written += len(texts)
@@ -68,14 +68,14 @@ def translate_stream(
         )
     counts = [translator.target_tokens, translator.truncated, translator.split, translator.empty]
     summed = world.sum([float(count) for count in counts])
-    if world.is_first:
+    if world.is_main:
         _report(lines, max(seconds, 1e-9), summed, translator.config.max_source_length)
 
 
 def _progress(source: Lines | Requests, target: IO[bytes], world: World) -> tqdm[Any]:
     """Lines and lines/s on a terminal, unless lines are typed or translations written there."""
     is_free = not source.is_typed and not target.isatty()
-    is_shown = world.is_first and sys.stderr.isatty() and is_free
+    is_shown = world.is_main and sys.stderr.isatty() and is_free
     return tqdm(
         unit=" lines", file=sys.stderr, dynamic_ncols=True, leave=False, disable=not is_shown
     )
@@ -100,7 +100,7 @@ def _report(lines: int, seconds: float, counts: list[float], longest: int) -> No
 
 def _shared(source: Lines | Requests, window: int, world: World) -> Iterator[list[Any]]:
     """The blocks that the first process reads, in every process: a window for each."""
-    blocks = source.arriving(window * world.size) if world.is_first else repeat([])
+    blocks = source.arriving(window * world.size) if world.is_main else repeat([])
     for block in chain(blocks, [[]]):
         shared = world.gather(block)[0]
         if not shared:
@@ -109,9 +109,9 @@ def _shared(source: Lines | Requests, window: int, world: World) -> Iterator[lis
 
 
 @contextmanager
-def writer(path: Path | None, is_first: bool) -> Iterator[IO[bytes]]:
+def writer(path: Path | None, is_main: bool) -> Iterator[IO[bytes]]:
     """Stdout, or a file that appears whole at the end; the first process alone writes."""
-    if path is None or not is_first:
+    if path is None or not is_main:
         yield sys.stdout.buffer
     elif path.exists() and not path.is_file():  # a device or a named pipe
         with files.named(path), path.open("wb") as stream:

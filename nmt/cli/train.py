@@ -161,7 +161,7 @@ def train(
     with join(experiment.train.device, experiment.train.timeout_minutes) as world:
         run, reason = run_training(experiment, world, dry_run, trust_plugins)
     signal = _signal(reason)
-    if world.is_first:
+    if world.is_main:
         say(f"training ended: {_in_words(reason, signal, run)}")
         print(run.path)
         if plot:

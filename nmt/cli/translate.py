@@ -319,10 +319,10 @@ def translate(
     check_output(output, *inputs)
     # With its plugins, which the model may be of.
     load(config, set_, flags, plugins=plugin, trust_plugins=trust_plugins)
-    with join(device, WAIT_MINUTES) as world, writer(output, world.is_first) as target:
+    with join(device, WAIT_MINUTES) as world, writer(output, world.is_main) as target:
         models = model or [Path("checkpoints")]
         chosen = pick_engine(engine, models)
-        if (warning := chosen.check_precision(number_format, world.device)) and world.is_first:
+        if (warning := chosen.check_precision(number_format, world.device)) and world.is_main:
             warn(f"--precision {warning}")
         opened = chosen(models, world.device, trust_plugins)
         base = {"search": opened.recipe.get("search") or {}}

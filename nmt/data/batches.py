@@ -26,19 +26,19 @@ class Batch:
     """[B, T] int64, each row begins with BOS."""
     target_output: Tensor
     """[B, T] int64, the tokens to predict: each row ends with EOS."""
-    predicted: Tensor
+    target_positions: Tensor
     """[P] int64, the flat positions in `target_output` that are not padding."""
 
     def to(self, device: torch.device) -> Batch:
         """The batch on a device, copied without waiting where its memory is pinned."""
         if device.type == "cpu":
             return self
-        tensors = (self.source, self.target_input, self.target_output, self.predicted)
+        tensors = (self.source, self.target_input, self.target_output, self.target_positions)
         return Batch(*(tensor.to(device, non_blocking=True) for tensor in tensors))
 
     def pin(self) -> Batch:
         """The batch in page-locked memory, from which a GPU copies in the background."""
-        tensors = (self.source, self.target_input, self.target_output, self.predicted)
+        tensors = (self.source, self.target_input, self.target_output, self.target_positions)
         return Batch(*(tensor.pin_memory() for tensor in tensors))
 
     @property
@@ -49,7 +49,7 @@ class Batch:
     @property
     def num_tokens(self) -> int:
         """Tokens of both sides, padding not included."""
-        return int((self.source != PAD).sum()) + len(self.predicted)
+        return int((self.source != PAD).sum()) + len(self.target_positions)
 
     @property
     def num_sentences(self) -> int:
@@ -78,8 +78,8 @@ def make_batch(split: Padded, indices: Indices) -> Batch:
 
 def batch_of(source: Tensor, target: Tensor) -> Batch:
     """The batch of padded sources [B, S] and targets [B, T], both int64."""
-    predicted = (target != PAD).flatten().nonzero()[:, 0]
-    return Batch(source, target_input(target), target, predicted)
+    target_positions = (target != PAD).flatten().nonzero()[:, 0]
+    return Batch(source, target_input(target), target, target_positions)
 
 
 def target_input(target: Tensor) -> Tensor:

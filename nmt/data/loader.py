@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from nmt.data.batches import Batch, Padded, make_batch
 from nmt.data.dataset import Split
-from nmt.data.sampler import Order, micro_batches
+from nmt.data.sampler import BatchSampler, micro_batches
 
 T = TypeVar("T")
 
@@ -28,11 +28,11 @@ class Update:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Feed:
+class BatchLoader:
     """What one process is fed with."""
 
     split: Split
-    order: Order
+    sampler: BatchSampler
     max_tokens: int
     """Positions of one side of a micro-batch."""
     rows: int = 1
@@ -51,12 +51,12 @@ class Feed:
 
     def update(self, number: int) -> Update:
         """One update, by its number from 1."""
-        target = self.order.target_lengths
-        buckets = self.order.update(number)
+        target = self.sampler.target_lengths
+        buckets = self.sampler.update(number)
         max_tokens = self.max_tokens // self.rows
-        shares = micro_batches(buckets, self.order.longer_lengths, max_tokens, self.num_processes)
+        shares = micro_batches(buckets, self.sampler.longer_lengths, max_tokens, self.num_processes)
         own = shares[self.process]
-        epoch = self.order.epoch_of(number)
+        epoch = self.sampler.epoch_of(number)
         split = self.in_epoch(epoch) if self.in_epoch else self.split
         batches = [make_batch(split, indices) for indices in own]
         return Update(

@@ -25,7 +25,7 @@ _LONGEST = np.iinfo(np.int16).max
 """Longer sentences are sorted as if they had this length: numpy sorts 16 bits in linear time."""
 
 
-class Order:
+class BatchSampler:
     """The updates of every epoch, addressed by the number of the update."""
 
     def __init__(

@@ -142,11 +142,15 @@ def _fill_self(spec: Any, attention: SelfAttention) -> None:
     sizes, counts = attention.sizes, attention.counts
     _fill_heads(spec.linear[0], attention.project_in, sizes, counts, counts[0])
     _fill_linear(spec.linear[1], attention.attend.output)
-    mixer = attention.attend.mixer
-    if isinstance(mixer, GroupedAttention):
-        mixer = mixer.inner
-    if isinstance(mixer, RelativeAttention):
-        _set(spec, relative_position_keys=mixer.keys, relative_position_values=mixer.values)
+    attention_fn = attention.attend.attention_fn
+    if isinstance(attention_fn, GroupedAttention):
+        attention_fn = attention_fn.inner
+    if isinstance(attention_fn, RelativeAttention):
+        _set(
+            spec,
+            relative_position_keys=attention_fn.keys,
+            relative_position_values=attention_fn.values,
+        )
 
 
 def _fill_cross(spec: Any, cross: CrossAttention) -> None:

@@ -14,9 +14,9 @@ from nmt.errors import NmtError
 from nmt.export import Export
 from nmt.inference.config import SearchConfig
 from nmt.inference.ctranslate2 import CTranslate2Translator
+from nmt.inference.ensembles import ensemble_of, load_members
 from nmt.inference.line_translator import LineTranslator
 from nmt.inference.translator import Translator
-from nmt.inference.voters import load_voters, voter_of
 from nmt.recipe.config import build
 from nmt.recipe.registry import unknown
 from nmt.runtime.distributed import pick_device
@@ -84,7 +84,7 @@ class Runs(Engine):
                 raise NmtError(
                     f"{path}: an export, not a run; translate it alone, by --engine ctranslate2"
                 )
-        self._voters, self._device = load_voters(paths, device, trust_plugins), device
+        self._voters, self._device = load_members(paths, device, trust_plugins), device
         self.recipe = self._voters[0].recipe
 
     @staticmethod
@@ -101,9 +101,9 @@ class Runs(Engine):
         compile: bool = False,
     ) -> LineTranslator:
         """Return the translator of the run or of the ensemble."""
-        voters, device = self._voters, self._device
-        model, shortlister = voter_of(voters, search, precision, device, shortlist, compile)
-        subwords, languages = voters[0].subwords, voters[0].run.languages
+        members, device = self._voters, self._device
+        model, shortlister = ensemble_of(members, search, precision, device, shortlist, compile)
+        subwords, languages = members[0].subwords, members[0].run.languages
         return Translator(
             model, subwords, search, device, precision, workers, shortlister, languages
         )
@@ -184,7 +184,7 @@ def load_translator(
             on a CPU.
         shortlist: whether to search among the tokens of the first run's shortlist alone.
         compile: whether a step of the search is compiled, see
-            :func:`nmt.inference.voters.compile_steps`.
+            :func:`nmt.inference.ensembles.compile_steps`.
         trust_plugins: whether Python modules that the runs name as plugins may be imported.
         search: keys of the recipe's section ``search``, over those of the first model.
 

@@ -28,8 +28,8 @@ def token_log_probabilities(
     found: list[list[float]] = [[] for _ in sources]
     for batch, source, inputs, target in _batches(sources, targets, device):
         logits = model(source, inputs).float()  # [B, T, V]
-        gains = logits.gather(-1, target[..., None]) - logits.logsumexp(-1, keepdim=True)
-        for at, row in zip(batch, gains[..., 0].tolist(), strict=True):
+        log_probs = logits.gather(-1, target[..., None]) - logits.logsumexp(-1, keepdim=True)
+        for at, row in zip(batch, log_probs[..., 0].tolist(), strict=True):
             found[at] = row[: len(targets[at])]
     return found
 

@@ -188,8 +188,8 @@ class LineTranslator(ABC):
         self, translations: list[Translation], sentences: list[Sentence]
     ) -> list[dict[str, Any]]:
         outputs = [it.hypothesis.output for it in translations]
-        gains = self.log_probabilities([it.source for it in sentences], outputs)
-        return [{"token_log_probabilities": each} for each in gains]
+        log_probs = self.log_probabilities([it.source for it in sentences], outputs)
+        return [{"token_log_probabilities": each} for each in log_probs]
 
     def _links(
         self, unit: Unit, translations: list[Translation], sentences: list[Sentence]

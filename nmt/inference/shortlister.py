@@ -35,7 +35,7 @@ class Shortlister:
         self.precision = precision
         self._outputs: dict[nn.Module, nn.Linear] = {it: it.output for it in members_of(model)}
 
-    def choose(self, source: Tensor, forced: Tensor) -> Few:
+    def choose(self, source: Tensor, forced: Tensor) -> ReducedVocabulary:
         """What to search among.
 
         Args:
@@ -45,14 +45,16 @@ class Shortlister:
         chosen = self.shortlist.chosen(source.cpu().numpy(), forced.cpu().numpy())
         allowed = torch.from_numpy(chosen).to(source.device)  # [B, V]
         tokens = allowed.any(0).nonzero()[:, 0]
-        return Few(tokens, shortlisted(self.model, self._narrow, tokens, allowed[:, tokens]))
+        return ReducedVocabulary(
+            tokens, shortlisted(self.model, self._narrow, tokens, allowed[:, tokens])
+        )
 
     def _narrow(self, model: Model, tokens: Tensor) -> nn.Module:
         return some_outputs(self._outputs[model], tokens, self.precision, tokens.device)
 
 
 @dataclass(frozen=True)
-class Few:
+class ReducedVocabulary:
     """The tokens that any sentence of a batch may have, and a model of them."""
 
     tokens: Tensor
@@ -71,7 +73,7 @@ class Few:
         count: int = 1,
     ) -> list[list[Hypothesis]]:
         """As :meth:`nmt.search.Strategy.search`, with ids in all that goes in and comes out."""
-        few = [constraint.among(self.tokens) for constraint in constraints]
+        few = [constraint.to_reduced_ids(self.tokens) for constraint in constraints]
         if phrases is not None:
             phrases = torch.searchsorted(self.tokens, phrases)
         found = strategy.search(self.model, source, max_lengths, few, phrases, count)

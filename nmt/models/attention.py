@@ -122,12 +122,14 @@ class GroupedAttention(nn.Module):
 class Attend(nn.Module):
     """Mixes the values of each head and projects the heads back to the width of the model."""
 
-    def __init__(self, heads: Heads, mixer: nn.Module | None = None) -> None:
+    def __init__(self, heads: Heads, attention_fn: nn.Module | None = None) -> None:
         super().__init__()
         self.dropout = heads.dropout
-        self.mixer = mixer or FullAttention()
+        self.attention_fn = attention_fn or FullAttention()
         if heads.keys_and_values != heads.count:
-            self.mixer = GroupedAttention(heads.count // heads.keys_and_values, self.mixer)
+            self.attention_fn = GroupedAttention(
+                heads.count // heads.keys_and_values, self.attention_fn
+            )
         self.output = glorot(
             nn.Linear(heads.count * heads.value_width, heads.width, bias=heads.bias)
         )
@@ -153,7 +155,7 @@ class Attend(nn.Module):
             [B, Q, D].
         """
         rate = self.dropout if self.training else 0.0
-        mixed = self.mixer(queries, keys, values, mask, causal, rate)
+        mixed = self.attention_fn(queries, keys, values, mask, causal, rate)
         output: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return output
 
@@ -161,7 +163,7 @@ class Attend(nn.Module):
 class SelfAttention(nn.Module):
     """Queries, keys and values from the same states, through one fused projection."""
 
-    def __init__(self, heads: Heads, mixer: nn.Module | None = None) -> None:
+    def __init__(self, heads: Heads, attention_fn: nn.Module | None = None) -> None:
         super().__init__()
         self.counts = [heads.count, heads.keys_and_values, heads.keys_and_values]
         widths = [heads.key_width, heads.key_width, heads.value_width]
@@ -169,8 +171,8 @@ class SelfAttention(nn.Module):
         # Glorot over the fused [D, 3D] matrix, as tensor2tensor had it in 2017; the same bound
         # as fairseq's gain of 1 / sqrt(2) on three separate ones.
         self.project_in = glorot(nn.Linear(heads.width, sum(self.sizes), bias=heads.bias))
-        self.attend = Attend(heads, mixer)
-        self.sees_order = not isinstance(mixer or FullAttention(), FullAttention)
+        self.attend = Attend(heads, attention_fn)
+        self.sees_order = not isinstance(attention_fn or FullAttention(), FullAttention)
         """Whether what is found depends on the order of the keys."""
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

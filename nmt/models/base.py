@@ -39,7 +39,7 @@ class Model(nn.Module, ABC):
     output: nn.Linear
     """The last layer [V, D]. Losses use it directly, so that they need not hold all logits."""
 
-    def evenly_used(self) -> Iterable[nn.Module]:
+    def fsdp_modules(self) -> Iterable[nn.Module]:
         """Modules that a forward pass calls equally often, whatever is in its batch.
 
         Their weights can be gathered from several processes one by one when they are needed.
@@ -96,7 +96,7 @@ class Model(nn.Module, ABC):
             "layer out"
         )
 
-    def penalty(self) -> Tensor | float:
+    def auxiliary_loss(self) -> Tensor | float:
         """What the last :meth:`states` in training adds to the loss of every target token."""
         return 0.0
 
@@ -110,7 +110,7 @@ class Model(nn.Module, ABC):
         """
 
     @abstractmethod
-    def step_states(self, tokens: Tensor, state: State) -> Tensor:
+    def decode_step(self, tokens: Tensor, state: State) -> Tensor:
         """The last hidden states [B, K, D] after `tokens` [B, K] int64; moves the state one step.
 
         The first step of every sentence is given BOS.
@@ -118,7 +118,7 @@ class Model(nn.Module, ABC):
 
     def step(self, tokens: Tensor, state: State) -> Tensor:
         """Logits [B, K, V] of the token after `tokens` [B, K]; moves the state one step."""
-        return self.project(self.step_states(tokens, state))
+        return self.project(self.decode_step(tokens, state))
 
     def num_parameters(self) -> int:
         """The number of trained numbers, tied ones counted once."""

@@ -22,7 +22,7 @@ from nmt.models.base import Model, ModelConfig, State, architectures, check_rate
 from nmt.models.convolution import extend_past, no_past, windows
 from nmt.models.dropout import Dropout
 from nmt.models.initialization import embedding, glorot
-from nmt.models.state import SourceAndRows
+from nmt.models.state import RecurrentState
 
 
 @architectures.register("bytenet")
@@ -149,18 +149,18 @@ class ByteNet(Model):
             x = block.decode(x)
         return F.relu(self.last(x))
 
-    def start(self, source: Tensor, max_steps: int) -> SourceAndRows:
+    def start(self, source: Tensor, max_steps: int) -> RecurrentState:
         """The encoder's stream, and empty pasts."""
         encoded = self.encode(source)
         pasts = [
             no_past(len(source), block.width, block.kernel, block.dilation, like=encoded)
             for block in self.decoder
         ]
-        return SourceAndRows((encoded,), pasts)
+        return RecurrentState((encoded,), pasts)
 
-    def step_states(self, tokens: Tensor, state: State) -> Tensor:
+    def decode_step(self, tokens: Tensor, state: State) -> Tensor:
         """The states [B, K, D] that follow `tokens` [B, K]."""
-        assert isinstance(state, SourceAndRows)
+        assert isinstance(state, RecurrentState)
         x = self._embed(self.target_embedding, tokens)  # [B, K, 2d]
         (encoded,) = state.source
         if state.position < encoded.shape[1]:

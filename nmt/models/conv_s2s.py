@@ -20,7 +20,7 @@ from nmt.models.base import Model, ModelConfig, State, architectures, check_rate
 from nmt.models.convolution import extend_past, no_past, weight_normalised, windows
 from nmt.models.dropout import Dropout
 from nmt.models.positions import LearnedPositions
-from nmt.models.state import SourceAndRows
+from nmt.models.state import RecurrentState
 
 HALF = math.sqrt(0.5)
 MAX_POSITIONS = 1024
@@ -215,18 +215,18 @@ class ConvS2S(Model):
             x = layer.whole(x, embedded, memory)
         return torch.stack(weights).mean(0)
 
-    def start(self, source: Tensor, max_steps: int) -> SourceAndRows:
+    def start(self, source: Tensor, max_steps: int) -> RecurrentState:
         """The encoded sources, and empty pasts."""
         memory = self.encode(source)
         pasts = [
             no_past(len(source), layer.inputs, layer.kernel, 1, like=memory[0])
             for layer in self.decoder
         ]
-        return SourceAndRows(memory, pasts)
+        return RecurrentState(memory, pasts)
 
-    def step_states(self, tokens: Tensor, state: State) -> Tensor:
+    def decode_step(self, tokens: Tensor, state: State) -> Tensor:
         """The states [B, K, D] that follow `tokens` [B, K]."""
-        assert isinstance(state, SourceAndRows)
+        assert isinstance(state, RecurrentState)
         memory = cast("Memory", state.source)
         embedded = self.target_embedding(tokens.reshape(-1, 1), state.position)
         embedded = embedded.view(*tokens.shape, -1)  # [B, K, E]

@@ -54,7 +54,7 @@ class Ensemble(Model):
         """The members' states."""
         return EnsembleState([member.start(source, max_steps) for member in self.members])
 
-    def step_states(self, tokens: Tensor, state: State) -> Tensor:
+    def decode_step(self, tokens: Tensor, state: State) -> Tensor:
         """Refused, as whole targets' are."""
         raise TypeError("an ensemble has no states; ask for its logits")
 

@@ -19,7 +19,7 @@ from nmt.data.vocabulary import PAD
 from nmt.models.base import Model, ModelConfig, State, architectures, check_rates, check_sizes
 from nmt.models.dropout import Dropout
 from nmt.models.recurrent import AdditiveAttention, BothDirections, LSTMStack
-from nmt.models.state import SourceAndRows
+from nmt.models.state import RecurrentState
 
 Memory = tuple[Tensor, Tensor, Tensor]
 """Keys [B, S, A], values [B, S, D], mask [B, S]."""
@@ -174,16 +174,16 @@ class GNMT(Model):
             contexts.append(context)
         return torch.cat(outputs, dim=1), torch.cat(contexts, dim=1)
 
-    def start(self, source: Tensor, max_steps: int) -> SourceAndRows:
+    def start(self, source: Tensor, max_steps: int) -> RecurrentState:
         """The encoded sources, and states of zeros."""
         memory = self.encode(source)
         bottom = [tensor.flatten(0, 1) for tensor in self.decoder_bottom.start(memory[1])]
         above = [torch.zeros_like(bottom[0]) for _ in range(2 * len(self.decoder.layers))]
-        return SourceAndRows(memory, bottom + above)
+        return RecurrentState(memory, bottom + above)
 
-    def step_states(self, tokens: Tensor, state: State) -> Tensor:
+    def decode_step(self, tokens: Tensor, state: State) -> Tensor:
         """The states [B, K, D] that follow `tokens` [B, K]."""
-        assert isinstance(state, SourceAndRows)
+        assert isinstance(state, RecurrentState)
         above = 2 * len(self.decoder.layers)
         bottom = [tensor.view(*tokens.shape, -1) for tensor in state.rows[:-above]]  # [B, K, D]
         word = self.decoder_bottom.word(self.target_embedding(tokens))

@@ -97,7 +97,7 @@ class PositionPart(ABC):
         """What is added to embeddings, called as :class:`SinusoidalPositions` is."""
         return NoPositions()
 
-    def mixer(self, heads: Heads, inner: nn.Module) -> nn.Module:
+    def attention_fn(self, heads: Heads, inner: nn.Module) -> nn.Module:
         """Self-attention that knows positions, made of one that does not (see `attention`)."""
         return inner
 
@@ -149,7 +149,7 @@ class Rotary(PositionPart):
     base: float = 10000.0
     """Pair i of a head's d features turns by base^(-2i/d) for every position."""
 
-    def mixer(self, heads: Heads, inner: nn.Module) -> nn.Module:
+    def attention_fn(self, heads: Heads, inner: nn.Module) -> nn.Module:
         """`inner` of turned queries and keys."""
         return RotaryAttention(heads.key_width, self.base, inner)
 
@@ -195,7 +195,7 @@ class Alibi(PositionPart):
 
     patterns: ClassVar[tuple[str, ...]] = ("full",)
 
-    def mixer(self, heads: Heads, inner: nn.Module) -> nn.Module:
+    def attention_fn(self, heads: Heads, inner: nn.Module) -> nn.Module:
         """Attention with the distances' biases."""
         return AlibiAttention(heads.count)
 
@@ -250,7 +250,7 @@ class Relative(PositionPart):
         if self.clip < 1:
             raise ValueError(f"clip must be at least 1, not {self.clip}")
 
-    def mixer(self, heads: Heads, inner: nn.Module) -> nn.Module:
+    def attention_fn(self, heads: Heads, inner: nn.Module) -> nn.Module:
         """Attention with vectors of distances, the same for all heads of a layer."""
         return RelativeAttention(heads.key_width, heads.value_width, self.clip)
 

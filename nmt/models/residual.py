@@ -30,11 +30,11 @@ class PostNorm(nn.Module):
         self.dropout = Dropout(dropout)
         self.norm = make_norm(norm, width)
 
-    def enter(self, x: Tensor) -> Tensor:
+    def prepare(self, x: Tensor) -> Tensor:
         """What the sublayer reads: the states [..., D] themselves."""
         return x
 
-    def leave(self, x: Tensor, output: Tensor) -> Tensor:
+    def combine(self, x: Tensor, output: Tensor) -> Tensor:
         """The sublayer's output [..., D] added to its input and normalised."""
         normed: Tensor = self.norm(x + self.dropout(output))
         return normed
@@ -43,12 +43,12 @@ class PostNorm(nn.Module):
 class PreNorm(PostNorm):
     """x + Dropout(sublayer(LayerNorm(x))) (Wang et al. 2019; tensor2tensor since October 2017)."""
 
-    def enter(self, x: Tensor) -> Tensor:
+    def prepare(self, x: Tensor) -> Tensor:
         """The states, normalised."""
         normed: Tensor = self.norm(x)
         return normed
 
-    def leave(self, x: Tensor, output: Tensor) -> Tensor:
+    def combine(self, x: Tensor, output: Tensor) -> Tensor:
         """The sublayer's output added to the states."""
         added: Tensor = x + self.dropout(output)
         return added
@@ -61,9 +61,9 @@ class DeepNorm(PostNorm):
         super().__init__(width, norm, dropout)
         self.alpha = alpha
 
-    def leave(self, x: Tensor, output: Tensor) -> Tensor:
+    def combine(self, x: Tensor, output: Tensor) -> Tensor:
         """As post-norm, with alpha times the states."""
-        return super().leave(self.alpha * x, output)
+        return super().combine(self.alpha * x, output)
 
 
 def deep_norm_scales(encoder_layers: int, decoder_layers: int) -> dict[str, tuple[float, float]]:

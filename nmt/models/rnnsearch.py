@@ -16,7 +16,7 @@ from nmt.data.vocabulary import PAD
 from nmt.models.base import Model, ModelConfig, State, architectures, check_rates, check_sizes
 from nmt.models.dropout import Dropout
 from nmt.models.recurrent import AdditiveAttention, BothDirections
-from nmt.models.state import SourceAndRows
+from nmt.models.state import RecurrentState
 
 
 @architectures.register("rnnsearch")
@@ -135,14 +135,14 @@ class RNNsearch(Model):
             state = self.unit(state, word, context)
         return torch.cat(states, dim=1), words, torch.cat(contexts, dim=1)
 
-    def start(self, source: Tensor, max_steps: int) -> SourceAndRows:
+    def start(self, source: Tensor, max_steps: int) -> RecurrentState:
         """The encoded sources, and the decoder's first state."""
         *memory, first = self.encode(source)
-        return SourceAndRows(tuple(memory), [first])
+        return RecurrentState(tuple(memory), [first])
 
-    def step_states(self, tokens: Tensor, state: State) -> Tensor:
+    def decode_step(self, tokens: Tensor, state: State) -> Tensor:
         """The states [B, K, D] that follow `tokens` [B, K]."""
-        assert isinstance(state, SourceAndRows)
+        assert isinstance(state, RecurrentState)
         before = state.rows[0].view(*tokens.shape, -1)  # [B, K, n]
         words = self.target_embedding(tokens)
         context = self.attention(before, *state.source)

@@ -44,7 +44,7 @@ class Shortlisted(Model):
         self.tokens = tokens
         nothing = torch.zeros(allowed.shape, device=allowed.device)
         # To be added: a CPU does that in a tenth of the time of a fill where a mask is set.
-        self.bars = nothing.masked_fill(~allowed, float("-inf"))[:, None]  # [B, 1, U]
+        self.logits_mask = nothing.masked_fill(~allowed, float("-inf"))[:, None]  # [B, 1, U]
         self.train(model.training)
 
     def states(self, source: Tensor, target: Tensor) -> Tensor:
@@ -53,30 +53,30 @@ class Shortlisted(Model):
 
     def start(self, source: Tensor, max_steps: int) -> ShortlistedState:
         """The model's state, and what each sentence may not choose."""
-        return ShortlistedState(self.model.start(source, max_steps), self.bars)
+        return ShortlistedState(self.model.start(source, max_steps), self.logits_mask)
 
-    def step_states(self, tokens: Tensor, state: State) -> Tensor:
+    def decode_step(self, tokens: Tensor, state: State) -> Tensor:
         """The model's, after tokens [B, K] given as places."""
         assert isinstance(state, ShortlistedState)
-        return self.model.step_states(self.tokens[tokens], state.inner)
+        return self.model.decode_step(self.tokens[tokens], state.inner)
 
     def step(self, tokens: Tensor, state: State) -> Tensor:
         """Logits [B, K, U], minus infinity where a sentence may not choose the token."""
         assert isinstance(state, ShortlistedState)
-        logits: Tensor = self.few(self.step_states(tokens, state))
-        return logits.add_(state.bars)
+        logits: Tensor = self.few(self.decode_step(tokens, state))
+        return logits.add_(state.logits_mask)
 
 
 class ShortlistedState:
     """A model's state, and what each of its sentences may not choose [B, 1, U]."""
 
-    def __init__(self, inner: State, bars: Tensor) -> None:
+    def __init__(self, inner: State, logits_mask: Tensor) -> None:
         self.inner = inner
-        self.bars = bars
+        self.logits_mask = logits_mask
         self.rows = 1
 
     def select(self, rows: Tensor) -> None:
         """Keeps, repeats, reorders or drops rows; see :class:`nmt.models.base.State`."""
         self.inner.select(rows)
-        self.bars = self.bars.index_select(0, rows[:, 0] // self.rows)
+        self.logits_mask = self.logits_mask.index_select(0, rows[:, 0] // self.rows)
         self.rows = rows.shape[1]

@@ -13,7 +13,7 @@ ROOM = 8
 """Steps for which a cache makes room at a time."""
 
 
-class Lineage:
+class BeamAncestry:
     """Which of the entries that the rows of its sentence have made each row descends from.
 
     Every step makes one entry for each row of a sentence. Where both of two rows continue the
@@ -56,7 +56,7 @@ class Cache(ABC):
         self._values: Tensor | None = None
 
     @abstractmethod
-    def attend(self, attention: SelfAttention, x: Tensor, lineage: Lineage) -> Tensor:
+    def attend(self, attention: SelfAttention, x: Tensor, ancestry: BeamAncestry) -> Tensor:
         """What the states [B, K, D] of a step find in their past and themselves; [B, K, D]."""
 
     @abstractmethod
@@ -88,10 +88,10 @@ class SharedCache(Cache):
     Rows that follow others move nothing. For attention to which the order of keys is nothing.
     """
 
-    def attend(self, attention: SelfAttention, x: Tensor, lineage: Lineage) -> Tensor:
+    def attend(self, attention: SelfAttention, x: Tensor, ancestry: BeamAncestry) -> Tensor:
         """K queries for each sentence."""
         queries, keys, values = attention.project(x)  # [B, H, K, C]
-        attended: Tensor = attention.attend(queries, *self.extend(keys, values), lineage.mask)
+        attended: Tensor = attention.attend(queries, *self.extend(keys, values), ancestry.mask)
         return attended
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:
@@ -103,7 +103,7 @@ class SharedCache(Cache):
 class OrderedCache(Cache):
     """One group a row, which holds the steps of its own past in their order."""
 
-    def attend(self, attention: SelfAttention, x: Tensor, lineage: Lineage) -> Tensor:
+    def attend(self, attention: SelfAttention, x: Tensor, ancestry: BeamAncestry) -> Tensor:
         """One query for each row."""
         queries, keys, values = attention.project(x.flatten(0, 1)[:, None])  # [N, H, 1, C]
         attended: Tensor = attention.attend(queries, *self.extend(keys, values))  # [N, 1, D]
@@ -155,7 +155,7 @@ class Memory:
         ]
 
 
-class SourceAndRows:
+class RecurrentState:
     """Tensors held once a sentence, and tensors held once a row that every step replaces."""
 
     def __init__(self, source: tuple[Tensor, ...], rows: list[Tensor]) -> None:

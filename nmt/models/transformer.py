@@ -190,7 +190,7 @@ class TransformerConfig(ModelConfig):
     def _self_attention(self, stack: Stack) -> SelfAttention:
         heads = self.attention
         pattern: AttentionPattern = getattr(self, f"{stack}_attention")
-        return SelfAttention(heads, self.positions.mixer(heads, pattern.build(heads)))
+        return SelfAttention(heads, self.positions.attention_fn(heads, pattern.build(heads)))
 
     def _feed_forward(self) -> nn.Module:
         return self.feed_forward.build(self.d_model, self.d_ff, self.activation_dropout)
@@ -238,7 +238,7 @@ class Transformer(Model):
             for decoder_layer in decoder:
                 scale_for_deep_norm(decoder_layer, scales["decoder"][1])
 
-    def evenly_used(self) -> Iterable[nn.Module]:
+    def fsdp_modules(self) -> Iterable[nn.Module]:
         """The linear layers, but those of experts, which a batch may leave out."""
         experts = {
             part
@@ -287,7 +287,7 @@ class Transformer(Model):
             raise NmtError(f"layer {layer}: the decoder has {len(self.decoder)} layers")
         self.alignment_layer = layer
 
-    def penalty(self) -> Tensor | float:
+    def auxiliary_loss(self) -> Tensor | float:
         """What mixtures of experts add to the loss for being chosen unevenly."""
         sources, targets = self.tokens
         parts = [(layer.feed_forward, sources) for layer in self.encoder]
@@ -300,16 +300,16 @@ class Transformer(Model):
         caches = [layer.make_cache() for layer in self.decoder]
         return TransformerState(self.encode(source), caches)
 
-    def step_states(self, tokens: Tensor, state: State) -> Tensor:
+    def decode_step(self, tokens: Tensor, state: State) -> Tensor:
         """The states [B, K, D] that follow `tokens` [B, K]."""
         assert isinstance(state, TransformerState)
         position = self.positions(state.position, 1, tokens.device)  # [1, D], for all rows
         x = self._embed(self.target_embedding, tokens, position)  # [B, K, D]
-        state.lineage.grow(tokens)
+        state.ancestry.grow(tokens)
         for layer, keys_values, cache in zip(
             self.decoder, state.memory.layers, state.caches, strict=True
         ):
-            x = layer.step(x, keys_values, state.memory.mask, cache, state.lineage)
+            x = layer.step(x, keys_values, state.memory.mask, cache, state.ancestry)
         state.position += 1
         last: Tensor = self.decoder_end(x)
         return last

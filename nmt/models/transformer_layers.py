@@ -11,7 +11,7 @@ from nmt.models.attention import CrossAttention, SelfAttention
 from nmt.models.residual import (
     PostNorm,
 )
-from nmt.models.state import Cache, Lineage, Memory, OrderedCache, SharedCache
+from nmt.models.state import BeamAncestry, Cache, Memory, OrderedCache, SharedCache
 
 
 @torch.no_grad()
@@ -48,10 +48,10 @@ class EncoderLayer(nn.Module):
         `enter` and `leave` around each sublayer are LayerNorm(x + Dropout(sublayer(x))), or what
         the recipe puts in its place; see :mod:`nmt.models.residual`.
         """
-        projected = self.attention.project(self.attention_residual.enter(x))
-        x = self.attention_residual.leave(x, self.attention.attend(*projected, mask))
-        made = self.feed_forward(self.feed_forward_residual.enter(x))
-        return self.feed_forward_residual.leave(x, made)
+        projected = self.attention.project(self.attention_residual.prepare(x))
+        x = self.attention_residual.combine(x, self.attention.attend(*projected, mask))
+        made = self.feed_forward(self.feed_forward_residual.prepare(x))
+        return self.feed_forward_residual.combine(x, made)
 
 
 class DecoderLayer(nn.Module):
@@ -79,11 +79,11 @@ class DecoderLayer(nn.Module):
 
     def source_attention(self, x: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
         """How much whole targets attend to each place of the source: [B, T, S]."""
-        x = self.attention_residual.leave(x, self._attend_to_past(x))
-        return self.cross.weights(self.cross_residual.enter(x), keys, mask)
+        x = self.attention_residual.combine(x, self._attend_to_past(x))
+        return self.cross.weights(self.cross_residual.prepare(x), keys, mask)
 
     def _attend_to_past(self, x: Tensor) -> Tensor:
-        projected = self.attention.project(self.attention_residual.enter(x))
+        projected = self.attention.project(self.attention_residual.prepare(x))
         attended: Tensor = self.attention.attend(*projected, causal=True)
         return attended
 
@@ -93,20 +93,20 @@ class DecoderLayer(nn.Module):
         memory: tuple[Tensor, Tensor],
         mask: Tensor | None,
         cache: Cache,
-        lineage: Lineage,
+        ancestry: BeamAncestry,
     ) -> Tensor:
         """States [B, K, D] of one step of K rows to states; the cache grows by that step."""
-        attended = cache.attend(self.attention, self.attention_residual.enter(x), lineage)
+        attended = cache.attend(self.attention, self.attention_residual.prepare(x), ancestry)
         return self._after_attention(x, attended, memory, mask)
 
     def _after_attention(
         self, x: Tensor, attended: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor | None
     ) -> Tensor:
-        x = self.attention_residual.leave(x, attended)
-        found = self.cross(self.cross_residual.enter(x), *memory, mask)
-        x = self.cross_residual.leave(x, found)
-        made = self.feed_forward(self.feed_forward_residual.enter(x))
-        return self.feed_forward_residual.leave(x, made)
+        x = self.attention_residual.combine(x, attended)
+        found = self.cross(self.cross_residual.prepare(x), *memory, mask)
+        x = self.cross_residual.combine(x, found)
+        made = self.feed_forward(self.feed_forward_residual.prepare(x))
+        return self.feed_forward_residual.combine(x, made)
 
 
 class TransformerState:
@@ -116,7 +116,7 @@ class TransformerState:
         memory.settle()
         self.memory = memory
         self.caches = caches
-        self.lineage = Lineage()
+        self.ancestry = BeamAncestry()
         self.rows = 1
         self.position = 0
 
@@ -125,7 +125,7 @@ class TransformerState:
         sentences = self._moved(rows[:, 0] // self.rows)
         if sentences is not None:
             self.memory.select(sentences)
-        self.lineage.select(rows)
+        self.ancestry.select(rows)
         for cache in self.caches:
             cache.select(rows, sentences)
         self.rows = rows.shape[1]

@@ -21,7 +21,7 @@ from nmt.data.manifest import MANIFEST, Manifest, reasons
 from nmt.data.writer import DatasetWriter, staging
 from nmt.errors import FULL, NmtError, explain
 from nmt.io import files
-from nmt.preprocess.cleaning import Cleaning, Tally
+from nmt.preprocess.cleaning import Cleaning, CleaningStats
 from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import STDIN, Bitext, Block, Chunk
 from nmt.preprocess.encoding import Encoded, Encoder, Spool, encode
@@ -247,7 +247,7 @@ def _sample(
     if not sample:
         return [], []
     source, target = map(list, zip(*sample, strict=True))
-    tally = Tally()
+    tally = CleaningStats()
     _, source, target = config.cleaned(source, target, held_out, tally)
     if not source:
         raise _nothing_left(tally.dropped)

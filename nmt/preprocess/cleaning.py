@@ -25,7 +25,7 @@ MAX_EXAMPLE_LENGTH = 200
 
 
 @dataclass
-class Tally:
+class CleaningStats:
     """What cleaning did: how often, and the first examples; see the dataset's ``SplitCounts``."""
 
     dropped: dict[str, int] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Tally:
         self.rewritten[step] = self.rewritten.get(step, 0) + lines
         self._show(step, examples)
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: CleaningStats) -> None:
         """Adds what another has counted."""
         for reason, pairs in other.dropped.items():
             self.drop(reason, pairs, other.examples.get(reason, ()))
@@ -56,7 +56,7 @@ class Tally:
             self.examples[name] = kept
 
 
-class Verdict(IntEnum):
+class CleaningResult(IntEnum):
     """What becomes of a training pair when its tokens are counted."""
 
     KEPT = 0
@@ -126,7 +126,7 @@ class Cleaning:
         return lines
 
     def cleaned(
-        self, source: list[str], target: list[str], held_out: frozenset[str], tally: Tally
+        self, source: list[str], target: list[str], held_out: frozenset[str], tally: CleaningStats
     ) -> tuple[npt.NDArray[np.intp], list[str], list[str]]:
         """The pairs that the steps leave, mended, and where in `source` each of them was."""
         places = np.arange(len(source))
@@ -154,13 +154,13 @@ class Cleaning:
 
 
 def judge(source: Lengths, target: Lengths, cleaning: Cleaning) -> npt.NDArray[np.intp]:
-    """The :class:`Verdict` on pairs of these lengths [n], EOS included; the first that applies."""
+    """Return the :class:`CleaningResult` of pairs of these lengths [n], EOS included."""
     shorter, longer = np.minimum(source, target), np.maximum(source, target)
     ratio = np.inf if cleaning.max_length_ratio is None else cleaning.max_length_ratio
     applies = {
-        Verdict.EMPTY: shorter == 1,
-        Verdict.TOO_SHORT: shorter < cleaning.min_tokens_per_sentence,
-        Verdict.TOO_LONG: longer > cleaning.max_tokens_per_sentence,
-        Verdict.UNEQUAL: longer > ratio * shorter,
+        CleaningResult.EMPTY: shorter == 1,
+        CleaningResult.TOO_SHORT: shorter < cleaning.min_tokens_per_sentence,
+        CleaningResult.TOO_LONG: longer > cleaning.max_tokens_per_sentence,
+        CleaningResult.UNEQUAL: longer > ratio * shorter,
     }
-    return np.select(list(applies.values()), list(applies), default=Verdict.KEPT)
+    return np.select(list(applies.values()), list(applies), default=CleaningResult.KEPT)

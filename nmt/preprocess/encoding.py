@@ -29,7 +29,7 @@ import numpy.typing as npt
 from nmt.data.columns import Sentences
 from nmt.errors import NmtError, UnfinishedError
 from nmt.io import files
-from nmt.preprocess.cleaning import Cleaning, Tally, Verdict, judge
+from nmt.preprocess.cleaning import Cleaning, CleaningResult, CleaningStats, judge
 from nmt.preprocess.corpus import CHUNK, Block
 from nmt.preprocess.duplicates import Keys, mark_repeated
 from nmt.preprocess.subwords import Subwords
@@ -45,7 +45,7 @@ class Encoded:
     target: Sentences
     keys: Keys
     """Of the pairs [n, 2], equal for equal pairs; [0, 2] where nobody asks for them."""
-    tally: Tally
+    tally: CleaningStats
     block: Block
     """Without its text."""
 
@@ -71,7 +71,7 @@ class Encoder:
         of duplicates, each by itself, are so together.
         """
         chunk = block.decode(self.cleaning.on_invalid_utf8)
-        tally, held_out = Tally(), self.held_out
+        tally, held_out = CleaningStats(), self.held_out
         lines, *pairs = self.cleaning.cleaned(chunk.source, chunk.target, held_out, tally)
         keys = np.empty((0, 2), np.uint64)
         if self.shards > 1 or self.cleaning.drops_duplicates:
@@ -81,19 +81,19 @@ class Encoder:
             keys, lines = keys[own], lines[own]
             pairs = [list(itertools.compress(side, own)) for side in pairs]
             if block.first // CHUNK % self.shards != self.shard - 1:
-                tally = Tally()  # every shard cleans everything, but one of them counts it
+                tally = CleaningStats()  # every shard cleans everything, but one of them counts it
         sides = [encode(side) for encode, side in zip(self._encode, pairs, strict=True)]
         verdicts = judge(sides[0].lengths, sides[1].lengths, self.cleaning)
-        for verdict in list(Verdict)[1:]:
+        for verdict in list(CleaningResult)[1:]:
             found = np.flatnonzero(verdicts == verdict)
-            if verdict == Verdict.EMPTY and found.size and self.cleaning.on_empty == "error":
+            if verdict == CleaningResult.EMPTY and found.size and self.cleaning.on_empty == "error":
                 raise NmtError(
                     f"{block.bitext}: a side of line {block.first + lines[found[0]]} is empty; "
                     "mend it or set on_empty to drop"
                 )
             examples = ([side[i] for side in pairs] for i in found)
             tally.drop(verdict.name.lower(), len(found), examples)
-        kept = verdicts == Verdict.KEPT
+        kept = verdicts == CleaningResult.KEPT
         if len(keys):
             keys = keys[kept]
         source, target = (side.keep(kept) for side in sides)
@@ -158,7 +158,7 @@ class Progress:
     """Of each corpus begun, read so far; all but the last have been read to the end."""
     pairs: list[int] = field(default_factory=list)
     """Of each corpus begun, spooled."""
-    tally: Tally = field(default_factory=Tally)
+    tally: CleaningStats = field(default_factory=CleaningStats)
     sizes: dict[str, int] = field(default_factory=dict)
     """Of the spool's files in bytes: what is behind was written after this was saved."""
     is_done: bool = False
@@ -183,7 +183,7 @@ class Spool:
         self.progress = Progress()
         if self._saved.exists():
             values = json.loads(self._saved.read_bytes())
-            self.progress = Progress(**values | {"tally": Tally(**values["tally"])})
+            self.progress = Progress(**values | {"tally": CleaningStats(**values["tally"])})
 
     def fill(self, encoded: Iterable[Encoded], save_every: int) -> None:
         """Appends what was encoded, to the end.

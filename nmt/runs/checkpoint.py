@@ -33,7 +33,7 @@ class _Description:
 
     update: int
     scores: dict[str, float | None]
-    progress: dict[str, Any]
+    trainer_state: dict[str, Any]
     files: dict[str, FileFacts]
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class Checkpoint:
     """Optimizer updates done."""
     scores: dict[str, float]
     """What validation measured at this update, by name; empty where it did not."""
-    progress: dict[str, Any]
+    trainer_state: dict[str, Any]
     """What the trainer counts across resumes."""
     files: dict[str, FileFacts]
     """Size and checksum of each file."""
@@ -74,7 +74,7 @@ class Checkpoint:
                 "`nmt train` has made"
             ) from None
         scores = {name: math.nan if it is None else it for name, it in found.scores.items()}
-        return cls(path, found.update, scores, found.progress, found.files)
+        return cls(path, found.update, scores, found.trainer_state, found.files)
 
     @classmethod
     def write(
@@ -82,14 +82,14 @@ class Checkpoint:
         path: Path,
         update: int,
         tensors: dict[str, Tensors],
-        progress: dict[str, Any],
+        trainer_state: dict[str, Any],
         scores: dict[str, float],
     ) -> None:
         """Writes the files of a checkpoint, each of some tensors, into an existing directory."""
         description = _Description(
             update=update,
             scores={name: None if math.isnan(it) else float(it) for name, it in scores.items()},
-            progress=progress,
+            trainer_state=trainer_state,
             files={name: write_tensors(path / name, tensors[name]) for name in tensors},
         )
         text = _FORMAT.text(description)

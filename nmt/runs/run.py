@@ -297,7 +297,7 @@ class Run:
         update: int,
         weights: Tensors,
         optimizer: Tensors | None,
-        progress: dict[str, Any],
+        trainer_state: dict[str, Any],
         scores: dict[str, float],
         best: bool,
     ) -> Checkpoint:
@@ -307,7 +307,7 @@ class Run:
             {WEIGHTS: weights} if optimizer is None else {WEIGHTS: weights, OPTIMIZER: optimizer}
         )
         with files.whole_directory(path) as unfinished:
-            Checkpoint.write(unfinished, update, tensors, progress, scores)
+            Checkpoint.write(unfinished, update, tensors, trainer_state, scores)
         saved = Checkpoint.open(path)
         self.link(saved, best)
         return saved

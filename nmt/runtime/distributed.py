@@ -44,7 +44,7 @@ class World:
     """For small values: between CPUs, so that no GPU is waited for. None for the default group."""
 
     @property
-    def is_first(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this process is the one that writes files and talks."""
         return self.rank == 0
 

@@ -71,12 +71,12 @@ class Strategy(ABC):
         return self.rows
 
     @abstractmethod
-    def open(self, source: Tensor, max_lengths: Tensor, count: int) -> Frontier:
+    def open(self, source: Tensor, max_lengths: Tensor, count: int) -> SearchState:
         """The frontier before the first step; arguments as for :meth:`search`."""
 
     def open_with(
         self, source: Tensor, max_lengths: Tensor, count: int, phrases: Tensor
-    ) -> Frontier:
+    ) -> SearchState:
         """The same where phrases must appear; an NmtError for strategies that cannot place them."""
         raise NmtError(
             f"search.strategy: {self.name} cannot place phrases that must appear; use lexical_beam"
@@ -119,17 +119,19 @@ class Strategy(ABC):
         limits = max_lengths
         state = model.start(source, longest)
         if phrases is None:
-            frontier = self.open(source, max_lengths, count)
+            search_state = self.open(source, max_lengths, count)
         else:
-            frontier = self.open_with(source, max_lengths, count, phrases)
+            search_state = self.open_with(source, max_lengths, count, phrases)
         for step in range(1, longest + 1):
-            logits = model.step(frontier.alive.last, state)
+            logits = model.step(search_state.alive.last, state)
             continuations = Continuations.of(logits)
             for constraint in constraints:
-                constraint.forbid(continuations.log_probabilities, frontier.alive.tokens)
-            parents = frontier.advance(continuations)
-            done = frontier.is_done() | (limits <= step)
-            is_nan = frontier.alive.log_probabilities.isnan().any(1)
+                constraint.mask_continuations(
+                    continuations.log_probabilities, search_state.alive.tokens
+                )
+            parents = search_state.advance(continuations)
+            done = search_state.is_done() | (limits <= step)
+            is_nan = search_state.alive.log_probabilities.isnan().any(1)
             num_done, num_nan = torch.stack((done, is_nan)).sum(1).tolist()  # waits for the device
             if num_nan:
                 raise NmtError(
@@ -138,7 +140,7 @@ class Strategy(ABC):
                 )
             if num_done:
                 leaving, staying = done.nonzero()[:, 0], (~done).nonzero()[:, 0]
-                hypotheses = frontier.of(leaving).hypotheses()
+                hypotheses = search_state.of(leaving).hypotheses()
                 found.update(zip(sentences[leaving].tolist(), hypotheses, strict=True))
                 if len(staying) == 0:
                     break
@@ -147,7 +149,7 @@ class Strategy(ABC):
                     parents = parents.view(logits.shape[:2])
                 parents = parents[staying]
                 sentences, limits = sentences[staying], limits[staying]
-                frontier = frontier.of(staying)
+                search_state = search_state.of(staying)
                 constraints = [constraint.of(staying) for constraint in constraints]
             if parents is not None:
                 state.select(parents)
@@ -160,10 +162,10 @@ strategies: Registry[Strategy] = Registry("search strategy", flag="--strategy")
 Strategy.registry = strategies
 
 
-class Frontier(ABC):
+class SearchState(ABC):
     """What a strategy holds of the sentences in the batch between two steps."""
 
-    alive: Rows
+    alive: Hypotheses
     """The sequences that the model is to continue."""
 
     @abstractmethod
@@ -183,7 +185,7 @@ class Frontier(ABC):
         """Which sentences need no further step: [B] bool."""
 
     @abstractmethod
-    def of(self, sentences: Tensor) -> Frontier:
+    def of(self, sentences: Tensor) -> SearchState:
         """The frontier of some sentences: [B'] int64."""
 
     @abstractmethod
@@ -192,7 +194,7 @@ class Frontier(ABC):
 
 
 @dataclass(frozen=True)
-class Rows:
+class Hypotheses:
     """R sequences for each of B sentences."""
 
     tokens: Tensor  # [B, R, T] int64, BOS first, PAD after EOS
@@ -206,38 +208,40 @@ class Rows:
         return last.masked_fill((last == EOS) | (last == PAD), UNK)
 
     @classmethod
-    def open(cls, source: Tensor) -> Rows:
+    def open(cls, source: Tensor) -> Hypotheses:
         """One row per sentence, which holds BOS alone."""
         tokens = source.new_full((len(source), 1, 1), BOS)
         zeros = torch.zeros(tokens.shape[:2], device=source.device)
         return cls(tokens, zeros, zeros)
 
-    def extend(self, tokens: Tensor, log_probabilities: Tensor, scores: Tensor) -> Rows:
+    def extend(self, tokens: Tensor, log_probabilities: Tensor, scores: Tensor) -> Hypotheses:
         """The same rows, each with one more token: all [B, R]."""
-        return Rows(torch.cat((self.tokens, tokens[..., None]), dim=-1), log_probabilities, scores)
+        return Hypotheses(
+            torch.cat((self.tokens, tokens[..., None]), dim=-1), log_probabilities, scores
+        )
 
-    def take(self, index: Tensor) -> Rows:
+    def take(self, index: Tensor) -> Hypotheses:
         """The rows `index` [B, R'] of each sentence."""
         wide = index[..., None].expand(-1, -1, self.tokens.size(-1))
-        return Rows(
+        return Hypotheses(
             self.tokens.gather(1, wide),
             self.log_probabilities.gather(1, index),
             self.scores.gather(1, index),
         )
 
-    def of(self, sentences: Tensor) -> Rows:
+    def of(self, sentences: Tensor) -> Hypotheses:
         """All rows of some sentences: [B'] int64."""
-        return Rows(
+        return Hypotheses(
             self.tokens[sentences], self.log_probabilities[sentences], self.scores[sentences]
         )
 
-    def without(self, given_up: Tensor) -> Rows:
+    def without(self, pruned: Tensor) -> Hypotheses:
         """The same rows, of which some [B, R] bool no longer count as sequences."""
         never = float("-inf")
-        return Rows(
+        return Hypotheses(
             self.tokens,
-            self.log_probabilities.masked_fill(given_up, never),
-            self.scores.masked_fill(given_up, never),
+            self.log_probabilities.masked_fill(pruned, never),
+            self.scores.masked_fill(pruned, never),
         )
 
     def hypotheses(self) -> list[list[Hypothesis]]:

@@ -18,16 +18,16 @@ from torch.nn import functional as F
 from nmt.data.vocabulary import EOS, PAD
 from nmt.search.base import (
     Continuations,
-    Frontier,
+    Hypotheses,
     Hypothesis,
-    Rows,
+    SearchState,
     Strategy,
     best_first,
     strategies,
 )
 from nmt.search.ranking import LengthPenalty, length_penalties
 
-Own = TypeVar("Own", bound="BeamFrontier")
+Own = TypeVar("Own", bound="BeamState")
 
 
 @strategies.register("beam")
@@ -74,21 +74,21 @@ class Beam(Strategy):
         """The beam."""
         return self.beam
 
-    def open(self, source: Tensor, max_lengths: Tensor, count: int) -> Frontier:
+    def open(self, source: Tensor, max_lengths: Tensor, count: int) -> SearchState:
         """One empty sequence per sentence, and nothing finished."""
-        return BeamFrontier.before_the_first_step(self, source, max_lengths, count)
+        return BeamState.before_the_first_step(self, source, max_lengths, count)
 
 
 @dataclass
-class BeamFrontier(Frontier):
+class BeamState(SearchState):
     """The alive and the finished sequences of each sentence, the finished ones best first.
 
     How candidates are found and put in order are methods of their own, which other beams replace.
     """
 
     strategy: Beam
-    alive: Rows  # [B, K]; K is the beam, or all there are where that is fewer
-    finished: Rows  # [B, beam, or `count` where that is more]
+    alive: Hypotheses  # [B, K]; K is the beam, or all there are where that is fewer
+    finished: Hypotheses  # [B, beam, or `count` where that is more]
     final_divisors: Tensor  # [B], the length penalty at the greatest length
     count: int  # hypotheses that are wanted
 
@@ -101,8 +101,8 @@ class BeamFrontier(Frontier):
         nothing = torch.full((len(source), places), float("-inf"), device=source.device)
         return cls(
             strategy=strategy,
-            alive=Rows.open(source),
-            finished=Rows(source.new_full((*nothing.shape, 1), PAD), nothing, nothing),
+            alive=Hypotheses.open(source),
+            finished=Hypotheses(source.new_full((*nothing.shape, 1), PAD), nothing, nothing),
             final_divisors=strategy.length_penalty.divisor(max_lengths),
             count=count,
             **own,
@@ -123,7 +123,7 @@ class BeamFrontier(Frontier):
         first_rows = torch.arange(0, sentences * rows, rows, device=parents.device)
         return first_rows[:, None] + parents.gather(1, chosen)
 
-    def _candidates(self, continuations: Continuations) -> tuple[Rows, Tensor]:
+    def _candidates(self, continuations: Continuations) -> tuple[Hypotheses, Tensor]:
         """The best continuations, best first, and the rows [B, n] that they continue."""
         _, rows, vocabulary = continuations.log_probabilities.shape
         wanted = 2 * self.strategy.beam
@@ -159,7 +159,7 @@ class BeamFrontier(Frontier):
         """The order [B, K C] in which continuations become candidates; of [B, K, C] both."""
         return values.flatten(1).argsort(dim=1, descending=True, stable=True)
 
-    def _going_on(self, candidates: Rows, is_eos: Tensor) -> Tensor:
+    def _going_on(self, candidates: Hypotheses, is_eos: Tensor) -> Tensor:
         """The order [B, n] in which candidates become alive, those that end last."""
         return is_eos.int().argsort(dim=1, stable=True)
 
@@ -182,14 +182,14 @@ class BeamFrontier(Frontier):
     def _divisor(self, length: int) -> float:
         return _divisor(self.strategy.length_penalty, length)
 
-    def _finish(self, candidates: Rows, is_eos: Tensor) -> None:
+    def _finish(self, candidates: Hypotheses, is_eos: Tensor) -> None:
         """Lets the candidates that end compete for the places of the finished set."""
         old = replace(self.finished, tokens=F.pad(self.finished.tokens, (0, 1), value=PAD))
         if not is_eos.is_cuda and not is_eos.any():  # a GPU would be waited for
             self.finished = old
             return
         new = replace(candidates, scores=candidates.scores.masked_fill(~is_eos, float("-inf")))
-        both = Rows(
+        both = Hypotheses(
             torch.cat((old.tokens, new.tokens), dim=1),
             torch.cat((old.log_probabilities, new.log_probabilities), dim=1),
             torch.cat((old.scores, new.scores), dim=1),

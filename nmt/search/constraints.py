@@ -30,7 +30,7 @@ class Constraint(ABC):
     """Name of the constraint whose values the other keys override."""
 
     @abstractmethod
-    def forbid(self, logits: Tensor, tokens: Tensor) -> None:
+    def mask_continuations(self, logits: Tensor, tokens: Tensor) -> None:
         """Sets the logits of forbidden tokens to minus infinity.
 
         Args:
@@ -42,7 +42,7 @@ class Constraint(ABC):
         """The constraint for some sentences [B'] int64: the same, unless it tells them apart."""
         return self
 
-    def among(self, tokens: Tensor) -> Constraint:
+    def to_reduced_ids(self, tokens: Tensor) -> Constraint:
         """The constraint where ids are places in `tokens` [U] int64, which ascend.
 
         The same, unless it knows ids of its own; the special ones keep theirs.
@@ -66,12 +66,12 @@ class Forbidden(Constraint):
         if EOS in self.tokens or min(self.tokens, default=0) < 0:
             raise ValueError(f"tokens are ids from 0 and not {EOS}, the end of the sentence")
 
-    def forbid(self, logits: Tensor, tokens: Tensor) -> None:
+    def mask_continuations(self, logits: Tensor, tokens: Tensor) -> None:
         """The same ones at every step."""
         known = [token for token in self.tokens if token < logits.size(-1)]
         logits[..., known] = NEVER
 
-    def among(self, tokens: Tensor) -> Forbidden:
+    def to_reduced_ids(self, tokens: Tensor) -> Forbidden:
         """Those of the tokens that are there."""
         places = {token: place for place, token in enumerate(tokens.tolist())}
         return replace(self, tokens=tuple(places[it] for it in self.tokens if it in places))
@@ -89,7 +89,7 @@ class MinLength(Constraint):
         if self.length < 1:
             raise ValueError(f"length must be at least 1, not {self.length}")
 
-    def forbid(self, logits: Tensor, tokens: Tensor) -> None:
+    def mask_continuations(self, logits: Tensor, tokens: Tensor) -> None:
         """The end, while there are too few tokens."""
         if tokens.size(-1) - 1 < self.length:
             logits[..., EOS] = NEVER
@@ -107,7 +107,7 @@ class NoRepeatNgram(Constraint):
         if self.size < 1:
             raise ValueError(f"size must be at least 1, not {self.size}")
 
-    def forbid(self, logits: Tensor, tokens: Tensor) -> None:
+    def mask_continuations(self, logits: Tensor, tokens: Tensor) -> None:
         """What followed an earlier appearance of the last tokens."""
         body = tokens[..., 1:]  # without BOS
         if body.size(-1) < self.size:
@@ -129,11 +129,11 @@ class Prefixes(Constraint):
     others: Sequence[Constraint] = ()
     """What may not follow once a beginning is over."""
 
-    def forbid(self, logits: Tensor, tokens: Tensor) -> None:
+    def mask_continuations(self, logits: Tensor, tokens: Tensor) -> None:
         """All but the next token of each beginning."""
         given = logits.clone()
         for constraint in self.others:
-            constraint.forbid(logits, tokens)
+            constraint.mask_continuations(logits, tokens)
         at = tokens.size(-1) - 1
         if at >= self.tokens.size(1):
             return
@@ -145,7 +145,7 @@ class Prefixes(Constraint):
         """The beginnings of some sentences."""
         return replace(self, tokens=self.tokens[sentences])
 
-    def among(self, tokens: Tensor) -> Prefixes:
+    def to_reduced_ids(self, tokens: Tensor) -> Prefixes:
         """The same beginnings, all of whose tokens are there."""
-        others = [constraint.among(tokens) for constraint in self.others]
+        others = [constraint.to_reduced_ids(tokens) for constraint in self.others]
         return replace(self, tokens=torch.searchsorted(tokens, self.tokens), others=others)

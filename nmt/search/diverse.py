@@ -14,8 +14,15 @@ import torch
 from torch import Tensor
 
 from nmt.data.vocabulary import EOS, PAD
-from nmt.search.base import Continuations, Frontier, Hypothesis, Rows, best_first, strategies
-from nmt.search.beam import Beam, BeamFrontier
+from nmt.search.base import (
+    Continuations,
+    Hypotheses,
+    Hypothesis,
+    SearchState,
+    best_first,
+    strategies,
+)
+from nmt.search.beam import Beam, BeamState
 
 LAST = 1e4
 """What a sequence that an earlier group holds costs: more than any other difference."""
@@ -43,7 +50,7 @@ class DiverseBeam(Beam):
         if not self.diversity >= 0:
             raise ValueError(f"diversity must be at least 0, not {self.diversity:g}")
 
-    def open(self, source: Tensor, max_lengths: Tensor, count: int) -> Frontier:
+    def open(self, source: Tensor, max_lengths: Tensor, count: int) -> SearchState:
         """One empty sequence per sentence, from which all groups begin."""
         one = replace(self, beam=self.beam // self.groups, groups=1)
         share = -(-count // self.groups)
@@ -54,11 +61,11 @@ class DiverseBeam(Beam):
             )
             for _ in range(self.groups)
         ]
-        return DiverseFrontier(groups[0].alive, groups, count)
+        return DiverseBeamState(groups[0].alive, groups, count)
 
 
 @dataclass
-class Group(BeamFrontier):
+class Group(BeamState):
     """The beam of one group."""
 
     strategy: DiverseBeam
@@ -92,10 +99,10 @@ class Group(BeamFrontier):
 
 
 @dataclass
-class DiverseFrontier(Frontier):
+class DiverseBeamState(SearchState):
     """The groups, whose rows stand beside each other."""
 
-    alive: Rows
+    alive: Hypotheses
     groups: list[Group]
     count: int  # hypotheses that are wanted
 
@@ -103,7 +110,7 @@ class DiverseFrontier(Frontier):
         """Moves one group after the other."""
         given = continuations.log_probabilities
         sentences, rows, _ = given.shape
-        is_first = self.alive.tokens.size(-1) == 1  # when all groups share the only row
+        is_main = self.alive.tokens.size(-1) == 1  # when all groups share the only row
         length = self.alive.tokens.size(-1) + 1
         held = self.alive.tokens.new_empty((sentences, 0, length))
         parents, first, taken = [], 0, held[..., -1]
@@ -114,7 +121,7 @@ class DiverseFrontier(Frontier):
             flat = group.advance(Continuations(given[:, part]))
             group.alive = group.alive.without(group.is_done()[:, None])  # it waits for the others
             parents.append(flat // own * rows + flat % own + first)
-            first += 0 if is_first else own
+            first += 0 if is_main else own
             exists = group.alive.scores > float("-inf")
             going_on = group.alive.tokens.where(exists[..., None], PAD)
             taken = torch.cat((taken, going_on[..., -1]), dim=1)
@@ -126,7 +133,7 @@ class DiverseFrontier(Frontier):
     def _join(self) -> None:
         """Puts the rows of all groups beside each other, as the model sees them."""
         rows = [group.alive for group in self.groups]
-        self.alive = Rows(
+        self.alive = Hypotheses(
             torch.cat([each.tokens for each in rows], dim=1),
             torch.cat([each.log_probabilities for each in rows], dim=1),
             torch.cat([each.scores for each in rows], dim=1),
@@ -136,9 +143,9 @@ class DiverseFrontier(Frontier):
         """Those of which all groups are done."""
         return torch.stack([group.is_done() for group in self.groups]).all(0)
 
-    def of(self, sentences: Tensor) -> DiverseFrontier:
+    def of(self, sentences: Tensor) -> DiverseBeamState:
         """Their groups."""
-        return DiverseFrontier(
+        return DiverseBeamState(
             self.alive.of(sentences), [group.of(sentences) for group in self.groups], self.count
         )
 

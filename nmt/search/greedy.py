@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from nmt.data.vocabulary import EOS
-from nmt.search.base import Continuations, Frontier, Hypothesis, Rows, Strategy, strategies
+from nmt.search.base import Continuations, Hypotheses, Hypothesis, SearchState, Strategy, strategies
 
 
 @strategies.register("greedy")
@@ -20,22 +20,22 @@ class Greedy(Strategy):
         """One."""
         return 1
 
-    def open(self, source: Tensor, max_lengths: Tensor, count: int) -> GreedyFrontier:
+    def open(self, source: Tensor, max_lengths: Tensor, count: int) -> GreedyState:
         """One empty sequence per sentence."""
-        return GreedyFrontier(Rows.open(source))
+        return GreedyState(Hypotheses.open(source))
 
 
 @dataclass
-class GreedyFrontier(Frontier):
+class GreedyState(SearchState):
     """The one sequence of each sentence."""
 
-    alive: Rows
+    alive: Hypotheses
 
     def advance(self, continuations: Continuations) -> None:
         """Adds the likeliest token; of equals, the one with the lowest id."""
         values, tokens = continuations.likeliest(1)
-        gains, best = values.max(-1, keepdim=True)  # [B, 1, 1]
-        log_probabilities = self.alive.log_probabilities + gains[..., 0]
+        log_probs, best = values.max(-1, keepdim=True)  # [B, 1, 1]
+        log_probabilities = self.alive.log_probabilities + log_probs[..., 0]
         self.alive = self.alive.extend(
             tokens.gather(-1, best)[..., 0], log_probabilities, scores=log_probabilities
         )
@@ -44,9 +44,9 @@ class GreedyFrontier(Frontier):
         """Those whose sequence ends with EOS."""
         return self.alive.tokens[:, 0, -1] == EOS
 
-    def of(self, sentences: Tensor) -> GreedyFrontier:
+    def of(self, sentences: Tensor) -> GreedyState:
         """Their sequences."""
-        return GreedyFrontier(self.alive.of(sentences))
+        return GreedyState(self.alive.of(sentences))
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         """One each."""

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt.data.vocabulary import EOS, PAD, UNK
-from nmt.search.base import Continuations, Frontier, Hypothesis, Rows, strategies
-from nmt.search.beam import Beam, BeamFrontier
+from nmt.search.base import Continuations, Hypotheses, Hypothesis, SearchState, strategies
+from nmt.search.beam import Beam, BeamState
 from nmt.search.constraints import NEVER
 
 
@@ -36,15 +36,15 @@ class LexicalBeam(Beam):
 
     def open_with(
         self, source: Tensor, max_lengths: Tensor, count: int, phrases: Tensor
-    ) -> Frontier:
+    ) -> SearchState:
         """One empty sequence per sentence, which holds nothing yet."""
-        return LexicalFrontier.before_the_first_step(
+        return LexicalBeamState.before_the_first_step(
             self, source, max_lengths, count, phrases=phrases
         )
 
 
 @dataclass
-class LexicalFrontier(BeamFrontier):
+class LexicalBeamState(BeamState):
     """The frontier of a beam with banks."""
 
     phrases: Tensor  # [B, P, L] int64, PAD after the tokens of each, and where there is none
@@ -52,14 +52,16 @@ class LexicalFrontier(BeamFrontier):
     def _likeliest(self, continuations: Continuations, count: int) -> tuple[Tensor, Tensor]:
         """What a beam considers, without ends that come too early, and what is still lacking."""
         values, tokens = super()._likeliest(continuations, count)  # [B, K, C]
-        _, is_whole, lacking = held(self.alive.tokens, self.phrases)
+        _, is_whole, lacking = phrase_progress(self.alive.tokens, self.phrases)
         ends_early = (tokens == EOS) & ~is_whole[..., None]
         is_known = (tokens[:, :, None] == lacking[..., None]).any(-1)  # [B, K, P]
         is_known |= (lacking[..., None] == lacking[:, :, None]).tril(-1).any(-1)
         may_follow = (lacking != PAD) & ~is_known
-        gains = continuations.log_probabilities.gather(-1, lacking)
+        log_probs = continuations.log_probabilities.gather(-1, lacking)
         return (
-            torch.cat((values.masked_fill(ends_early, NEVER), gains.where(may_follow, NEVER)), -1),
+            torch.cat(
+                (values.masked_fill(ends_early, NEVER), log_probs.where(may_follow, NEVER)), -1
+            ),
             torch.cat((tokens, lacking.where(may_follow, UNK)), dim=-1),
         )
 
@@ -68,7 +70,7 @@ class LexicalFrontier(BeamFrontier):
         sequences = torch.cat((sequences, tokens[..., None]), dim=-1).flatten(1, 2)
         return self._shared_out(values.flatten(1), sequences, 2 * self.strategy.beam)
 
-    def _going_on(self, candidates: Rows, is_eos: Tensor) -> Tensor:
+    def _going_on(self, candidates: Hypotheses, is_eos: Tensor) -> Tensor:
         values = candidates.log_probabilities.masked_fill(is_eos, NEVER)
         return self._shared_out(values, candidates.tokens, self.strategy.beam)
 
@@ -78,7 +80,7 @@ class LexicalFrontier(BeamFrontier):
         First the best of each bank, the fullest bank first, as many as are its share; then others.
         """
         order = values.argsort(dim=1, descending=True, stable=True)
-        banks = held(sequences, self.phrases)[0].gather(1, order)
+        banks = phrase_progress(sequences, self.phrases)[0].gather(1, order)
         rank = (banks[:, :, None] == banks[:, None]).tril(-1).sum(-1)  # in its bank
         most = (self.phrases != PAD).sum((1, 2))[:, None]  # of the tokens to be held
         has_place = rank < (places // (most + 1)).clamp(min=1)
@@ -86,22 +88,22 @@ class LexicalFrontier(BeamFrontier):
         turn = (most - banks).where(has_place, most + 1)
         return order.gather(1, turn.argsort(dim=1, stable=True))
 
-    def of(self, sentences: Tensor) -> LexicalFrontier:
+    def of(self, sentences: Tensor) -> LexicalBeamState:
         """Their sequences, and what these must hold."""
-        frontier = super().of(sentences)
-        frontier.phrases = self.phrases[sentences]
-        return frontier
+        search_state = super().of(sentences)
+        search_state.phrases = self.phrases[sentences]
+        return search_state
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         """What has ended; of what was cut, what holds all phrases, or the most if none ended."""
-        banks, is_whole, _ = held(self.alive.tokens, self.phrases)
+        banks, is_whole, _ = phrase_progress(self.alive.tokens, self.phrases)
         fullest = banks.where(self.alive.scores > NEVER, -1).amax(1, keepdim=True)
         none_ended = self.finished.scores[:, :1].isneginf()
         is_kept = is_whole | (none_ended & (banks == fullest))
-        return BeamFrontier.hypotheses(replace(self, alive=self.alive.without(~is_kept)))
+        return BeamState.hypotheses(replace(self, alive=self.alive.without(~is_kept)))
 
 
-def held(sequences: Tensor, phrases: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def phrase_progress(sequences: Tensor, phrases: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """How much of its sentence's phrases each sequence holds.
 
     Args:

@@ -17,9 +17,9 @@ from torch import Tensor
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.search.base import (
     Continuations,
-    Frontier,
+    Hypotheses,
     Hypothesis,
-    Rows,
+    SearchState,
     Strategy,
     best_first,
     strategies,
@@ -68,15 +68,15 @@ class Sample(Strategy):
         """The samples."""
         return self.samples
 
-    def open(self, source: Tensor, max_lengths: Tensor, count: int) -> Frontier:
+    def open(self, source: Tensor, max_lengths: Tensor, count: int) -> SearchState:
         """One empty sequence per sentence, and all the random numbers it will need."""
         if count == 1:
             numbers = self._numbers(self.samples, source, max_lengths)
-            return SampleFrontier(self, Rows.open(source), numbers)
+            return SampleState(self, Hypotheses.open(source), numbers)
         samples = max(self.samples, count)
         numbers = self._numbers(samples, source, max_lengths, 2, samples)
         zeros = torch.zeros(len(source), 1, dtype=torch.float64, device=source.device)
-        return DifferentSamples(self, Rows.open(source), zeros, zeros, numbers, count)
+        return DifferentSamples(self, Hypotheses.open(source), zeros, zeros, numbers, count)
 
     def _numbers(self, samples: int, source: Tensor, max_lengths: Tensor, *each: int) -> Tensor:
         """Of every sample and step: [B, samples, T, *each] float64 in [0, 1)."""
@@ -108,11 +108,11 @@ class Sample(Strategy):
 
 
 @dataclass
-class SampleFrontier(Frontier):
+class SampleState(SearchState):
     """The samples of each sentence; those that have ended wait for the others."""
 
     strategy: Sample
-    alive: Rows
+    alive: Hypotheses
     numbers: Tensor  # [B, K, T] float64 in [0, 1), one for each token to come
 
     def advance(self, continuations: Continuations) -> Tensor | None:
@@ -128,8 +128,8 @@ class SampleFrontier(Frontier):
             alive = alive.take(torch.zeros_like(parents))
         tokens = drawn(up_to, self.numbers[..., alive.tokens.size(-1) - 1])  # [B, K]
         ended = (alive.tokens == EOS).any(-1)
-        gains = continuations.of_tokens(tokens).masked_fill(ended, 0.0)
-        log_probabilities = alive.log_probabilities + gains
+        log_probs = continuations.of_tokens(tokens).masked_fill(ended, 0.0)
+        log_probabilities = alive.log_probabilities + log_probs
         self.alive = alive.extend(
             tokens.masked_fill(ended, PAD), log_probabilities, scores=log_probabilities
         )
@@ -139,9 +139,9 @@ class SampleFrontier(Frontier):
         """Those of which all samples have ended."""
         return (self.alive.tokens == EOS).any(-1).all(-1)
 
-    def of(self, sentences: Tensor) -> SampleFrontier:
+    def of(self, sentences: Tensor) -> SampleState:
         """Their samples."""
-        return SampleFrontier(self.strategy, self.alive.of(sentences), self.numbers[sentences])
+        return SampleState(self.strategy, self.alive.of(sentences), self.numbers[sentences])
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         """All samples, the likeliest first."""
@@ -149,7 +149,7 @@ class SampleFrontier(Frontier):
 
 
 @dataclass
-class DifferentSamples(Frontier):
+class DifferentSamples(SearchState):
     """Samples without replacement: stochastic beam search (Kool et al. 2019).
 
     Every output has a key, the logarithm of its probability with Gumbel noise, and those with the
@@ -158,7 +158,7 @@ class DifferentSamples(Frontier):
     """
 
     strategy: Sample
-    alive: Rows
+    alive: Hypotheses
     drawn_with: Tensor  # [B, K] float64, logarithms of the probabilities that are drawn with
     keys: Tensor  # [B, K] float64, minus infinity where there is no sequence
     numbers: Tensor  # [B, samples, T, 2, samples] float64 in [0, 1)
@@ -169,13 +169,13 @@ class DifferentSamples(Frontier):
         given, alive = continuations.log_probabilities, self.alive
         ended = (alive.tokens == EOS).any(-1, keepdim=True)
         tokens, logarithms, keys = self._children(self.strategy.probabilities(given))
-        gains = given.gather(-1, tokens).masked_fill(ended, 0.0)
+        log_probs = given.gather(-1, tokens).masked_fill(ended, 0.0)
         keys[..., 1:].masked_fill_(ended, float("-inf"))  # one that has ended stays as it is
         keys[..., 0] = self.keys.where(ended[..., 0], keys[..., 0])
         self.keys, best = keys.flatten(1).topk(min(keys.size(-1), keys[0].numel()))
         parents = best // keys.size(-1)
         log_probabilities = alive.log_probabilities.gather(1, parents)
-        log_probabilities = log_probabilities + gains.flatten(1).gather(1, best)
+        log_probabilities = log_probabilities + log_probs.flatten(1).gather(1, best)
         self.alive = alive.take(parents).extend(
             tokens.masked_fill(ended, PAD).flatten(1).gather(1, best),
             log_probabilities,

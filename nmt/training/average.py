@@ -29,13 +29,13 @@ def pick_best(path: Path, count: int, trust_plugins: bool = False) -> list[Path]
     import_plugins_of_run(run.path, run.plugins, trust_plugins)
     config = build(TrainConfig, run.recipe["train"], "train")
 
-    def merit(checkpoint: Checkpoint) -> tuple[float, float]:
-        return config.merit(
+    def sort_key(checkpoint: Checkpoint) -> tuple[float, float]:
+        return config.sort_key(
             checkpoint.scores.get(config.best_metric), checkpoint.scores.get("loss")
         )
 
-    validated = [it for it in run.checkpoints() if merit(it) > config.merit(None, None)]
-    validated = sorted(reversed(validated), key=merit)
+    validated = [it for it in run.checkpoints() if sort_key(it) > config.sort_key(None, None)]
+    validated = sorted(reversed(validated), key=sort_key)
     return [checkpoint.path for checkpoint in _enough(validated, count, path)]
 
 

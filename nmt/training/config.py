@@ -152,7 +152,7 @@ class TrainConfig:
         if self.best_metric not in choices:
             raise ValueError(f"best_metric {self.best_metric!r} is not among {', '.join(choices)}")
 
-    def merit(self, value: float | None, loss: float | None) -> tuple[float, float]:
+    def sort_key(self, value: float | None, loss: float | None) -> tuple[float, float]:
         """What validations are ranked by, more being better.
 
         Args:

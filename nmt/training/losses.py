@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from nmt.models import Model
 from nmt.recipe.registry import Registry
 from nmt.runs import Run
+from nmt.training.criterion import Criterion, TokenCriterion
 from nmt.training.fused_loss import SlicedDivergence, SlicedLoss
-from nmt.training.objective import Objective, TokenObjective
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Loss(ABC):
         """How many rows a sentence takes in the model."""
 
     @abstractmethod
-    def objective(self, model: Model, run: Run, compile: bool = False) -> Objective:
+    def criterion(self, model: Model, run: Run, compile: bool = False) -> Criterion:
         """The loss of this model.
 
         Args:
@@ -71,9 +71,9 @@ class TokenLoss(Loss):
         """The passes."""
         return self.passes
 
-    def objective(self, model: Model, run: Run, compile: bool = False) -> Objective:
+    def criterion(self, model: Model, run: Run, compile: bool = False) -> Criterion:
         """Teacher forcing: the loss of every reference token, given those before it."""
-        return TokenObjective(model, self, self.passes, compile)
+        return TokenCriterion(model, self, self.passes, compile)
 
     @abstractmethod
     def masses(self, vocabulary: int) -> tuple[float, float, float]:

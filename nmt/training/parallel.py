@@ -25,11 +25,11 @@ SHARDED_APART = 1 << 16
 """Weights of a module from which it is gathered when it computes, and not before."""
 
 
-class Alone:
+class SingleProcess:
     """One process: nothing to share."""
 
-    def __init__(self, objective: nn.Module) -> None:
-        self.objective = objective
+    def __init__(self, criterion: nn.Module) -> None:
+        self.criterion = criterion
 
     def accumulating(self, is_last: bool) -> AbstractContextManager[object]:
         """The context of one micro-batch; gradients are summed over processes in the last one."""
@@ -43,7 +43,7 @@ class Alone:
         """All of a weight, or of a tensor shaped like it."""
         return tensor
 
-    def share(self, tensor: Tensor, weight: Tensor) -> Tensor:
+    def shard(self, tensor: Tensor, weight: Tensor) -> Tensor:
         """This process's part of a tensor that is shaped like `weight`, on its device."""
         return tensor.to(weight.device)
 
@@ -53,24 +53,24 @@ class Alone:
         yield
 
 
-class Replicated(Alone):
+class DataParallel(SingleProcess):
     """Every process holds all weights (DistributedDataParallel)."""
 
-    objective: DistributedDataParallel
+    criterion: DistributedDataParallel
 
-    def __init__(self, objective: nn.Module) -> None:
-        self.objective = DistributedDataParallel(objective, gradient_as_bucket_view=True)
+    def __init__(self, criterion: nn.Module) -> None:
+        self.criterion = DistributedDataParallel(criterion, gradient_as_bucket_view=True)
 
     def accumulating(self, is_last: bool) -> AbstractContextManager[object]:
         """Without communication, but for the last micro-batch."""
-        return nullcontext() if is_last else self.objective.no_sync()
+        return nullcontext() if is_last else self.criterion.no_sync()
 
     def clear(self, optimizer: torch.optim.Optimizer) -> None:
         """Zeroes the gradients, which are views of the buffers that are communicated."""
         optimizer.zero_grad(set_to_none=False)
 
 
-class Sharded(Alone):
+class FullyShardedDataParallel(SingleProcess):
     """Weights, gradients and the optimizer's state are each split over the processes.
 
     Large modules that every process calls equally often are gathered one by one when they compute
@@ -78,13 +78,13 @@ class Sharded(Alone):
     time of a micro-batch.
     """
 
-    def __init__(self, objective: nn.Module, apart: Iterable[nn.Module], world: World) -> None:
+    def __init__(self, criterion: nn.Module, separate: Iterable[nn.Module], world: World) -> None:
         mesh = init_device_mesh(world.device.type, (world.size,))
-        for module in list(apart):
+        for module in list(separate):
             if sum(weight.numel() for weight in module.parameters()) >= SHARDED_APART:
                 fully_shard(module, mesh=mesh)
-        self.root = fully_shard(objective, mesh=mesh)
-        self.objective = objective
+        self.root = fully_shard(criterion, mesh=mesh)
+        self.criterion = criterion
 
     def accumulating(self, is_last: bool) -> AbstractContextManager[object]:
         """Without communication of gradients, but for the last micro-batch."""
@@ -95,7 +95,7 @@ class Sharded(Alone):
         """Gathered from all processes, which all must call."""
         return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
-    def share(self, tensor: Tensor, weight: Tensor) -> Tensor:
+    def shard(self, tensor: Tensor, weight: Tensor) -> Tensor:
         """Split as the weight is; what is not shaped like it is kept whole."""
         if not isinstance(weight, DTensor) or tensor.shape != weight.shape:
             return tensor.to(weight.device)
@@ -104,7 +104,7 @@ class Sharded(Alone):
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """With all weights on every process: translating takes each another number of steps."""
-        parts = [module for module in self.objective.modules() if isinstance(module, FSDPModule)]
+        parts = [module for module in self.criterion.modules() if isinstance(module, FSDPModule)]
         for part in parts:
             part.set_reshard_after_forward(False)
             part.unshard()
@@ -116,26 +116,32 @@ class Sharded(Alone):
                 part.set_reshard_after_forward(part is not self.root)
 
 
-Parallelism = Alone | Replicated | Sharded
+Parallelism = SingleProcess | DataParallel | FullyShardedDataParallel
 
 
 def parallelize(
-    objective: nn.Module, apart: Iterable[nn.Module], sharding: Sharding, world: World
+    criterion: nn.Module, separate: Iterable[nn.Module], sharding: Sharding, world: World
 ) -> Parallelism:
     """The way of this training.
 
     Args:
-        objective: model and loss; sharding changes its weights in place.
-        apart: modules that may be gathered one by one, see :meth:`nmt.models.Model.evenly_used`.
+        criterion: model and loss; sharding changes its weights in place.
+        separate: modules that may be gathered one by one: :meth:`nmt.models.Model.fsdp_modules`.
         sharding: "full" splits weights over processes, where there are several.
         world: the processes.
     """
     if world.size == 1:
-        return Alone(objective)
-    return Sharded(objective, apart, world) if sharding == "full" else Replicated(objective)
+        return SingleProcess(criterion)
+    return (
+        FullyShardedDataParallel(criterion, separate, world)
+        if sharding == "full"
+        else DataParallel(criterion)
+    )
 
 
-def whole(parallelism: Parallelism, tensors: Mapping[str, Tensor], keep: bool) -> dict[str, Tensor]:
+def gather_tensors(
+    parallelism: Parallelism, tensors: Mapping[str, Tensor], keep: bool
+) -> dict[str, Tensor]:
     """All of every tensor, in the memory of the CPU; one at a time on the device.
 
     Args:

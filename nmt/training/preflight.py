@@ -24,7 +24,7 @@ from nmt.data.batches import Batch, make_batch
 from nmt.data.dataset import Split
 from nmt.errors import NmtError
 from nmt.runs import Checkpoint, weights_of
-from nmt.training.parallel import whole
+from nmt.training.parallel import gather_tensors
 from nmt.training.report import peak_memory_mb
 from nmt.training.sequence import SequenceLoss
 from nmt.training.trainer import Trainer
@@ -60,7 +60,7 @@ def preflight(trainer: Trainer, validation: Validation) -> Rows:
 def fit_micro_batches(trainer: Trainer) -> None:
     """Sets the largest micro-batch for which the longest pairs fit the GPU of every process."""
     trainer.allocate()
-    split, rows, world = trainer.feed.split, trainer.feed.rows, trainer.world
+    split, rows, world = trainer.loader.split, trainer.loader.rows, trainer.world
     fits = rows * int(max(split.source_lengths.max(), split.target_lengths.max()))
     for tokens in _candidates(fits, rows * trainer.config.tokens_per_update // world.size):
         try:
@@ -90,8 +90,8 @@ def longest_batch(split: Split, max_tokens: int) -> Batch:
 
 def _try_longest_batch(trainer: Trainer) -> None:
     """Takes it forward and backward."""
-    max_tokens = trainer.feed.max_tokens
-    batch = longest_batch(trainer.feed.split, max_tokens // trainer.feed.rows)
+    max_tokens = trainer.loader.max_tokens
+    batch = longest_batch(trainer.loader.split, max_tokens // trainer.loader.rows)
     try:
         trainer.try_batch(batch)
     except torch.cuda.OutOfMemoryError:
@@ -120,7 +120,7 @@ def _time_ordinary_batches(trainer: Trainer) -> float:
 
     That they have shapes of their own, for which a CPU has to make kernels, is as in training.
     """
-    updates = (trainer.feed.update(number).batches for number in count(1))
+    updates = (trainer.loader.update(number).batches for number in count(1))
     batches = list(islice(chain.from_iterable(updates), ORDINARY))
     start = time.perf_counter()
     for batch in batches:
@@ -132,8 +132,8 @@ def _time_ordinary_batches(trainer: Trainer) -> float:
 
 def _try_checkpoint(trainer: Trainer) -> int:
     """Bytes of all checkpoints that will be kept, for which there is room on the disk."""
-    weights = whole(trainer.parallel, weights_of(trainer.model), trainer.world.is_first)
-    if not trainer.world.is_first:
+    weights = gather_tensors(trainer.parallel, weights_of(trainer.model), trainer.world.is_main)
+    if not trainer.world.is_main:
         return 0
     run, config = trainer.run, trainer.config
     with TemporaryDirectory(prefix=".preflight.partial-", dir=run.path) as scratch:
@@ -158,17 +158,17 @@ def _try_checkpoint(trainer: Trainer) -> int:
 
 
 def _describe(trainer: Trainer, seconds_per_position: float, kept: int) -> Rows:
-    config, order, world = trainer.config, trainer.order, trainer.world
-    split = trainer.feed.split
-    first = trainer.feed.update(1)
+    config, order, world = trainer.config, trainer.sampler, trainer.world
+    split = trainer.loader.split
+    first = trainer.loader.update(1)
     tokens = int(split.source_lengths.sum() + split.target_lengths.sum())
-    updates = trainer.last_update - trainer.progress.update
+    updates = trainer.last_update - trainer.state.update
     limit = math.inf if config.max_minutes is None else 60 * config.max_minutes
     per_update = tokens / order.updates_per_epoch / world.size * seconds_per_position
     processes = "1 process" if world.size == 1 else f"{world.size} processes"
     batches = len(first.batches)
     shown = "1 micro-batch" if batches == 1 else f"{batches} micro-batches"
-    made_up = f"{processes} x {shown} of up to {trainer.feed.max_tokens:,}"
+    made_up = f"{processes} x {shown} of up to {trainer.loader.max_tokens:,}"
     trained = f"{trainer.model.num_parameters():,}"
     every = f"{sum(weight.numel() for weight in trainer.model.parameters()):,}"
     memory = f"{peak_memory_mb():,.0f} MB"

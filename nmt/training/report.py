@@ -27,7 +27,7 @@ SILENCE = 60.0
 
 
 @dataclass
-class Window:
+class RunningStats:
     """Sums over the updates since the last report of one process; kept on the device."""
 
     updates: Tensor | float = 0.0
@@ -47,7 +47,7 @@ class Window:
         """Adds an update, unless its gradient was not finite."""
         counts = {
             "updates": 1,
-            "target_tokens": sum(len(batch.predicted) for batch in update.batches),
+            "target_tokens": sum(len(batch.target_positions) for batch in update.batches),
             "tokens": sum(batch.num_tokens for batch in update.batches),
             "positions": sum(batch.num_positions for batch in update.batches),
             "sentences": sum(batch.num_sentences for batch in update.batches),

@@ -27,7 +27,7 @@ from nmt.runtime.precision import check_precision, pick_precision
 from nmt.training.config import TrainConfig
 from nmt.training.preflight import fit_micro_batches, preflight
 from nmt.training.report import Report
-from nmt.training.state import Progress
+from nmt.training.state import TrainerState
 from nmt.training.subword_sampling import SampledSplit
 from nmt.training.tensorboard import Board
 from nmt.training.trainer import Trainer
@@ -114,7 +114,7 @@ def train(
     experiment = experiment.for_language(dataset.manifest.target_lang)
     config = experiment.train
     warning = check_precision(config.precision, world.device)
-    if warning and world.is_first:
+    if warning and world.is_main:
         print(f"nmt: warning: train.precision: {warning}", file=sys.stderr)
     subwords = Subwords.of(dataset)
     torch.manual_seed(config.seed)
@@ -122,14 +122,14 @@ def train(
     split, held_out = dataset.split("train"), dataset.split("valid")
     split.check()
     held_out.check()
-    with Run.locked(Path(config.save_dir), world.is_first):
+    with Run.locked(Path(config.save_dir), world.is_main):
         run = _open_run(experiment, dataset, subwords, world)
-        if world.is_first and not dry_run:
+        if world.is_main and not dry_run:
             run = run.with_recipe(_recipe_from_now_on(run, experiment))
             _keep_plugins(run, experiment)
         if config.init_from is not None and not run.checkpoint_paths():
             parent = _initialize(model, Path(config.init_from), subwords, trust_plugins)
-            if world.is_first:
+            if world.is_main:
                 _compare_languages(config.init_from, parent, dataset)
         trainer = Trainer(run, config, model.to(world.device), split, world)
         if config.subword_sampling is not None:
@@ -137,7 +137,7 @@ def train(
                 split=split, subwords=subwords, alpha=config.subword_sampling, seed=config.seed
             )
             in_epoch = lru_cache(maxsize=1)(lambda epoch: replace(sampled, epoch=epoch))
-            trainer.feed = replace(trainer.feed, in_epoch=in_epoch)
+            trainer.loader = replace(trainer.loader, in_epoch=in_epoch)
         _resume(trainer)
         translator = Translator(
             model,
@@ -150,28 +150,28 @@ def train(
         validation = Validation(held_out, translator, config.valid_metrics, world, config.precision)
         limit = math.inf if config.max_minutes is None else 60 * config.max_minutes
         board = None
-        if config.tensorboard and world.is_first:
-            board = Board(run.path / "tensorboard", trainer.progress.update)
+        if config.tensorboard and world.is_main:
+            board = Board(run.path / "tensorboard", trainer.state.update)
         with Report(
             run.path / "log.jsonl",
             trainer.last_update,
-            trainer.progress.update,
-            quiet=not world.is_first,
+            trainer.state.update,
+            quiet=not world.is_main,
             max_seconds=limit,
             board=board,
         ) as report:
             _introduce(experiment, trainer, report)
-            if dry_run or trainer.progress.update == 0:
+            if dry_run or trainer.state.update == 0:
                 for name, value in preflight(trainer, validation):
                     report.say(f"{name + ':':<26} {value}")
             elif trainer.needs_trial:
                 fit_micro_batches(trainer)
-                report.say(f"micro-batches of up to {trainer.feed.max_tokens:,} positions")
-            done = trainer.progress.update
+                report.say(f"micro-batches of up to {trainer.loader.max_tokens:,} positions")
+            done = trainer.state.update
             if done and not dry_run:
                 report.record("resumed", {"update": done, "processes": world.size})
             reason = "dry run" if dry_run else trainer.train(validation, report)
-            if trainer.progress.update == done and reason in GO_ON:
+            if trainer.state.update == done and reason in GO_ON:
                 report.say(f"nothing to do after update {done}: {GO_ON[reason]}")
     return run, reason
 
@@ -183,7 +183,7 @@ def _open_run(experiment: Experiment, dataset: Dataset, subwords: Subwords, worl
     """
     path = Path(experiment.train.save_dir)
     manifest = dataset.manifest
-    if world.is_first and not (Run.exists(path) and Run.open(path).checkpoint_paths()):
+    if world.is_main and not (Run.exists(path) and Run.open(path).checkpoint_paths()):
         (path / "log.jsonl").unlink(missing_ok=True)
         Run.create(
             path,
@@ -300,13 +300,13 @@ def _resume(trainer: Trainer) -> None:
         try:
             checkpoint = Checkpoint.open(path)
             weights, optimizer = checkpoint.weights(), checkpoint.optimizer()
-            progress = Progress.of(checkpoint)
+            state = TrainerState.from_checkpoint(checkpoint)
         except NmtError as error:
-            if trainer.world.is_first:
+            if trainer.world.is_main:
                 print(f"nmt: warning: {error}", file=sys.stderr)
             continue
-        trainer.restore(weights, optimizer, progress, checkpoint.scores)
-        if trainer.world.is_first:
+        trainer.restore(weights, optimizer, state, checkpoint.scores)
+        if trainer.world.is_main:
             trainer.run.link(checkpoint, trainer.is_at_best)  # a kill may have come between
         return
     if paths:
@@ -320,12 +320,12 @@ def _introduce(experiment: Experiment, trainer: Trainer, report: Report) -> None
     """Says what is about to be trained, and on what."""
     world = trainer.world
     precision = pick_precision(experiment.train.precision, world.device)
-    first = trainer.progress.update
+    first = trainer.state.update
     if first:
         report.say(f"resumed after update {first}")
     elif experiment.train.init_from is not None:
         report.say(f"begins with the weights of {experiment.train.init_from}")
     report.say(
         f"{experiment.model.arch} in {precision} on {world.size} x {world.device.type}, "
-        f"{len(trainer.feed.split):,} training pairs"
+        f"{len(trainer.loader.split):,} training pairs"
     )

@@ -46,7 +46,7 @@ class Schedule(ABC):
             return peak * update / self.warmup_updates
         return peak * self.decay(update, max_updates)
 
-    def is_plateau(self, stale: int) -> bool:
+    def is_plateau(self, validations_since_best: int) -> bool:
         """Whether the rate is to change after `stale` validations without a better one."""
         return False
 
@@ -135,12 +135,12 @@ class Plateau(Constant):
 
     def rate(self, update: int, d_model: int, max_updates: int, plateaus: int = 0) -> float:
         """The constant schedule's, shrunk once for each plateau."""
-        share = max(self.final_share, self.shrink**plateaus)
-        return share * super().rate(update, d_model, max_updates)
+        shard = max(self.final_share, self.shrink**plateaus)
+        return shard * super().rate(update, d_model, max_updates)
 
-    def is_plateau(self, stale: int) -> bool:
+    def is_plateau(self, validations_since_best: int) -> bool:
         """Whether another `plateau` validations have gone by without a better one."""
-        return stale > 0 and stale % self.plateau == 0
+        return validations_since_best > 0 and validations_since_best % self.plateau == 0
 
 
 @schedules.register("linear")

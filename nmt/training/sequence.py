@@ -24,9 +24,9 @@ from nmt.evaluation.rewards import Reward, rewards
 from nmt.models import Model
 from nmt.runs import Run
 from nmt.search.sample import Sample
+from nmt.training.criterion import Criterion
 from nmt.training.fused_loss import log_probabilities
 from nmt.training.losses import Loss, losses
-from nmt.training.objective import Objective
 
 MAX_RATIO = 2
 """A sample is cut where it is so many times as long as its reference."""
@@ -67,9 +67,9 @@ class SequenceLoss(Loss):
         """The samples and the reference."""
         return self.samples + 1
 
-    def objective(self, model: Model, run: Run, compile: bool = False) -> Objective:
+    def criterion(self, model: Model, run: Run, compile: bool = False) -> Criterion:
         """Samples, rewards, and their cost."""
-        return SequenceObjective(model, self, run.subwords.decode_target, compile)
+        return SequenceCriterion(model, self, run.subwords.decode_target, compile)
 
     @abstractmethod
     def cost(self, log_probabilities: Tensor, candidates: Candidates) -> Tensor:
@@ -147,7 +147,7 @@ class Candidates:
         return values.new_zeros(self.exist.shape).masked_scatter(self.exist, values)
 
 
-class SequenceObjective(Objective):
+class SequenceCriterion(Criterion):
     """Translations are sampled, rewarded, and made likelier or less likely."""
 
     def __init__(
@@ -172,7 +172,7 @@ class SequenceObjective(Objective):
         is_sentence = candidates.counts.any(1)  # which those of an empty batch are not
         cost = self.loss.cost(log_probabilities, candidates)[is_sentence].sum()
         nll = -log_probabilities[:, 0].sum()
-        penalty = len(batch.predicted) * self.model.penalty()
+        penalty = len(batch.target_positions) * self.model.auxiliary_loss()
         return {
             "loss": cost + self.loss.likelihood * nll + penalty,
             "nll": nll.detach(),
@@ -183,7 +183,7 @@ class SequenceObjective(Objective):
         """Samples of every sentence and its reference; no samples where there is no sentence."""
         references = [tuple(row[row != PAD].tolist()) for row in batch.target_output.cpu()]
         nothing = [Counter[Tokens]() for _ in references]
-        samples = self._sample(batch) if len(batch.predicted) else nothing
+        samples = self._sample(batch) if len(batch.target_positions) else nothing
         counts = [{own: 0} | found for own, found in zip(references, samples, strict=True)]
         tokens = [list(each) for each in counts]
         return Candidates(
@@ -201,7 +201,7 @@ class SequenceObjective(Objective):
 
     def _sample(self, batch: Batch) -> list[Counter[Tokens]]:
         """How often each translation was sampled, for each sentence."""
-        strategy = Sample(samples=self.loss.samples, seed=self.draw)
+        strategy = Sample(samples=self.loss.samples, seed=self.sampling_seed)
         max_lengths = MAX_RATIO * (batch.target_output != PAD).sum(1)
         was_training = self.model.training
         self.model.eval()
@@ -215,10 +215,10 @@ class SequenceObjective(Objective):
         """The log-probability of every translation: [N] float32."""
         states = self.states(rows.source, rows.target_input).flatten(0, 1)  # [N x T, D]
         labels = rows.target_output.flatten()
-        gains = log_probabilities(
-            states.index_select(0, rows.predicted),
+        log_probs = log_probabilities(
+            states.index_select(0, rows.target_positions),
             self.model.output,
-            labels.index_select(0, rows.predicted),
+            labels.index_select(0, rows.target_positions),
         )
-        by_token = gains.new_zeros(labels.shape).index_copy(0, rows.predicted, gains)
+        by_token = log_probs.new_zeros(labels.shape).index_copy(0, rows.target_positions, log_probs)
         return by_token.view(rows.target_output.shape).sum(1)

@@ -14,23 +14,23 @@ MEASURED = ("best", "best_loss", "mark", "mark_loss")
 
 
 @dataclass
-class Progress:
+class TrainerState:
     """What is counted across resumes."""
 
     update: int = 0
     seconds: float = 0.0
     """Of training, without validation and saving."""
-    lap_seconds: float = 0.0
+    seconds_since_report: float = 0.0
     """Of these, since the last report."""
     best: float | None = None
     best_loss: float | None = None
     """Of the best validation; of two equally good ones, that with the lower loss is better."""
     best_update: int = 0
-    mark: float | None = None
-    mark_loss: float | None = None
+    patience_best: float | None = None
+    patience_best_loss: float | None = None
     """Of the best regular validation. The extra one at the end of training is none: a run that
     goes on must not differ from one that never stopped."""
-    stale: int = 0
+    validations_since_best: int = 0
     """Regular validations since the best of them."""
     plateaus: int = 0
     """How often the schedule took this for a reason to lower the learning rate."""
@@ -40,7 +40,7 @@ class Progress:
     """Seconds of training at the last checkpoint."""
     valid_seconds: float = 0.0
     """Seconds of training at the last validation."""
-    windows: list[dict[str, float]] = field(default_factory=list)
+    running_stats: list[dict[str, float]] = field(default_factory=list)
     """Sums since the last report, of each process."""
     loss_scale: list[float] = field(default_factory=list)
     """In fp16, what the loss is multiplied by, and the updates since that last changed."""
@@ -55,18 +55,20 @@ class Progress:
                 raise ValueError(f"{name} must be at least 0, not {value}")
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> Progress:
-        """Return the progress that a checkpoint holds.
+    def from_checkpoint(cls, checkpoint: Checkpoint) -> TrainerState:
+        """Return the state that a checkpoint holds.
 
         Raises:
             NmtError: it is none, or that of another update.
         """
-        place = f"{checkpoint.path}: progress"
-        values = {name: None if _is_nan(it) else it for name, it in checkpoint.progress.items()}
-        progress = build(cls, values, place)
-        if progress.update != checkpoint.update:
-            raise NmtError(f"{place}.update: {progress.update} instead of {checkpoint.update}")
-        return progress
+        place = f"{checkpoint.path}: trainer_state"
+        values = {
+            name: None if _is_nan(it) else it for name, it in checkpoint.trainer_state.items()
+        }
+        state = build(cls, values, place)
+        if state.update != checkpoint.update:
+            raise NmtError(f"{place}.update: {state.update} instead of {checkpoint.update}")
+        return state
 
 
 def _is_nan(value: object) -> bool:

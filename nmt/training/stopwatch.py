@@ -10,10 +10,10 @@ from contextlib import contextmanager
 class Stopwatch:
     """Counts seconds while it runs."""
 
-    def __init__(self, before: float = 0.0, since_lap: float = 0.0) -> None:
-        """A stopped watch that shows `before` seconds, of them `since_lap` since the last lap."""
+    def __init__(self, before: float = 0.0, seconds_since_report: float = 0.0) -> None:
+        """Stop at `before` seconds, of which `seconds_since_report` are of the current lap."""
         self._counted = before
-        self._lap = before - since_lap
+        self._lap = before - seconds_since_report
         self._since: float | None = None
 
     def start(self) -> None:
@@ -27,7 +27,7 @@ class Stopwatch:
         return self._counted + running
 
     @property
-    def since_lap(self) -> float:
+    def seconds_since_report(self) -> float:
         """Seconds counted since the last lap."""
         return self.total - self._lap
 

@@ -13,8 +13,8 @@ from nmt.evaluation.metrics import Metric
 from nmt.inference.translator import Translator
 from nmt.runtime.distributed import World
 from nmt.runtime.precision import Precision, autocast
+from nmt.training.criterion import TokenCriterion
 from nmt.training.losses import CrossEntropy
-from nmt.training.objective import TokenObjective
 from nmt.training.report import perplexity
 
 BATCH_TOKENS = 4096
@@ -48,25 +48,25 @@ class Validation:
         self.metrics = metrics
         self.world = world
         self.precision = precision
-        self.objective = TokenObjective(translator.model, CrossEntropy())
+        self.criterion = TokenCriterion(translator.model, CrossEntropy())
         self.all_batches = in_length_order(split, BATCH_TOKENS)
         self.batches = self.all_batches[world.rank :: world.size]
         self.sources = split.source_text() if metrics else []
-        self.share = self.sources[world.rank :: world.size]
-        self.references = split.reference_text() if metrics and world.is_first else []
+        self.shard = self.sources[world.rank :: world.size]
+        self.references = split.reference_text() if metrics and world.is_main else []
 
     def __call__(self) -> dict[str, float]:
         """The scores by name: "loss" (nats per token), "perplexity", and each metric's value."""
         loss = self.loss()
         scores = {"loss": loss, "perplexity": perplexity(loss)}
         if self.metrics:
-            own = list(self.translator.translate(self.share))
+            own = list(self.translator.translate(self.shard))
             shares = self.world.gather(own)
-            hypotheses = [""] * sum(len(share) for share in shares)
-            for rank, share in enumerate(shares):
-                hypotheses[rank :: self.world.size] = share
+            hypotheses = [""] * sum(len(shard) for shard in shares)
+            for rank, shard in enumerate(shares):
+                hypotheses[rank :: self.world.size] = shard
             values: dict[str, float] = {}
-            if self.world.is_first:
+            if self.world.is_main:
                 values = self._values(hypotheses, self.sources, self.references)
             scores.update(self.world.gather(values)[0])
         return scores
@@ -86,7 +86,7 @@ class Validation:
             longest = np.argsort(self.split.source_lengths)[-TRIED_SENTENCES:]
             sources = [self.sources[index] for index in longest]
             found = list(self.translator.translate(sources))
-            if self.world.is_first:  # a metric may lack a package of its own
+            if self.world.is_main:  # a metric may lack a package of its own
                 self._values(found, sources, [self.references[index] for index in longest])
 
     def loss(self) -> float:
@@ -103,9 +103,9 @@ class Validation:
     def _nll(self, indices: Indices) -> tuple[Tensor, int]:
         """The negative log-likelihood of some references, summed, and their tokens."""
         batch = make_batch(self.split, indices)
-        was_training = self.objective.training
-        self.objective.eval()
+        was_training = self.criterion.training
+        self.criterion.eval()
         with torch.no_grad(), autocast(self.precision, self.world.device):
-            nll = self.objective(batch.to(self.world.device))["nll"]
-        self.objective.train(was_training)
-        return nll, len(batch.predicted)
+            nll = self.criterion(batch.to(self.world.device))["nll"]
+        self.criterion.train(was_training)
+        return nll, len(batch.target_positions)

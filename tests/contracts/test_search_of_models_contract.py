@@ -34,7 +34,7 @@ class Uncached(Model):
     def project(self, states: Tensor) -> Tensor:
         return self.model.project(states)
 
-    def step_states(self, tokens: Tensor, state: object) -> Tensor:
+    def decode_step(self, tokens: Tensor, state: object) -> Tensor:
         assert isinstance(state, Targets)
         state.targets = torch.cat((state.targets, tokens[..., None]), dim=-1)
         rows = state.source[:, None].expand(-1, tokens.size(1), -1).flatten(0, 1)

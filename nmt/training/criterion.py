@@ -14,10 +14,10 @@ from nmt.models import Model
 TokenCost = Callable[[Tensor, nn.Linear, Tensor], tuple[Tensor, Tensor]]
 
 
-class Objective(nn.Module, ABC):
+class Criterion(nn.Module, ABC):
     """What a batch costs."""
 
-    draw = 0
+    sampling_seed = 0
     """Seed of what is drawn for a sentence; the trainer sets one for each update."""
 
     def __init__(self, model: Model, compile: bool = False) -> None:
@@ -36,7 +36,7 @@ class Objective(nn.Module, ABC):
         """
 
 
-class TokenObjective(Objective):
+class TokenCriterion(Criterion):
     """The cost of every target token, given those before it."""
 
     def __init__(
@@ -61,9 +61,11 @@ class TokenObjective(Objective):
             rows.repeat(self.passes, 1) for rows in (batch.source, batch.target_input)
         )
         positions = batch.target_input.numel()
-        predicted = torch.cat([batch.predicted + n * positions for n in range(self.passes)])
+        target_positions = torch.cat(
+            [batch.target_positions + n * positions for n in range(self.passes)]
+        )
         states = self.states(source, target)  # [passes x B, T, D]
-        states = states.flatten(0, 1).index_select(0, predicted)  # [passes x P, D]
-        labels = batch.target_output.flatten().index_select(0, batch.predicted)  # [P]
+        states = states.flatten(0, 1).index_select(0, target_positions)  # [passes x P, D]
+        labels = batch.target_output.flatten().index_select(0, batch.target_positions)  # [P]
         loss, nll = self.cost(states, self.model.output, labels)
-        return {"loss": loss + len(labels) * self.model.penalty(), "nll": nll}
+        return {"loss": loss + len(labels) * self.model.auxiliary_loss(), "nll": nll}

@@ -17,7 +17,7 @@ from nmt.runs import LoadedModel, load_model
 from nmt.runtime.precision import InferencePrecision
 
 
-def load_voters(
+def load_members(
     paths: Sequence[Path], device: torch.device, trust_plugins: bool = False
 ) -> list[LoadedModel]:
     """The models of runs or checkpoints, at least one.
@@ -25,18 +25,18 @@ def load_voters(
     Raises:
         NmtError: one cannot be loaded, or has other subwords than the first.
     """
-    voters = [load_model(path, device, trust_plugins) for path in paths]
-    for path, voter in zip(paths, voters, strict=True):
-        if not voter.subwords.is_same_as(voters[0].subwords):
+    members = [load_model(path, device, trust_plugins) for path in paths]
+    for path, member in zip(paths, members, strict=True):
+        if not member.subwords.is_same_as(members[0].subwords):
             raise NmtError(
                 f"{path}: its subwords are not those of {paths[0]}; the models of an ensemble "
                 "must share them"
             )
-    return voters
+    return members
 
 
-def voter_of(
-    voters: Sequence[LoadedModel],
+def ensemble_of(
+    members: Sequence[LoadedModel],
     config: SearchConfig,
     precision: InferencePrecision,
     device: torch.device,
@@ -52,9 +52,9 @@ def voter_of(
     """
     if compile and device.type == "cpu":
         raise NmtError("--compile is for GPUs: a CPU would take longer; leave it out")
-    model, shortlister = config.one_of([voter.model for voter in voters]), None
+    model, shortlister = config.one_of([member.model for member in members]), None
     if shortlist:
-        shortlister = Shortlister(voters[0].run.shortlist, model, precision)
+        shortlister = Shortlister(members[0].run.shortlist, model, precision)
     convert(model, precision, device)
     if compile:
         compile_steps(model)
@@ -73,4 +73,4 @@ def compile_steps(model: Model) -> None:
     """
     torch._dynamo.config.recompile_limit = GRAPHS
     for member in members_of(model):
-        member.step_states = torch.compile(member.step_states, dynamic=True)  # type: ignore[method-assign]
+        member.decode_step = torch.compile(member.decode_step, dynamic=True)  # type: ignore[method-assign]
