@@ -61,6 +61,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return LINK.sub(link, markdown.replace("<!-- commands -->", command_table()))
 
 
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Mark long pieces of code, which may be broken into lines."""
+    return re.sub(r"<code>(?=[^<]{40,}</code>)", '<code class="long">', html)
+
+
 def _linked_files(document: Path) -> Iterator[Path]:
     for link in LINK.findall(document.read_text(encoding="utf-8")):
         path = _target(document.parent, link)
