@@ -5,16 +5,24 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
 
-.PHONY: demo test test-slow fuzz lint docs docs-serve clean
+# Tests, with a process for each core.
+PYTEST := $(BIN)/python -m pytest -q -n auto
+TESTS ?= tests
+
+.PHONY: demo test test-avx2 test-slow fuzz lint docs docs-serve clean
 
 demo: $(READY)
 	PATH="$(abspath $(BIN)):$$PATH" bash examples/quickstart/run.sh
 
 test: $(READY)
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(PYTEST) -m "not slow" $(TESTS)
+
+# As on a processor that has AVX2 alone.
+test-avx2: $(READY)
+	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=default $(PYTEST) -m "not slow" $(TESTS)
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/python -m pytest -q -m slow $(TESTS)
 
 fuzz: $(READY)
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz $(ARGS)
