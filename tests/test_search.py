@@ -185,7 +185,7 @@ def test_the_likeliest_tokens_are_those_of_the_softmax() -> None:
     generator = torch.Generator().manual_seed(5)
     logits = torch.randn(3, 2, 50, generator=generator)
     logits[..., PAD] = logits[..., BOS] = 9.0  # likeliest of all, but never produced
-    values, tokens = Continuations.of(logits).likeliest(7)
+    values, tokens = Continuations.from_logits(logits).likeliest(7)
     expected = logits.log_softmax(-1)
     expected[..., [PAD, BOS]] = float("-inf")
     torch.testing.assert_close(values.sort(descending=True)[0][..., :7], expected.topk(7)[0])
@@ -195,7 +195,9 @@ def test_the_likeliest_tokens_are_those_of_the_softmax() -> None:
 
 
 def test_half_precision_logits_give_log_probabilities_in_full_precision() -> None:
-    values, _ = Continuations.of(torch.zeros(1, 1, 1000, dtype=torch.bfloat16)).likeliest(1)
+    values, _ = Continuations.from_logits(torch.zeros(1, 1, 1000, dtype=torch.bfloat16)).likeliest(
+        1
+    )
     assert values.max().item() == pytest.approx(-6.907755, abs=1e-5)
 
 

@@ -124,7 +124,7 @@ class Strategy(ABC):
             search_state = self.open_with(source, max_lengths, count, phrases)
         for step in range(1, longest + 1):
             logits = model.step(search_state.alive.last, state)
-            continuations = Continuations.of(logits)
+            continuations = Continuations.from_logits(logits)
             for constraint in constraints:
                 constraint.mask_continuations(
                     continuations.log_probabilities, search_state.alive.tokens
@@ -140,7 +140,7 @@ class Strategy(ABC):
                 )
             if num_done:
                 leaving, staying = done.nonzero()[:, 0], (~done).nonzero()[:, 0]
-                hypotheses = search_state.of(leaving).hypotheses()
+                hypotheses = search_state.select_sentences(leaving).hypotheses()
                 found.update(zip(sentences[leaving].tolist(), hypotheses, strict=True))
                 if len(staying) == 0:
                     break
@@ -149,8 +149,8 @@ class Strategy(ABC):
                     parents = parents.view(logits.shape[:2])
                 parents = parents[staying]
                 sentences, limits = sentences[staying], limits[staying]
-                search_state = search_state.of(staying)
-                constraints = [constraint.of(staying) for constraint in constraints]
+                search_state = search_state.select_sentences(staying)
+                constraints = [constraint.select_sentences(staying) for constraint in constraints]
             if parents is not None:
                 state.select(parents)
         if not all(found.values()):
@@ -185,7 +185,7 @@ class SearchState(ABC):
         """Which sentences need no further step: [B] bool."""
 
     @abstractmethod
-    def of(self, sentences: Tensor) -> SearchState:
+    def select_sentences(self, sentences: Tensor) -> SearchState:
         """The frontier of some sentences: [B'] int64."""
 
     @abstractmethod
@@ -229,7 +229,7 @@ class Hypotheses:
             self.scores.gather(1, index),
         )
 
-    def of(self, sentences: Tensor) -> Hypotheses:
+    def select_sentences(self, sentences: Tensor) -> Hypotheses:
         """All rows of some sentences: [B'] int64."""
         return Hypotheses(
             self.tokens[sentences], self.log_probabilities[sentences], self.scores[sentences]
@@ -284,7 +284,7 @@ class Continuations:
     BOS may not in any case."""
 
     @classmethod
-    def of(cls, logits: Tensor) -> Continuations:
+    def from_logits(cls, logits: Tensor) -> Continuations:
         """All that the model gives [B, K, V], of any floating type."""
         # On a CPU the fused pass takes half the time of logsumexp, though it writes them all.
         log_probabilities = logits.log_softmax(-1, dtype=torch.float32)

@@ -210,12 +210,12 @@ class BeamState(SearchState):
             return is_decided
         return is_decided & (best.isneginf() | ~self.finished.scores[:, self.count - 1].isneginf())
 
-    def of(self: Own, sentences: Tensor) -> Own:
+    def select_sentences(self: Own, sentences: Tensor) -> Own:
         """Their sequences."""
         return replace(
             self,
-            alive=self.alive.of(sentences),
-            finished=self.finished.of(sentences),
+            alive=self.alive.select_sentences(sentences),
+            finished=self.finished.select_sentences(sentences),
             final_divisors=self.final_divisors[sentences],
         )
 

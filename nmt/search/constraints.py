@@ -38,7 +38,7 @@ class Constraint(ABC):
             tokens: [B, K, T] int64 so far, BOS first; whatever follows an EOS matters to nobody.
         """
 
-    def of(self, sentences: Tensor) -> Constraint:
+    def select_sentences(self, sentences: Tensor) -> Constraint:
         """The constraint for some sentences [B'] int64: the same, unless it tells them apart."""
         return self
 
@@ -141,7 +141,7 @@ class Prefixes(Constraint):
         forced = logits.new_full(logits.shape, NEVER).scatter(-1, wanted, given.gather(-1, wanted))
         logits.copy_(forced.where(wanted != PAD, logits))
 
-    def of(self, sentences: Tensor) -> Prefixes:
+    def select_sentences(self, sentences: Tensor) -> Prefixes:
         """The beginnings of some sentences."""
         return replace(self, tokens=self.tokens[sentences])
 

@@ -143,10 +143,12 @@ class DiverseBeamState(SearchState):
         """Those of which all groups are done."""
         return torch.stack([group.is_done() for group in self.groups]).all(0)
 
-    def of(self, sentences: Tensor) -> DiverseBeamState:
+    def select_sentences(self, sentences: Tensor) -> DiverseBeamState:
         """Their groups."""
         return DiverseBeamState(
-            self.alive.of(sentences), [group.of(sentences) for group in self.groups], self.count
+            self.alive.select_sentences(sentences),
+            [group.select_sentences(sentences) for group in self.groups],
+            self.count,
         )
 
     def hypotheses(self) -> list[list[Hypothesis]]:

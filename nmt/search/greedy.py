@@ -44,9 +44,9 @@ class GreedyState(SearchState):
         """Those whose sequence ends with EOS."""
         return self.alive.tokens[:, 0, -1] == EOS
 
-    def of(self, sentences: Tensor) -> GreedyState:
+    def select_sentences(self, sentences: Tensor) -> GreedyState:
         """Their sequences."""
-        return GreedyState(self.alive.of(sentences))
+        return GreedyState(self.alive.select_sentences(sentences))
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         """One each."""

@@ -88,9 +88,9 @@ class LexicalBeamState(BeamState):
         turn = (most - banks).where(has_place, most + 1)
         return order.gather(1, turn.argsort(dim=1, stable=True))
 
-    def of(self, sentences: Tensor) -> LexicalBeamState:
+    def select_sentences(self, sentences: Tensor) -> LexicalBeamState:
         """Their sequences, and what these must hold."""
-        search_state = super().of(sentences)
+        search_state = super().select_sentences(sentences)
         search_state.phrases = self.phrases[sentences]
         return search_state
 

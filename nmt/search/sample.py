@@ -139,9 +139,11 @@ class SampleState(SearchState):
         """Those of which all samples have ended."""
         return (self.alive.tokens == EOS).any(-1).all(-1)
 
-    def of(self, sentences: Tensor) -> SampleState:
+    def select_sentences(self, sentences: Tensor) -> SampleState:
         """Their samples."""
-        return SampleState(self.strategy, self.alive.of(sentences), self.numbers[sentences])
+        return SampleState(
+            self.strategy, self.alive.select_sentences(sentences), self.numbers[sentences]
+        )
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         """All samples, the likeliest first."""
@@ -207,11 +209,11 @@ class DifferentSamples(SearchState):
         """Those of which all samples have ended."""
         return ((self.alive.tokens == EOS).any(-1) | self.keys.isneginf()).all(-1)
 
-    def of(self, sentences: Tensor) -> DifferentSamples:
+    def select_sentences(self, sentences: Tensor) -> DifferentSamples:
         """Their samples."""
         return replace(
             self,
-            alive=self.alive.of(sentences),
+            alive=self.alive.select_sentences(sentences),
             drawn_with=self.drawn_with[sentences],
             keys=self.keys[sentences],
             numbers=self.numbers[sentences],
