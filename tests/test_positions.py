@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from nmt.models.attention import FullAttention
+from nmt.models.attention import CrossAttention, FullAttention, Heads, SelfAttention
 from nmt.models.positions import (
     AlibiAttention,
     LearnedPositions,
@@ -9,6 +9,9 @@ from nmt.models.positions import (
     RotaryAttention,
     alibi_slopes,
 )
+from nmt.models.residual import PostNorm
+from nmt.models.state import Cache, OrderedCache, SharedCache
+from nmt.models.transformer_layers import DecoderLayer
 
 CPU = torch.device("cpu")
 
@@ -74,6 +77,24 @@ def test_the_newest_query_alone_finds_what_it_finds_among_all(attention: torch.n
     whole = attention(queries, keys, values, causal=True)
     alone = attention(queries[:, :, -1:], keys, values)
     assert torch.allclose(alone, whole[:, :, -1:], atol=1e-6)
+
+
+class BiasedAttention(FullAttention):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("attention_fn", "cache"), [(FullAttention(), SharedCache), (BiasedAttention(), OrderedCache)]
+)
+def test_a_decoder_orders_the_keys_of_all_but_plain_full_attention(
+    attention_fn: torch.nn.Module, cache: type[Cache]
+) -> None:
+    sizes = Heads(width=24, count=4, key_width=6, value_width=6, bias=True, dropout=0.0)
+    attention, cross = SelfAttention(sizes, attention_fn), CrossAttention(sizes)
+    layer = DecoderLayer(
+        attention, cross, torch.nn.Identity(), lambda: PostNorm(24, "layer_norm", 0.0)
+    )
+    assert layer.make_cache is cache
 
 
 def test_learned_positions_beyond_the_table_share_its_last_row() -> None:

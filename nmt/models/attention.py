@@ -1,7 +1,7 @@
 """Scaled dot-product and multi-head attention (Vaswani et al. 2017, section 3.2).
 
-Attention is two acts: *project* makes queries, keys and values; *attend* mixes given values. A
-cache sits between the two, and neither knows of it.
+Attention has two steps: *project* computes queries, keys and values; *attend* computes weighted
+means of values. A decoder's cache sits between the two steps, and neither depends on it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from nmt.models.initialization import glorot
 
 LONG = 512
-"""Queries and keys above which training on a CPU does not write down the matrix of scores."""
+"""Above this many queries and keys, training on a CPU does not materialise the score matrix."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,15 +25,15 @@ class Heads:
     """The sizes of a multi-head attention."""
 
     width: int
-    """d_model, of the states that come in and go out."""
+    """d_model: width of the input and the output."""
     count: int
-    """h."""
+    """h: number of heads."""
     key_width: int
-    """d_k, of one head's queries and keys."""
+    """d_k: width of one head's queries and keys."""
     value_width: int
-    """d_v, of one head's values."""
+    """d_v: width of one head's values."""
     key_value_count: int | None = None
-    """Heads of keys and values, which groups of queries' heads share; None for `count`."""
+    """Number of heads of keys and values, shared by groups of query heads; None for `count`."""
     bias: bool
     """Whether the projections have biases."""
     dropout: float
@@ -41,12 +41,12 @@ class Heads:
 
     @property
     def keys_and_values(self) -> int:
-        """Heads of keys and of values."""
+        """Number of heads of keys, and of values."""
         return self.key_value_count or self.count
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """[B, T, H*C] as [B, H, T, C]."""
+    """Reshape [B, T, H*C] to [B, H, T, C]."""
     return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
 
 
@@ -58,10 +58,21 @@ def mix_values(
     causal: bool = False,
     dropout: float = 0.0,
 ) -> Tensor:
-    """softmax(Q K^T / sqrt(d_k)) V, for shapes as in :class:`Attend`; [B, H, Q, C'].
+    """Scaled dot-product attention, softmax(Q K^T / sqrt(d_k)) V.
 
-    torch's fused kernel, except in training with sentences on a CPU: backward plain products are
-    faster there, in bf16 about eight times (torch 2.13).
+    Uses torch's fused kernel, except when training on sentences on a CPU: the backward pass of
+    plain matrix products is faster there, in bf16 about eight times (torch 2.13).
+
+    Args:
+        queries: [B, H, Q, C].
+        keys: [B, H, S, C].
+        values: [B, H, S, C'].
+        mask: broadcastable to [B, H, Q, S], bool; True where attention is allowed.
+        causal: whether position i sees only positions up to i (Q = S).
+        dropout: dropout rate on the attention weights.
+
+    Returns:
+        [B, H, Q, C'].
     """
     is_long = queries.shape[2] * keys.shape[2] > LONG**2
     if queries.device.type != "cpu" or is_long or not torch.is_grad_enabled():
@@ -73,7 +84,7 @@ def mix_values(
 
 
 def attention_weights(scores: Tensor, mask: Tensor | None, causal: bool, dropout: float) -> Tensor:
-    """The softmax of the scores [B, H, Q, S] that are allowed, some of its weights dropped."""
+    """Return the softmax of the allowed scores [B, H, Q, S], with dropout on the weights."""
     if mask is not None:
         scores = scores.where(mask, -math.inf)
     if causal:
@@ -83,10 +94,15 @@ def attention_weights(scores: Tensor, mask: Tensor | None, causal: bool, dropout
 
 
 class FullAttention(nn.Module):
-    """:func:`mix_values` as a module; in its place stand others that are called the same way.
+    """:func:`mix_values` as a module, the plain attention function.
 
-    In self-attention the queries are those of the last keys: all of them, or in a decoder's step
-    the newest one.
+    Attention patterns and position encodings put other modules in its place, called the same way.
+    In self-attention the queries belong to the last keys: to all keys in training, to the newest
+    key in a decoder's step.
+
+    The result does not depend on the order of the keys, so beams share one cache whose keys are
+    interleaved (see ``SelfAttention.sees_order``). A subclass may depend on the order, and gets a
+    cache of ordered keys like every other module.
     """
 
     def forward(
@@ -98,12 +114,15 @@ class FullAttention(nn.Module):
         causal: bool = False,
         dropout: float = 0.0,
     ) -> Tensor:
-        """As :func:`mix_values`."""
+        """Return :func:`mix_values` of the same arguments."""
         return mix_values(queries, keys, values, mask, causal, dropout)
 
 
 class GroupedAttention(nn.Module):
-    """Groups of queries' heads that share a head of keys and values (Ainslie et al. 2023)."""
+    """Grouped-query attention: groups of query heads share a head of keys and values.
+
+    Source: Ainslie et al. 2023.
+    """
 
     def __init__(self, group: int, inner: nn.Module) -> None:
         super().__init__()
@@ -113,14 +132,14 @@ class GroupedAttention(nn.Module):
     def forward(
         self, queries: Tensor, keys: Tensor, values: Tensor, *options: Any, **named: Any
     ) -> Tensor:
-        """As :func:`mix_values`, with keys and values of fewer heads."""
+        """Repeat the heads of keys and values for each group, then call the wrapped attention."""
         keys, values = (x.repeat_interleave(self.group, dim=1) for x in (keys, values))
         mixed: Tensor = self.inner(queries, keys, values, *options, **named)
         return mixed
 
 
 class Attend(nn.Module):
-    """Mixes the values of each head and projects the heads back to the width of the model."""
+    """Attend with each head, then project the heads back to the width of the model."""
 
     def __init__(self, heads: Heads, attention_fn: nn.Module | None = None) -> None:
         super().__init__()
@@ -142,7 +161,7 @@ class Attend(nn.Module):
         mask: Tensor | None = None,
         causal: bool = False,
     ) -> Tensor:
-        """The attended values.
+        """Return the attended values, projected.
 
         Args:
             queries: [B, H, Q, C].
@@ -161,29 +180,32 @@ class Attend(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Queries, keys and values from the same states, through one fused projection."""
+    """Self-attention: queries, keys and values of the same input, from one fused projection."""
 
     def __init__(self, heads: Heads, attention_fn: nn.Module | None = None) -> None:
         super().__init__()
         self.counts = [heads.count, heads.keys_and_values, heads.keys_and_values]
         widths = [heads.key_width, heads.key_width, heads.value_width]
         self.sizes = [count * width for count, width in zip(self.counts, widths, strict=True)]
-        # Glorot over the fused [D, 3D] matrix, as tensor2tensor had it in 2017; the same bound
-        # as fairseq's gain of 1 / sqrt(2) on three separate ones.
+        # Glorot over the fused [D, 3D] matrix, as tensor2tensor did in 2017. fairseq gets the same
+        # bound with a gain of 1 / sqrt(2) on three separate matrices.
         self.project_in = glorot(nn.Linear(heads.width, sum(self.sizes), bias=heads.bias))
         self.attend = Attend(heads, attention_fn)
-        self.sees_order = not isinstance(attention_fn or FullAttention(), FullAttention)
-        """Whether what is found depends on the order of the keys."""
+        # The exact class: a subclass may add what depends on the order.
+        self.sees_order = type(attention_fn or FullAttention()) is not FullAttention
+        """Whether the result may depend on the order of the keys. If not, a decoder keeps one
+        :class:`~nmt.models.state.SharedCache` per sentence, which interleaves the keys of all rows;
+        else an :class:`~nmt.models.state.OrderedCache`. False for :class:`FullAttention` alone."""
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values [B, H, T, C] of the states [B, T, D]."""
+        """Return queries, keys and values [B, H, T, C] of the input [B, T, D]."""
         parts = self.project_in(x).split_with_sizes(self.sizes, dim=-1)
         queries, keys, values = map(split_heads, parts, self.counts)
         return queries, keys, values
 
 
 class CrossAttention(nn.Module):
-    """Queries from one sequence, keys and values from another."""
+    """Cross-attention: queries from one sequence, keys and values from another."""
 
     def __init__(self, heads: Heads) -> None:
         super().__init__()
@@ -196,7 +218,7 @@ class CrossAttention(nn.Module):
         self.attend = Attend(heads)
 
     def project(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, H, S, C] of the states attended to [B, S, D]."""
+        """Return the keys and values [B, H, S, C] of the encoder output [B, S, D]."""
         keys, values = (
             split_heads(part, self.memory_heads)
             for part in self.project_memory(memory).split_with_sizes(self.sizes, dim=-1)
@@ -204,13 +226,20 @@ class CrossAttention(nn.Module):
         return keys, values
 
     def forward(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """What the states [B, Q, D] find in the projected memory; [B, Q, D]."""
+        """Attend from `x` [B, Q, D] to the projected memory; returns [B, Q, D].
+
+        Args:
+            x: [B, Q, D].
+            keys: [B, H, S, C], from :meth:`project`.
+            values: [B, H, S, C'], from :meth:`project`.
+            mask: [B, 1, 1, S] bool, True at tokens; None where nothing is padding.
+        """
         queries = split_heads(self.project_query(x), self.heads)
         output: Tensor = self.attend(queries, keys, values, mask)
         return output
 
     def weights(self, x: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
-        """How much the states [B, Q, D] attend to each place: [B, Q, S], the mean over heads."""
+        """Return the attention weights [B, Q, S] of `x` [B, Q, D], averaged over heads."""
         queries = split_heads(self.project_query(x), self.heads)
         keys = keys.repeat_interleave(self.heads // self.memory_heads, dim=1)
         scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-1, -2)  # [B, H, Q, S]

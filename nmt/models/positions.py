@@ -1,7 +1,6 @@
-"""Encodings of positions: added to embeddings (Vaswani et al. 2017, section 3.5), or attended with.
+"""Position encodings, added to embeddings (Vaswani et al. 2017, section 3.5) or used in attention.
 
-Those that act in attention put another self-attention in the place of the plain one, and are called
-as it is (:class:`nmt.models.attention.FullAttention`).
+A new encoding is a registered subclass of :class:`PositionPart`, which says what to define.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ Layout = Literal["interleaved", "concatenated"]
 
 
 def sinusoids(length: int, width: int, layout: Layout = "interleaved") -> Tensor:
-    """Encodings [length, width] of the positions from 0.
+    """Return the sinusoidal encodings [length, width] of the positions from 0, float32.
 
     Args:
         length: number of positions.
         width: number of features, even.
-        layout: "interleaved" is the paper's, sin(p / 10000^(2i/width)) at 2i and its cosine at
-            2i+1; "concatenated" is tensor2tensor's and fairseq's, all sines before all cosines
-            and the exponent i / (width/2 - 1).
+        layout: "interleaved" is the paper's: sin(p / 10000^(2i/width)) at 2i and the cosine of the
+            same angle at 2i+1. "concatenated" is tensor2tensor's and fairseq's: all sines before
+            all cosines, with the exponent i / (width/2 - 1).
     """
     pairs = width // 2
     steps = pairs if layout == "interleaved" else max(pairs - 1, 1)
@@ -41,7 +40,7 @@ def sinusoids(length: int, width: int, layout: Layout = "interleaved") -> Tensor
 
 
 class SinusoidalPositions(nn.Module):
-    """The encodings of a stretch of positions; the table grows with the longest input seen."""
+    """Sinusoidal encodings of consecutive positions; the table grows with the longest input."""
 
     def __init__(self, width: int, layout: Layout = "interleaved") -> None:
         super().__init__()
@@ -49,10 +48,10 @@ class SinusoidalPositions(nn.Module):
             raise ValueError(f"sinusoidal positions need an even width, not {width}")
         self.width = width
         self.layout: Layout = layout
-        self.table = sinusoids(256, width, layout)  # no buffer: processes need not agree on it
+        self.table = sinusoids(256, width, layout)  # no buffer: its length may differ by process
 
     def forward(self, first: int, count: int, device: torch.device) -> Tensor:
-        """The encodings [count, D] of the positions ``first`` to ``first + count - 1``."""
+        """Return encodings [count, D] of positions ``first`` to ``first + count - 1``."""
         if first + count > len(self.table):
             self.table = sinusoids(2 * (first + count), self.width, self.layout)
         self.table = self.table.to(device)
@@ -60,7 +59,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """A table of encodings, one row a position; positions beyond it share the last row."""
+    """A table of encodings, one row per position; positions beyond the table share the last row."""
 
     def __init__(self, count: int, width: int, std: float) -> None:
         super().__init__()
@@ -68,37 +67,73 @@ class LearnedPositions(nn.Module):
         nn.init.normal_(self.table.weight, std=std)
 
     def forward(self, first: int, count: int, device: torch.device) -> Tensor:
-        """The encodings [count, D] of the positions ``first`` to ``first + count - 1``."""
+        """Return encodings [count, D] of positions ``first`` to ``first + count - 1``."""
         positions = torch.arange(first, first + count, device=device)
         rows: Tensor = self.table(positions.clamp(max=self.table.num_embeddings - 1))
         return rows
 
 
 class NoPositions(nn.Module):
-    """Nothing is added to embeddings."""
+    """No encoding: adds nothing to the embeddings."""
 
     def forward(self, first: int, count: int, device: torch.device) -> Tensor:
-        """Zero, which broadcasts."""
+        """Return a scalar zero, which broadcasts to [count, D]."""
         return torch.zeros((), device=device)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PositionPart(ABC):
-    """How a Transformer knows the order of tokens."""
+    """Position encoding of a Transformer: the base class of all of them.
+
+    A subclass is a frozen, keyword-only dataclass under ``@position_parts.register("its_name")``.
+    Its fields are its recipe keys. It overrides at least one method:
+
+    - :meth:`embedding`, if the encoding is added to the embeddings;
+    - :meth:`attention_fn`, if the encoding acts in self-attention. A subclass that replaces `inner`
+      instead of wrapping it also sets ``patterns = ("full",)``.
+    """
 
     registry: ClassVar[Registry[PositionPart]]
     patterns: ClassVar[tuple[str, ...]] = ("full", "neighbourhood", "performer", "linformer")
-    """Attention patterns that these positions go together with."""
+    """Names of the attention patterns that this encoding works with; a recipe that combines it with
+    another one is refused. The pattern builds the `inner` of :meth:`attention_fn`. So name the
+    patterns that still compute the right thing inside the encoding's own attention, and only "full"
+    if the encoding ignores `inner`."""
 
     name: str = ""
-    """Which encoding of positions."""
+    """Name of the position encoding."""
 
     def embedding(self, width: int, layout: Layout) -> nn.Module:
-        """What is added to embeddings, called as :class:`SinusoidalPositions` is."""
+        """Return the module that gives the encodings which are added to scaled embeddings.
+
+        One module serves the encoder and the decoder. It is called like
+        :class:`SinusoidalPositions`: ``module(first, count, device)`` returns encodings that
+        broadcast to [count, D]. A decoder's step asks for one position (`count` is 1).
+
+        Args:
+            width: D, the width of the model.
+            layout: the recipe's ``model.sinusoids``; only sinusoids depend on it.
+        """
         return NoPositions()
 
     def attention_fn(self, heads: Heads, inner: nn.Module) -> nn.Module:
-        """Self-attention that knows positions, made of one that does not (see `attention`)."""
+        """Return the attention function of one self-attention layer.
+
+        Called once for every layer of both stacks, so parameters belong to one layer.
+        Either wrap `inner` (call it with changed queries, keys or values, as rotary does), which
+        keeps the pattern that the recipe chose. Or replace `inner` by a module of your own (as
+        alibi does) and set ``patterns = ("full",)``, because the pattern is then lost.
+
+        The module is called like :class:`nmt.models.attention.FullAttention`. The queries belong to
+        the LAST keys: of Q queries and S keys, query i is at position S - Q + i and key j at
+        position j. In training Q = S. In a decoder's step Q = 1: the query is the newest position,
+        and the keys are the whole past in order.
+
+        Args:
+            heads: number and widths of the heads; `inner` and the new module get as many heads of
+                keys and values as of queries.
+            inner: the attention function of the layer's pattern, which ignores positions.
+        """
         return inner
 
 
@@ -109,7 +144,7 @@ PositionPart.registry = position_parts
 @position_parts.register("none")
 @dataclass(frozen=True, kw_only=True)
 class Absent(PositionPart):
-    """No positions: the decoder knows them from what it may see, the encoder not at all."""
+    """No encoding: a decoder infers positions from the causal mask, an encoder has none."""
 
 
 @position_parts.register("sinusoidal")
@@ -118,7 +153,7 @@ class Sinusoidal(PositionPart):
     """Sines and cosines that are added to embeddings, the paper's."""
 
     def embedding(self, width: int, layout: Layout) -> nn.Module:
-        """Sines and cosines in that layout."""
+        """Return sines and cosines in `layout`."""
         return SinusoidalPositions(width, layout)
 
 
@@ -135,14 +170,14 @@ class Learned(PositionPart):
             raise ValueError(f"max_positions must be at least 1, not {self.max_positions}")
 
     def embedding(self, width: int, layout: Layout) -> nn.Module:
-        """A table N(0, width^-0.5)."""
+        """Return a table with weights N(0, std width^-0.5)."""
         return LearnedPositions(self.max_positions, width, std=width**-0.5)
 
 
 @position_parts.register("rotary")
 @dataclass(frozen=True, kw_only=True)
 class Rotary(PositionPart):
-    """Queries and keys are turned by their position (Su et al. 2021)."""
+    """Rotary position embedding: queries and keys turn with their position (Su et al. 2021)."""
 
     patterns: ClassVar[tuple[str, ...]] = ("full", "neighbourhood", "performer")
 
@@ -150,15 +185,15 @@ class Rotary(PositionPart):
     """Pair i of a head's d features turns by base^(-2i/d) for every position."""
 
     def attention_fn(self, heads: Heads, inner: nn.Module) -> nn.Module:
-        """`inner` of turned queries and keys."""
+        """Return `inner`, wrapped so that it gets rotated queries and keys."""
         return RotaryAttention(heads.key_width, self.base, inner)
 
 
 class RotaryAttention(nn.Module):
-    """Turns queries and keys before attention.
+    """Rotate queries and keys, then call the wrapped attention.
 
-    Keys are turned when they are used, not when they are cached: that costs as much as reading
-    them, and a cache need not know of positions.
+    Keys are rotated when they are used, not when they are cached. The rotation costs as much as
+    reading the keys, and the cache stays independent of positions.
     """
 
     def __init__(self, width: int, base: float, inner: nn.Module) -> None:
@@ -171,15 +206,15 @@ class RotaryAttention(nn.Module):
     def forward(
         self, queries: Tensor, keys: Tensor, values: Tensor, *options: Any, **named: Any
     ) -> Tensor:
-        """As :func:`nmt.models.attention.mix_values`."""
-        first = keys.shape[2] - queries.shape[2]  # the queries are those of the last keys
+        """Attend with positions; arguments of :func:`nmt.models.attention.mix_values`."""
+        first = keys.shape[2] - queries.shape[2]  # the queries belong to the last keys
         mixed: Tensor = self.inner(
             self.turn(queries, first), self.turn(keys, 0), values, *options, **named
         )
         return mixed
 
     def turn(self, x: Tensor, first: int) -> Tensor:
-        """[B, H, T, C] of the positions from `first` on."""
+        """Rotate `x` [B, H, T, C], which holds the positions from `first` on; same shape."""
         places = torch.arange(first, first + x.shape[2], device=x.device, dtype=torch.float32)
         angles = places[:, None] * torch.tensor(self.rates, device=x.device)  # [T, C/2]
         sines, cosines = angles.sin().to(x.dtype), angles.cos().to(x.dtype)
@@ -191,20 +226,20 @@ class RotaryAttention(nn.Module):
 @position_parts.register("alibi")
 @dataclass(frozen=True, kw_only=True)
 class Alibi(PositionPart):
-    """Scores fall with the distance, in every head at another rate (Press et al. 2021)."""
+    """ALiBi: scores fall with the distance, at a different rate per head (Press et al. 2021)."""
 
     patterns: ClassVar[tuple[str, ...]] = ("full",)
 
     def attention_fn(self, heads: Heads, inner: nn.Module) -> nn.Module:
-        """Attention with the distances' biases."""
+        """Return attention with a bias per distance, in place of `inner`."""
         return AlibiAttention(heads.count)
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """The bias of each head per position of distance.
+    """Return the slope of each head: the penalty per position of distance.
 
-    2^(-8h/H) where H is a power of two; else those of the next lower one, and then every second of
-    the next higher one.
+    The slopes are 2^(-8h/H), h from 1, if the number of heads H is a power of two. Otherwise they
+    are the slopes of the next lower power of two, then every second slope of the next higher one.
     """
     lower = 1 << (heads.bit_length() - 1)
     slopes = [2 ** (-8 * head / lower) for head in range(1, lower + 1)]
@@ -213,7 +248,7 @@ def alibi_slopes(heads: int) -> list[float]:
 
 
 class AlibiAttention(nn.Module):
-    """Attention whose scores have -slope * |i - j| added."""
+    """Attention that adds -slope * |i - j| to the score of query i and key j."""
 
     def __init__(self, heads: int) -> None:
         super().__init__()
@@ -228,7 +263,7 @@ class AlibiAttention(nn.Module):
         causal: bool = False,
         dropout: float = 0.0,
     ) -> Tensor:
-        """As :func:`nmt.models.attention.mix_values`."""
+        """Attend with positions; arguments of :func:`nmt.models.attention.mix_values`."""
         slopes = torch.tensor(self.slopes, device=keys.device)[:, None, None]
         distances = _distances(queries, keys).abs()
         scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
@@ -251,12 +286,12 @@ class Relative(PositionPart):
             raise ValueError(f"clip must be at least 1, not {self.clip}")
 
     def attention_fn(self, heads: Heads, inner: nn.Module) -> nn.Module:
-        """Attention with vectors of distances, the same for all heads of a layer."""
+        """Return attention with a vector per distance, shared by the heads, in place of `inner`."""
         return RelativeAttention(heads.key_width, heads.value_width, self.clip)
 
 
 class RelativeAttention(nn.Module):
-    """Attention with a^K added to keys and a^V to values, by clipped distance."""
+    """Attention that adds a^K to keys and a^V to values, both indexed by the clipped distance."""
 
     def __init__(self, key_width: int, value_width: int, clip: int) -> None:
         super().__init__()
@@ -275,7 +310,7 @@ class RelativeAttention(nn.Module):
         causal: bool = False,
         dropout: float = 0.0,
     ) -> Tensor:
-        """As :func:`nmt.models.attention.mix_values`."""
+        """Attend with positions; arguments of :func:`nmt.models.attention.mix_values`."""
         queries = queries * queries.shape[-1] ** -0.5
         rows = _distances(queries, keys).clamp(-self.clip, self.clip) + self.clip  # [Q, S]
         scores = queries @ keys.transpose(-1, -2)
@@ -288,6 +323,9 @@ class RelativeAttention(nn.Module):
 
 
 def _distances(queries: Tensor, keys: Tensor) -> Tensor:
-    """J - i of key j and query i [Q, S]; the queries are those of the last keys."""
+    """Return the distances [Q, S]: position of the key minus position of the query.
+
+    The queries belong to the last keys.
+    """
     places = torch.arange(keys.shape[2], device=keys.device)
     return places[None] - places[keys.shape[2] - queries.shape[2] :, None]
