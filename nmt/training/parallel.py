@@ -1,7 +1,13 @@
-"""One training over several processes: who holds which part of the weights, and who sums gradients.
+"""Data-parallel training: one process, replicated weights, or fully sharded weights.
 
-Three ways behind one contract, for the trainer not to ask. In each of them the gradient that the
-optimizer sees is the *mean* over the processes of what they computed.
+The three classes have one interface, so the trainer has no special cases:
+
+- :class:`SingleProcess`: no communication.
+- :class:`DataParallel`: each process holds all weights; gradients are all-reduced.
+- :class:`FullyShardedDataParallel`: each process holds one shard of the weights, the gradients and
+  the optimizer's state.
+
+In each of them the optimizer sees the *mean* of the gradients over all processes.
 """
 
 from __future__ import annotations
@@ -22,39 +28,62 @@ from nmt.runtime.distributed import World
 Sharding = Literal["none", "full"]
 
 SHARDED_APART = 1 << 16
-"""Weights of a module from which it is gathered when it computes, and not before."""
+"""Number of weights from which a module is a unit of ``fully_shard`` of its own.
+
+Weights of smaller modules are all-gathered together with those of the root module.
+"""
 
 
 class SingleProcess:
-    """One process: nothing to share."""
+    """A single process: no communication, no shards; the base class of the other two."""
 
     def __init__(self, criterion: nn.Module) -> None:
         self.criterion = criterion
 
     def accumulating(self, is_last: bool) -> AbstractContextManager[object]:
-        """The context of one micro-batch; gradients are summed over processes in the last one."""
+        """Return the context of one micro-batch of an update.
+
+        Args:
+            is_last: whether the micro-batch is the update's last one. Its backward pass averages
+                the accumulated gradients over processes; those before it do not communicate them.
+        """
         return nullcontext()
 
     def clear(self, optimizer: torch.optim.Optimizer) -> None:
-        """Drops the gradients."""
+        """Set all gradients to None."""
         optimizer.zero_grad()
 
     def whole(self, tensor: Tensor) -> Tensor:
-        """All of a weight, or of a tensor shaped like it."""
+        """Return the full tensor of a sharded one, on every process.
+
+        The inverse of :meth:`shard`. A collective operation: all processes must call it.
+
+        Args:
+            tensor: a weight, a gradient, or an optimizer's tensor.
+        """
         return tensor
 
     def shard(self, tensor: Tensor, weight: Tensor) -> Tensor:
-        """This process's part of a tensor that is shaped like `weight`, on its device."""
+        """Return this process's shard of a full tensor, on the device of `weight`.
+
+        Args:
+            tensor: the full tensor, such as a weight of a checkpoint, the same on all processes.
+            weight: the model's parameter whose sharding the result takes.
+        """
         return tensor.to(weight.device)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """While it lasts, every process can use the model without the others."""
+        """Let each process run the model without the other processes, within the context."""
         yield
 
 
 class DataParallel(SingleProcess):
-    """Every process holds all weights (DistributedDataParallel)."""
+    """Replicated weights: torch's ``DistributedDataParallel`` (DDP).
+
+    Each process holds all weights and the whole state of the optimizer. The backward pass of an
+    update's last micro-batch all-reduces the gradients.
+    """
 
     criterion: DistributedDataParallel
 
@@ -62,20 +91,21 @@ class DataParallel(SingleProcess):
         self.criterion = DistributedDataParallel(criterion, gradient_as_bucket_view=True)
 
     def accumulating(self, is_last: bool) -> AbstractContextManager[object]:
-        """Without communication, but for the last micro-batch."""
+        """Return DDP's ``no_sync``, or for the last micro-batch a context that does nothing."""
         return nullcontext() if is_last else self.criterion.no_sync()
 
     def clear(self, optimizer: torch.optim.Optimizer) -> None:
-        """Zeroes the gradients, which are views of the buffers that are communicated."""
+        """Zero the gradients in place: they are views of DDP's communication buckets."""
         optimizer.zero_grad(set_to_none=False)
 
 
 class FullyShardedDataParallel(SingleProcess):
-    """Weights, gradients and the optimizer's state are each split over the processes.
+    """Sharded weights, gradients and optimizer state: torch's ``fully_shard`` (FSDP2, ZeRO-3).
 
-    Large modules that every process calls equally often are gathered one by one when they compute
-    (``fully_shard``, also known as FSDP2 and ZeRO-3); everything else, such as embeddings, for the
-    time of a micro-batch.
+    Each process holds one shard of each parameter, as a ``DTensor``. A large module of `separate`
+    is a unit of its own: its weights are all-gathered just before it computes and resharded
+    afterwards. All other weights, such as embeddings, belong to the root module, which is gathered
+    for the time of a micro-batch.
     """
 
     def __init__(self, criterion: nn.Module, separate: Iterable[nn.Module], world: World) -> None:
@@ -87,23 +117,30 @@ class FullyShardedDataParallel(SingleProcess):
         self.criterion = criterion
 
     def accumulating(self, is_last: bool) -> AbstractContextManager[object]:
-        """Without communication of gradients, but for the last micro-batch."""
+        """Reduce-scatter the gradients in the last micro-batch only; before it, accumulate them."""
         self.root.set_requires_gradient_sync(is_last)
         return nullcontext()
 
     def whole(self, tensor: Tensor) -> Tensor:
-        """Gathered from all processes, which all must call."""
+        """Return ``DTensor.full_tensor()``: all-gathered from the shards of all processes."""
         return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
     def shard(self, tensor: Tensor, weight: Tensor) -> Tensor:
-        """Split as the weight is; what is not shaped like it is kept whole."""
+        """Distribute a tensor over the weight's device mesh, with the weight's placements.
+
+        A tensor of another shape, such as Adam's ``step``, is replicated instead.
+        """
         if not isinstance(weight, DTensor) or tensor.shape != weight.shape:
             return tensor.to(weight.device)
         return distribute_tensor(tensor.to(weight.device), weight.device_mesh, weight.placements)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """With all weights on every process: translating takes each another number of steps."""
+        """Keep all weights unsharded on each process within the context.
+
+        Search takes a different number of steps on each process, so weights cannot be all-gathered
+        in between.
+        """
         parts = [module for module in self.criterion.modules() if isinstance(module, FSDPModule)]
         for part in parts:
             part.set_reshard_after_forward(False)
@@ -122,12 +159,14 @@ Parallelism = SingleProcess | DataParallel | FullyShardedDataParallel
 def parallelize(
     criterion: nn.Module, separate: Iterable[nn.Module], sharding: Sharding, world: World
 ) -> Parallelism:
-    """The way of this training.
+    """Return the parallelism of a training run.
 
     Args:
-        criterion: model and loss; sharding changes its weights in place.
-        separate: modules that may be gathered one by one: :meth:`nmt.models.Model.fsdp_modules`.
-        sharding: "full" splits weights over processes, where there are several.
+        criterion: model and loss; sharding replaces its weights in place.
+        separate: modules that may be all-gathered one by one, from
+            :meth:`nmt.models.Model.fsdp_modules`.
+        sharding: "full" shards the weights over the processes if there are several; "none"
+            replicates the weights.
         world: the processes.
     """
     if world.size == 1:
@@ -142,12 +181,14 @@ def parallelize(
 def gather_tensors(
     parallelism: Parallelism, tensors: Mapping[str, Tensor], keep: bool
 ) -> dict[str, Tensor]:
-    """All of every tensor, in the memory of the CPU; one at a time on the device.
+    """Return the full tensors by name, in CPU memory.
+
+    A collective operation: all processes must call it. The device holds one full tensor at a time.
 
     Args:
-        parallelism: of these processes, which all must call it.
-        tensors: by name.
-        keep: whether this process wants them; else nothing is given.
+        parallelism: the parallelism that sharded the tensors.
+        tensors: the (possibly sharded) tensors by name.
+        keep: whether this process keeps the full tensors; otherwise the result is empty.
     """
     gathered = {}
     for name, tensor in tensors.items():

@@ -1,8 +1,8 @@
-"""Before the first update: everything that could fail after hours is tried once, in seconds.
+"""The preflight check: before the first update, try everything that could fail hours later.
 
-The longest batch goes forward and backward, the largest held-out batches are scored and
-translated, a checkpoint is written and read, and the disk is measured. Nothing of it changes what
-is trained: gradients are dropped, and random numbers are drawn anew in every update.
+The check trains on the longest batch, scores and translates the largest validation batches, writes
+and reads a checkpoint, and measures free disk space. It takes seconds and changes no result:
+gradients are dropped, and each update sets its own random seed.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ Rows = list[tuple[str, str]]
 
 
 def preflight(trainer: Trainer, validation: Validation) -> Rows:
-    """What training will be like, by name.
+    """Run the preflight check, and return estimates of the training as (name, value) pairs.
 
     Raises:
-        NmtError: the longest batch does not fit the device, or the checkpoints the disk.
+        NmtError: training or validation does not fit the device, the checkpoints do not fit the
+            disk, or a checkpoint reads back with other weights.
     """
     if trainer.needs_trial:
         fit_micro_batches(trainer)
@@ -58,7 +59,7 @@ def preflight(trainer: Trainer, validation: Validation) -> Rows:
 
 
 def fit_micro_batches(trainer: Trainer) -> None:
-    """Sets the largest micro-batch for which the longest pairs fit the GPU of every process."""
+    """Set `max_tokens` to the largest micro-batch of longest pairs that fits each GPU."""
     trainer.allocate()
     split, rows, world = trainer.loader.split, trainer.loader.rows, trainer.world
     fits = rows * int(max(split.source_lengths.max(), split.target_lengths.max()))
@@ -69,12 +70,12 @@ def fit_micro_batches(trainer: Trainer) -> None:
             break
         fits = tokens
     torch.cuda.empty_cache()
-    # The least of all processes; seven eighths of it, because memory will be fragmented.
+    # The minimum over all processes, less one eighth for fragmented memory.
     trainer.fit_micro_batches(int(-world.max([-fits])[0]) * 7 // 8)
 
 
 def _candidates(least: int, most: int) -> Iterator[int]:
-    """Sizes of a micro-batch to try, each a half larger than the one before."""
+    """Yield micro-batch sizes to try, in positions; each is 1.5 times the one before."""
     tokens = least
     while tokens < 8 / 7 * 1.5 * most:
         yield tokens
@@ -82,14 +83,14 @@ def _candidates(least: int, most: int) -> Iterator[int]:
 
 
 def longest_batch(split: Split, max_tokens: int) -> Batch:
-    """The batch of the longest pairs, as many as fit, at least one."""
+    """Return the batch of the longest pairs: at least one, at most `max_tokens` positions."""
     longer = np.maximum(split.source_lengths, split.target_lengths)
     most = min(len(longer), max(1, max_tokens // int(longer.max())))
     return make_batch(split, np.argpartition(longer, len(longer) - most)[-most:])
 
 
 def _try_longest_batch(trainer: Trainer) -> None:
-    """Takes it forward and backward."""
+    """Run the longest batch forward and backward; raise an NmtError if it does not fit."""
     max_tokens = trainer.loader.max_tokens
     batch = longest_batch(trainer.loader.split, max_tokens // trainer.loader.rows)
     try:
@@ -112,13 +113,13 @@ def _try_longest_batch(trainer: Trainer) -> None:
 
 
 ORDINARY = 8
-"""Batches whose time is taken for that of all."""
+"""Number of batches from which the time of training is estimated."""
 
 
 def _time_ordinary_batches(trainer: Trainer) -> float:
-    """Seconds per position of the first batches, forward and backward.
+    """Return the seconds per position of the first batches, forward and backward.
 
-    That they have shapes of their own, for which a CPU has to make kernels, is as in training.
+    As in training, batches differ in shape, and a CPU makes kernels for each new shape.
     """
     updates = (trainer.loader.update(number).batches for number in count(1))
     batches = list(islice(chain.from_iterable(updates), ORDINARY))
@@ -131,7 +132,11 @@ def _time_ordinary_batches(trainer: Trainer) -> float:
 
 
 def _try_checkpoint(trainer: Trainer) -> int:
-    """Bytes of all checkpoints that will be kept, for which there is room on the disk."""
+    """Write and read a checkpoint, and return the bytes of all checkpoints to be kept.
+
+    Raises:
+        NmtError: the checkpoint reads back with other weights, or the disk has too little space.
+    """
     weights = gather_tensors(trainer.parallel, weights_of(trainer.model), trainer.world.is_main)
     if not trainer.world.is_main:
         return 0
@@ -144,8 +149,9 @@ def _try_checkpoint(trainer: Trainer) -> int:
         if not all(torch.equal(weights[name].cpu(), value) for name, value in read.items()):
             raise NmtError(f"{run.path}: a checkpoint written there reads back with other weights")
         size: int = sum(file.bytes for file in saved.files.values())
-    # Adam holds two numbers per weight, for the two newest; one more is written before one goes.
-    # With a moving average the weights themselves come to these.
+    # Only the two newest checkpoints keep the optimizer's state: two numbers per weight for Adam.
+    # One more checkpoint is written before the oldest is removed. A moving average stores the
+    # trained weights beside the optimizer's state.
     beside = 3 if trainer.average else 2
     needed = (config.keep_last + 2) * size + 3 * beside * size
     free = shutil.disk_usage(run.path).free

@@ -1,4 +1,4 @@
-"""From a recipe to a trained run: the one place where the parts of training are put together."""
+"""From a recipe to a trained run: the module that assembles the parts of training."""
 
 from __future__ import annotations
 
@@ -55,9 +55,11 @@ MAY_CHANGE = (
     "train.max_skipped",
     "train.timeout_minutes",
 )
-"""Keys that a resumed run may change; `max_updates` and `max_epochs` only where the schedule does
-not depend on the last update, `init_from` only to nothing; the sections search, score and
-preprocess may, too."""
+"""Keys that a resumed run may change.
+
+`max_updates` and `max_epochs` may change only if the schedule does not depend on the last update,
+and `init_from` only to nothing. The sections search, score and preprocess may change freely.
+"""
 
 
 GO_ON = {
@@ -66,7 +68,7 @@ GO_ON = {
     "max_minutes": "to go on, raise --max-minutes",
     "patience": "to go on, raise --patience, or begin another run with --init-from this one",
 }
-"""What to do with a run that is over, by the reason why it is."""
+"""Remedies for a run that has ended, by the reason why training ended."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +79,10 @@ class Experiment:
     train: TrainConfig
     search: SearchConfig
     plugins: tuple[str, ...] = ()
-    """Modules that brought what the sections name."""
+    """Modules that registered names used in the sections."""
 
     def for_language(self, target_lang: str) -> Experiment:
-        """Return the experiment with what trains and validates set for a target language."""
+        """Return the experiment with loss and metrics set for a target language."""
         metrics = tuple(metric.for_language(target_lang) for metric in self.train.valid_metrics)
         loss = self.train.loss.for_language(target_lang)
         config = replace(self.train, valid_metrics=metrics, loss=loss)
@@ -99,16 +101,19 @@ class Experiment:
 def train(
     experiment: Experiment, world: World, dry_run: bool = False, trust_plugins: bool = False
 ) -> tuple[Run, str]:
-    """Trains, or goes on training, and gives the run and the reason why training ended.
+    """Train a new run, or resume the one in `save_dir`.
 
     Args:
         experiment: all settings.
         world: this process among its peers.
-        dry_run: whether to end where training would begin, with all that is tried before.
-        trust_plugins: whether plugins of the run to begin with (`init_from`) may be imported.
+        dry_run: whether to stop after the preflight check, before the first update.
+        trust_plugins: whether plugins of the run in `init_from` may be imported.
+
+    Returns:
+        The run, and the reason why training ended; see :meth:`nmt.training.trainer.Trainer.train`.
 
     Raises:
-        NmtError: the dataset or the run cannot be used, or the run was begun with another recipe.
+        NmtError: the dataset or the run cannot be used, or the run has another recipe.
     """
     dataset = Dataset.open(Path(experiment.train.data))
     experiment = experiment.for_language(dataset.manifest.target_lang)
@@ -177,9 +182,9 @@ def train(
 
 
 def _open_run(experiment: Experiment, dataset: Dataset, subwords: Subwords, world: World) -> Run:
-    """The run in the save directory, made by the first process where there is none.
+    """Return the run in the save directory; the main process creates a missing one.
 
-    One without a checkpoint has nothing to lose, and is begun anew: the recipe may have changed.
+    A run without a checkpoint is created anew, because the recipe may have changed.
     """
     path = Path(experiment.train.save_dir)
     manifest = dataset.manifest
@@ -206,16 +211,16 @@ def _open_run(experiment: Experiment, dataset: Dataset, subwords: Subwords, worl
 
 
 def _refuse_changes(run: Run, experiment: Experiment) -> None:
-    """Raises an NmtError that names every key in which the recipe may not differ from the run's."""
-    # Built anew, so that keys which the run's version did not have yet take their defaults.
+    """Raise an NmtError that names each changed key that a resumed run may not change."""
+    # Rebuilt, so that keys added since the run began take their defaults.
     begun = Experiment(
         model=build(ModelConfig, run.recipe["model"], "model"),  # type: ignore[type-abstract]
         train=build(TrainConfig, run.recipe["train"], "train"),
         search=experiment.search,
     )
     before, after = (
-        flatten({"model": dump(each.model), "train": dump(each.train)})
-        for each in (begun, experiment)
+        flatten({"model": dump(version.model), "train": dump(version.train)})
+        for version in (begun, experiment)
     )
     may_change = list(MAY_CHANGE)
     if experiment.train.schedule.depends_on_max_updates:
@@ -236,7 +241,7 @@ def _refuse_changes(run: Run, experiment: Experiment) -> None:
 
 
 def _keep_plugins(run: Run, experiment: Experiment) -> None:
-    """Replaces the run's copies of plugins where those that train from now on differ."""
+    """Replace the run's copies of plugins if the user's plugins differ, with a warning."""
     sources, copies = plugin_sources(experiment.plugins), read_plugins(run.path)
     if not (changed := differing(sources, copies)):
         return
@@ -250,17 +255,17 @@ def _keep_plugins(run: Run, experiment: Experiment) -> None:
 
 
 def _recipe_from_now_on(run: Run, experiment: Experiment) -> dict[str, Any]:
-    """The recipe with what may change, but it stays known where the weights came from."""
+    """Return the experiment's recipe with the run's `init_from`, the origin of its weights."""
     recipe = experiment.recipe()
     recipe["train"]["init_from"] = run.recipe["train"].get("init_from")
     return recipe
 
 
 def _initialize(model: Model, parent: Path, subwords: Subwords, trust_plugins: bool) -> Run:
-    """Gives a model the weights of a trained one, whose run is returned.
+    """Copy the weights of a trained model into `model`, and return the trained model's run.
 
     Raises:
-        NmtError: there is no such model, or its vocabulary or its shapes are others.
+        NmtError: there is no such model, or its vocabulary or shapes differ.
     """
     loaded = load_model(parent, trust_plugins=trust_plugins)
     if not loaded.subwords.is_same_as(subwords):
@@ -278,7 +283,7 @@ def _initialize(model: Model, parent: Path, subwords: Subwords, trust_plugins: b
 
 
 def _compare_languages(given: str, parent: Run, dataset: Dataset) -> None:
-    """Warns where the weights that were given to begin with were trained on other languages."""
+    """Warn if the weights of `init_from` were trained on other languages than the dataset's."""
     of_data = f"{dataset.manifest.source_lang} to {dataset.manifest.target_lang}"
     of_weights = f"{parent.source_lang} to {parent.target_lang}"
     if of_data != of_weights:
@@ -290,10 +295,10 @@ def _compare_languages(given: str, parent: Run, dataset: Dataset) -> None:
 
 
 def _resume(trainer: Trainer) -> None:
-    """Goes on from the newest checkpoint that is not damaged; from the start, where there is none.
+    """Resume from the newest undamaged checkpoint; without checkpoints, start from update 1.
 
     Raises:
-        NmtError: there are checkpoints, but none that can be resumed.
+        NmtError: there are checkpoints, but none can be resumed.
     """
     paths = trainer.run.checkpoint_paths()
     for path in reversed(paths):
@@ -307,7 +312,8 @@ def _resume(trainer: Trainer) -> None:
             continue
         trainer.restore(weights, optimizer, state, checkpoint.scores)
         if trainer.world.is_main:
-            trainer.run.link(checkpoint, trainer.is_at_best)  # a kill may have come between
+            # A kill may have come between saving and linking.
+            trainer.run.link(checkpoint, trainer.is_at_best)
         return
     if paths:
         raise NmtError(
@@ -317,7 +323,7 @@ def _resume(trainer: Trainer) -> None:
 
 
 def _introduce(experiment: Experiment, trainer: Trainer, report: Report) -> None:
-    """Says what is about to be trained, and on what."""
+    """Print the model, the precision, the devices and the number of training pairs."""
     world = trainer.world
     precision = pick_precision(experiment.train.precision, world.device)
     first = trainer.state.update

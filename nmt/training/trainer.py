@@ -1,4 +1,20 @@
-"""The training loop: set the rate, accumulate, clip, step, report, validate, save, stop."""
+"""The training loop.
+
+:meth:`Trainer.train` repeats these steps until there is a reason to stop:
+
+1. Take the next update from the batch loader: some 25,000 target tokens, cut into micro-batches
+   that fit the device.
+2. Set the learning rate from the schedule, and the random seed from the update's number.
+3. Run each micro-batch forward and backward; gradients accumulate (:meth:`Trainer._accumulate`).
+4. Undo the loss scale, clip the gradient norm, and let the optimizer step, unless the gradient is
+   not finite (:meth:`Trainer._step`).
+5. Every `log_every` updates, report loss, perplexity and speed.
+6. Every `valid_every` updates, validate, and remember the best score.
+7. Every `save_every` updates, or after a new best, write a checkpoint.
+
+The random numbers of an update depend on the seed, the update and the process alone. A run that is
+interrupted and resumed therefore computes the same updates as one that never stopped.
+"""
 
 from __future__ import annotations
 
@@ -31,24 +47,37 @@ from nmt.training.stopwatch import Stopwatch
 from nmt.training.validation import Validation
 
 OWN = "weight"
-"""With a moving average, the optimizer's name for the weights that it is the average of."""
+"""Key of the trained weights among a checkpoint's optimizer tensors, with a moving average.
+
+The checkpoint's model weights are then the average.
+"""
 
 PLANNED = ("max_updates", "max_epochs", "max_minutes")
-"""Reasons to stop at which the last update is validated, too."""
+"""Stop reasons that trigger a final validation."""
 
 
 class Trainer:
-    """Trains a model on a split and leaves checkpoints in a run."""
+    """Trains a model on the pairs of a split and writes checkpoints into a run directory.
+
+    Its parts, in the order in which an update meets them: `sampler` decides which pairs make up the
+    update, and `loader` reads them as micro-batches. `own_criterion` is the model with its loss;
+    `parallel` wraps it for several processes. `scale` multiplies the loss in fp16. `optimizer`
+    moves the weights, and `average` follows them. `watch` finds gradients that are not finite.
+    `running_stats` and `stopwatch` collect the numbers of the next report. `state` holds the
+    counters that a checkpoint stores, such as the number of the last update.
+
+    Call :meth:`restore` to resume from a checkpoint, then :meth:`train`.
+    """
 
     def __init__(
         self, run: Run, config: TrainConfig, model: Model, split: Split, world: World
     ) -> None:
-        """Prepares the first update; :meth:`restore` makes it a later one.
+        """Prepare the first update.
 
         Args:
-            run: where checkpoints go.
-            config: all settings.
-            model: on the world's device, the same on all processes.
+            run: the run directory that receives the checkpoints.
+            config: the recipe's section ``train``.
+            model: on the world's device, with the same weights on all processes.
             split: the training pairs.
             world: this process among its peers.
         """
@@ -83,7 +112,7 @@ class Trainer:
         self.running_stats = RunningStats()
         self.watch: FiniteWatch[Update] = FiniteWatch()
         self.stopwatch = Stopwatch()
-        self.scores: dict[str, float] = {}  # of the current update, where it was validated
+        self.scores: dict[str, float] = {}  # of the current update, if validated
 
     def restore(
         self,
@@ -92,15 +121,22 @@ class Trainer:
         state: TrainerState,
         scores: dict[str, float],
     ) -> None:
-        """Continues from a checkpoint's content."""
+        """Resume from the content of a checkpoint.
+
+        Args:
+            weights: by name; the averaged weights if there is a moving average.
+            optimizer: the optimizer's tensors by "WEIGHT/KEY".
+            state: the counters.
+            scores: of the checkpoint's update; empty if it was not validated.
+        """
         self.scores = scores
-        own = dict(self.model.named_parameters())
+        parameters = dict(self.model.named_parameters())
         shard = self.parallel.shard
         if self.average:
             self.average.load(weights)
             weights = {name: optimizer[f"{name}/{OWN}"] for name in weights}
-        set_weights(self.model, {name: shard(weights[name], own[name]) for name in weights})
-        for name, weight in own.items():
+        set_weights(self.model, {name: shard(weights[name], parameters[name]) for name in weights})
+        for name, weight in parameters.items():
             if not weight.requires_grad:
                 continue
             self.optimizer.state[weight] = {
@@ -110,28 +146,28 @@ class Trainer:
             }
         self.state = state
         self.scale.restore(self.state.loss_scale)
-        found, tried_on = self.state.max_tokens, self.state.max_tokens_devices
+        max_tokens, devices = self.state.max_tokens, self.state.max_tokens_devices
         self.state.max_tokens, self.state.max_tokens_devices = 0, []
-        if self.config.max_tokens == "auto" and found and self.world.device_kinds() == tried_on:
-            self.fit_micro_batches(found)
+        if self.config.max_tokens == "auto" and max_tokens and self.world.device_kinds() == devices:
+            self.fit_micro_batches(max_tokens)
         self.stopwatch = Stopwatch(self.state.seconds, self.state.seconds_since_report)
-        # Of as many processes as there were; there may be more or fewer now.
+        # One entry per process of the interrupted run; there may be more or fewer processes now.
         for sums in self.state.running_stats[self.world.rank :: self.world.size]:
             self.running_stats.restore(sums)
 
     @property
     def last_update(self) -> int:
-        """Return the update after which training ends at the latest."""
+        """Return the number of the last update, by `max_updates` and `max_epochs`."""
         epochs, updates = self.config.max_epochs, self.config.max_updates
         return min(updates, epochs * self.sampler.updates_per_epoch) if epochs else updates
 
     @property
     def is_at_best(self) -> bool:
-        """Whether the validation of the current update is the best so far."""
+        """Return whether the current update has the best validation so far."""
         return self.state.best_update == self.state.update
 
     def fit_micro_batches(self, max_tokens: int) -> None:
-        """Cuts updates into micro-batches of at most so many positions from now on."""
+        """Cut updates into micro-batches of at most `max_tokens` positions from now on."""
         self.loader = replace(self.loader, max_tokens=max_tokens)
         if self.config.max_tokens == "auto":
             self.state.max_tokens = max_tokens
@@ -139,38 +175,43 @@ class Trainer:
 
     @property
     def needs_trial(self) -> bool:
-        """Whether the size of a micro-batch is still to be found on these devices."""
+        """Return whether `max_tokens` is "auto" and not found yet on these devices."""
         is_gpu = self.world.device.type == "cuda"
         return is_gpu and self.config.max_tokens == "auto" and not self.state.max_tokens
 
     def allocate(self) -> None:
-        """Makes the optimizer hold all that it will hold, so that a trial of memory is complete."""
+        """Allocate the optimizer's state, so that a memory trial includes it; no weight changes."""
         for weight in self.optimizer.param_groups[0]["params"]:
             weight.grad = torch.zeros_like(weight)
         self.optimizer.found_inf = torch.ones((), device=self.world.device)  # type: ignore[attr-defined]
-        self.optimizer.step()  # which does nothing else
+        self.optimizer.step()  # skips the step because of `found_inf`
         self.parallel.clear(self.optimizer)
 
     def try_batch(self, batch: Batch) -> None:
-        """Takes a batch forward and backward, and keeps nothing of it."""
+        """Run a batch forward and backward, and drop the gradients."""
         with autocast(self.config.precision, self.world.device):
             measured = self.own_criterion(batch.to(self.world.device))
         measured["loss"].backward()
         self.parallel.clear(self.optimizer)
 
     def train(self, validation: Validation, report: Report) -> str:
-        """Trains until there is a reason to stop, and says which.
+        """Train until there is a reason to stop.
 
         Returns:
-            "max_updates", "max_epochs", "max_minutes", "patience", or "signal N".
+            The reason: "max_updates", "max_epochs", "max_minutes", "patience", or "signal N".
+
+        Raises:
+            NmtError: more than `max_skipped` updates had a gradient that is not finite.
         """
         self.model.train()
-        self.try_batch(make_batch(self.loader.split, np.array([], np.int64)))  # sharding needs one
+        self.try_batch(
+            make_batch(self.loader.split, np.array([], np.int64))
+        )  # initialises sharding
         self.stopwatch.start()
         report.begin()
         reason = self._reason_to_stop(0)
         if self._is_validation_due(reason) and not self.scores:
-            # An interruption prevented it.
+            # The interruption came before the validation of this update.
             self._save(report, self._validate(validation, report))
             reason = reason or self._out_of_patience()
         updates = prefetch(self.loader.updates(self.state.update + 1))
@@ -192,7 +233,9 @@ class Trainer:
                 is_best = False
                 if self._is_validation_due(reason):
                     if reason or self._is_save_due():
-                        self._save(report, is_best)  # validation may outlast a launcher's patience
+                        self._save(
+                            report, is_best
+                        )  # validation may outlast a launcher's grace time
                     is_best = self._validate(validation, report)
                     reason = reason or self._out_of_patience()
                 if reason or is_best or self._is_save_due():
@@ -200,7 +243,10 @@ class Trainer:
         return reason
 
     def _step(self, update: Update, rate: float) -> list[Update]:
-        """One optimizer update; gives those known by now to have failed (see `divergence`)."""
+        """Run one update, and return the updates now known to have failed.
+
+        On a GPU the host learns of a failure one update later (:mod:`nmt.training.divergence`).
+        """
         self._seed(update)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -208,7 +254,7 @@ class Trainer:
         norm = self._scale_gradients()
         is_finite = norm.isfinite()
         self.optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
-        self.optimizer.step()  # which does nothing where `found_inf` is one
+        self.optimizer.step()  # does nothing where `found_inf` is one
         self.parallel.clear(self.optimizer)
         if self.average:
             self.average.add(update.number, is_finite)
@@ -220,8 +266,8 @@ class Trainer:
         return self.watch.after(update, is_no_failure)
 
     def _scale_gradients(self) -> Tensor:
-        """Undoes the scale of the loss, clips, and gives the norm before clipping."""
-        gradients = [it.grad for it in self.model.parameters() if it.grad is not None]
+        """Undo the loss scale, clip the gradients, and return their norm before clipping."""
+        gradients = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
         norm = self.parallel.whole(torch.nn.utils.get_total_norm(gradients)) / self.scale.value
         factor = 1 / self.scale.value
         if self.config.clip_norm:
@@ -232,18 +278,18 @@ class Trainer:
         return norm
 
     def _seed(self, update: Update) -> None:
-        """Sets what dropout comes from in an update, and what is drawn for its sentences."""
+        """Set the seeds of an update: that of dropout, per process, and that of sampling."""
         torch.manual_seed(_mix(self.config.seed, update.number, self.world.rank))
         self.own_criterion.sampling_seed = _mix(self.config.seed, update.number)
 
     def _accumulate(self, update: Update) -> dict[str, Tensor]:
-        """Adds up the gradients of an update's batches, and what else the objective gives."""
+        """Accumulate an update's gradients, and return the sums of the criterion's outputs."""
         sums: dict[str, Tensor] = {}
         for batch in update.batches:
             with self.parallel.accumulating(is_last=batch is update.batches[-1]):
                 with autocast(self.config.precision, self.world.device):
                     measured = self.parallel.criterion(batch.to(self.world.device))
-                # The gradients' mean over processes will be taken; what is wanted is the sum.
+                # `parallel` averages gradients over processes; times `size`, that is their sum.
                 factor = self.world.size / update.target_tokens
                 (measured["loss"] * (factor * self.scale.value)).backward()
             for name, value in measured.items():
@@ -251,7 +297,7 @@ class Trainer:
         return sums
 
     def _note_failure(self, update: Update, report: Report) -> None:
-        """Says which update was skipped and where it went wrong; gives up after too many."""
+        """Report a skipped update with its origin; raise an NmtError after `max_skipped`."""
         self.state.skipped += 1
         where = self._origin(update)
         sentences = sum(len(batch.source) for batch in update.batches)
@@ -266,28 +312,27 @@ class Trainer:
             )
 
     def _origin(self, update: Update) -> str:
-        """Where, on which process, an update first had a value that is not finite."""
+        """Return the module, and the rank, whose output in an update was first not finite."""
         self._seed(update)
         nats = torch.zeros((), device=self.world.device)
-        # As in validation: what is gathered for a pass without gradients is split again.
+        # As in validation: weights gathered for a pass without gradients are resharded afterwards.
         with self.parallel.evaluating(), FirstNonFinite(self.model) as first, torch.no_grad():
             for batch in update.batches:
                 with autocast(self.config.precision, self.world.device):
                     nats += self.own_criterion(batch.to(self.world.device))["loss"]
-        # The output layer is applied inside the loss, and so is no module's output.
-        own = first.name or (None if nats.isfinite() else "the logits or the loss")
-        places = self.world.gather(own)
-        found = [(rank, place) for rank, place in enumerate(places) if place]
-        if not found:
+        # The loss applies the output layer itself, so no module outputs the logits.
+        here = first.name or (None if nats.isfinite() else "the logits or the loss")
+        places = [(rank, place) for rank, place in enumerate(self.world.gather(here)) if place]
+        if not places:
             return "in the backward pass"
-        rank, place = found[0]
+        rank, place = places[0]
         return f"first in {place}" + (f" on rank {rank}" if self.world.size > 1 else "")
 
     def _report(self, update: Update, rate: float, report: Report) -> None:
-        """Reports the sums since the last report over all processes, and begins anew."""
-        own = self.running_stats.sums()
-        sums = dict(zip(own, self.world.sum(list(own.values())), strict=True))
-        # Every process has seen the same updates, and the norm of the same summed gradient.
+        """Report the sums since the last report over all processes, and reset them."""
+        local = self.running_stats.sums()
+        sums = dict(zip(local, self.world.sum(list(local.values())), strict=True))
+        # Each process counts the same updates and the norm of the same gradient.
         for name in ("updates", "grad_norm"):
             sums[name] /= self.world.size
         record = summarize(
@@ -304,7 +349,7 @@ class Trainer:
 
     def _reason_to_stop(self, stop_signal: int) -> str | None:
         config, state = self.config, self.state
-        # Signals may reach one process alone, and clocks differ: the highest count for all.
+        # A signal may reach only one process, and clocks differ: all take the maximum.
         stop, state.seconds = self.world.max([stop_signal, self.stopwatch.total])
         if stop:
             return f"signal {stop:.0f}"
@@ -332,7 +377,7 @@ class Trainer:
         )
 
     def _validate(self, validation: Validation, report: Report) -> bool:
-        """Validates; whether this is the best so far."""
+        """Validate, and return whether the score is the best so far."""
         state, sort_key = self.state, self.config.sort_key
         with self.stopwatch.paused(), self.parallel.evaluating(), self._averaged():
             self.scores = validation()
@@ -347,7 +392,7 @@ class Trainer:
         return is_best
 
     def _count(self, value: float, loss: float) -> None:
-        """Notes a regular validation, by which patience and plateaus go."""
+        """Count a regular validation towards patience and plateaus."""
         state, sort_key = self.state, self.config.sort_key
         state.valid_seconds = state.seconds
         state.validations_since_best += 1
@@ -363,7 +408,7 @@ class Trainer:
         return by_clock or state.update % config.save_every == 0
 
     def _save(self, report: Report, is_best: bool) -> None:
-        for failed in self.watch.rest():  # so that none is forgotten by a resumed run
+        for failed in self.watch.rest():  # so that a resumed run knows all failures
             self._note_failure(failed, report)
         self.state.saved_seconds = self.state.seconds
         self.state.seconds_since_report = self.stopwatch.seconds_since_report
@@ -391,9 +436,9 @@ class Trainer:
             for key, value in self.optimizer.state.get(weight, {}).items()
             if isinstance(value, Tensor)
         }
-        if self.average:  # which takes the place of the weights themselves in a checkpoint
-            own = weights_of(self.model)
-            state.update({f"{name}/{OWN}": weight for name, weight in own.items()})
+        if self.average:  # the checkpoint's model weights are the average
+            weights = weights_of(self.model)
+            state.update({f"{name}/{OWN}": weight for name, weight in weights.items()})
         return state
 
     def _averaged(self) -> contextlib.AbstractContextManager[None]:
@@ -401,5 +446,5 @@ class Trainer:
 
 
 def _mix(*numbers: int) -> int:
-    """One 64-bit seed of several numbers."""
+    """Return a 64-bit seed that depends on all numbers."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
