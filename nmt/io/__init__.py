@@ -1,1 +1,1 @@
-"""Files that appear whole, JSON documents with checksums, and text as lines."""
+"""Atomically written files, JSON documents with checksums, and lines of text."""

@@ -1,8 +1,9 @@
-"""JSON documents such as a dataset's manifest: versioned, checksummed, and read without trust.
+"""JSON documents such as a dataset's manifest: versioned, checksummed, validated when read.
 
-A document is a frozen dataclass. Its file holds the fields beside ``format``, ``version`` and
-``checksum``, the SHA-256 of all other keys as JSON with sorted keys. A document is accepted by
-:func:`nmt.recipe.config.build` and by the class itself; anything else costs one line.
+A document is a frozen dataclass. Its file holds the fields, and the keys ``format``, ``version``
+and ``checksum``: the SHA-256 of all other keys as JSON with sorted keys. A document is valid if
+:func:`nmt.recipe.config.build` and the class itself accept it. An invalid one is an
+:class:`NmtError` of one line.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from nmt.recipe.config import build, dump
 T = TypeVar("T")
 
 MAX_BYTES = 1 << 24
-"""Size of the largest document that is read; memory is bounded by a small multiple of it."""
+"""Bytes of the largest document that is read; memory is bounded by a small multiple of that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,33 +34,37 @@ class DocumentFormat(Generic[T]):
     name: str
     """Value of the key ``format``, such as ``nmt-dataset``."""
     version: int
-    """Of the format; a document of another version is refused."""
+    """Version of the format; a document of another version is refused."""
     remedy: str
-    """What to do about a document that cannot be used, such as "make the dataset again"."""
+    """Remedy for a document that cannot be used, such as "make the dataset again"."""
 
     def document(self, value: T) -> dict[str, Any]:
-        """Return all keys of a document, as plain values."""
+        """Return the keys and plain values of the document that stores `value`."""
         document = {"format": self.name, "version": self.version, **dump(value)}
         return document | {"checksum": _checksum(document)}
 
     def text(self, value: T) -> str:
-        """Return the JSON text of a document."""
+        """Return the JSON text of the document that stores `value`."""
         return json.dumps(self.document(value), indent=1, ensure_ascii=False) + "\n"
 
     def read(self, path: Path) -> T:
-        """Return the document in a file.
+        """Return the value stored in a file.
 
         Raises:
             OSError: the file cannot be read.
-            NmtError: the file is damaged, no such document, or of another version.
+            NmtError: the file is damaged, not of this format, or of another version.
         """
         return self.parse(files.read_bounded(path, MAX_BYTES), str(path))
 
     def parse(self, text: str | bytes, where: str) -> T:
-        """Return the document with this JSON text; `where` begins the messages.
+        """Return the value stored in a JSON text.
+
+        Args:
+            text: the JSON text.
+            where: the name of the document; messages begin with it.
 
         Raises:
-            NmtError: the text is damaged, no such document, or of another version.
+            NmtError: the text is damaged, not of this format, or of another version.
         """
         try:
             return self._built(json.loads(text), where)
@@ -94,11 +99,15 @@ class DocumentFormat(Generic[T]):
 
 
 class _DamageError(Exception):
-    """A document is not as it was written."""
+    """A document differs from what was written."""
 
 
 def _check_as_written(document: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Refuse what :func:`build` forgives in a recipe: a missing default, a number as text."""
+    """Refuse missing values and numbers as text, which :func:`build` accepts in a recipe.
+
+    Raises:
+        _DamageError: a value of `expected` is missing, or is stored as another type.
+    """
     for key, value in expected.items():
         if key not in document or _canonical(document[key]) != _canonical(value):
             raise _DamageError(f"values.{key}: a value is missing or of another type")

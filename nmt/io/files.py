@@ -1,4 +1,4 @@
-"""Files and directories that appear whole or not at all, and are read without trusting them."""
+"""Atomic writing of files and directories, and reading with checks of type, size and checksum."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 
 @contextmanager
 def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
-    """A directory to fill, which becomes `path` at the end of the context.
+    """Yield a directory to fill, and rename it to `path` at the end of the context.
 
-    It is filled beside its place, synced to the disk and renamed; a directory that was there is
-    replaced. If the context fails, nothing of it remains, but see `identity`. What killed processes
-    have left of others that were to become `path` is removed.
+    The partial directory lies beside `path`. At the end it is synced to the disk and renamed, and
+    replaces an older directory. If the context fails, the partial directory is removed, unless it
+    has an `identity`. Partial directories of killed processes are removed, too.
 
     Args:
-        path: where it is to be in the end.
-        identity: letters and digits that stand for its content. Then the directory is the one that
-            a process has left of the same identity, if there is one. One is left where the process
-            was killed or interrupted, the disk was full or failed, or the context ended with
+        path: the final path.
+        identity: letters and digits that identify the content, so that a later process can resume
+            a partial directory of the same identity. A partial directory is kept if the process was
+            killed or interrupted, if the disk was full or failed, or if the context raised
             :class:`UnfinishedError`.
 
     Raises:
-        NmtError: another process is filling the directory of that identity.
+        NmtError: another process is filling the directory of the same identity.
     """
     partial = path.with_name(f".{path.name}.partial-{identity or os.getpid()}")
     old = path.with_name(f".{path.name}.old-{os.getpid()}")
@@ -56,7 +56,7 @@ def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
             sync(file)
         sync(partial)
         if path.exists():
-            locks.append(_hold(path))  # or a sweep would take `old` for what a dead process left
+            locks.append(_hold(path))  # or a sweep would take `old` for one of a dead process
             path.rename(old)
         partial.rename(path)
         sync(path.parent)
@@ -76,7 +76,7 @@ def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
 
 
 def _hold(directory: Path) -> int | None:
-    """A lock on a directory as a descriptor to close; None where another process has it."""
+    """Lock a directory; return a descriptor to close, or None if another process has the lock."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -89,7 +89,7 @@ def _hold(directory: Path) -> int | None:
 
 
 def remove_directory(path: Path) -> None:
-    """Removes a directory, which is never seen half-removed under its name."""
+    """Remove a directory: rename it first, so `path` never names a half-removed one."""
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     path.rename(partial)
     shutil.rmtree(partial)
@@ -97,7 +97,7 @@ def remove_directory(path: Path) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A path to write to, which becomes `path` at the end of the context."""
+    """Yield a partial path to write to, and rename it to `path` at the end of the context."""
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
         with named(path, partial):
@@ -111,11 +111,11 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def named(path: Path | str, partial: Path | None = None) -> Iterator[None]:
-    """Name what is written in errors of a full disk, which know no name.
+    """Add the file's name to errors of a full disk, which have none.
 
     Args:
         path: the name that the user knows.
-        partial: the name under which it is written, which errors may know.
+        partial: the partial path being written; errors that name it name `path` instead.
     """
     try:
         yield
@@ -128,18 +128,23 @@ def named(path: Path | str, partial: Path | None = None) -> Iterator[None]:
 
 
 def os_error(error: Exception, path: Path) -> OSError:
-    """Return the system's error behind one of a library that has only its number as text."""
-    found = re.search(r"os error (\d+)", str(error))
-    if found is None:
+    """Return the system's error behind a library's error whose text says "os error NUMBER".
+
+    Args:
+        error: the library's error.
+        path: the file, for the message.
+    """
+    match = re.search(r"os error (\d+)", str(error))
+    if match is None:
         return OSError(0, f"cannot be written: {error}", str(path))
-    number = int(found[1])
+    number = int(match[1])
     return OSError(number, os.strerror(number), str(path))
 
 
 def point(link: Path, target: str) -> None:
-    """Makes `link` a symbolic link to a name beside it, replacing an older one at once.
+    """Make `link` a symbolic link to a name beside it, and replace an older link atomically.
 
-    A directory in its place, which a copy makes that follows links, is replaced, too.
+    A directory at `link` is replaced, too: copying a run with links followed creates one.
     """
     fresh = link.with_name(f".{link.name}.new-{os.getpid()}")
     old = link.with_name(f".{link.name}.old-{os.getpid()}")
@@ -153,14 +158,14 @@ def point(link: Path, target: str) -> None:
 
 
 def sweep(directory: Path, name: str = "*", own: Path | None = None) -> None:
-    """Removes what killed processes left half-written, or puts back what they were replacing.
+    """Remove partial files of killed processes, and restore what they were replacing.
 
-    A directory that a live process holds, as :func:`whole_directory` does, stays as it is.
+    A directory that a live process has locked, as :func:`whole_directory` does, is kept.
 
     Args:
-        directory: where they wrote.
-        name: of the files and directories that were to be made there, as a pattern.
-        own: what this process is making, which stays, also on a file system without locks.
+        directory: the directory to sweep.
+        name: pattern of the final names of the files and directories.
+        own: the partial directory of this process; kept even on a file system without locks.
     """
     for kind in ("old", "partial", "new"):
         for left in directory.glob(f".{name}.{kind}-*"):
@@ -171,14 +176,14 @@ def sweep(directory: Path, name: str = "*", own: Path | None = None) -> None:
                 left.unlink(missing_ok=True)
             elif (lock := _hold(left)) is not None:
                 if kind == "old" and not path.exists():
-                    left.rename(path)  # killed before the new one was in its place
+                    left.rename(path)  # killed before the new one was renamed
                 else:
                     shutil.rmtree(left, ignore_errors=True)
                 os.close(lock)
 
 
 def sync(path: Path) -> None:
-    """Returns when the file or directory is on the disk."""
+    """Wait until a file or directory is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -201,12 +206,12 @@ class FileFacts:
 
     @classmethod
     def of(cls, path: Path) -> FileFacts:
-        """Size and checksum of a file as it is now."""
+        """Return the current size and checksum of a file."""
         return cls(bytes=path.stat().st_size, sha256=sha256(path))
 
 
 def check_inside(names: Iterable[str]) -> None:
-    """Raise a ValueError that names the first that is no relative path of a file below."""
+    """Raise a ValueError for the first name that is not a relative path inside a directory."""
     for name in names:
         path = PurePosixPath(name)
         if str(path) != name or path.is_absolute() or {"..", "\0"} & {*path.parts, *name}:
@@ -263,7 +268,7 @@ def read_bounded(path: Path, most: int) -> bytes:
 
     Raises:
         OSError: the file cannot be read.
-        NmtError: it is larger, or no regular file.
+        NmtError: the file is larger, or is no regular file.
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size

@@ -1,9 +1,8 @@
-"""Text as lines, for whoever translates or scores it.
+"""Lines of text files, compressed files and stdin.
 
-A line ends at a line feed and nowhere else: U+2028, a lone carriage return or a NUL inside a line
-never splits it, so that line 7 here is line 7 for every other tool. One carriage return before the
-line feed is taken off. Files whose name ends with ``.gz``, ``.xz`` or ``.zst`` are decompressed on
-the way.
+A line ends only at a line feed. U+2028, a lone carriage return or a NUL does not split a line, so
+line 7 here is line 7 for every other tool. One carriage return before the line feed is removed.
+Files whose name ends with ``.gz``, ``.xz`` or ``.zst`` are decompressed while they are read.
 """
 
 from __future__ import annotations
@@ -27,35 +26,35 @@ from typing import IO, Any, BinaryIO, Literal, cast
 from nmt.errors import NmtError
 
 zstd: Any = None
-for _module in ("compression.zstd", "backports.zstd"):  # of Python 3.14, and for those before it
+for _module in ("compression.zstd", "backports.zstd"):  # in Python 3.14, and before it
     with suppress(ImportError):
         zstd = zstd or importlib.import_module(_module)
 
 COMPRESSED = {".gz": "gzip", ".xz": "xz", ".zst": "zstd"}
-"""What files are decompressed, by the end of their names."""
+"""Compression formats by file name suffix."""
 
 _ZstdError: type[Exception] = zstd.ZstdError if zstd else EOFError
 
 OnInvalidUtf8 = Literal["error", "replace"]
 
 LONGEST = 1 << 24
-"""Bytes of the longest line that is read, so that no input can fill the memory."""
+"""Bytes of the longest line that is read; bounds the memory for any input."""
 
 
 class Lines:
-    """The lines of a stream, without their ends; they can be read once."""
+    """The lines of a stream, without line ends; they can be read once."""
 
     def __init__(
         self, stream: IO[bytes], name: str, on_invalid_utf8: OnInvalidUtf8 | None = None
     ) -> None:
-        """The lines that a stream will give.
+        """Prepare to read a stream.
 
         Args:
-            stream: read in binary; never closed here, for that would be to wait for the thread
-                that may be reading it.
-            name: what messages call it.
-            on_invalid_utf8: whether bytes that are not UTF-8 are an error or become U+FFFD; None
-                for an error where the user has no such choice.
+            stream: a binary stream. It is never closed here: closing would wait for a thread that
+                may be reading the stream.
+            name: the stream's name in messages.
+            on_invalid_utf8: "error" to refuse invalid UTF-8, "replace" to put U+FFFD in its
+                place; None for an error whose message offers no choice.
         """
         self.name = name
         self._stream = stream
@@ -63,32 +62,32 @@ class Lines:
 
     @classmethod
     def open(cls, path: Path | None, on_invalid_utf8: OnInvalidUtf8 | None = None) -> Lines:
-        """The lines of a file; None, or the path ``-``, is stdin."""
+        """Open a file, or stdin for None or the path ``-``."""
         if path is None or str(path) == "-":
             return cls(_stdin(), "stdin", on_invalid_utf8)
         return cls(decompressed(path.open("rb"), path), str(path), on_invalid_utf8)
 
     @property
     def is_typed(self) -> bool:
-        """Whether someone types the lines, at a terminal."""
+        """Return whether the stream is a terminal."""
         return self._stream.isatty()
 
     def read(self) -> list[str]:
-        """All lines at once."""
+        """Return all lines."""
         return self._decode(list(self._raw()), 1)
 
     def blocks(self, size: int) -> Iterator[list[str]]:
-        """The lines, `size` at a time, and fewer only at the end."""
+        """Yield the lines in blocks of `size`; only the last block may be shorter."""
         raw, first = self._raw(), 1
         while block := list(islice(raw, size)):
             yield self._decode(block, first)
             first += len(block)
 
     def arriving(self, most: int) -> Iterator[list[str]]:
-        """The lines, as many at a time as there are, at most `most`.
+        """Yield the lines in blocks of at most `most`, as soon as they arrive.
 
-        Of a file, all there are. Of a terminal or pipe, those that have arrived: one that was
-        typed is not kept waiting for the next, and a full pipe still fills a block.
+        A file gives full blocks. A terminal or a pipe gives the lines that have arrived: a typed
+        line does not wait for the next one, and a full pipe still gives full blocks.
         """
         if stat.S_ISREG(os.fstat(self._stream.fileno()).st_mode):
             yield from self.blocks(most)
@@ -99,7 +98,7 @@ class Lines:
             first += len(block)
 
     def _raw(self) -> Iterator[bytes]:
-        """The lines as they are, each with its line feed (but perhaps the last)."""
+        """Yield the undecoded lines, each with its line feed (except perhaps the last)."""
         with named_damage(Path(self.name)):
             for number, line in enumerate(
                 iter(lambda: self._stream.readline(LONGEST + 1), b""), start=1
@@ -116,10 +115,10 @@ class Lines:
 
 
 def refuse_one_string(lines: object, name: str) -> None:
-    """Refuse one string where lines are wanted: Python would take each character for a line.
+    """Refuse a string in place of a list of lines: Python would take each character as a line.
 
     Raises:
-        TypeError: `lines`, the argument called `name`, is text.
+        TypeError: `lines`, the argument called `name`, is a string.
     """
     if isinstance(lines, (str, bytes)):
         raise TypeError(
@@ -129,10 +128,14 @@ def refuse_one_string(lines: object, name: str) -> None:
 
 
 def decompressed(file: io.BufferedReader, path: Path) -> BinaryIO:
-    """What the file at a path holds, of which `file` gives the bytes.
+    """Return a stream of the decompressed content of a file.
+
+    Args:
+        file: the opened file.
+        path: the file's path; its suffix tells the compression format, if any.
 
     Raises:
-        NmtError: the file is empty, which no compressed text is, or a package is missing.
+        NmtError: a compressed file is empty, or a package is missing.
     """
     if path.suffix not in COMPRESSED:
         return file
@@ -140,15 +143,15 @@ def decompressed(file: io.BufferedReader, path: Path) -> BinaryIO:
         raise NmtError(f"{path}: reading .zst needs a package; pip install backports.zstd")
     with named_damage(path):
         if not file.peek(1):
-            raise EOFError  # as all do but gzip, for which nothing is an empty text
+            raise EOFError  # as all formats do but gzip, which reads an empty text
     module = {".gz": gzip, ".xz": lzma, ".zst": zstd}[path.suffix]
-    # By themselves these read lines in Python, several times more slowly.
+    # Without a buffer these modules read lines in Python, several times more slowly.
     return io.BufferedReader(cast(io.RawIOBase, module.open(file)), 1 << 18)
 
 
 @contextmanager
 def named_damage(path: Path) -> Iterator[None]:
-    """Turns what decompression fails with, of the file at a path, into an :class:`NmtError`."""
+    """Turn decompression errors into an :class:`NmtError` that names the file."""
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, _ZstdError):
@@ -159,7 +162,17 @@ def named_damage(path: Path) -> Iterator[None]:
 
 
 def decode(raw: bytes, name: str, first: int, on_invalid_utf8: OnInvalidUtf8 | None) -> list[str]:
-    """Lines as text, without their ends; `first` is the number of the first."""
+    """Return the decoded lines, without line ends.
+
+    Args:
+        raw: lines as bytes, separated by line feeds.
+        name: the stream's name in messages.
+        first: number of the first line, for messages.
+        on_invalid_utf8: see :class:`Lines`.
+
+    Raises:
+        NmtError: a byte is not UTF-8, and `on_invalid_utf8` is not "replace".
+    """
     try:
         text = raw.decode("utf-8", "replace" if on_invalid_utf8 == "replace" else "strict")
     except UnicodeDecodeError as error:
@@ -178,15 +191,15 @@ def decode(raw: bytes, name: str, first: int, on_invalid_utf8: OnInvalidUtf8 | N
 
 
 def _stdin() -> IO[bytes]:
-    """A stream of its own: the interpreter waits for whoever reads Python's when it ends."""
+    """Open stdin separately: at exit the interpreter waits for a reader of ``sys.stdin``."""
     if sys.stdin is None:
         raise NmtError("stdin is closed; name a file to read")
     return os.fdopen(sys.stdin.fileno(), "rb", closefd=False)
 
 
 def _arriving(lines: Iterator[bytes], most: int) -> Iterator[list[bytes]]:
-    """Blocks of what a thread has read so far; what it fails with is raised after the last line."""
-    end = b""  # which is no line
+    """Yield blocks of the lines that a thread has read; raise its error after the last line."""
+    end = b""  # no line is empty: each has a line feed
     waiting: queue.Queue[bytes] = queue.Queue(most)
     failures: list[Exception] = []
 

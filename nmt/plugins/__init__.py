@@ -1,4 +1,4 @@
-"""Plugins: modules that register what a recipe names, and the user's consent to run their code."""
+"""Plugins: modules that register names for recipes, imported with the user's consent."""
 
 from nmt.plugins.importing import TRUST, import_plugins, is_trusted, not_imported, plugin_names
 from nmt.plugins.sources import import_copies, plugin_sources

@@ -1,8 +1,8 @@
-"""The names of plugins, the consent to run their code, and their import.
+"""Names of plugins, consent to run their code, and their import.
 
-Importing a module runs it. A plugin is therefore imported only where the user asks for it: in a
-recipe given with ``--config``, by name with ``--plugin``, or by trusting the plugins of a run or of
-a recipe that was merely found.
+Importing a module runs its code. `nmt` therefore imports a plugin only if the user asks for it: in
+a recipe given with ``--config``, by name with ``--plugin``, or with ``--trust-plugins`` for the
+plugins of a run or of a recipe found in the current directory.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ from pathlib import Path
 from nmt.errors import NmtError
 
 TRUST = "NMT_TRUST_PLUGINS"
-"""Environment variable: 1 does what ``--trust-plugins`` does."""
+"""Environment variable; the value 1 has the effect of ``--trust-plugins``."""
 
 
 def plugin_names(value: object, where: str) -> tuple[str, ...]:
-    """The modules under the key ``plugins`` of a recipe; none where the key has no value.
+    """Return the modules under the key ``plugins`` of a recipe.
+
+    Args:
+        value: the key's value; None means no plugins.
+        where: the recipe, for messages.
 
     Raises:
-        NmtError: the value is not a list of the dotted names of modules.
+        NmtError: the value is not a list of dotted module names.
     """
     if value is None:
         return ()
@@ -42,26 +46,26 @@ def _is_module_name(name: object) -> bool:
 
 
 def is_trusted(flag: bool) -> bool:
-    """Return whether plugins may be imported that the user has not named."""
+    """Return whether the user allows plugins that they have not named: by flag or variable."""
     return flag or os.environ.get(TRUST) == "1"
 
 
 def not_imported(modules: Sequence[str]) -> list[str]:
-    """The modules whose code has not run in this process yet."""
+    """Return the modules that this process has not imported yet."""
     return [module for module in modules if module not in sys.modules]
 
 
 def import_plugins(modules: Sequence[str], where: str, directory: Path | None = None) -> None:
-    """Imports modules that the user has consented to, so that they register what they bring.
+    """Import modules with the user's consent, so that they register their entries.
 
     Args:
         modules: dotted names.
-        where: who names them, for messages.
-        directory: searched, too. Once a module was found there, the directory is the last entry
-            of Python's path, so that no file in it takes the place of an installed module.
+        where: the recipe or option that names the modules, for messages.
+        directory: another directory to search. If a module lies there, the directory becomes the
+            last entry of Python's path, so no file in it hides an installed module.
 
     Raises:
-        NmtError: one cannot be imported, or has the name of an installed module.
+        NmtError: a module cannot be imported, or has the name of an installed module.
     """
     importlib.invalidate_caches()
     for module in not_imported(modules):
@@ -72,7 +76,11 @@ def import_plugins(modules: Sequence[str], where: str, directory: Path | None = 
 
 
 def _lies_in(directory: Path, module: str, where: str) -> bool:
-    """Whether a directory that is not on Python's path holds a module."""
+    """Return whether a module lies in a directory, and nowhere on Python's path.
+
+    Raises:
+        NmtError: the module in the directory has the name of an installed module.
+    """
     top = module.partition(".")[0]
     beside = PathFinder.find_spec(top, [str(directory.resolve())])
     if beside is None or top in sys.modules:
@@ -89,7 +97,7 @@ def _lies_in(directory: Path, module: str, where: str) -> bool:
 
 
 def _is_namespace(spec: ModuleSpec) -> bool:
-    """Whether a name stands for nothing but directories without ``__init__.py``."""
+    """Return whether a name is a namespace package: directories without ``__init__.py``."""
     return spec.origin is None
 
 
@@ -98,7 +106,7 @@ def _import(module: str, where: str, looked: str) -> None:
         importlib.import_module(module)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # the module may raise anything, also SystemExit
+    except BaseException as error:  # the module may raise anything, even SystemExit
         said = f"{type(error).__name__}: {' '.join(str(error).split())}"
         if isinstance(error, ModuleNotFoundError):
             said = f"{error.msg}; {looked}"
@@ -108,7 +116,7 @@ def _import(module: str, where: str, looked: str) -> None:
 
 
 def _line(error: BaseException) -> str:
-    """File and line of a plugin's error, where it came from a line that was run."""
+    """Return file and line of a plugin's error for a message; empty if no line was run."""
     frames = traceback.extract_tb(error.__traceback__)
     run = [frame for frame in frames if not _is_of_import(frame.filename)]
     return f" ({run[-1].filename}, line {run[-1].lineno})" if run else ""

@@ -1,4 +1,4 @@
-"""The source of plugins: what a run copies so that it can be moved, and how copies are imported."""
+"""Source files of plugins: collected as copies for a run directory, and imported from copies."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from nmt.plugins.importing import import_plugins
 
 
 def plugin_sources(modules: Sequence[str]) -> dict[str, bytes]:
-    """Return the source files of imported plugins, by their paths below the directory they lie in.
+    """Return the source files of imported plugins, by path relative to their directory.
 
-    A module in a package brings all of the package. A plugin that is not installed brings also
-    modules beside it that it imports. A module that is not written in Python brings nothing.
+    For a module in a package, all files of the package are returned. For a plugin that is not
+    installed, the modules beside the plugin that it imports are returned, too. A module that is not
+    written in Python has no source files.
     """
     sources: dict[str, bytes] = {}
     for module in modules:
@@ -28,16 +29,16 @@ def plugin_sources(modules: Sequence[str]) -> dict[str, bytes]:
             continue
         names = [module.partition(".")[0]]
         for name in names:
-            found = {str(file.relative_to(root)): file.read_bytes() for file in _files(root, name)}
-            sources.update(found)
+            files = {str(file.relative_to(root)): file.read_bytes() for file in _files(root, name)}
+            sources.update(files)
             if not _is_installed(root):
-                beside = sorted({top for source in found.values() for top in _imported(source)})
+                beside = sorted({top for source in files.values() for top in _imported(source)})
                 names += [top for top in beside if top not in names and _is_module(root, top)]
     return sources
 
 
 def _root(module: str) -> Path | None:
-    """The directory that an imported module and the packages it is in were found in."""
+    """Return the directory of an imported module's top-level package; None without source."""
     file = getattr(sys.modules[module], "__file__", None)
     if file is None or not file.endswith(".py"):
         return None
@@ -46,7 +47,7 @@ def _root(module: str) -> Path | None:
 
 
 def _files(root: Path, top: str) -> list[Path]:
-    """The source files of a module or package in a directory."""
+    """Return the source files of a top-level module or package in a directory."""
     module, package = root / f"{top}.py", root / top
     if module.is_file() and not (package / "__init__.py").is_file():
         return [module]
@@ -64,10 +65,10 @@ def _is_installed(root: Path) -> bool:
 
 
 def _imported(source: bytes) -> Iterator[str]:
-    """The first names of the modules that a source file imports, wherever it does."""
+    """Yield the top-level names of the modules that a source file imports, on any line."""
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError):  # of a package's file that nothing imports
+    except (SyntaxError, ValueError):  # a file of a package that nothing imports
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -79,26 +80,26 @@ def _imported(source: bytes) -> Iterator[str]:
 def import_copies(
     modules: Sequence[str], sources: Mapping[str, bytes], directory: Path, where: str
 ) -> None:
-    """Imports plugins from copies of their sources, and from where Python looks without a copy.
+    """Import plugins from copies of their sources, or from Python's path without a copy.
 
-    A copy takes the place of an installed module. Nothing but the given bytes is run, whatever the
-    directory holds.
+    A copy takes precedence over an installed module. Only the bytes in `sources` are run, not the
+    files in `directory`.
 
     Args:
         modules: dotted names.
-        sources: as :func:`plugin_sources` gives them.
-        directory: where the copies lie, for tracebacks.
-        where: who names the modules, for messages.
+        sources: source files by relative path, from :func:`plugin_sources`.
+        directory: the directory of the copies, for tracebacks.
+        where: the run that names the modules, for messages.
 
     Raises:
-        NmtError: one cannot be imported.
+        NmtError: a module cannot be imported.
     """
-    sys.meta_path.insert(0, _Copies(sources, directory))  # to stay: imports may come late
+    sys.meta_path.insert(0, _Copies(sources, directory))  # stays: imports may come later
     import_plugins(modules, where)
 
 
 class _Copies(MetaPathFinder, ExecutionLoader):
-    """Finds modules among source files that are in memory, and loads them."""
+    """Finder and loader of modules whose source files are in memory."""
 
     def __init__(self, sources: Mapping[str, bytes], directory: Path) -> None:
         self._directory = directory.resolve()

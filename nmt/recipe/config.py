@@ -1,4 +1,4 @@
-"""Plain values (YAML, flags) to frozen dataclasses and back, strictly.
+"""Strict conversion of plain values (YAML, flags) to frozen dataclasses, and back.
 
 The dataclass is the schema. Fields may be numbers, strings, booleans, literals, tuples,
 lists, dictionaries, optional values, other dataclasses, and *choices*: classes with a ``registry``,
@@ -22,16 +22,16 @@ T = TypeVar("T")
 
 
 def build(kind: type[T], values: object, where: str, base: T | None = None) -> T:
-    """An instance of the dataclass `kind` with the given values.
+    """Return an instance of the dataclass `kind` with the given values.
 
     Args:
         kind: a dataclass, or the base class of a choice.
-        values: what the recipe says: a mapping, or for a choice also a bare name, or None.
+        values: the recipe's values: a mapping, None for no values, or the bare name of a choice.
         where: dotted path of the values, for messages.
-        base: what the values override; without it, the defaults of `kind`.
+        base: the instance whose fields are overridden; None for the defaults of `kind`.
 
     Raises:
-        NmtError: an unknown key or name, a value of another type, or one the class refuses.
+        NmtError: a key or name is unknown, or a value has another type or is refused by the class.
     """
     registry = getattr(kind, "registry", None)
     if registry is not None:
@@ -64,7 +64,7 @@ def build(kind: type[T], values: object, where: str, base: T | None = None) -> T
 def _choose(
     registry: Registry[T], values: object, where: str, base: T | None
 ) -> tuple[object, T | None]:
-    """The values of a choice as keys and values, and the entry that they override."""
+    """Return the values of a choice as a mapping, and the registered entry they override."""
     if isinstance(values, str):
         values = {registry.key: values}
     name = values.get(registry.key) if isinstance(values, Mapping) else None
@@ -79,7 +79,7 @@ def _choose(
 
 
 def dump(value: object) -> Any:
-    """The plain values (as YAML knows them) from which :func:`build` makes an equal instance."""
+    """Return plain YAML values from which :func:`build` makes an equal instance."""
     if dataclasses.is_dataclass(value):
         return {field.name: dump(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, (tuple, list)):
@@ -90,10 +90,14 @@ def dump(value: object) -> Any:
 
 
 def set_path(values: dict[str, Any], path: str, value: object) -> None:
-    """Puts a value at a dotted path into nested mappings; a bare name on the way keeps its place.
+    """Set a value at a dotted path of nested mappings, in place.
 
-    ``set_path({"loss": "nll"}, "loss.smoothing", .1)`` gives ``{"loss": {"name": "nll", ...}}``,
-    which naming the same choice again leaves as it is.
+    A choice on the path that is a bare name becomes a mapping with that name:
+    ``set_path({"loss": "nll"}, "loss.smoothing", .1)`` gives ``{"loss": {"name": "nll", ...}}``.
+    Setting a choice to the name that it already has keeps its other keys.
+
+    Raises:
+        NmtError: a value on the path has no keys.
     """
     *parents, last = path.split(".")
     here = values
@@ -113,7 +117,11 @@ def set_path(values: dict[str, Any], path: str, value: object) -> None:
 
 
 def parse_assignment(text: str) -> tuple[str, object]:
-    """``section.key=value`` as a dotted path and a YAML value."""
+    """Split ``section.key=value`` into the dotted path and the YAML value.
+
+    Raises:
+        NmtError: the text has no key or no ``=``, or the value is not valid YAML.
+    """
     path, equals, value = text.partition("=")
     if not equals or not path:
         raise NmtError(f"--set {text}: expected section.key=value")
@@ -137,22 +145,25 @@ def parse_yaml(text: str, where: str) -> Any:
 
 
 MAX_VALUES = 20_000
-"""Values of the largest YAML text, each counted again wherever an alias repeats it."""
+"""Largest number of values in a YAML text; a value counts again for each alias of it."""
 
 MAX_DEPTH = 40
-"""Levels of nested values of a YAML text."""
+"""Largest number of nested levels in a YAML text."""
 
 MAX_DIGITS = 100
-"""Characters of a number in a YAML text."""
+"""Largest number of characters of a number in a YAML text."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values only, not too many, and no key twice: PyYAML would silently drop the first."""
+    """Loads plain values within the limits above, and refuses duplicate keys.
+
+    PyYAML would silently keep the last of two equal keys.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._depth = self._count = 0
-        self._sizes: dict[int, int] = {}  # of a node's values, by the node's id
+        self._sizes: dict[int, int] = {}  # number of values in a node, by the node's id
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
@@ -198,12 +209,12 @@ class _Loader(yaml.SafeLoader):
 
 
 def _refused(problem: str, place: Any) -> yaml.YAMLError:
-    """Return the error about an event or a node of a text."""
+    """Return an error with the place of an event or a node in the text."""
     return yaml.MarkedYAMLError(None, None, problem, place.start_mark)
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, keyed by dotted path."""
+    """Return nested mappings as one mapping with dotted paths as keys."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
@@ -218,7 +229,7 @@ def _is_required(field: dataclasses.Field[Any]) -> bool:
 
 
 def _unknown_key(key: str, base: object, known: Mapping[str, Any], where: str) -> str:
-    """A sentence for a key that does not exist here: where it does, or the nearest one."""
+    """Return a message for an unknown key: where the key exists, or the nearest known key."""
     values = {name: getattr(base, name) if base else _default(known[name]) for name in known}
     inner = {name: dump(value) for name, value in values.items() if dataclasses.is_dataclass(value)}
     for path in flatten(inner):
@@ -233,7 +244,7 @@ def _unknown_key(key: str, base: object, known: Mapping[str, Any], where: str) -
 
 
 def _remedy(registry: Registry[Any], owners: Sequence[str], where: str) -> str:
-    """Tell which entries have a key that another one lacks, and how to choose the first."""
+    """Return a clause that names the entries with a key, and how to choose the first one."""
     *others, last = owners if len(owners) < 5 else [*owners[:3], f"{len(owners) - 3} more"]
     have = f"{', '.join(others)} and {last} have" if others else f"{last} has"
     choose = f"use {registry.flag}" if registry.flag else f"set {where} to"
@@ -243,11 +254,11 @@ def _remedy(registry: Registry[Any], owners: Sequence[str], where: str) -> str:
 def _default(field: dataclasses.Field[Any]) -> object:
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
-    return field.default  # or MISSING, which no field's value is an instance of
+    return field.default  # perhaps MISSING, which is no valid value of a field
 
 
 def _convert(hint: Any, value: object, where: str, current: object) -> object:
-    """The value as the type `hint` wants it; `current` is what a mapping overrides."""
+    """Return the value converted to the type `hint`; a mapping overrides fields of `current`."""
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
         return value
@@ -321,7 +332,7 @@ def _convert_scalar(hint: Any, value: object, where: str) -> object:
 
 
 def _number(value: object) -> float | None:
-    """The value as a number, if it is one: YAML 1.1 reads 1e-4, without a dot, as a string."""
+    """Return the value as a float, or None. YAML 1.1 reads 1e-4, without a dot, as a string."""
     try:
         return float(value) if isinstance(value, (int, float, str)) else None
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Names that a recipe may choose.
+"""Registries: the names that a recipe can choose.
 
 A registered name is a *frozen dataclass instance*: a full set of values, whose fields are the
 recipe's keys. ``transformer_base`` and ``transformer_big`` are two entries of one class; a recipe
@@ -23,12 +23,12 @@ class Registry(Generic[T]):
     """The entries of one kind, by name."""
 
     def __init__(self, kind: str, key: str = "name", flag: str | None = None) -> None:
-        """Makes an empty registry.
+        """Make an empty registry.
 
         Args:
-            kind: what its entries are called in messages, such as "search strategy".
-            key: the field that holds an entry's name, and the recipe's key that chooses one.
-            flag: the option of the command line that chooses one, if there is one.
+            kind: the word for an entry in messages, such as "search strategy".
+            key: the field that holds an entry's name, and the recipe's key that chooses an entry.
+            flag: the command-line option that chooses an entry, or None.
         """
         self.kind = kind
         self.key = key
@@ -36,7 +36,11 @@ class Registry(Generic[T]):
         self._entries: dict[str, T] = {}
 
     def add(self, name: str, entry: C) -> C:
-        """The entry, with its name filled in, now known by that name; a taken name raises."""
+        """Register an entry under a name, and return the entry with its name filled in.
+
+        Raises:
+            ValueError: the name is already registered.
+        """
         if name in self._entries:
             raise ValueError(f"{self.kind} {name!r} is registered twice")
         named = dataclasses.replace(cast(Any, entry), **{self.key: name})
@@ -44,7 +48,7 @@ class Registry(Generic[T]):
         return cast(C, named)
 
     def register(self, name: str) -> Callable[[type[C]], type[C]]:
-        """A class decorator: registers the dataclass with its default values."""
+        """Return a class decorator that registers the dataclass with its default values."""
 
         def decorate(entry: type[C]) -> type[C]:
             self.add(name, entry())
@@ -53,7 +57,11 @@ class Registry(Generic[T]):
         return decorate
 
     def __getitem__(self, name: str) -> T:
-        """The entry of that name; an unknown one is an :class:`NmtError` with the nearest name."""
+        """Return the entry of a name.
+
+        Raises:
+            NmtError: the name is unknown; the message suggests the nearest name.
+        """
         try:
             return self._entries[name]
         except KeyError:
@@ -74,7 +82,7 @@ class Registry(Generic[T]):
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    """Return a sentence about a name that does not exist: the one that was meant, or all names."""
+    """Return a message for an unknown name: the name probably meant, or all known names."""
     names = sorted(known)
     near = nearest(name, names)
     remedy = f"did you mean {near!r}?" if near else f"known: {', '.join(names)}"
@@ -82,23 +90,23 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that was meant, or None: no guess is better than a wrong one.
+    """Return the known name that was probably meant, or None: no guess beats a wrong guess.
 
-    A slip of the keys comes first. Else all words of the known name are in the unknown one, as
-    those of ``transformer_big`` in ``transformer_wmt_en_de_big``, or the other way round, or all
-    words but the last are the same. Of several such names the one with most words in common is
-    meant, and none where two have as many.
+    First, look for a typo of a known name. Otherwise, look for known names whose words are all in
+    `name`, such as ``transformer_big`` in ``transformer_wmt_en_de_big``, or which contain all words
+    of `name`, or which differ in the last word only. Among these, return the name with the most
+    words in common, or None if two names tie.
     """
     names = sorted(known)
-    slips = {other: _edits(name, other) for other in names}
-    fewest = min(slips.values(), default=math.inf)
+    edits = {other: _edits(name, other) for other in names}
+    fewest = min(edits.values(), default=math.inf)
     if fewest < math.inf:
-        return next(other for other in names if slips[other] == fewest)
+        return next(other for other in names if edits[other] == fewest)
     ranked = sorted(((_shared_words(name, other), other) for other in names), reverse=True)
     if not ranked or not ranked[0][0][0]:
         return None
-    (best, found), *others = ranked
-    return None if others and others[0][0] == best else found
+    (best_rank, best), *others = ranked
+    return None if others and others[0][0] == best_rank else best
 
 
 def _words(name: str) -> list[str]:
@@ -106,10 +114,10 @@ def _words(name: str) -> list[str]:
 
 
 def _edits(name: str, other: str) -> float:
-    """Return how many slips of the keys make a name of another; infinity where it is no slip.
+    """Return the number of typos between two names, or infinity if there are too many.
 
-    A slip is a letter too many, too few or wrong, or two that are exchanged. The first letter and
-    all digits are right: ``fp16`` is no slip of ``bf16``, nor ``int4`` of ``int8``.
+    A typo is an extra, missing or wrong letter, or two exchanged letters. The first letter and all
+    digits must agree: ``fp16`` is no typo of ``bf16``, nor ``int4`` of ``int8``.
     """
     one, two = ("".join(re.findall(r"[^\W_]|\+", text.lower())) for text in (name, other))
     if one[:1] != two[:1] or re.findall(r"\d", one) != re.findall(r"\d", two):
@@ -129,10 +137,10 @@ def _edits(name: str, other: str) -> float:
 
 
 def _shared_words(name: str, other: str) -> tuple[int, int]:
-    """Return how many words two names share, and minus how many they do not; zeros for no match."""
+    """Return the number of shared words, and minus that of other words; (0, 0) if no match."""
     one, two = _words(name), _words(other)
-    in_both = [word for word in two if any(_is_same_word(its, word) for its in one)]
-    back = [its for its in one if any(_is_same_word(its, word) for word in two)]
+    in_both = [word for word in two if any(_is_same_word(mine, word) for mine in one)]
+    back = [mine for mine in one if any(_is_same_word(mine, word) for word in two)]
     is_within = len(in_both) == len(two) or len(back) == len(one)
     is_but_the_last = len(one) == len(two) > 2 and one[:-1] == two[:-1]
     if not (is_within or is_but_the_last) or max(map(len, in_both), default=0) < 3:
@@ -141,7 +149,7 @@ def _shared_words(name: str, other: str) -> tuple[int, int]:
 
 
 def _is_same_word(word: str, known: str) -> bool:
-    """Whether a word is a known one, its beginning, one inflected, or one with something before."""
+    """Return whether a word is a known word, its beginning, an inflection, or ends with it."""
     if word == known or (len(word) > 3 and known.startswith(word)):
         return True
     is_inflected = word.removeprefix(known) in ("s", "es", "d", "ed", "er", "ing")

@@ -1,6 +1,6 @@
-"""Where this process stands among its peers, from torchrun's environment.
+"""The processes of a distributed run, from torchrun's environment variables.
 
-Everything here is a no-op at size 1, so that no other module asks whether it runs alone.
+All operations do nothing at size 1, so no other module asks how many processes there are.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from nmt.runtime.memory import keep_freed_memory
 T = TypeVar("T")
 
 ROLL_CALL_SECONDS = 5.0
-"""Time in which processes answer after a collective operation failed."""
+"""Seconds in which processes must answer after a failed collective operation."""
 
 SLACK_SECONDS = 2.0
-"""Time by which an operation may exceed the timeout that it was given."""
+"""Seconds by which an operation may exceed its timeout."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """One process among `size`, and the device it computes on."""
+    """This process among `size` processes, and its device."""
 
     rank: int = 0
     size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     control: dist.ProcessGroup | None = None
-    """For small values: between CPUs, so that no GPU is waited for. None for the default group."""
+    """Process group for small values on CPUs, so no GPU is waited for; None: the default group."""
 
     @property
     def is_main(self) -> bool:
-        """Whether this process is the one that writes files and talks."""
+        """Return whether this is the process (rank 0) that writes files and prints messages."""
         return self.rank == 0
 
     def device_kinds(self) -> list[str]:
@@ -57,11 +57,11 @@ class World:
         return sorted({*self.gather(kind)})
 
     def sum(self, values: list[float]) -> list[float]:
-        """The element-wise sums over all processes, in float64."""
+        """Return the element-wise sums over all processes, in float64."""
         return self._reduce(values, dist.ReduceOp.SUM)
 
     def max(self, values: list[float]) -> list[float]:
-        """The element-wise maxima over all processes, in float64."""
+        """Return the element-wise maxima over all processes, in float64."""
         return self._reduce(values, dist.ReduceOp.MAX)
 
     def _reduce(self, values: list[float], operation: dist.ReduceOp.RedOpType) -> list[float]:
@@ -72,7 +72,7 @@ class World:
         return [float(value) for value in total.tolist()]
 
     def gather(self, value: T) -> list[T]:
-        """The values of all processes, in rank order, on every process."""
+        """Return the values of all processes, in rank order, on every process."""
         if self.size == 1:
             return [value]
         gathered: list[T | None] = [None] * self.size
@@ -80,14 +80,14 @@ class World:
         return gathered  # type: ignore[return-value]
 
     def barrier(self) -> None:
-        """Returns when every process has come here."""
+        """Wait until every process has called this."""
         if self.size > 1:
             dist.barrier(group=self.control)
 
 
 @contextmanager
 def join(device: str = "auto", timeout_minutes: float = 10.0) -> Iterator[World]:
-    """The world of this process, for the time of the context.
+    """Join the other processes, and yield the world of this process.
 
     Args:
         device: "cpu", "cuda", "cuda:1", or "auto": this process's GPU where there is one.
@@ -95,8 +95,8 @@ def join(device: str = "auto", timeout_minutes: float = 10.0) -> Iterator[World]
 
     Raises:
         NmtError: the device does not exist, or MASTER_ADDR and MASTER_PORT are not set.
-        LostPeerError: a process did not join, or a collective operation failed; it names the ranks
-            that are missing.
+        LostPeerError: a process did not join, or a collective operation failed; the message names
+            the missing ranks.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     rank = int(os.environ.get("RANK", "0"))
@@ -122,13 +122,13 @@ def join(device: str = "auto", timeout_minutes: float = 10.0) -> Iterator[World]
         if not isinstance(error, dist.DistError) and "gloo" not in str(error).lower():
             raise
         raise LostPeerError(f"rank {rank}: {peers.missing()}") from error
-    # Not after an exception: the peers may wait in a collective, and this would wait for them.
+    # Not after an exception: the peers may wait in a collective, and destroying would wait, too.
     dist.destroy_process_group()
-    gc.collect()  # the threads of a group that outlives the interpreter can abort the process
+    gc.collect()  # threads of a group that outlive the interpreter can abort the process
 
 
 class _Peers:
-    """The other processes, and the store that tells which of them are there."""
+    """The other processes, and the store that records which of them are present."""
 
     def __init__(self, rank: int, size: int, timeout: timedelta) -> None:
         self.rank, self.size, self.timeout = rank, size, timeout
@@ -143,13 +143,13 @@ class _Peers:
             ) from None
 
     def connect(self, device: torch.device) -> dist.ProcessGroup | None:
-        """Initialize the default group, and return the control group where it is another one."""
+        """Initialize the default group; return the control group, or None if they are the same."""
         on_gpu = device.type == "cuda"
         if on_gpu:
             torch.cuda.set_device(device)  # each thread has a current device of its own
         dist.init_process_group(
             "nccl" if on_gpu else "gloo",
-            # NCCL's watchdog ends a process without saying who is missing: the control group first.
+            # NCCL's watchdog kills a process without naming the missing rank: time out later.
             timeout=self.timeout + timedelta(minutes=1) if on_gpu else self.timeout,
             store=self._open_store(),
             rank=self.rank,
@@ -159,18 +159,18 @@ class _Peers:
         return dist.new_group(backend="gloo", timeout=self.timeout) if on_gpu else None
 
     def _open_store(self) -> TCPStore:
-        """Return the store, which rank 0 hosts, or torchrun on the machine of rank 0."""
+        """Open the store, which rank 0, or torchrun on the machine of rank 0, hosts."""
         self.store = TCPStore(
             *self.address,
             is_master=self.hosts_store,
             timeout=self.timeout,
-            wait_for_workers=False,  # the groups wait, and the store can tell who is missing
+            wait_for_workers=False,  # the groups wait; the store tells who is missing
         )
         self.store.set(f"joined/{self.rank}", "")
         return self.store
 
     def missing(self) -> str:
-        """Describe who is missing, after a collective operation failed in this process."""
+        """Return a message that names the missing ranks, after a failed collective operation."""
         try:
             return _within(ROLL_CALL_SECONDS + SLACK_SECONDS, self._call_the_roll)
         except (FutureTimeoutError, RuntimeError):
@@ -186,7 +186,7 @@ class _Peers:
         if late := self._without("joined"):
             return f"rank {late} did not start, or cannot be reached; see its messages"
         self.store.set(f"present/{self.rank}", "")
-        # The store ends with its host, which therefore stays until the others have read it.
+        # The store ends with its host, so the host stays until the others have read the store.
         deadline = time.monotonic() + ROLL_CALL_SECONDS + self.hosts_store
         missing = self._without("present")
         while (missing or self.hosts_store) and time.monotonic() < deadline:
@@ -200,7 +200,7 @@ class _Peers:
         )
 
     def _without(self, mark: str) -> str:
-        """Return the ranks that have not left that mark in the store, as text."""
+        """Return the ranks without the key MARK/RANK in the store, as text."""
         assert self.store is not None
         return ", ".join(
             str(rank) for rank in range(self.size) if not self.store.check([f"{mark}/{rank}"])
@@ -208,10 +208,10 @@ class _Peers:
 
 
 def _within(seconds: float, call: Callable[[], T]) -> T:
-    """Return what the call returns, or raise its exception, or a timeout where it is late.
+    """Return the result of a call, raise its exception, or raise a timeout after `seconds`.
 
-    The call has a thread of its own, which is abandoned when the call is late: where the network
-    drops packets, a request to a store blocks without a timeout.
+    The call runs in a thread, which is abandoned on a timeout: if the network drops packets, a
+    request to a store blocks for ever.
     """
     future: Future[T] = Future()
 
@@ -226,7 +226,16 @@ def _within(seconds: float, call: Callable[[], T]) -> T:
 
 
 def pick_device(name: str, local_rank: int = 0) -> torch.device:
-    """The device of that name; "auto" is the local rank's GPU, or else the CPU."""
+    """Return the device of a name.
+
+    Args:
+        name: "cpu", "cuda", "cuda:N", or "auto": the local rank's GPU if there is one, else the
+            CPU.
+        local_rank: rank of this process on its machine.
+
+    Raises:
+        NmtError: the name is unknown, or the GPU does not exist.
+    """
     if name == "auto":
         name = f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"
     elif name == "cuda":

@@ -1,4 +1,4 @@
-"""What torch's libraries keep in memory on a CPU, and what they say when memory is used up."""
+"""Memory settings of glibc and oneDNN, and the recognition of out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ _REPORTS = re.compile(
     r"failed to map segment|can't start new thread|Resource temporarily unavailable|"
     r"without (setting an )?exception"
 )
-"""Messages about memory of torch's allocator, oneDNN, C++, the loader of libraries, and Python."""
+"""Out-of-memory messages of torch's allocator, oneDNN, C++, the dynamic loader and Python."""
 
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's malloc.h
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from glibc's malloc.h
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return whether an error, of whichever library, says that memory is used up."""
+    """Return whether an error of any library means that memory is used up."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     if isinstance(error, RuntimeError | ImportError | SystemError):
-        # The name is that of torch's error on a GPU: not every command imports torch.
+        # Compare the name of torch's GPU error, because not every command imports torch.
         return type(error).__name__ == "OutOfMemoryError" or bool(_REPORTS.search(str(error)))
     return isinstance(error, MemoryError)
 
 
 def keep_freed_memory() -> None:
-    """Lets the process keep memory that is freed, to be used again without asking the kernel.
+    """Let the process keep freed memory for reuse instead of returning it to the kernel.
 
-    By default glibc gives every freed tensor above 32 MiB back to the kernel, and often smaller
-    ones at the heap's end; the next one then costs a page fault for every 4 KiB, which is a third
-    of the time of training on two cores. Does nothing where the C library is another.
+    By default glibc returns every freed tensor above 32 MiB to the kernel, and often smaller ones
+    at the heap's end. The next tensor then costs a page fault for every 4 KiB: a third of the time
+    of training on two cores. Does nothing with another C library.
     """
     if sys.platform != "linux":
         return
@@ -44,9 +44,9 @@ def keep_freed_memory() -> None:
 
 
 def keep_few_kernels() -> None:
-    """Lets oneDNN keep the kernels of the last 128 shapes instead of 1,024.
+    """Let oneDNN cache the kernels of the last 128 shapes instead of 1,024.
 
-    Every batch of training has other shapes, whose kernels serve its layers and are not needed
-    again; by default they fill half a gigabyte. Only before the first product of the process.
+    Each batch of training has new shapes, whose kernels are not needed again after the batch. With
+    the default they fill half a gigabyte. Call before the first matrix product of the process.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")

@@ -1,4 +1,4 @@
-"""The number format that matrix products are computed in; weights in training are float32."""
+"""Number formats of matrix products; weights in training are float32."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from nmt.errors import NmtError
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
 InferencePrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
-"""Without gradients, linear layers may also be quantised (CPU)."""
+"""Precisions of inference: on a CPU, linear layers may also be quantised to int8."""
 
 P = TypeVar("P", Precision, InferencePrecision)
 
 LOW: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""Precisions below that of the weights."""
+"""Precisions lower than that of the weights, and their dtypes."""
 
 
 def pick_precision(precision: P, device: torch.device) -> P:
     """Return the precision itself, or for "auto" the fastest of fp32, bf16 and fp16 on the device.
 
-    A CPU takes bf16 where it has instructions for it. A GPU takes bf16 from compute capability 8.0
-    on, fp16 at 7.x.
+    A CPU takes bf16 if it has bf16 instructions. A GPU takes bf16 from compute capability 8.0 on
+    and fp16 at 7.x. All others take fp32.
     """
     if precision != "auto":
         return precision
@@ -36,12 +36,12 @@ def pick_precision(precision: P, device: torch.device) -> P:
 
 
 def check_precision(precision: InferencePrecision, device: torch.device) -> str | None:
-    """Return a warning where the device is slower in a precision than in fp32, else None.
+    """Return a warning if the precision is slower than fp32 on the device, else None.
 
-    Needs no model, so that a command can say so before one is loaded.
+    Needs no model, so a command can warn before it loads one.
 
     Raises:
-        NmtError: the device cannot compute in that precision at all.
+        NmtError: the device cannot compute in the precision.
     """
     if precision == "int8":
         if device.type != "cpu":
@@ -60,7 +60,7 @@ _INSTRUCTIONS = {
     "bf16": ("_is_avx512_bf16_supported", "_is_amx_tile_supported"),
     "fp16": ("_is_amx_fp16_supported",),
 }
-"""Functions of torch.cpu that tell whether the processor multiplies in a precision."""
+"""Functions of ``torch.cpu`` that return whether the processor multiplies in a precision."""
 
 
 def _is_fast_on_cpu(precision: str) -> bool:
@@ -71,7 +71,7 @@ def _is_fast_on_cpu(precision: str) -> bool:
 
 
 def onednn_computes_in(dtype: torch.dtype) -> bool:
-    """Whether this torch has oneDNN, and oneDNN has kernels of that type for this processor."""
+    """Return whether this torch has oneDNN with kernels of a dtype for this processor."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     if dtype == torch.bfloat16:
@@ -83,10 +83,10 @@ def onednn_computes_in(dtype: torch.dtype) -> bool:
 
 @contextmanager
 def autocast(precision: InferencePrecision, device: torch.device) -> Iterator[None]:
-    """Let a model compute with that precision, for the time of the context.
+    """Let a model compute in a precision within the context.
 
-    On a CPU for which oneDNN has no kernels of that type, torch's own take their place: torch would
-    ask oneDNN for LSTMs all the same, and fail.
+    On a CPU for which oneDNN has no kernels of the dtype, turn oneDNN off: torch would use oneDNN
+    for LSTMs anyway, and fail.
     """
     dtype = LOW.get(pick_precision(precision, device))
     if dtype is None:

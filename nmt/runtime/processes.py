@@ -1,4 +1,4 @@
-"""How many processes may work, and that they end with the one that they work for."""
+"""Worker processes: their number, errors at their start, and their end with the parent."""
 
 from __future__ import annotations
 
@@ -14,14 +14,21 @@ from nmt.errors import NmtError
 
 
 def available_cores() -> int:
-    """The cores that this process may use, a fair share where torchrun started several."""
+    """Return the number of cores of this process: an equal share per process of torchrun."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 @contextmanager
 def starting_workers() -> Iterator[None]:
-    """Explain why a pool of processes cannot be made: it needs semaphores in shared memory."""
+    """Turn a failure to create a process pool into an NmtError with the remedy.
+
+    A pool needs semaphores in shared memory. A lack of memory or file descriptors keeps its own
+    error.
+
+    Raises:
+        NmtError: /dev/shm cannot be used.
+    """
     try:
         yield
     except OSError as error:
@@ -34,9 +41,10 @@ def starting_workers() -> Iterator[None]:
 
 
 def end_with_parent() -> None:
-    """Ends this worker when the process that started it is killed: nobody else would.
+    """End this worker process as soon as its parent process ends.
 
-    Without it a worker waits for ever, and holds what it has of its parent, such as stdout.
+    Otherwise a worker of a killed parent waits for ever, and keeps inherited files such as stdout
+    open.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None
