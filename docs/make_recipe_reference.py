@@ -31,16 +31,15 @@ WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text
 HEAD = """\
 # The recipe, key by key
 
-Made by `docs/make_recipe_reference.py` from the dataclasses that are the schema; a test keeps it
-up to date.
+`docs/make_recipe_reference.py` generates this page from the dataclasses that define the keys.
 
 A recipe has the sections `preprocess`, `model`, `train`, `search` and `score`, and `plugins`, a
-list of modules to import, which may lie beside the recipe. Every command reads `nmt.yaml` in the
-current directory, or the file given with `--config`; `--set section.key=value` wins over the file,
-and a command's own flags win over both. Plugins of an `nmt.yaml` that was found, not given, are
+list of modules to import, which may lie next to the recipe. Every command reads `nmt.yaml` in the
+current directory, or the file given with `--config`. `--set section.key=value` overrides the file,
+and a command's own options override both. Plugins of an `nmt.yaml` that was found, not given, are
 imported only with `--plugin` or `--trust-plugins`.
 
-A key that is left out has the default below. Where a key takes a *choice*, the recipe says a name
+A missing key has the default below. Where a key takes a *choice*, the recipe gives a name
 (`loss: cross_entropy`) or a name with keys of its own (`loss: {name: cross_entropy}`); keys without
 a name change the default choice (`schedule: {lr: 0.001}`).
 """
