@@ -1,1 +1,1 @@
-"""."""
+"""Parallel text to a dataset: cleaning, subwords and encoding."""

@@ -1,4 +1,4 @@
-"""From parallel text to a dataset: learn the subwords, encode every split, write it all down."""
+"""Make a dataset from parallel text: learn the subwords, then clean and encode every split."""
 
 from __future__ import annotations
 
@@ -37,21 +37,24 @@ from nmt.recipe.config import dump
 from nmt.runtime.processes import available_cores
 
 SCRATCH = "encoded"
-"""Directory in that of the dataset, until this is whole."""
+"""Subdirectory of an unfinished dataset, for files that are needed only to make it."""
 
 SAVE_EVERY = 50
-"""Blocks after which it is saved how far encoding has come."""
+"""Number of blocks between saves of the progress of encoding."""
 
 
 def preprocess(config: PreprocessConfig) -> Manifest:
-    """Writes the dataset that `config` describes, or the shard of it.
+    """Write the dataset that `config` describes, or one shard.
 
     The same text and settings give the same bytes, in every run, for any number of workers, and
-    after any number of kills: the same call goes on where the killed one was. Memory is bounded by
-    the sample from which subwords are learned.
+    after any number of kills: the same call resumes the killed one. Memory is bounded by the
+    sample from which subwords are learned.
+
+    Returns:
+        The manifest of the dataset.
 
     Raises:
-        NmtError: a setting or file is missing or cannot be used; then nothing is written.
+        NmtError: a setting or file is missing or cannot be used. Nothing is written.
     """
     corpora = find_corpora(config)
     languages = (config.source_lang, config.target_lang)
@@ -63,10 +66,12 @@ def preprocess(config: PreprocessConfig) -> Manifest:
     reads_stdin = STDIN in (corpus.path for corpus in config.corpora)
     try:
         with staging(path, None if reads_stdin else _identity(config, corpora)) as directory:
-            is_filled = (directory / MANIFEST).exists()  # it was killed after that
+            is_filled = (
+                directory / MANIFEST
+            ).exists()  # the earlier run was killed after writing it
             manifest = Manifest.read(directory) if is_filled else _fill(directory, config, corpora)
             scratch = directory / SCRATCH
-            if scratch.exists():  # which without a manifest is what a killed run goes on from
+            if scratch.exists():  # without a manifest a killed run resumes from it
                 shutil.rmtree(scratch)
             return manifest
     except OSError as error:
@@ -122,7 +127,7 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
 def _recipe(config: PreprocessConfig) -> dict[str, object]:
     recipe: dict[str, object] = dump(config)
     for key in ("output_dir", "workers", "shard"):
-        del recipe[key]  # they do not shape the data, or only which part of them
+        del recipe[key]  # they do not change the data, or only select a part
     return recipe
 
 
@@ -132,7 +137,7 @@ def _shard(config: PreprocessConfig) -> str | None:
 
 
 def _identity(config: PreprocessConfig, corpora: dict[str, list[Bitext]]) -> str:
-    """Letters and digits that are others for another dataset, as far as can be seen at once."""
+    """Return a hash of the settings and of the names, sizes and times of all input files."""
     read = [path for bitexts in corpora.values() for bitext in bitexts for path in bitext.files]
     if model := _given_subwords(config):
         read += [model, *(model / name for name in (SHARED, *SEPARATE))]
@@ -147,10 +152,10 @@ def _identity(config: PreprocessConfig, corpora: dict[str, list[Bitext]]) -> str
 
 
 def find_corpora(config: PreprocessConfig) -> dict[str, list[Bitext]]:
-    """The files of every split, all of which exist.
+    """Return the files of every split; all of them exist.
 
     Raises:
-        NmtError: something that is needed was not given, or a file is missing.
+        NmtError: a required setting or a file is missing.
     """
     needed = ("source_lang", "target_lang", "train", "valid")
     if missing := [key for key in needed if not getattr(config, key)]:
@@ -169,15 +174,15 @@ def find_corpora(config: PreprocessConfig) -> dict[str, list[Bitext]]:
             Bitext(Path(STDIN), None)
             if split == "train" and path == STDIN
             else Bitext.find(path, *languages)
-            for path in given
+            for path in prefixes
         ]
-        for split, given in paths.items()
-        if given
+        for split, prefixes in paths.items()
+        if prefixes
     }
 
 
 def _copy_of_stdin(directory: Path) -> Bitext:
-    """What is on the standard input, as a file: it is read twice where subwords are learned."""
+    """Copy standard input to a file, because learning subwords reads the text twice."""
     path = directory / "stdin.tsv"
     with path.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
@@ -197,10 +202,10 @@ def _held_out_lines(splits: Iterable[list[Chunk]], config: Cleaning) -> frozense
 def _subwords(
     directory: Path, train: list[Bitext], held_out: frozenset[str], config: PreprocessConfig
 ) -> Subwords:
-    """The subwords that were given, or else are learned from the training text; saved."""
-    if given := _given_subwords(config):
-        is_dataset = (given / MANIFEST).is_file()
-        subwords = Subwords.of(Dataset.open(given), 1) if is_dataset else Subwords.load(given, 1)
+    """Return the given subwords, or learn them from the training text; save them."""
+    if path := _given_subwords(config):
+        is_dataset = (path / MANIFEST).is_file()
+        subwords = Subwords.of(Dataset.open(path), 1) if is_dataset else Subwords.load(path, 1)
         if subwords.shared and config.separate_vocabularies:
             raise NmtError(
                 f"preprocess: separate_vocabularies is set, but subword_model "
@@ -223,7 +228,7 @@ def _subwords(
 
 
 def _given_subwords(config: PreprocessConfig) -> Path | None:
-    """Where the subwords are that were given, if any; of a dataset in shards, in the first."""
+    """Return the path of the given subwords, if any; the first shard of a sharded dataset."""
     if not config.subword_model:
         return None
     path = Path(config.subword_model)
@@ -233,10 +238,10 @@ def _given_subwords(config: PreprocessConfig) -> Path | None:
 def _sample(
     train: list[Bitext], held_out: frozenset[str], config: PreprocessConfig
 ) -> tuple[list[str], list[str]]:
-    """Both sides of a random sample of the training pairs, cleaned."""
+    """Return both sides of a random sample of the training pairs, cleaned."""
     size = config.subword_sample
     if not config.separate_vocabularies:
-        size = -(-size // 2)  # both sides are sentences to learn from
+        size = -(-size // 2)  # the sentences of both sides are learned from
     pairs = (
         pair
         for block in _watched("sampling", train)
@@ -255,7 +260,7 @@ def _sample(
 
 
 def _nothing_left(dropped: dict[str, int]) -> NmtError:
-    """The error where cleaning dropped so many pairs, by reason, and left none."""
+    """Return the error for cleaning that dropped every pair; `dropped` has pairs by reason."""
     total = sum(dropped.values())
     return NmtError(
         f"preprocess: cleaning dropped {total:,} of {total:,} training pairs: {reasons(dropped)}; "
@@ -266,16 +271,16 @@ def _nothing_left(dropped: dict[str, int]) -> NmtError:
 def _encoded(
     train: list[Bitext], spool: Spool, encoder: Encoder, config: PreprocessConfig
 ) -> Iterator[Encoded]:
-    """What is still to be encoded."""
+    """Yield the blocks that are not in the spool yet, encoded."""
     blocks = _watched("encoding", train, spool.progress.lines)
     return encode(blocks, encoder, config.workers or available_cores())
 
 
 def _watched(doing: str, bitexts: list[Bitext], done: Sequence[int] = ()) -> Iterator[Block]:
-    """The blocks of all bitexts behind the lines done of each, with a progress bar on stderr.
+    """Yield the blocks of all bitexts after the `done` lines of each, with a progress bar.
 
-    The bar is shown where a person is watching; it counts bytes as they are on the disk, for the
-    number of pairs is not known before the end.
+    The bar is shown on a terminal only. It counts bytes on disk, because the number of pairs is
+    unknown before the end.
     """
     total = sum(bitext.source.stat().st_size for bitext in bitexts)
     finished, pairs, began = 0, 0, time.monotonic()

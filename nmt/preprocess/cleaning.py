@@ -1,7 +1,27 @@
-"""Which training pairs are kept, and what is mended in them: named steps, then limits in tokens.
+"""Cleaning of the training pairs: named steps on the text, then limits in tokens.
 
-A step either *rewrites* text, many lines at once, or *filters* pairs. What each did is counted,
-with examples, so that nobody has to guess what became of a corpus.
+A step either *rewrites* text, many lines at once, or *filters* pairs. A pair leaves the training
+split for one reason, the first of these that applies:
+
+1. A filtering step of ``preprocess.clean``, in the recipe's order: ``identical``, ``length``,
+   ``script``, ``held_out`` (:meth:`Cleaning.cleaned`; the steps are in
+   :mod:`nmt.preprocess.cleaning_steps`). The reason is the name of the step. A step sees the text
+   as the rewriting steps before it leave it.
+2. A limit in subword tokens, EOS included, in this order: ``empty``, ``too_short``, ``too_long``,
+   ``unequal`` (:func:`judge`). With ``on_empty: error`` an empty side is an error instead.
+3. ``duplicates``: an equal pair came before (:mod:`nmt.preprocess.duplicates`). This check runs
+   here, after all steps and limits, wherever ``duplicates`` stands in ``clean``. A pair that a
+   step or a limit dropped is neither counted nor compared.
+4. ``not_sampled``: ``weight`` or ``max_pairs`` of the corpus takes fewer pairs than are left
+   (:mod:`nmt.preprocess.selection`, which also drops the duplicates).
+
+With ``preprocess.shard``, a pair that belongs to another shard does not count as dropped. The
+held-out splits are never cleaned.
+
+``nmt preprocess`` and ``nmt inspect`` print the number of pairs that each reason dropped, and
+``nmt inspect`` prints the first examples of each (none of ``not_sampled``). Both come from the
+dataset's manifest: ``dropped``, ``rewritten`` and ``examples`` of the split ``train``. No list of
+all dropped pairs is kept.
 """
 
 from __future__ import annotations
@@ -26,24 +46,24 @@ MAX_EXAMPLE_LENGTH = 200
 
 @dataclass
 class CleaningStats:
-    """What cleaning did: how often, and the first examples; see the dataset's ``SplitCounts``."""
+    """Counts and first examples of what cleaning did; see the dataset's ``SplitCounts``."""
 
     dropped: dict[str, int] = field(default_factory=dict)
     rewritten: dict[str, int] = field(default_factory=dict)
     examples: dict[str, list[list[str]]] = field(default_factory=dict)
 
     def drop(self, reason: str, pairs: int, examples: Iterable[Sequence[str]] = ()) -> None:
-        """Counts pairs that are left out."""
+        """Count pairs that are left out for a reason, and keep the first examples."""
         self.dropped[reason] = self.dropped.get(reason, 0) + pairs
         self._show(reason, examples)
 
     def rewrite(self, step: str, lines: int, examples: Iterable[Sequence[str]] = ()) -> None:
-        """Counts lines that were changed; examples are of before and after."""
+        """Count lines that a step changed; an example is the line before and after."""
         self.rewritten[step] = self.rewritten.get(step, 0) + lines
         self._show(step, examples)
 
     def add(self, other: CleaningStats) -> None:
-        """Adds what another has counted."""
+        """Add the counts and examples of another."""
         for reason, pairs in other.dropped.items():
             self.drop(reason, pairs, other.examples.get(reason, ()))
         for step, lines in other.rewritten.items():
@@ -57,7 +77,7 @@ class CleaningStats:
 
 
 class CleaningResult(IntEnum):
-    """What becomes of a training pair when its tokens are counted."""
+    """Outcome of the limits in tokens for a training pair."""
 
     KEPT = 0
     EMPTY = 1
@@ -68,20 +88,21 @@ class CleaningResult(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Cleaning:
-    """Which training pairs are left out. Held-out pairs are never left out or shortened.
+    """Settings of cleaning. Held-out pairs are never left out or shortened.
 
     Lengths are in subword tokens, EOS included.
     """
 
     clean: tuple[Step, ...] = ()
-    """Steps that mend the training text or leave pairs out before subwords, in this order; none
-    by default, for only what training cannot use is dropped unasked."""
+    """Steps that rewrite the training text or drop pairs, in this order, before it is cut into
+    subwords. Only ``duplicates`` always runs last, after the limits in tokens. No steps by default:
+    only pairs that training cannot use are dropped."""
 
     on_empty: Literal["drop", "error"] = "drop"
-    """What to do with a training pair of which a side has no tokens."""
+    """Whether a training pair with an empty side (no tokens) is dropped, or is an error."""
 
     on_invalid_utf8: Literal["error", "replace"] = "error"
-    """What to do with bytes that are not UTF-8; "replace" puts U+FFFD in their place."""
+    """Whether bytes that are not UTF-8 are an error, or are replaced by U+FFFD."""
 
     min_tokens_per_sentence: int = 1
     """Training pairs with a shorter side are dropped; 1 drops none."""
@@ -91,8 +112,8 @@ class Cleaning:
 
     max_length_ratio: float | None = None
     """Training pairs whose longer side is more than this many times the shorter one are dropped.
-    1.5 is common for well-aligned languages of alike morphology, 9 removes only what is certainly
-    no translation."""
+    1.5 is common for well-aligned languages of similar morphology; 9 drops only pairs that are
+    certainly no translations."""
 
     def __post_init__(self) -> None:
         for step, later in combinations(self.clean, 2):
@@ -115,11 +136,11 @@ class Cleaning:
 
     @property
     def drops_duplicates(self) -> bool:
-        """Whether of equal pairs only the first is kept."""
+        """Whether only the first of equal pairs is kept."""
         return any(isinstance(step, Duplicates) for step in self.clean)
 
     def rewritten(self, lines: list[str]) -> list[str]:
-        """The lines after the steps that rewrite, one line for each."""
+        """Return the lines after all rewriting steps, one line for each."""
         for step in self.clean:
             if isinstance(step, Rewriting):
                 lines = step.lines(lines)
@@ -128,7 +149,18 @@ class Cleaning:
     def cleaned(
         self, source: list[str], target: list[str], held_out: frozenset[str], tally: CleaningStats
     ) -> tuple[npt.NDArray[np.intp], list[str], list[str]]:
-        """The pairs that the steps leave, mended, and where in `source` each of them was."""
+        """Apply the steps, except ``duplicates``, to training pairs.
+
+        Args:
+            source: lines of text.
+            target: as many lines.
+            held_out: every line of the held-out splits, rewritten like the training text.
+            tally: counts the pairs dropped and the lines rewritten.
+
+        Returns:
+            The indices [kept] in `source` of the pairs that are kept, and both sides of these
+            pairs, rewritten.
+        """
         places = np.arange(len(source))
         for step in self.clean:
             if isinstance(step, Rewriting):
@@ -144,7 +176,7 @@ class Cleaning:
                 source, target = sides[0][1], sides[1][1]
             elif isinstance(step, Filtering):
                 kept = step.keep(source, target, held_out)
-                dropped = [not it for it in kept]
+                dropped = [not is_kept for is_kept in kept]
                 examples = zip(compress(source, dropped), compress(target, dropped), strict=True)
                 tally.drop(step.name, sum(dropped), examples)
                 if any(dropped):
@@ -154,7 +186,10 @@ class Cleaning:
 
 
 def judge(source: Lengths, target: Lengths, cleaning: Cleaning) -> npt.NDArray[np.intp]:
-    """Return the :class:`CleaningResult` of pairs of these lengths [n], EOS included."""
+    """Return the :class:`CleaningResult` [n] of pairs of these lengths [n], EOS included.
+
+    Where several limits apply to a pair, the first of the enumeration is the result.
+    """
     shorter, longer = np.minimum(source, target), np.maximum(source, target)
     ratio = np.inf if cleaning.max_length_ratio is None else cleaning.max_length_ratio
     applies = {

@@ -18,12 +18,12 @@ from nmt.recipe.registry import Registry
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Something done to the training text before subwords; held-out text is left as it is."""
+    """One step of cleaning the training text; held-out text is never cleaned."""
 
     registry: ClassVar[Registry[Step]]
 
     name: str = ""
-    """Which step: see the registry."""
+    """Registered name of the step."""
 
     def for_languages(self, source_lang: str, target_lang: str) -> Step:
         """Return the step with the settings of the languages where none are given."""
@@ -36,14 +36,14 @@ Step.registry = steps
 
 @dataclass(frozen=True, kw_only=True)
 class Rewriting(Step, ABC):
-    """Changes text."""
+    """A step that changes text."""
 
     @abstractmethod
     def rewrite(self, text: str) -> str:
-        """The text, changed; its line feeds stay, and none is added."""
+        """Return the changed text, with as many line feeds as before."""
 
     def lines(self, lines: list[str]) -> list[str]:
-        """The lines, changed."""
+        """Return the lines, rewritten; the same list if nothing changes."""
         text = "\n".join(lines)
         changed = self.rewrite(text)
         return lines if changed == text else changed.split("\n")
@@ -51,15 +51,15 @@ class Rewriting(Step, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Filtering(Step, ABC):
-    """Leaves pairs out."""
+    """A step that drops pairs."""
 
     @abstractmethod
     def keep(self, source: list[str], target: list[str], held_out: frozenset[str]) -> list[bool]:
-        """For every pair, whether it stays.
+        """Return for every pair whether it is kept.
 
         Args:
             source: lines of text.
-            target: as many.
+            target: as many lines.
             held_out: every line of the held-out splits, rewritten like the training text.
         """
 
@@ -67,26 +67,26 @@ class Filtering(Step, ABC):
 @steps.register("unicode")
 @dataclass(frozen=True, kw_only=True)
 class Unicode(Rewriting):
-    """Brings characters that can be spelt in several ways into one form."""
+    """Brings characters that have several spellings into one form."""
 
     form: Literal["NFC", "NFKC"] = "NFC"
     """NFC composes letters and accents; NFKC also replaces ligatures, wide forms and the like."""
 
     def rewrite(self, text: str) -> str:
-        """The text in the form."""
+        """Return the text in the normal form."""
         return unicodedata.normalize(self.form, text)
 
 
 @steps.register("control_characters")
 @dataclass(frozen=True, kw_only=True)
 class ControlCharacters(Rewriting):
-    """Replaces control characters and line separators by spaces, and drops what is invisible.
+    """Replaces control characters and line separators by spaces, and drops invisible characters.
 
-    That is: byte order marks, zero-width spaces, soft hyphens and marks of direction.
+    Invisible are byte order marks, zero-width spaces, soft hyphens and marks of direction.
     """
 
     def rewrite(self, text: str) -> str:
-        """The text without them."""
+        """Return the text without control and invisible characters."""
         return _CONTROL.sub(lambda match: "" if match[0] in _INVISIBLE else " ", text)
 
 
@@ -95,11 +95,12 @@ class ControlCharacters(Rewriting):
 class Punctuation(Rewriting):
     """Replaces typographic quotes, dashes, dots and spaces, and wide forms, by those of ASCII.
 
-    Much as Moses's normalize-punctuation.perl, but by single characters and in every language.
+    Similar to Moses's normalize-punctuation.perl, but replaces single characters, and in every
+    language alike.
     """
 
     def rewrite(self, text: str) -> str:
-        """The text with plain punctuation."""
+        """Return the text with plain punctuation."""
         return _TYPOGRAPHIC.sub(lambda match: _PLAIN[match[0]], text)
 
 
@@ -109,9 +110,9 @@ class Spaces(Rewriting):
     """Leaves one space where there are several, and none at the ends of a line."""
 
     def rewrite(self, text: str) -> str:
-        """The text with single spaces."""
+        """Return the text with single spaces."""
         for space in _OTHER_SPACES:
-            text = text.replace(space, " ")  # in all of them less time than one regular expression
+            text = text.replace(space, " ")  # faster than one regular expression for all of them
         text = _SPACES.sub(" ", text)
         return f"\n{text}\n".replace("\n ", "\n").replace(" \n", "\n")[1:-1]
 
@@ -122,7 +123,7 @@ class Identical(Filtering):
     """Drops pairs whose sides are the same text."""
 
     def keep(self, source: list[str], target: list[str], held_out: frozenset[str]) -> list[bool]:
-        """Whether the sides differ."""
+        """Return for every pair whether the sides differ."""
         return [one != other for one, other in zip(source, target, strict=True)]
 
 
@@ -132,12 +133,12 @@ class Length(Filtering):
     """Drops pairs by their length before subwords."""
 
     unit: Literal["words", "characters"] = "words"
-    """What is counted: words between spaces, or characters; of a script without spaces between
-    words, such as the Chinese, each character is a word."""
+    """Unit of length: words between spaces, or characters. In a script without spaces between
+    words, such as Chinese, each character is a word."""
     min: int = 1
-    """A shorter side drops the pair."""
+    """Pairs with a shorter side are dropped."""
     max: int = 250
-    """A longer side drops the pair."""
+    """Pairs with a longer side are dropped."""
     max_ratio: float | None = None
     """Pairs whose longer side is more than this many times the shorter one are dropped."""
 
@@ -148,7 +149,7 @@ class Length(Filtering):
             raise ValueError(f"max_ratio must be at least 1, not {self.max_ratio}")
 
     def keep(self, source: list[str], target: list[str], held_out: frozenset[str]) -> list[bool]:
-        """Whether both sides are within the limits."""
+        """Return for every pair whether both sides are within the limits."""
         sides = [
             np.fromiter(
                 map(count_words if self.unit == "words" else len, side),
@@ -167,7 +168,7 @@ class Length(Filtering):
 @steps.register("script")
 @dataclass(frozen=True, kw_only=True)
 class Script(Filtering):
-    """Drops pairs of which a side is written in another script than its language."""
+    """Drops pairs with a side that is written in another script than its language."""
 
     source: tuple[str, ...] = ()
     """Scripts of the source, as the names of their letters in Unicode begin: LATIN, CYRILLIC,
@@ -181,7 +182,7 @@ class Script(Filtering):
     passes. Letters of all scripts, such as those of formulas, are not counted."""
 
     def for_languages(self, source_lang: str, target_lang: str) -> Script:
-        """With the scripts of the languages."""
+        """Return the step with the scripts of the languages where none are set."""
         return replace(
             self,
             source=self.source or languages.letters(source_lang),
@@ -189,7 +190,7 @@ class Script(Filtering):
         )
 
     def keep(self, source: list[str], target: list[str], held_out: frozenset[str]) -> list[bool]:
-        """Whether enough letters of both sides are of their scripts."""
+        """Return for every pair whether enough letters of both sides are of their scripts."""
         scripts = [side or languages.letters("") for side in (self.source, self.target)]
         one, other = map(_letters, scripts)
         return [
@@ -198,24 +199,24 @@ class Script(Filtering):
         ]
 
     def _passes(self, line: str, letters: Mapping[int, str]) -> bool:
-        own_and_foreign = line.translate(letters)
-        own = own_and_foreign.count("1")
-        return own >= self.min_share * (own + own_and_foreign.count("0"))
+        marks = line.translate(letters)
+        in_script, foreign = marks.count("1"), marks.count("0")
+        return in_script >= self.min_share * (in_script + foreign)
 
 
 @steps.register("held_out")
 @dataclass(frozen=True, kw_only=True)
 class HeldOut(Filtering):
-    """Drops pairs of which a side is a line of the validation or test set, on either side.
+    """Drops pairs with a side that is a line of the validation or test set, in either language.
 
-    Lines are compared as the steps that rewrite leave them, so it stands behind all of these.
+    Lines are compared after rewriting, so ``held_out`` must stand after all rewriting steps.
     """
 
     min_words: int = 1
-    """Lines of fewer words may be in both; 4 spares what everybody says, such as "Thank you"."""
+    """Lines of fewer words are not compared; 4 spares common phrases, such as "Thank you"."""
 
     def keep(self, source: list[str], target: list[str], held_out: frozenset[str]) -> list[bool]:
-        """Whether neither side is held out."""
+        """Return for every pair whether neither side is held out."""
         sides = [[line in held_out for line in side] for side in (source, target)]
         return [
             not any(
@@ -231,10 +232,11 @@ class HeldOut(Filtering):
 @steps.register("duplicates")
 @dataclass(frozen=True, kw_only=True)
 class Duplicates(Step):
-    """Leaves of equal pairs, over all corpora, only the first, after all other steps and limits.
+    """Keeps only the first of equal pairs, over all corpora.
 
-    Pairs are compared by 128 bits of BLAKE2b: among a thousand million different pairs, two are
-    taken for equal with a probability below 1e-20.
+    ``duplicates`` runs after all other steps and after the limits in tokens, wherever it stands in
+    ``clean``. Pairs are compared by 128 bits of BLAKE2b: among a thousand million different pairs,
+    the probability that any two are taken for equal is below 1e-20.
     """
 
 
@@ -245,7 +247,9 @@ _INVISIBLE = frozenset(
 _CONTROL = re.compile(rf"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029{''.join(_INVISIBLE)}]")
 
 _OTHER_SPACES = "".join(
-    it for it in map(chr, range(ord("\u3000") + 1)) if it.isspace() and it not in " \n"
+    character
+    for character in map(chr, range(ord("\u3000") + 1))
+    if character.isspace() and character not in " \n"
 )
 
 _SPACES = re.compile(r"  +")
@@ -265,11 +269,11 @@ _PLAIN = {
 _TYPOGRAPHIC = re.compile(f"[{re.escape(''.join(_PLAIN))}]")
 
 _OF_ALL_SCRIPTS = ("COMBINING", "KATAKANA-HIRAGANA", "MATHEMATICAL", "MICRO", "MODIFIER LETTER")
-"""Beginnings of the names of letters that no script has for itself."""
+"""Beginnings of the Unicode names of letters that belong to no single script."""
 
 
 class _Letters(dict[int, str]):
-    """For ``str.translate``: a letter to 1 if it is of the scripts, else to 0; others to space."""
+    """Table for ``str.translate``: letters of the scripts to 1, other letters to 0, else space."""
 
     def __init__(self, scripts: tuple[str, ...]) -> None:
         self.scripts = scripts
@@ -278,8 +282,8 @@ class _Letters(dict[int, str]):
         character = chr(code)
         mark = " "
         if character.isalpha():
-            plain = unicodedata.normalize("NFKC", character)[0]  # of its usual width
-            names = [unicodedata.name(it, "") for it in (character, plain)]
+            plain = unicodedata.normalize("NFKC", character)[0]  # in its usual width
+            names = [unicodedata.name(letter, "") for letter in (character, plain)]
             if not any(name.startswith(_OF_ALL_SCRIPTS) for name in names):
                 mark = "1" if names[1].startswith(self.scripts) else "0"
         self[code] = mark

@@ -30,10 +30,10 @@ class PreprocessConfig(Cleaning, SubwordTraining):
     """Language to translate into, as file names end; needed."""
 
     train: tuple[str | Corpus, ...] = ()
-    """The training corpora, which are read one after the other; needed. One of which more or less
-    is to be used is written as ``{path: PREFIX, weight: 0.5, max_pairs: 1000000}``: ``weight`` is
-    how often each of its pairs is in the dataset, twice for 2, a random half of them for 0.5;
-    ``max_pairs`` the most pairs it gives, of more a random sample."""
+    """The training corpora, which are read one after the other; needed. To use more or less of a
+    corpus, write ``{path: PREFIX, weight: 0.5, max_pairs: 1000000}``: ``weight`` is how often each
+    of its pairs is in the dataset (2: twice; 0.5: a random half of the pairs); ``max_pairs`` is the
+    largest number of pairs to take, at random if the corpus has more."""
 
     valid: str | None = None
     """Prefix of the corpus that training is watched with; needed."""
@@ -42,18 +42,18 @@ class PreprocessConfig(Cleaning, SubwordTraining):
     """Prefix of a corpus for the final scores."""
 
     output_dir: str = "data-bin"
-    """Directory to write; a dataset that is there is replaced once the new one is whole."""
+    """Directory to write; an older dataset there is replaced once the new one is complete."""
 
     separate_vocabularies: bool = False
     """Whether each side learns subwords of its own; the paper shares one vocabulary."""
 
     subword_model: str | None = None
     """Existing subwords to use instead of learning any: a ``.model`` file for both sides, or the
-    directory of a dataset or a run. The settings for learning then say nothing."""
+    directory of a dataset or a run. The settings for learning then have no effect."""
 
     workers: int = 0
-    """Processes that clean and encode; 0 means one for each core that this one may use. The dataset
-    is the same for any number."""
+    """Processes that clean and encode; 0 means one for each core that this process may use. The
+    dataset is the same for any number."""
 
     shard: str | None = None
     """``I/N``: make the I-th of N parts of the dataset, each perhaps on another machine, in
@@ -77,12 +77,12 @@ class PreprocessConfig(Cleaning, SubwordTraining):
 
     @property
     def corpora(self) -> list[Corpus]:
-        """The training corpora."""
-        return [Corpus(path=it) if isinstance(it, str) else it for it in self.train]
+        """The training corpora, each as a :class:`Corpus`."""
+        return [Corpus(path=corpus) if isinstance(corpus, str) else corpus for corpus in self.train]
 
     @property
     def part(self) -> tuple[int, int]:
-        """The number of the shard to make, from 1, and of all; 1 of 1 for a dataset in one."""
+        """Number of the shard to make, from 1, and number of shards; 1 and 1 without shards."""
         if self.shard is None:
             return 1, 1
         if self.shard == "auto":
@@ -94,7 +94,13 @@ class PreprocessConfig(Cleaning, SubwordTraining):
 
 
 def _part_of_environment() -> tuple[int, int]:
-    """The place of this process among those that torchrun or a Slurm array has started."""
+    """Return this process's number, from 1, and the number of processes.
+
+    They are those of torchrun or of a Slurm array.
+
+    Raises:
+        ValueError: neither started this process, or the array has gaps.
+    """
     environ = os.environ
     try:
         if "SLURM_ARRAY_TASK_COUNT" in environ:

@@ -1,7 +1,7 @@
-"""Parallel text: reading it in bounded memory, from plain or compressed files, line by line.
+"""Read parallel text line by line, in bounded memory, from plain or compressed files.
 
-A line ends at a line feed and nowhere else: U+2028, a lone carriage return or a NUL inside a line
-never splits it, so that line 7 here is line 7 for every other tool.
+Only a line feed ends a line: U+2028, a lone carriage return or a NUL never does. So line 7 here is
+line 7 for every other tool.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ STDIN = "-"
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """A training corpus, and how much of it is used."""
+    """A training corpus, with its weight and the largest number of pairs to take."""
 
     path: str = ""
-    """As ``train`` takes it."""
+    """Prefix or file, as in the key ``train``."""
 
     weight: float = 1.0
-    """How often each of its pairs is in the dataset: 2 for twice, 0.5 for a random half."""
+    """How often each pair is in the dataset: 2 for twice, 0.5 for a random half of the pairs."""
 
     max_pairs: int | None = None
-    """The most pairs it may give; where it has more, a random sample is taken."""
+    """Largest number of pairs to take; of more pairs, a random sample is taken."""
 
     def __post_init__(self) -> None:
         if self.weight <= 0:
@@ -43,7 +43,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive pairs of one bitext; `first` is the line number of the first, from 1."""
+    """Consecutive pairs of one bitext; `first` is the line number of the first pair, from 1."""
 
     source: list[str]
     target: list[str]
@@ -52,22 +52,26 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive lines of a bitext as they are in its files, to be decoded elsewhere."""
+    """Consecutive lines of a bitext as bytes; a worker process decodes them."""
 
     bitext: Bitext
     first: int
-    """Line number of the first, from 1."""
+    """Line number of the first line, from 1."""
     lines: int
     source: bytes
     target: bytes
-    """Empty where both columns are in `source`."""
+    """Empty if `source` holds both columns."""
     position: int
-    """In the file of the source, compressed as it is: how far reading has come."""
+    """Bytes of the source's file, compressed as the file is, read so far."""
     corpus: int = 0
-    """Number of the bitext among those that are read."""
+    """Index of the bitext among the training corpora."""
 
     def decode(self, on_invalid_utf8: OnInvalidUtf8 = "error") -> Chunk:
-        """The pairs as text; bytes that are not UTF-8, or a row without two columns, raise."""
+        """Return the pairs as text.
+
+        Raises:
+            NmtError: bytes are not UTF-8 (unless replaced), or a row has not two columns.
+        """
         names = self.bitext.names
         source = decode(self.source, names[0], self.first, on_invalid_utf8)
         if self.bitext.target is not None:
@@ -85,20 +89,22 @@ class Block:
 
 @dataclass(frozen=True)
 class Bitext:
-    """Two files with a sentence a line, each the translation of the other's; or one with both."""
+    """Two files whose lines are translations of each other, or one file with two columns."""
 
     source: Path
     target: Path | None
-    """None where `source` holds two columns, divided by a tab."""
+    """None if `source` holds two columns, separated by a tab."""
     is_stdin: bool = False
     """Whether `source` is a copy of the standard input."""
 
     @classmethod
     def find(cls, path: str, source_lang: str, target_lang: str) -> Bitext:
-        """The files ``PATH.LANG``, or the file PATH where its name says .tsv.
+        """Return the bitext of the files ``PATH.LANG``, or of the file PATH if PATH ends in .tsv.
+
+        Each file may have .gz, .xz or .zst appended to its name.
 
         Raises:
-            NmtError: one is missing, also with .gz, .xz or .zst behind; or PATH is one of them.
+            NmtError: a file is missing, or PATH is the file of one language.
         """
         if ".tsv" in Path(path).suffixes[-2:]:
             return cls(_find(path), None)
@@ -113,28 +119,32 @@ class Bitext:
 
     @property
     def files(self) -> list[Path]:
-        """Where the text is."""
+        """The files that hold the text."""
         return [self.source] if self.target is None else [self.source, self.target]
 
     @property
     def names(self) -> list[str]:
-        """What messages call the files."""
+        """The names of the files in messages."""
         return ["stdin"] if self.is_stdin else [str(file) for file in self.files]
 
     def chunks(
         self, on_invalid_utf8: OnInvalidUtf8 = "error", size: int = CHUNK
     ) -> Iterator[Chunk]:
-        """The pairs, at most `size` at once.
+        """Yield the pairs, at most `size` at once.
 
         Raises:
             NmtError: the files differ in their number of lines or have none, are not UTF-8
-                (unless that is to be replaced), or end in the middle of a compressed stream.
+                (unless such bytes are replaced), or end in the middle of a compressed stream.
         """
         for block in self.blocks(size):
             yield block.decode(on_invalid_utf8)
 
     def blocks(self, size: int = CHUNK, skip: int = 0) -> Iterator[Block]:
-        """The lines behind the first `skip`, at most `size` at once; raises as :meth:`chunks`."""
+        """Yield the lines after the first `skip`, at most `size` at once.
+
+        Raises:
+            NmtError: as :meth:`chunks`.
+        """
         first = 1 + skip
         for (source, position), (target, _) in self._columns(size, skip):
             yield Block(self, first, len(source), b"".join(source), b"".join(target), position)
@@ -143,7 +153,7 @@ class Bitext:
             raise NmtError(f"{self}: empty; give files with sentences")
 
     def _columns(self, size: int, skip: int) -> Iterator[tuple[_Lines, _Lines]]:
-        """Equally many lines of both sides; of rows with both columns, none of the target."""
+        """Yield equally many lines of both sides; the target has none if `source` holds both."""
         sources, none = _blocks(self.source, size, skip), _Lines([], 0)
         if self.target is None:
             yield from ((lines, none) for lines in sources)
@@ -152,7 +162,7 @@ class Bitext:
         for source, target in zip_longest(sources, targets, fillvalue=none):
             if len(source.lines) != len(target.lines):
                 counts = [
-                    read + len(side.lines) + sum(len(it.lines) for it in rest)
+                    read + len(side.lines) + sum(len(block.lines) for block in rest)
                     for side, rest in ((source, sources), (target, targets))
                 ]
                 raise NmtError(
@@ -164,7 +174,7 @@ class Bitext:
 
 
 class _Lines(NamedTuple):
-    """Lines of a file with their line feeds, and how far the file has been read."""
+    """Lines of a file with their line feeds, and the bytes of the file read so far."""
 
     lines: list[bytes]
     position: int
@@ -178,7 +188,7 @@ def _find(name: str) -> Path:
 
 
 def _refuse_one_side(path: str, languages: tuple[str, str]) -> None:
-    """Raises an NmtError where the path is a file of one language instead of a prefix."""
+    """Raise an NmtError if the path is a file of one language instead of a prefix."""
     for end in (f".{language}{suffix}" for language in languages for suffix in ("", *COMPRESSED)):
         if path.endswith(end) and Path(path).is_file():
             raise NmtError(
@@ -187,7 +197,7 @@ def _refuse_one_side(path: str, languages: tuple[str, str]) -> None:
 
 
 def _blocks(path: Path, size: int, skip: int) -> Iterator[_Lines]:
-    """The lines of a file, `size` at once, each with its line feed (but perhaps the last)."""
+    """Yield the lines of a file after the first `skip`, `size` at once, with their line feeds."""
     with path.open("rb") as file, named_damage(path):
         stream = decompressed(file, path)
         for _ in islice(stream, skip):

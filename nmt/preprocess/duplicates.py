@@ -1,4 +1,4 @@
-"""Which of many keys came before, exactly and in bounded memory: a sort in 256 parts on disk."""
+"""Find repeated keys, exactly and in bounded memory, by a sort in 256 parts on disk."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import numpy.typing as npt
 Keys = npt.NDArray[np.uint64]
 
 BLOCK = 1 << 17
-"""Keys that are read at once."""
+"""Keys to read at once."""
 
 _PARTS = 256
 _ENTRY = np.dtype([("high", "<u8"), ("low", "<u8"), ("index", "<i8")])
 
 
 def mark_repeated(keys: Path, marks: Path, scratch: Path) -> None:
-    """Writes for every key of a file whether an equal one came before it.
+    """Write for every key of a file whether an equal key came before.
 
-    Memory is that of a 256th of the keys, 24 bytes each.
+    Takes the memory of a 256th of the keys, 24 bytes each.
 
     Args:
-        keys: n keys of two little-endian uint64.
-        marks: written: n bytes, 1 where the key is a repetition, else 0.
-        scratch: a directory to be made, for 1.5 times the size of `keys`.
+        keys: file of n keys, each two little-endian uint64.
+        marks: file to write: n bytes, 1 for a repeated key, else 0.
+        scratch: directory to make, which needs 1.5 times the size of `keys`.
     """
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
@@ -40,8 +40,8 @@ def mark_repeated(keys: Path, marks: Path, scratch: Path) -> None:
             entries["high"], entries["low"] = block[order].T
             entries["index"] = start + order
             ends = np.cumsum(np.bincount(part, minlength=_PARTS))
-            for file, some in zip(parts, np.split(entries, ends[:-1]), strict=True):
-                file.write(some.tobytes())
+            for file, entries_of_part in zip(parts, np.split(entries, ends[:-1]), strict=True):
+                file.write(entries_of_part.tobytes())
     with marks.open("wb") as file:
         file.truncate(keys.stat().st_size // 16)
     if marks.stat().st_size == 0:
@@ -59,7 +59,7 @@ def mark_repeated(keys: Path, marks: Path, scratch: Path) -> None:
 
 
 def _blocks(keys: Path) -> Iterator[tuple[int, Keys]]:
-    """The keys [k, 2], some at once, each time with the number of the first."""
+    """Yield the keys in blocks [k, 2], each with the index of its first key."""
     start = 0
     with keys.open("rb") as file:
         while len(block := np.fromfile(file, "<u8", 2 * BLOCK)):

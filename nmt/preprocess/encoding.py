@@ -1,6 +1,6 @@
-"""Blocks of text to token ids, by as many processes as there are cores, in the order of the text.
+"""Encode blocks of text as token ids on all cores, in the order of the text.
 
-What has been encoded is *spooled*: appended to plain files, from which it goes on after a kill.
+Encoded pairs are *spooled*: appended to plain files, from which a killed run resumes.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from nmt.runtime.processes import end_with_parent, starting_workers
 
 @dataclass(frozen=True)
 class Encoded:
-    """What became of a block."""
+    """The pairs of a block that are kept, encoded."""
 
     source: Sentences
     target: Sentences
     keys: Keys
-    """Of the pairs [n, 2], equal for equal pairs; [0, 2] where nobody asks for them."""
+    """Hashes of the pairs [n, 2], equal for equal pairs; [0, 2] if they are not needed."""
     tally: CleaningStats
     block: Block
-    """Without its text."""
+    """The block, without its text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +65,13 @@ class Encoder:
         return encoders(self.subwords)
 
     def __call__(self, block: Block) -> Encoded:
-        """The pairs of the block that are kept, and belong to the shard.
+        """Return the pairs of the block that are kept and belong to the shard.
 
-        Equal pairs belong to the same shard, whichever machine reads them: so shards that are free
-        of duplicates, each by itself, are so together.
+        Equal pairs belong to the same shard, whichever machine reads them. So if each shard is
+        free of duplicates, the whole dataset is.
+
+        Raises:
+            NmtError: the text cannot be decoded, or a side is empty and `on_empty` is "error".
         """
         chunk = block.decode(self.cleaning.on_invalid_utf8)
         tally, held_out = CleaningStats(), self.held_out
@@ -77,23 +80,27 @@ class Encoder:
         if self.shards > 1 or self.cleaning.drops_duplicates:
             keys = _keys(*pairs)
         if self.shards > 1:
-            own = keys[:, 1] % np.uint64(self.shards) == self.shard - 1
-            keys, lines = keys[own], lines[own]
-            pairs = [list(itertools.compress(side, own)) for side in pairs]
+            in_shard = keys[:, 1] % np.uint64(self.shards) == self.shard - 1
+            keys, lines = keys[in_shard], lines[in_shard]
+            pairs = [list(itertools.compress(side, in_shard)) for side in pairs]
             if block.first // CHUNK % self.shards != self.shard - 1:
-                tally = CleaningStats()  # every shard cleans everything, but one of them counts it
+                tally = CleaningStats()  # every shard cleans every block, but only one counts it
         sides = [encode(side) for encode, side in zip(self._encode, pairs, strict=True)]
-        verdicts = judge(sides[0].lengths, sides[1].lengths, self.cleaning)
-        for verdict in list(CleaningResult)[1:]:
-            found = np.flatnonzero(verdicts == verdict)
-            if verdict == CleaningResult.EMPTY and found.size and self.cleaning.on_empty == "error":
+        results = judge(sides[0].lengths, sides[1].lengths, self.cleaning)
+        for reason in list(CleaningResult)[1:]:
+            dropped = np.flatnonzero(results == reason)
+            if (
+                reason == CleaningResult.EMPTY
+                and dropped.size
+                and self.cleaning.on_empty == "error"
+            ):
                 raise NmtError(
-                    f"{block.bitext}: a side of line {block.first + lines[found[0]]} is empty; "
+                    f"{block.bitext}: a side of line {block.first + lines[dropped[0]]} is empty; "
                     "mend it or set on_empty to drop"
                 )
-            examples = ([side[i] for side in pairs] for i in found)
-            tally.drop(verdict.name.lower(), len(found), examples)
-        kept = verdicts == CleaningResult.KEPT
+            examples = ([side[i] for side in pairs] for i in dropped)
+            tally.drop(reason.name.lower(), len(dropped), examples)
+        kept = results == CleaningResult.KEPT
         if len(keys):
             keys = keys[kept]
         source, target = (side.keep(kept) for side in sides)
@@ -109,7 +116,11 @@ def _keys(source: list[str], target: list[str]) -> Keys:
 
 
 def encode(blocks: Iterable[Block], encoder: Encoder, workers: int) -> Iterator[Encoded]:
-    """What the encoder makes of the blocks, in their order, by that many processes."""
+    """Yield the encoded blocks, in their order, from that many processes.
+
+    Raises:
+        UnfinishedError: a worker process was killed.
+    """
     if workers == 1:
         yield from map(encoder, blocks)
         return
@@ -141,8 +152,8 @@ _encoder: Encoder
 def _begin_worker(encoder: Encoder) -> None:
     global _encoder
     _encoder = encoder
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
-    gc.disable()  # nothing here is cyclic, and looking for cycles in lists of ids takes time
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops the workers
+    gc.disable()  # nothing here is cyclic, and a search for cycles in lists of ids is slow
     end_with_parent()
 
 
@@ -152,15 +163,15 @@ def _encode(block: Block) -> Encoded:
 
 @dataclass
 class Progress:
-    """How far encoding has come."""
+    """Progress of encoding, as saved for a later run to resume from."""
 
     lines: list[int] = field(default_factory=list)
-    """Of each corpus begun, read so far; all but the last have been read to the end."""
+    """Lines read of each corpus begun; all but the last are read to the end."""
     pairs: list[int] = field(default_factory=list)
-    """Of each corpus begun, spooled."""
+    """Pairs spooled of each corpus begun."""
     tally: CleaningStats = field(default_factory=CleaningStats)
     sizes: dict[str, int] = field(default_factory=dict)
-    """Of the spool's files in bytes: what is behind was written after this was saved."""
+    """Bytes of each file of the spool; bytes after these were written after this was saved."""
     is_done: bool = False
 
 
@@ -170,11 +181,11 @@ class Spool:
     FILES = ("source.tokens", "source.lengths", "target.tokens", "target.lengths", "keys")
 
     def __init__(self, directory: Path, dtypes: tuple[str, str]) -> None:
-        """Opens a spool, or begins one.
+        """Open a spool, or begin one.
 
         Args:
-            directory: for its files, made where it is missing.
-            dtypes: of the token ids of the source and the target.
+            directory: for the files; made if missing.
+            dtypes: types of the token ids of the source and of the target.
         """
         directory.mkdir(exist_ok=True)
         self.directory = directory
@@ -186,11 +197,11 @@ class Spool:
             self.progress = Progress(**values | {"tally": CleaningStats(**values["tally"])})
 
     def fill(self, encoded: Iterable[Encoded], save_every: int) -> None:
-        """Appends what was encoded, to the end.
+        """Append all encoded blocks, and mark the spool as done.
 
         Args:
-            encoded: everything behind what :attr:`progress` says.
-            save_every: blocks after which the progress is saved.
+            encoded: the blocks after those that :attr:`progress` counts.
+            save_every: number of blocks between saves of the progress.
         """
         progress = self.progress
         with ExitStack() as stack:
@@ -204,20 +215,20 @@ class Spool:
                 with files.whole_file(self._saved) as path:
                     path.write_text(json.dumps(asdict(progress)), encoding="utf-8")
 
-            for count, it in enumerate(encoded, 1):
-                corpus = it.block.corpus
+            for count, block in enumerate(encoded, 1):
+                corpus = block.block.corpus
                 while len(progress.lines) <= corpus:
                     progress.lines.append(0)
                     progress.pairs.append(0)
                 for side, sentences, dtype in zip(
-                    ("source", "target"), (it.source, it.target), self._dtypes, strict=True
+                    ("source", "target"), (block.source, block.target), self._dtypes, strict=True
                 ):
                     out[f"{side}.tokens"].write(sentences.tokens.astype(dtype).tobytes())
                     out[f"{side}.lengths"].write(sentences.lengths.astype("<i4").tobytes())
-                out["keys"].write(it.keys.tobytes())
-                progress.lines[corpus] += it.block.lines
-                progress.pairs[corpus] += len(it.source.lengths)
-                progress.tally.add(it.tally)
+                out["keys"].write(block.keys.tobytes())
+                progress.lines[corpus] += block.block.lines
+                progress.pairs[corpus] += len(block.source.lengths)
+                progress.tally.add(block.tally)
                 if count % save_every == 0:
                     save()
             progress.is_done = True
@@ -225,7 +236,7 @@ class Spool:
 
     @contextmanager
     def reader(self) -> Iterator[Callable[[int], tuple[Sentences, Sentences]]]:
-        """A function that gives the next so many pairs, from the first on."""
+        """Yield a function that reads the next `n` pairs, beginning with the first pair."""
         with ExitStack() as stack:
             opened = [
                 stack.enter_context((self.directory / name).open("rb")) for name in self.FILES[:4]
@@ -240,7 +251,7 @@ class Spool:
             yield lambda pairs: (side(0, pairs), side(1, pairs))
 
     def repeated(self) -> npt.NDArray[np.bool_]:
-        """For every pair [n], whether an equal one came before it; mapped from a file."""
+        """Return for every pair [n] whether an equal pair came before, mapped from a file."""
         scratch, marks = self.directory / "parts", self.directory / "repeated"
         mark_repeated(self.directory / "keys", marks, scratch)
         return np.memmap(marks, np.bool_, "r") if marks.stat().st_size else np.zeros(0, np.bool_)

@@ -1,9 +1,9 @@
-"""Shortlists learned from training pairs: which target tokens a source token is translated by.
+"""Learn shortlists from training pairs: the likely target tokens of each source token.
 
 IBM model 1 (Brown et al. 1993, *The Mathematics of Statistical Machine Translation*, section 4.1):
-every target token is the translation of one token of its source, and each of these is as likely
-before the tokens are seen. Expectation maximisation finds t(target | source). The end of the
-source, which every sentence has, is the empty word that gives what nothing else does.
+every target token is the translation of one source token, and a priori all tokens of the source
+sentence are equally likely. Expectation maximisation finds t(target | source). The EOS of the
+source sentence is the empty word (NULL), to which target tokens without a source token align.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from nmt.data.shortlist import Origin, Shortlist
 from nmt.data.vocabulary import EOS, PAD
 
 CELLS = 1 << 22
-"""Of the table of a block of target ids, which are gone through together."""
+"""Size of the table of one :class:`Block` of target ids."""
 
 LINKS = 1 << 21
-"""Pairs of a target and a source token that are weighed at once."""
+"""Pairs of a target and a source token to weigh at once."""
 
 LEAST = 1e-5
-"""Expected counts per occurrence of the source token below which a pair is given up; what is never
-so likely is not among a few hundred candidates either."""
+"""Pairs with a smaller expected count per occurrence of the source token are dropped. Such pairs
+would not be among a few hundred candidates either."""
 
 Floats = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LexiconConfig:
-    """What a shortlist is made of; the defaults are those that Marian's documentation shows."""
+    """Settings of a shortlist; the defaults are those of Marian's documentation."""
 
     first: int = 100
-    """Most frequent target ids, which are candidates for every sentence."""
+    """Number of most frequent target ids, which are candidates for every sentence."""
 
     best: int = 100
-    """Likeliest target ids of each source id."""
+    """Number of likeliest target ids of each source id."""
 
     max_pairs: int = 500_000
-    """The most training pairs to read, evenly spread over all of them."""
+    """Largest number of training pairs to read, evenly spread over all of them."""
 
     iterations: int = 5
-    """Of the expectation maximisation."""
+    """Iterations of the expectation maximisation."""
 
     def __post_init__(self) -> None:
         for key in ("first", "best", "max_pairs", "iterations"):
@@ -57,12 +57,12 @@ class LexiconConfig:
 
 
 def learn_shortlist(dataset: Dataset, subwords: str, config: LexiconConfig) -> Shortlist:
-    """The shortlist of a dataset; the same for the same data and settings.
+    """Learn the shortlist of a dataset; deterministic for the same data and settings.
 
     Args:
-        dataset: whose training pairs are read.
-        subwords: the fingerprint of its subwords.
-        config: how much is read, and how much is kept.
+        dataset: its training pairs are read.
+        subwords: fingerprint of the dataset's subwords.
+        config: number of pairs to read and of candidates to keep.
     """
     pairs = Pairs.sample(dataset.split("train"), config.max_pairs)
     manifest = dataset.manifest
@@ -82,12 +82,12 @@ def learn_shortlist(dataset: Dataset, subwords: str, config: LexiconConfig) -> S
 
 
 def measured(shortlist: Shortlist, split: Split) -> tuple[float, float]:
-    """The mean length of the lists of a split, and the share of its target tokens on them."""
+    """Return the mean length of a split's lists, and the share of target tokens on them."""
     listed = held = tokens = 0
     for first in range(0, len(split), 256):
-        some = np.arange(first, min(first + 256, len(split)))
-        targets = split.padded("target", some)
-        chosen = shortlist.chosen(split.padded("source", some))
+        indices = np.arange(first, min(first + 256, len(split)))
+        targets = split.padded("target", indices)
+        chosen = shortlist.chosen(split.padded("source", indices))
         listed += np.count_nonzero(chosen)
         held += np.count_nonzero(np.take_along_axis(chosen, targets, 1) & (targets != PAD))
         tokens += np.count_nonzero(targets != PAD)
@@ -96,25 +96,25 @@ def measured(shortlist: Shortlist, split: Split) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Sentence pairs, of which every target token is looked up by its id."""
+    """Sentence pairs, with the target tokens sorted by their ids."""
 
     sources: Ids
     """The source tokens of all pairs, end to end."""
     starts: Ids
-    """Where each pair's begin."""
+    """Index in `sources` of the first source token of each pair."""
     lengths: Ids
-    """How many each pair has."""
+    """Number of source tokens of each pair."""
     targets: Ids
-    """The target tokens of all pairs, without the ends, in the order of their ids."""
+    """The target tokens of all pairs, without EOS, in the order of their ids."""
     pair_of: Ids
-    """Which pair each of them is in."""
+    """Index of the pair of each target token."""
 
     @classmethod
     def of(cls, sources: list[Ids], targets: list[Ids]) -> Pairs:
-        """The pairs of these sentences, each with its EOS."""
+        """Return the pairs of these sentences, each with its EOS."""
         lengths = np.fromiter(map(len, sources), np.int64, len(sources))
         flat = np.concatenate(targets).astype(np.int32)
-        pair_of = np.repeat(np.arange(len(targets), dtype=np.int32), [len(it) for it in targets])
+        pair_of = np.repeat(np.arange(len(targets), dtype=np.int32), [len(ids) for ids in targets])
         order = np.argsort(flat, kind="stable")
         order = order[flat[order] > EOS]
         starts = np.cumsum(lengths) - lengths
@@ -122,19 +122,19 @@ class Pairs:
 
     @classmethod
     def sample(cls, split: Split, most: int) -> Pairs:
-        """At most that many pairs, evenly spread over a split."""
+        """Return at most `most` pairs, evenly spread over a split."""
         step = -(-len(split) // most)
         chosen = range(0, len(split), step)
         return cls.of([split.source(at) for at in chosen], [split.target(at) for at in chosen])
 
     def links(self, first: int, last: int) -> Iterator[tuple[Ids, Ids, Ids]]:
-        """Every target token with ids from `first` to before `last`, and all it may stem from.
+        """Yield the target tokens with ids in [`first`, `last`), with their source sentences.
 
         Yields:
-            A few at a time: the ids of the target tokens [n]; how many source tokens each one's
-            sentence has [n]; and these [their sum].
+            A batch of target ids [n]; the number of source tokens of each one's sentence [n]; and
+            these source ids, end to end [sum of the numbers].
         """
-        # Bounds of another type would have all targets copied.
+        # Bounds of another dtype would make numpy copy all targets.
         begin, end = np.searchsorted(self.targets, np.array((first, last), self.targets.dtype))
         ends = np.cumsum(self.lengths[self.pair_of[begin:end]])
         while begin < end:
@@ -150,7 +150,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Lexicon:
-    """The probabilities t(target | source) that are not near zero, in no order."""
+    """The probabilities t(target | source) that are not near zero, unordered."""
 
     sources: Ids
     targets: Ids
@@ -159,16 +159,16 @@ class Lexicon:
 
     @classmethod
     def learn(cls, pairs: Pairs, sizes: tuple[int, int], iterations: int) -> Lexicon:
-        """The result of some iterations, begun with all translations equally likely.
+        """Run some iterations, starting with all translations equally likely.
 
-        A target token's share of each source token depends on t of that target alone, so a block of
-        targets is gone through at a time, and only what is not near zero is kept of it.
+        The expected counts of a target token depend on t of that target alone. So each block of
+        targets is processed by itself, and only its counts that are not near zero are kept.
         """
         num_sources, num_targets = sizes
         height = max(1, CELLS // num_sources)
         blocks = [Block(first, first + height) for first in range(0, num_targets, height)]
         least = LEAST * np.bincount(pairs.sources, minlength=num_sources)
-        totals: Floats | None = None  # None while all is equally likely
+        totals: Floats | None = None  # None: all translations are equally likely
         for _ in tqdm(range(iterations), "shortlist", disable=None, leave=False):
             sums: Floats = np.zeros(num_sources)
             for block in blocks:
@@ -181,21 +181,21 @@ class Lexicon:
         return cls(sources, targets, counts / totals[sources], num_sources)
 
     def best(self, count: int) -> npt.NDArray[np.int32]:
-        """The likeliest targets of each source, of equals the lowest id; EOS where there are fewer.
+        """Return the likeliest targets of each source [number of sources, count].
 
-        [number of sources, count].
+        Of equally likely targets the lower id comes first. EOS fills up rows with fewer targets.
         """
         order = np.lexsort((self.targets, -self.probabilities, self.sources))
         sources = self.sources[order]
         ranks = np.arange(len(sources)) - np.searchsorted(sources, sources)
         kept = ranks < count
-        found = np.full((self.num_sources, count), EOS, np.int32)
-        found[sources[kept], ranks[kept]] = self.targets[order][kept]
-        return found
+        likeliest = np.full((self.num_sources, count), EOS, np.int32)
+        likeliest[sources[kept], ranks[kept]] = self.targets[order][kept]
+        return likeliest
 
 
 class Block:
-    """The expected counts of all source ids with some target ids, those near zero left out."""
+    """Expected counts of all source ids with a range of target ids, without those near zero."""
 
     def __init__(self, first: int, last: int) -> None:
         self.first, self.last = first, last
@@ -203,13 +203,13 @@ class Block:
         self.counts: Floats = np.empty(0, np.float32)
 
     def expect(self, pairs: Pairs, totals: Floats | None, least: Floats) -> Floats:
-        """One iteration; gives the sum of the new counts of each source id.
+        """Run one iteration, and return the sum of the new counts of each source id.
 
         Args:
-            pairs: to go through.
-            totals: of each source id over all blocks, by which the counts are probabilities; None
-                where all are equally likely.
-            least: of each source id, the counts to give up.
+            pairs: the sentence pairs.
+            totals: sum of the old counts of each source id over all blocks; a count divided by its
+                total is t. None: all translations are equally likely.
+            least: counts up to this, for each source id, are dropped.
         """
         shape = self.last - self.first, len(least)
         table = np.full(shape, float(totals is None)).ravel()
@@ -221,7 +221,7 @@ class Block:
             cells = np.repeat(rows, lengths) + sources
             weights = table[cells]
             whole = np.add.reduceat(weights, np.cumsum(lengths) - lengths)
-            # What was given up with every token of its sentence counts for none.
+            # A target token dropped with every token of its sentence has no share.
             shares = np.divide(1.0, whole, out=np.zeros_like(whole), where=whole > 0)
             np.add.at(counts, cells, weights * np.repeat(shares, lengths))
         self.cells = np.flatnonzero(counts.reshape(shape) > least).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Select training pairs: duplicates leave, and corpora are sampled by weight."""
+"""Select training pairs: drop duplicates, and sample corpora by their weights."""
 
 from __future__ import annotations
 
@@ -18,13 +18,22 @@ from nmt.preprocess.subwords import (
 )
 
 SELECTED_AT_ONCE = 100_000
-"""Pairs that are copied at once from what was encoded to the dataset."""
+"""Pairs to copy at once from the spool to the dataset."""
 
 
 def select_pairs(
     spool: Spool, config: PreprocessConfig, subwords: Subwords, split: SplitWriter
 ) -> None:
-    """Writes what was encoded, without repeated pairs, and as much of each corpus as is wanted."""
+    """Write the spooled pairs to a split, without duplicates and sampled by corpus.
+
+    The reasons ``duplicates`` and ``not_sampled`` are decided here, after all cleaning.
+
+    Args:
+        spool: the encoded pairs.
+        config: says whether duplicates are dropped, and how much of each corpus is used.
+        subwords: to show examples of duplicates as text.
+        split: written, with its counts of dropped pairs and rewritten lines.
+    """
     tally = spool.progress.tally
     repeated = spool.repeated() if config.drops_duplicates else None
     start = 0
@@ -58,7 +67,7 @@ def select_pairs(
 
 
 def _wanted(corpus: Corpus, pairs: int, config: PreprocessConfig) -> int:
-    """How many pairs a corpus gives to this shard, of those it has."""
+    """Return the number of pairs, copies included, that a corpus gives to this shard."""
     number, count = config.part
     wanted = round(corpus.weight * pairs)
     if corpus.max_pairs is not None:
@@ -68,24 +77,27 @@ def _wanted(corpus: Corpus, pairs: int, config: PreprocessConfig) -> int:
 
 
 class CopyCounts:
-    """A given number of copies of a stream of pairs: equally many of each, one more of some.
+    """Number of copies of each pair of a stream, so that the sum of all copies is `wanted`.
 
-    Each pair is equally likely to be among the some, which are spread evenly over the stream.
+    Each pair has equally many copies, and some pairs have one more. These pairs are chosen at
+    random, evenly over the stream.
     """
 
     def __init__(self, pairs: int, wanted: int, seed: tuple[int, int]) -> None:
         self.wanted = wanted
-        self._each, self._more = divmod(wanted, max(1, pairs))
+        self._per_pair, self._more = divmod(wanted, max(1, pairs))
         self._left = pairs
         self._random = np.random.Generator(np.random.PCG64(seed))
 
     def copies(self, present: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-        """For the next places [n], how many copies; of none where no pair is present."""
-        copies = np.where(present, self._each, 0)
+        """Return the number of copies at the next positions [n]; 0 where no pair is present."""
+        copies = np.where(present, self._per_pair, 0)
         places = np.flatnonzero(present)
         if self._more:
             more, rest = divmod(self._more * len(places), self._left)
-            more += int(self._random.integers(self._left) < rest)  # so on average exactly its share
+            more += int(
+                self._random.integers(self._left) < rest
+            )  # on average exactly the share of these pairs
             copies[self._random.choice(places, more, replace=False)] += 1
             self._more -= more
         self._left -= len(places)
@@ -95,7 +107,7 @@ class CopyCounts:
 def _text(
     source: Sentences, target: Sentences, indices: npt.NDArray[np.intp], subwords: Subwords
 ) -> Iterator[list[str]]:
-    """Pairs as text again."""
+    """Yield pairs as text, decoded from their tokens."""
     for index in indices:
         one, other = (side.take(np.array([index])).tokens.tolist() for side in (source, target))
         yield [*subwords.decode_source([one]), *subwords.decode_target([other])]

@@ -1,4 +1,4 @@
-"""Subwords with SentencePiece, whose model *is* the vocabulary: there is no second dictionary."""
+"""Subwords with SentencePiece. Its model is also the vocabulary: there is no second dictionary."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class SubwordTraining:
-    """How a subword model is learned."""
+    """Settings for learning a subword model."""
 
     vocab_size: int = 32000
-    """Number of token ids, the four special ones included; of each side if they are separate."""
+    """Number of token ids, including the four special ones; of each side if they are separate."""
 
     model_type: Literal["bpe", "unigram"] = "bpe"
-    """BPE, as the paper has it (section 5.1); unigram learns more slowly, encodes faster."""
+    """BPE, as in the paper (section 5.1); unigram learns more slowly and encodes faster."""
 
     character_coverage: float = 0.9995
     """Share of all characters that get a piece of their own; rarer ones become bytes or UNK."""
@@ -57,7 +57,7 @@ class SubwordTraining:
     """Sentences, drawn at random, from which subwords are learned; bounds time and memory."""
 
     seed: int = 1
-    """Of that draw."""
+    """Seed of that sample, and of the samples of corpora with ``weight`` or ``max_pairs``."""
 
     def __post_init__(self) -> None:
         if self.vocab_size <= len(_SPECIAL_PIECES):
@@ -84,12 +84,12 @@ class Subwords:
     """Text to token ids and back, for both sides."""
 
     def __init__(self, source: bytes, target: bytes | None = None, num_threads: int = -1) -> None:
-        """Makes the subwords of trained models.
+        """Load trained models.
 
         Args:
-            source: a serialised SentencePiece model.
-            target: that of the target side; None where both sides share one.
-            num_threads: for encoding and decoding; -1 for all cores.
+            source: serialised SentencePiece model of the source side.
+            target: the model of the target side; None if both sides share one.
+            num_threads: threads for encoding and decoding; -1 for all cores.
         """
         self.shared = target is None
         self._models = (source,) if target is None else (source, target)
@@ -99,10 +99,10 @@ class Subwords:
 
     @classmethod
     def load(cls, path: Path, num_threads: int = -1) -> Subwords:
-        """The subwords that were saved in a directory, or one model file for both sides.
+        """Load the subwords of a directory, or one model file for both sides.
 
         Raises:
-            NmtError: there is none, or its special ids are others than the format's.
+            NmtError: there is no model, or its special ids differ from the format's.
         """
         if not path.is_dir():
             return cls(_read_model(path), num_threads=num_threads)
@@ -116,11 +116,13 @@ class Subwords:
         """Return the subwords of a dataset, checked against its manifest.
 
         Raises:
-            NmtError: there are none, they have changed, or they are others than the manifest says.
+            NmtError: the models are missing, have changed, or do not fit the manifest.
         """
         manifest = dataset.manifest
         names = (SHARED,) if manifest.shared_vocabulary else SEPARATE
-        source, *target = (_checked(dataset.read(it), dataset.first_part / it) for it in names)
+        source, *target = (
+            _checked(dataset.read(name), dataset.first_part / name) for name in names
+        )
         subwords = cls(source, target[0] if target else None, num_threads)
         if (subwords.source_size, subwords.target_size) != (
             manifest.source_vocabulary,
@@ -133,10 +135,15 @@ class Subwords:
 
     @classmethod
     def load_checked(cls, directory: Path, facts: Mapping[str, FileFacts], remedy: str) -> Subwords:
-        """The subwords that were saved in a directory, which has a table of its files.
+        """Load the subwords of a directory, checked against a table of its files.
+
+        Args:
+            directory: where the models are.
+            facts: size and checksum of each file, by name.
+            remedy: end of an error message: what the user should do.
 
         Raises:
-            NmtError: they are missing or have changed since; `remedy` says what to do.
+            NmtError: a model is missing or has changed.
         """
         names = SEPARATE if SEPARATE[0] in facts else (SHARED,)
         for name in names:
@@ -144,24 +151,28 @@ class Subwords:
                 raise NmtError(f"{directory / name}: no such subword model; {remedy}")
         paths = [directory / name for name in names]
         source, *target = (
-            _checked(files.read_checked(it, facts[it.name], remedy), it) for it in paths
+            _checked(files.read_checked(path, facts[path.name], remedy), path) for path in paths
         )
         return cls(source, target[0] if target else None)
 
     def is_same_as(self, other: Subwords) -> bool:
-        """Whether both cut every text into the same ids."""
+        """Return whether both segment every text into the same ids."""
         return self._models == other._models
 
     @property
     def fingerprint(self) -> str:
-        """A hash by which the same subwords are known again."""
+        """A hash of the models: equal for equal subwords."""
         digests = [hashlib.sha256(model).digest() for model in self._models]
         return hashlib.sha256(b"".join(digests)).hexdigest()
 
     def save(self, directory: Path) -> list[Path]:
-        """Writes the model files into an existing directory, in the place of any that are there.
+        """Write the model files into an existing directory, replacing any models there.
 
-        Those of the other form go first, so that no kill leaves both to choose from.
+        Files of the other form (shared or separate) are removed first, so that a kill never leaves
+        both forms.
+
+        Returns:
+            The paths written.
         """
         names, others = ((SHARED,), SEPARATE) if self.shared else (SEPARATE, (SHARED,))
         for name in others:
@@ -181,35 +192,35 @@ class Subwords:
         return int(self.target.get_piece_size())
 
     def encode_source(self, lines: list[str]) -> list[list[int]]:
-        """The ids of every line, without BOS and EOS; none for a line of white space."""
+        """Return the ids of every line, without BOS and EOS; none for a line of white space."""
         return self._encode(self.source, lines)
 
     def encode_target(self, lines: list[str]) -> list[list[int]]:
-        """The ids of every line, without BOS and EOS; none for a line of white space."""
+        """Return the ids of every line, without BOS and EOS; none for a line of white space."""
         return self._encode(self.target, lines)
 
     def decode_source(self, ids: list[list[int]]) -> list[str]:
-        """The text of every sentence, one line each; special ids other than UNK leave no trace."""
+        """Return the text of every sentence, one line each, without special ids other than UNK."""
         return self._decode(self.source, ids)
 
     def decode_target(self, ids: list[list[int]]) -> list[str]:
-        """The text of every sentence, one line each; special ids other than UNK leave no trace."""
+        """Return the text of every sentence, one line each, without special ids other than UNK."""
         return self._decode(self.target, ids)
 
     def source_pieces(self, ids: list[int]) -> list[str]:
-        """The pieces that the ids stand for; "▁" is a space."""
+        """Return the pieces of the ids; "▁" stands for a space."""
         return [self.source.id_to_piece(token) for token in ids]
 
     def target_pieces(self, ids: list[int]) -> list[str]:
-        """The pieces that the ids stand for; "▁" is a space."""
+        """Return the pieces of the ids; "▁" stands for a space."""
         return [self.target.id_to_piece(token) for token in ids]
 
     def source_places(self, lines: list[str]) -> list[list[int]]:
-        """Where the pieces of :meth:`encode_source` begin in each line."""
+        """Return the offset in each line, in characters, of the pieces of :meth:`encode_source`."""
         return self._line_places(self.source, lines)
 
     def target_line_places(self, lines: list[str]) -> list[list[int]]:
-        """Where the pieces of :meth:`encode_target` begin in each line."""
+        """Return the offset in each line, in characters, of the pieces of :meth:`encode_target`."""
         return self._line_places(self.target, lines)
 
     def _line_places(
@@ -221,7 +232,7 @@ class Subwords:
         return _places(encoded)
 
     def target_places(self, ids: list[list[int]]) -> list[list[int]]:
-        """Where the pieces begin in the text that :meth:`decode_target` gives."""
+        """Return the offset, in characters, of the pieces in the text of :meth:`decode_target`."""
         if not ids:
             return []
         decoded = self.target.decode(
@@ -239,17 +250,20 @@ class Subwords:
         self, processor: sentencepiece.SentencePieceProcessor, ids: list[list[int]]
     ) -> list[str]:
         if not ids:
-            return []  # which SentencePiece takes for one empty sentence
+            return []  # SentencePiece would take it for one empty sentence
         lines: list[str] = processor.decode(ids, num_threads=self._num_threads)
         return [line.replace("\n", " ") for line in lines]  # byte pieces can spell a line feed
 
 
 def _places(mapped: list[dict[str, Any]]) -> list[list[int]]:
-    return [[begin for begin, _ in each["offsets"]] for each in mapped]
+    return [[begin for begin, _ in sentence["offsets"]] for sentence in mapped]
 
 
 def train_subwords(sentences: Iterable[str], training: SubwordTraining) -> bytes:
-    """A serialised SentencePiece model, the same for the same sentences on every machine.
+    """Learn a SentencePiece model; the same for the same sentences on every machine.
+
+    Returns:
+        The serialised model.
 
     Raises:
         NmtError: the sentences allow no vocabulary of that size, or hold no text at all.
@@ -278,10 +292,10 @@ def train_subwords(sentences: Iterable[str], training: SubwordTraining) -> bytes
 
 
 def reservoir(items: Iterable[T], size: int, seed: int) -> list[T]:
-    """A uniform sample of at most `size` items, in one pass and without knowing their number.
+    """Return a uniform sample of at most `size` items, in one pass over an unknown number of items.
 
-    Vitter's sampling with Li's skips ("Algorithm L", 1994): the random numbers are as many as the
-    replacements, not as many as the items.
+    Vitter's reservoir sampling with Li's skips ("Algorithm L", 1994): draws random numbers only for
+    replacements, not for every item.
     """
     generator = random.Random(seed)
     items = iter(items)
@@ -298,7 +312,7 @@ def reservoir(items: Iterable[T], size: int, seed: int) -> list[T]:
 
 
 def _explain(error: str, training: SubwordTraining) -> str:
-    """SentencePiece's complaint as a sentence with a remedy."""
+    """Return SentencePiece's error as a sentence with a remedy."""
     if largest := re.search(r"too high .*<= (\d+)", error):
         return (
             f"vocab_size {training.vocab_size} is more than the text allows; "
@@ -315,12 +329,12 @@ def _explain(error: str, training: SubwordTraining) -> str:
 
 def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
     processor = sentencepiece.SentencePieceProcessor()
-    processor.LoadFromSerializedProto(model)  # the constructor would pass over an empty model
+    processor.LoadFromSerializedProto(model)  # the constructor would accept an empty model
     return processor
 
 
 MAX_BYTES = 1 << 28
-"""Size of the largest subword model that is read."""
+"""Largest subword model that is read, in bytes."""
 
 
 def _read_model(path: Path) -> bytes:
@@ -331,7 +345,7 @@ def _read_model(path: Path) -> bytes:
 
 
 def _checked(model: bytes, path: Path) -> bytes:
-    """Return a serialised model, whose special ids are those of the format."""
+    """Return a serialised model after checking that its special ids are those of the format."""
     try:
         processor = _processor(model)
         ids = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]

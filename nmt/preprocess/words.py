@@ -1,7 +1,7 @@
-"""Text to token ids, each word cut once: the ids that SentencePiece gives, several times faster.
+"""Encode text with a cache of words: SentencePiece's ids, several times faster.
 
-Text repeats its words. Where no piece goes over a space, the ids of a line are those of its words,
-one after the other, and those of a word need to be found only once.
+Text repeats its words. If no piece crosses a space, the ids of a line are the ids of its words, one
+after the other, and each distinct word needs to be segmented only once.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from nmt.preprocess.subwords import Subwords
 Encode = Callable[[list[str]], Sentences]
 
 MOST = 1 << 18
-"""Words that are remembered before all are forgotten; about 50 MiB."""
+"""Words in the cache before it is emptied; about 50 MiB."""
 
 _SPACE = "\u2581"
-"""By which SentencePiece stands for a space."""
+"""SentencePiece's character for a space."""
 
 
 def encoders(subwords: Subwords) -> tuple[Encode, Encode]:
-    """Functions that give the sentences of the source's lines and of the target's."""
+    """Return functions that encode lines of the source and of the target."""
     source = _encoder(subwords.source)
     return source, source if subwords.shared else _encoder(subwords.target)
 
@@ -38,35 +38,35 @@ def _encoder(processor: SentencePieceProcessor) -> Encode:
 
 
 def cuts_at_spaces(processor: SentencePieceProcessor) -> bool:
-    """Whether the ids of every line are those of its words one after the other.
+    """Return whether the ids of every line are the ids of its words, one after the other.
 
-    They are where spaces are only to be found in front of a piece and are a piece themselves, and
-    pieces are merged by rank, as in BPE: a unigram model adds up scores from the beginning of the
-    line, and of two ways to cut a word that are about equal, rounding takes one.
+    This holds if a space occurs only at the beginning of pieces and is a piece itself, and if
+    pieces are merged by rank, as in BPE. A unigram model adds up scores from the beginning of the
+    line, so rounding decides between two segmentations of a word with nearly equal scores.
     """
-    numbers = range(len(processor))
+    ids = range(len(processor))
     return (
         processor.normalize("  a  b ") == f"{_SPACE}a{_SPACE}b"
         and processor.piece_to_id(_SPACE) != UNK
-        and not any({" ", _SPACE} & set(processor.id_to_piece(it)[1:]) for it in numbers)
-        and all(processor.get_score(it).is_integer() for it in numbers)
+        and not any({" ", _SPACE} & set(processor.id_to_piece(token)[1:]) for token in ids)
+        and all(processor.get_score(token).is_integer() for token in ids)
     )
 
 
 class WordEncoder:
-    """Encodes lines, and remembers their words."""
+    """Encodes lines, with a cache of their words."""
 
     def __init__(self, processor: SentencePieceProcessor) -> None:
-        """Remembers nothing yet, of a processor for which :func:`cuts_at_spaces` is true."""
+        """Begin with an empty cache; :func:`cuts_at_spaces` must hold for the processor."""
         self._processor = processor
         self._numbers = _Numbers()
         self._words = Sentences.laid([])
 
     def __call__(self, lines: list[str]) -> Sentences:
-        """The sentences of the lines."""
+        """Return the sentences of the lines, each with EOS."""
         if not lines:
             return Sentences.of([])
-        text = "\n".join(lines).encode()  # which is split faster than str
+        text = "\n".join(lines).encode()  # bytes are split faster than str
         letters = np.frombuffer(text, np.uint8)
         ends = letters[(letters == ord(" ")) | (letters == ord("\n"))] == ord("\n")
         first = np.concatenate(([0], np.flatnonzero(ends) + 1))
@@ -86,7 +86,7 @@ class WordEncoder:
 
 
 class _Numbers(dict[bytes, int]):
-    """Words by the order in which they were first asked for, from 0."""
+    """Number of each word, from 0, in the order of first use; a new word gets the next number."""
 
     def __missing__(self, word: bytes) -> int:
         number = self[word] = len(self)
