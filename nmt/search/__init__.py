@@ -1,6 +1,6 @@
 """Search: from a model's next-token logits to whole hypotheses, best first.
 
-A strategy sees a model only through ``start``, ``step`` and ``select`` of
+A strategy calls only ``start``, ``step`` and ``select`` of a model; see
 :mod:`nmt.models.base`. Importing this package registers every strategy, length penalty
 and constraint.
 """

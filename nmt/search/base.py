@@ -1,9 +1,10 @@
 """The contract of a search strategy, and the loop that all strategies share.
 
-A strategy says how a *frontier* of sequences moves by one token; the loop runs the model and lets
-sentences leave the batch as they are done. The laws, tested for every registered strategy: a
-batch gives what its sentences give alone, the log-probability of a hypothesis is the one that
-the model gives to its tokens, and a list of n has n distinct hypotheses where the model has them.
+A strategy extends the sequences of a :class:`SearchState` by one token; the loop runs the model and
+removes finished sentences from the batch. Tests check three laws for every registered strategy:
+a sentence gets the same hypotheses in a batch as alone; the log-probability of a hypothesis equals
+the model's log-probability of its tokens; and an n-best list has n distinct hypotheses where the
+model can produce n.
 """
 
 from __future__ import annotations
@@ -26,33 +27,33 @@ from nmt.search.constraints import Constraint
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One output that a search found."""
+    """One output of a search."""
 
     tokens: list[int]
-    """The target ids, without BOS and EOS."""
+    """Target ids, without BOS and EOS."""
 
     log_probability: float
     """Natural logarithm, summed over the tokens and, where finished, the EOS."""
 
     score: float
-    """What hypotheses are ranked by: the log-probability after any length penalty."""
+    """Ranking score: the log-probability after any length penalty."""
 
     finished: bool
-    """Whether it ended with EOS; otherwise it was cut at the greatest length."""
+    """Whether the hypothesis ended with EOS; otherwise it was cut at the maximum length."""
 
     @property
     def output(self) -> list[int]:
-        """The target ids, with EOS where it was finished."""
+        """Target ids, with EOS if the hypothesis is finished."""
         return [*self.tokens, EOS] if self.finished else self.tokens
 
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy(ABC):
-    """A way to search; a set of values that remembers nothing between calls."""
+    """A search strategy: a set of settings without state between calls."""
 
     registry: ClassVar[Registry[Strategy]]
     count_key: ClassVar[str | None] = None
-    """The key that says how many hypotheses are found, where one does."""
+    """Name of the setting for the number of hypotheses, if the strategy has one."""
 
     name: str = ""
     """Name of the search strategy whose values the other keys override."""
@@ -60,24 +61,30 @@ class Strategy(ABC):
     @property
     @abstractmethod
     def rows(self) -> int:
-        """The most rows per sentence that the model is asked for in one step."""
+        """Maximum number of rows per sentence in one step of the model."""
 
     @property
     def max_hypotheses(self) -> int:
-        """The most hypotheses of a sentence that can be relied on, as a list may ask for them.
+        """Maximum length of an n-best list that the strategy can guarantee.
 
-        As many as rows; a strategy that finds more or fewer overrides this.
+        The default is `rows`; a strategy that finds more or fewer overrides this property.
         """
         return self.rows
 
     @abstractmethod
     def open(self, source: Tensor, max_lengths: Tensor, count: int) -> SearchState:
-        """The frontier before the first step; arguments as for :meth:`search`."""
+        """Return the state before the first step; the arguments are those of :meth:`search`."""
 
     def open_with(
         self, source: Tensor, max_lengths: Tensor, count: int, phrases: Tensor
     ) -> SearchState:
-        """The same where phrases must appear; an NmtError for strategies that cannot place them."""
+        """Return the state before the first step of a search with required phrases.
+
+        The arguments are those of :meth:`search`.
+
+        Raises:
+            NmtError: the strategy cannot place phrases.
+        """
         raise NmtError(
             f"search.strategy: {self.name} cannot place phrases that must appear; use lexical_beam"
         )
@@ -91,31 +98,35 @@ class Strategy(ABC):
         phrases: Tensor | None = None,
         count: int = 1,
     ) -> list[list[Hypothesis]]:
-        """What was found for each sentence: at least one hypothesis, best first.
+        """Search the best outputs of each sentence.
 
         Args:
-            model: in the mode, and under the gradient and precision contexts, of the caller.
-            source: [B, S] int64, each row ends with EOS, padded on the right.
-            max_lengths: [B] int64, from 1; the most target tokens of each sentence, with EOS.
-            constraints: what may not follow the tokens so far.
-            phrases: [B, P, L] int64, tokens that each sentence's outputs must hold, P runs of at
-                most L, padded on the right. An output that is cut may lack some.
-            count: how many distinct hypotheses of each sentence are wanted. Up to `max_hypotheses`
-                are found wherever the model has so many, more where the search comes by them. More
-                than one takes more steps: the best is known before the others.
+            model: used in its current mode, under the caller's gradient and precision contexts.
+            source: [B, S] int64; each row ends with EOS and is padded on the right.
+            max_lengths: [B] int64, from 1; maximum number of target tokens of each sentence,
+                including EOS.
+            constraints: constraints on the tokens that may follow.
+            phrases: [B, P, L] int64, padded on the right: P phrases of at most L tokens that every
+                output of the sentence must contain. A cut output may lack some.
+            count: number of distinct hypotheses to find for each sentence. The search finds up to
+                `max_hypotheses` wherever the model has so many, and more where it meets them. More
+                than one takes more steps, because the best is known before the others.
+
+        Returns:
+            For each sentence at least one hypothesis, best first.
 
         Raises:
-            ValueError: a length or a count below 1.
-            NmtError: the model's logits are not numbers, the constraints leave nothing, or the
-                strategy cannot place phrases.
+            ValueError: a length or the count is below 1.
+            NmtError: the model's logits are NaN, the constraints leave no output, or the strategy
+                cannot place phrases.
         """
         shortest, longest = torch.stack(max_lengths.aminmax()).tolist()
         if shortest < 1:
             raise ValueError(f"a max_length must be at least 1, not {shortest}")
         if count < 1:
             raise ValueError(f"count must be at least 1, not {count}")
-        found: dict[int, list[Hypothesis]] = {}
-        sentences = torch.arange(len(source), device=source.device)  # those still in the batch
+        results: dict[int, list[Hypothesis]] = {}
+        sentences = torch.arange(len(source), device=source.device)  # still in the batch
         limits = max_lengths
         state = model.start(source, longest)
         if phrases is None:
@@ -132,7 +143,9 @@ class Strategy(ABC):
             parents = search_state.advance(continuations)
             done = search_state.is_done() | (limits <= step)
             is_nan = search_state.alive.log_probabilities.isnan().any(1)
-            num_done, num_nan = torch.stack((done, is_nan)).sum(1).tolist()  # waits for the device
+            num_done, num_nan = (
+                torch.stack((done, is_nan)).sum(1).tolist()
+            )  # synchronises with the device
             if num_nan:
                 raise NmtError(
                     f"step {step} of the search: the model's logits are not numbers; "
@@ -141,7 +154,7 @@ class Strategy(ABC):
             if num_done:
                 leaving, staying = done.nonzero()[:, 0], (~done).nonzero()[:, 0]
                 hypotheses = search_state.select_sentences(leaving).hypotheses()
-                found.update(zip(sentences[leaving].tolist(), hypotheses, strict=True))
+                results.update(zip(sentences[leaving].tolist(), hypotheses, strict=True))
                 if len(staying) == 0:
                     break
                 if parents is None:
@@ -153,9 +166,9 @@ class Strategy(ABC):
                 constraints = [constraint.select_sentences(staying) for constraint in constraints]
             if parents is not None:
                 state.select(parents)
-        if not all(found.values()):
+        if not all(results.values()):
             raise NmtError("the constraints of the search leave a sentence without any output")
-        return [found[sentence] for sentence in range(len(source))]
+        return [results[sentence] for sentence in range(len(source))]
 
 
 strategies: Registry[Strategy] = Registry("search strategy", flag="--strategy")
@@ -163,34 +176,34 @@ Strategy.registry = strategies
 
 
 class SearchState(ABC):
-    """What a strategy holds of the sentences in the batch between two steps."""
+    """State of a search between two steps, for all sentences in the batch."""
 
     alive: Hypotheses
-    """The sequences that the model is to continue."""
+    """The sequences that the model extends in the next step."""
 
     @abstractmethod
     def advance(self, continuations: Continuations) -> Tensor | None:
-        """Moves every sentence by one token.
+        """Extend the sequences of every sentence by one token.
 
         Args:
             continuations: the tokens that may follow the K alive rows.
 
         Returns:
-            What the new rows continue, as ``State.select`` wants it: [B, K'] int64; None where
-            every row continues itself.
+            The index of the row that each new row continues, as ``State.select`` expects it:
+            [B, K'] int64. None if every row continues itself.
         """
 
     @abstractmethod
     def is_done(self) -> Tensor:
-        """Which sentences need no further step: [B] bool."""
+        """Return a mask of the sentences that need no further step: [B] bool."""
 
     @abstractmethod
     def select_sentences(self, sentences: Tensor) -> SearchState:
-        """The frontier of some sentences: [B'] int64."""
+        """Return the state of the given sentences: indices [B'] int64."""
 
     @abstractmethod
     def hypotheses(self) -> list[list[Hypothesis]]:
-        """What has been found for each sentence, best first."""
+        """Return the hypotheses of each sentence, best first."""
 
 
 @dataclass(frozen=True)
@@ -203,25 +216,28 @@ class Hypotheses:
 
     @property
     def last(self) -> Tensor:
-        """What the model is to continue: [B, R]; UNK, which nobody reads, where a row has ended."""
+        """Last token of each row, [B, R]: the model's next input.
+
+        The last token of an ended row is UNK; nothing reads the model's output for the row.
+        """
         last = self.tokens[:, :, -1]
         return last.masked_fill((last == EOS) | (last == PAD), UNK)
 
     @classmethod
     def open(cls, source: Tensor) -> Hypotheses:
-        """One row per sentence, which holds BOS alone."""
+        """Return one row per sentence, which contains only BOS."""
         tokens = source.new_full((len(source), 1, 1), BOS)
         zeros = torch.zeros(tokens.shape[:2], device=source.device)
         return cls(tokens, zeros, zeros)
 
     def extend(self, tokens: Tensor, log_probabilities: Tensor, scores: Tensor) -> Hypotheses:
-        """The same rows, each with one more token: all [B, R]."""
+        """Append one token to each row; all arguments are [B, R]."""
         return Hypotheses(
             torch.cat((self.tokens, tokens[..., None]), dim=-1), log_probabilities, scores
         )
 
     def take(self, index: Tensor) -> Hypotheses:
-        """The rows `index` [B, R'] of each sentence."""
+        """Select the rows `index` [B, R'] of each sentence."""
         wide = index[..., None].expand(-1, -1, self.tokens.size(-1))
         return Hypotheses(
             self.tokens.gather(1, wide),
@@ -230,13 +246,13 @@ class Hypotheses:
         )
 
     def select_sentences(self, sentences: Tensor) -> Hypotheses:
-        """All rows of some sentences: [B'] int64."""
+        """Select all rows of the given sentences: indices [B'] int64."""
         return Hypotheses(
             self.tokens[sentences], self.log_probabilities[sentences], self.scores[sentences]
         )
 
     def without(self, pruned: Tensor) -> Hypotheses:
-        """The same rows, of which some [B, R] bool no longer count as sequences."""
+        """Set the scores of the rows in the mask `pruned` [B, R] bool to minus infinity."""
         never = float("-inf")
         return Hypotheses(
             self.tokens,
@@ -245,7 +261,7 @@ class Hypotheses:
         )
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        """The sequences of each sentence, in order, without those that do not exist."""
+        """Return the rows of each sentence in order, without rows scored minus infinity."""
         sentences = zip(
             self.tokens.tolist(),
             self.log_probabilities.tolist(),
@@ -263,9 +279,12 @@ class Hypotheses:
 
 
 def best_first(hypotheses: Iterable[Hypothesis], count: int) -> list[Hypothesis]:
-    """The finished hypotheses by their scores; if they are fewer than `count`, then those cut."""
-    ranked = sorted(hypotheses, key=lambda it: (not it.finished, -it.score))
-    finished = sum(it.finished for it in ranked)
+    """Sort hypotheses by score, finished ones first.
+
+    Cut hypotheses are returned only if fewer than `count` are finished.
+    """
+    ranked = sorted(hypotheses, key=lambda hypothesis: (not hypothesis.finished, -hypothesis.score))
+    finished = sum(hypothesis.finished for hypothesis in ranked)
     return ranked[:finished] if finished >= count else ranked
 
 
@@ -280,27 +299,28 @@ class Continuations:
     """The tokens that may follow each row."""
 
     log_probabilities: Tensor
-    """[B, K, V] float32, what the model gives; minus infinity where a token may not follow. PAD and
-    BOS may not in any case."""
+    """[B, K, V] float32, from the model; minus infinity for tokens that may not follow, such as PAD
+    and BOS."""
 
     @classmethod
     def from_logits(cls, logits: Tensor) -> Continuations:
-        """All that the model gives [B, K, V], of any floating type."""
-        # On a CPU the fused pass takes half the time of logsumexp, though it writes them all.
+        """Normalise the model's logits: [B, K, V] of any floating dtype."""
+        # On a CPU log_softmax takes half the time of logsumexp, though it writes all values.
         log_probabilities = logits.log_softmax(-1, dtype=torch.float32)
         log_probabilities[..., PAD : BOS + 1 : BOS - PAD] = float("-inf")
         return cls(log_probabilities)
 
     def likeliest(self, count: int) -> tuple[Tensor, Tensor]:
-        """The likeliest tokens.
+        """Return the likeliest tokens of each row.
 
         Args:
-            count: how many are wanted of each row.
+            count: number of tokens per row.
 
         Returns:
-            float32 log-probabilities and int64 tokens, both [B, K, C]: the `count` likeliest or all
-            there are, and maybe others, in the order of their ids, so that whoever takes the first
-            of equals takes the lowest id. What may not follow is UNK with minus infinity.
+            float32 log-probabilities and int64 tokens, both [B, K, C]: at least the `count`
+            likeliest tokens, or the whole vocabulary. Tokens ascend, so that a caller that takes
+            the first of equals takes the lowest id. A token that may not follow is replaced by UNK
+            with minus infinity.
         """
         values, tokens = top(self.log_probabilities, min(count, self.log_probabilities.size(-1)))
         tokens, order = tokens.sort(-1)  # [B, K, C]
@@ -308,20 +328,25 @@ class Continuations:
         return values, tokens.masked_fill(values.isneginf(), UNK)
 
     def of_tokens(self, tokens: Tensor) -> Tensor:
-        """One log-probability for each row [B, K'], where K' is K, or K is 1: [B, K'] float32."""
-        given = self.log_probabilities.expand(-1, tokens.size(1), -1)
-        return given.gather(-1, tokens[..., None])[..., 0]
+        """Return the log-probability of one token per row, [B, K'] float32.
+
+        Args:
+            tokens: [B, K'] int64; K' equals K unless K is 1.
+        """
+        log_probabilities = self.log_probabilities.expand(-1, tokens.size(1), -1)
+        return log_probabilities.gather(-1, tokens[..., None])[..., 0]
 
 
 BLOCK = 64
-"""Neighbours among which :func:`top` first finds the largest; a few of the widest vectors."""
+"""Width of the blocks of which :func:`top` first takes the maxima: a few of the widest vectors."""
 
 
 def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest along the last dimension and where they are, as ``topk`` gives them.
+    """Return the `count` largest values along the last dimension and their indices, like ``topk``.
 
-    They lie in the blocks with the largest maxima, so that the others need not be searched; on a
-    CPU that takes a quarter of the time. Of minus infinity, places may be beyond the end.
+    The largest values lie in the blocks with the largest maxima, so only these blocks are searched.
+    On a CPU this takes a quarter of the time of ``topk``. The index of a value of minus infinity
+    may be beyond the end of the dimension.
     """
     width = values.size(-1)
     if width < 2 * BLOCK * count:
@@ -333,5 +358,5 @@ def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     chosen = maxima.topk(count, sorted=False).indices  # [..., count]
     firsts = torch.arange(0, len(blocks), maxima.size(-1), device=values.device)  # of each row
     rows = (firsts.view(*values.shape[:-1], 1) + chosen).flatten()
-    found, at = blocks[rows].view(*values.shape[:-1], -1).topk(count)
-    return found, chosen.gather(-1, at // BLOCK) * BLOCK + at % BLOCK
+    largest, at = blocks[rows].view(*values.shape[:-1], -1).topk(count)
+    return largest, chosen.gather(-1, at // BLOCK) * BLOCK + at % BLOCK

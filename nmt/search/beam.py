@@ -1,8 +1,8 @@
-"""Beam search, by default as the Transformer paper's code does it (Tensor2Tensor).
+"""Beam search, by default like the code of the Transformer paper (Tensor2Tensor).
 
-Of the continuations of a sentence's alive rows, the best twice as many as the beam are candidates,
-so that at least a beam of them does not end. Those become the alive rows; the candidates that end
-compete with what has ended before for the places of the finished set.
+The candidates of a sentence are the best 2 x beam continuations of its alive rows, so that at least
+`beam` candidates do not end. The best candidates that do not end become the alive rows. Candidates
+that end compete with earlier finished hypotheses for the places of the finished set.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Own = TypeVar("Own", bound="BeamState")
 @strategies.register("beam")
 @dataclass(frozen=True, kw_only=True)
 class Beam(Strategy):
-    """Keeps several sequences per sentence. Of equals, the one found first is the better."""
+    """Beam search. Of equal scores, the sequence found first ranks higher."""
 
     count_key: ClassVar[str | None] = "beam"
 
@@ -41,26 +41,27 @@ class Beam(Strategy):
     """Alive sequences per sentence, and the most hypotheses returned; 4 is the paper's."""
 
     length_penalty: LengthPenalty = length_penalties["gnmt"]
-    """What the log-probability is divided by; the paper's is gnmt with alpha 0.6."""
+    """Divisor of the log-probability; the paper's is gnmt with alpha 0.6."""
 
     stop: Literal["optimistic", "all_finished", "first_beam"] = "optimistic"
-    """When a sentence is done. `optimistic` (the paper's): the best finished hypothesis scores at
-    least what the best alive one would if it came to the greatest length at no cost, and as many
-    hypotheses are finished as are wanted. `all_finished`: every one of a full beam of finished
-    ones scores as much; the same winner, better runners-up. `first_beam` (fairseq's): a beam of
-    hypotheses is finished; a hypothesis may end only among the best beam of candidates."""
+    """When the search of a sentence stops. `optimistic` (the paper's): as many hypotheses are
+    finished as requested, and the best one scores at least as high as the best alive sequence would
+    if it reached the maximum length at no cost. `all_finished`: the finished set is full, and each
+    of its hypotheses scores as high; the same winner, better runners-up. `first_beam` (fairseq's):
+    a beam of hypotheses is finished; a hypothesis may end only among the best beam of
+    candidates."""
 
     pruning: float | None = None
-    """Alive sequences whose log-probability is more than this below the best alive one of their
-    sentence are given up. No pruning gives up what a list of the wanted length needs."""
+    """Prunes alive sequences whose log-probability is more than this below the best alive one of
+    the sentence. Pruning never removes sequences that an n-best list needs."""
 
     pruning_tokens: float | None = None
-    """Only tokens are candidates whose log-probability is at most this below that of the likeliest
-    token after the same sequence (Wu et al. 2016, section 7: 3)."""
+    """Prunes tokens whose log-probability is more than this below the likeliest token after the
+    same sequence (Wu et al. 2016, section 7: 3)."""
 
     pruning_finished: float | None = None
-    """Alive sequences whose score is more than this below the best finished one of their sentence
-    are given up (Wu et al. 2016, section 7: 3)."""
+    """Prunes alive sequences whose score is more than this below the best finished one of the
+    sentence (Wu et al. 2016, section 7: 3)."""
 
     def __post_init__(self) -> None:
         if self.beam < 1:
@@ -71,32 +72,32 @@ class Beam(Strategy):
 
     @property
     def rows(self) -> int:
-        """The beam."""
+        """Beam size."""
         return self.beam
 
     def open(self, source: Tensor, max_lengths: Tensor, count: int) -> SearchState:
-        """One empty sequence per sentence, and nothing finished."""
+        """Return one empty sequence per sentence, and nothing finished."""
         return BeamState.before_the_first_step(self, source, max_lengths, count)
 
 
 @dataclass
 class BeamState(SearchState):
-    """The alive and the finished sequences of each sentence, the finished ones best first.
+    """Alive and finished sequences of each sentence, the finished ones best first.
 
-    How candidates are found and put in order are methods of their own, which other beams replace.
+    Subclasses override the methods that find candidates and put them in order.
     """
 
     strategy: Beam
-    alive: Hypotheses  # [B, K]; K is the beam, or all there are where that is fewer
-    finished: Hypotheses  # [B, beam, or `count` where that is more]
-    final_divisors: Tensor  # [B], the length penalty at the greatest length
-    count: int  # hypotheses that are wanted
+    alive: Hypotheses  # [B, K]; K is the beam size, or less if there are fewer sequences
+    finished: Hypotheses  # [B, max(beam, count)]
+    final_divisors: Tensor  # [B], the length penalty at the maximum length
+    count: int  # requested hypotheses
 
     @classmethod
     def before_the_first_step(
         cls: type[Own], strategy: Beam, source: Tensor, max_lengths: Tensor, count: int, **own: Any
     ) -> Own:
-        """One empty sequence per sentence, and nothing finished; `own` are a subclass's fields."""
+        """Return the initial state; `own` are the fields of a subclass."""
         places = max(strategy.beam, count)
         nothing = torch.full((len(source), places), float("-inf"), device=source.device)
         return cls(
@@ -109,7 +110,7 @@ class BeamState(SearchState):
         )
 
     def advance(self, continuations: Continuations) -> Tensor:
-        """Candidates become alive or finished; gives the rows that the alive ones continue."""
+        """Turn candidates into alive or finished sequences; return the rows that are continued."""
         beam, (sentences, rows, _) = self.strategy.beam, continuations.log_probabilities.shape
         candidates, parents = self._candidates(continuations)  # [B, at most 2 beam]
         is_eos = candidates.tokens[:, :, -1] == EOS
@@ -124,25 +125,25 @@ class BeamState(SearchState):
         return first_rows[:, None] + parents.gather(1, chosen)
 
     def _candidates(self, continuations: Continuations) -> tuple[Hypotheses, Tensor]:
-        """The best continuations, best first, and the rows [B, n] that they continue."""
+        """Return the best continuations, best first, and the rows [B, n] that they continue."""
         _, rows, vocabulary = continuations.log_probabilities.shape
         wanted = 2 * self.strategy.beam
         values, tokens = self._likeliest(continuations, wanted)  # [B, K, C]
         values = self.alive.log_probabilities[..., None] + values
         order = self._best_first(values, tokens)
-        best = order[:, : min(wanted, rows * (vocabulary - 2))]  # PAD and BOS never
+        best = order[:, : min(wanted, rows * (vocabulary - 2))]  # PAD and BOS never follow
         parents = best // values.size(-1)
         log_probabilities = values.flatten(1).gather(1, best)
         candidates = self.alive.take(parents).extend(
             tokens.flatten(1).gather(1, best),
             log_probabilities,
-            # A candidate has as many tokens without BOS as the row it continues has with it.
+            # The length of a candidate without BOS is the length of its parent with BOS.
             scores=log_probabilities / self._divisor(self.alive.tokens.size(-1)),
         )
         return candidates, parents
 
     def _likeliest(self, continuations: Continuations, count: int) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and tokens [B, K, C] that may become candidates."""
+        """Return log-probabilities and tokens, both [B, K, C], that may become candidates."""
         values, tokens = continuations.likeliest(count)
         if self.strategy.pruning_tokens is not None:
             best = values.topk(min(self._least_tokens, values.size(-1))).values
@@ -152,19 +153,19 @@ class BeamState(SearchState):
 
     @property
     def _least_tokens(self) -> int:
-        """How many tokens after each sequence are kept, however unlikely."""
+        """Number of tokens per row that `pruning_tokens` always keeps."""
         return self.count
 
     def _best_first(self, values: Tensor, tokens: Tensor) -> Tensor:
-        """The order [B, K C] in which continuations become candidates; of [B, K, C] both."""
+        """Return the order [B, K C] in which continuations [B, K, C] become candidates."""
         return values.flatten(1).argsort(dim=1, descending=True, stable=True)
 
     def _going_on(self, candidates: Hypotheses, is_eos: Tensor) -> Tensor:
-        """The order [B, n] in which candidates become alive, those that end last."""
+        """Return the order [B, n] in which candidates become alive; those that end come last."""
         return is_eos.int().argsort(dim=1, stable=True)
 
     def _prune(self) -> None:
-        """Gives up what is too far below the best alive or the best finished sequence."""
+        """Prune alive sequences too far below the best alive or the best finished sequence."""
         alive, strategy = self.alive, self.strategy
         if strategy.pruning is None and strategy.pruning_finished is None:
             return
@@ -183,9 +184,9 @@ class BeamState(SearchState):
         return _divisor(self.strategy.length_penalty, length)
 
     def _finish(self, candidates: Hypotheses, is_eos: Tensor) -> None:
-        """Lets the candidates that end compete for the places of the finished set."""
+        """Merge the candidates that end into the finished set."""
         old = replace(self.finished, tokens=F.pad(self.finished.tokens, (0, 1), value=PAD))
-        if not is_eos.is_cuda and not is_eos.any():  # a GPU would be waited for
+        if not is_eos.is_cuda and not is_eos.any():  # on a GPU the check would synchronise
             self.finished = old
             return
         new = replace(candidates, scores=candidates.scores.masked_fill(~is_eos, float("-inf")))
@@ -198,7 +199,7 @@ class BeamState(SearchState):
         self.finished = both.take(best[:, : old.scores.size(1)])
 
     def is_done(self) -> Tensor:
-        """Those for which the strategy's stop says so."""
+        """Return the sentences that meet the strategy's stop criterion: [B] bool."""
         best = self.alive.log_probabilities.amax(1)  # minus infinity where nothing is alive
         if self.strategy.stop == "first_beam":
             return best.isneginf() | (self.finished.scores[:, -1] > float("-inf"))
@@ -211,7 +212,7 @@ class BeamState(SearchState):
         return is_decided & (best.isneginf() | ~self.finished.scores[:, self.count - 1].isneginf())
 
     def select_sentences(self: Own, sentences: Tensor) -> Own:
-        """Their sequences."""
+        """Return the state of the given sentences."""
         return replace(
             self,
             alive=self.alive.select_sentences(sentences),
@@ -220,7 +221,7 @@ class BeamState(SearchState):
         )
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        """The finished ones of each sentence; where there are too few, the alive ones as well."""
+        """Return finished hypotheses of each sentence; if too few, the alive ones as well."""
         pairs = zip(self.finished.hypotheses(), self.alive.hypotheses(), strict=True)
         most = self.finished.scores.size(1)
         return [best_first(finished + alive, self.count)[:most] for finished, alive in pairs]

@@ -1,14 +1,15 @@
 """Diverse beam search (Vijayakumar et al. 2018): groups of beams that avoid each other's tokens.
 
-The beam is divided into groups, which move one after the other. A token costs a group something for
-every sequence of an earlier group that has just gone on with it (the paper's Hamming diversity), so
-that the outputs differ by more than their last words. Where several hypotheses are wanted, a group
-also avoids whole sequences of earlier groups, so that they do not find the same ones.
+The beam is divided into groups, which advance one after the other. A token is penalised for every
+sequence of an earlier group that took the same token in this step (the paper's Hamming diversity),
+so that the outputs differ by more than their last words. If several hypotheses are requested, a
+group also avoids whole sequences of earlier groups, so that no two groups find the same ones.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -25,23 +26,25 @@ from nmt.search.base import (
 from nmt.search.beam import Beam, BeamState
 
 LAST = 1e4
-"""What a sequence that an earlier group holds costs: more than any other difference."""
+"""Penalty for a sequence of an earlier group: larger than any other difference of scores."""
 
 
 @strategies.register("diverse_beam")
 @dataclass(frozen=True, kw_only=True)
 class DiverseBeam(Beam):
-    """Beams side by side; hypotheses are ranked as in a beam, by what the model gives to them.
+    """Groups of beams that avoid each other's tokens.
 
-    The other keys are those of `beam`, and hold within each group.
+    Hypotheses are ranked as in `beam`, without the diversity penalty. The other keys are those of
+    `beam`, and apply within each group.
     """
 
     groups: int = 2
-    """Among which the beam is divided evenly; as many as the beam differ the most."""
+    """Number of groups of equal size; a group per place of the beam gives the most diverse
+    outputs."""
 
     diversity: float = 0.5
-    """What a token costs for every sequence of earlier groups that went on with it in the same
-    step; natural logarithm. The paper has 0.2 to 0.8."""
+    """Penalty of a token for every sequence of earlier groups that took it in the same step, in
+    natural logarithm. The paper uses 0.2 to 0.8."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,7 +54,7 @@ class DiverseBeam(Beam):
             raise ValueError(f"diversity must be at least 0, not {self.diversity:g}")
 
     def open(self, source: Tensor, max_lengths: Tensor, count: int) -> SearchState:
-        """One empty sequence per sentence, from which all groups begin."""
+        """Return one empty sequence per sentence, which all groups share."""
         one = replace(self, beam=self.beam // self.groups, groups=1)
         share = -(-count // self.groups)
         nothing = source.new_empty((len(source), 0, 1))
@@ -69,11 +72,11 @@ class Group(BeamState):
     """The beam of one group."""
 
     strategy: DiverseBeam
-    taken: Tensor  # [B, n] int64, the tokens with which earlier groups have gone on in this step
-    held: Tensor  # [B, m, T + 1] int64, their sequences after it, if these are to be avoided
+    taken: Tensor  # [B, n] int64, tokens that earlier groups took in this step
+    held: Tensor  # [B, m, T + 1] int64, sequences of earlier groups to avoid
 
     def _likeliest(self, continuations: Continuations, count: int) -> tuple[Tensor, Tensor]:
-        count += self.taken.size(1) + self.held.size(1)  # which may fall back
+        count += self.taken.size(1) + self.held.size(1)  # in case the penalised tokens fall back
         values, tokens = super()._likeliest(continuations, count)
         if not self.held.size(1):
             return values, tokens
@@ -92,7 +95,7 @@ class Group(BeamState):
         return super()._best_first(values, tokens)
 
     def _are_held(self, tokens: Tensor) -> Tensor:
-        """Whether an earlier group has the sequences that go on with tokens [B, K, C]."""
+        """Return a mask [B, K, C] of the tokens that lead to a sequence of an earlier group."""
         before = self.alive.tokens[:, :, None] == self.held[:, None, :, :-1]  # [B, K, m, T]
         last = tokens[..., None] == self.held[:, None, None, :, -1]  # [B, K, C, m]
         return (before.all(-1)[:, :, None] & last).any(-1)
@@ -100,51 +103,52 @@ class Group(BeamState):
 
 @dataclass
 class DiverseBeamState(SearchState):
-    """The groups, whose rows stand beside each other."""
+    """The groups, with their rows concatenated."""
 
     alive: Hypotheses
     groups: list[Group]
-    count: int  # hypotheses that are wanted
+    count: int  # requested hypotheses
 
     def advance(self, continuations: Continuations) -> Tensor:
-        """Moves one group after the other."""
-        given = continuations.log_probabilities
-        sentences, rows, _ = given.shape
+        """Advance one group after the other."""
+        log_probabilities = continuations.log_probabilities
+        sentences, rows, _ = log_probabilities.shape
         is_main = self.alive.tokens.size(-1) == 1  # when all groups share the only row
         length = self.alive.tokens.size(-1) + 1
         held = self.alive.tokens.new_empty((sentences, 0, length))
         parents, first, taken = [], 0, held[..., -1]
         for group in self.groups:
-            own = group.alive.tokens.size(1)
-            part = slice(first, first + own)
+            num_rows = group.alive.tokens.size(1)
+            part = slice(first, first + num_rows)
             group.taken, group.held = taken, held
-            flat = group.advance(Continuations(given[:, part]))
-            group.alive = group.alive.without(group.is_done()[:, None])  # it waits for the others
-            parents.append(flat // own * rows + flat % own + first)
-            first += 0 if is_main else own
+            flat = group.advance(Continuations(log_probabilities[:, part]))
+            # A group that is done waits for the others, without alive sequences.
+            group.alive = group.alive.without(group.is_done()[:, None])
+            parents.append(flat // num_rows * rows + flat % num_rows + first)
+            first += 0 if is_main else num_rows
             exists = group.alive.scores > float("-inf")
-            going_on = group.alive.tokens.where(exists[..., None], PAD)
-            taken = torch.cat((taken, going_on[..., -1]), dim=1)
+            continued = group.alive.tokens.where(exists[..., None], PAD)
+            taken = torch.cat((taken, continued[..., -1]), dim=1)
             if self.count > 1:
-                held = torch.cat((held, going_on, group.finished.tokens), dim=1)
+                held = torch.cat((held, continued, group.finished.tokens), dim=1)
         self._join()
         return torch.cat(parents, dim=1)
 
     def _join(self) -> None:
-        """Puts the rows of all groups beside each other, as the model sees them."""
-        rows = [group.alive for group in self.groups]
+        """Concatenate the rows of all groups for the model."""
+        alive = [group.alive for group in self.groups]
         self.alive = Hypotheses(
-            torch.cat([each.tokens for each in rows], dim=1),
-            torch.cat([each.log_probabilities for each in rows], dim=1),
-            torch.cat([each.scores for each in rows], dim=1),
+            torch.cat([hypotheses.tokens for hypotheses in alive], dim=1),
+            torch.cat([hypotheses.log_probabilities for hypotheses in alive], dim=1),
+            torch.cat([hypotheses.scores for hypotheses in alive], dim=1),
         )
 
     def is_done(self) -> Tensor:
-        """Those of which all groups are done."""
+        """Return the sentences of which all groups are done: [B] bool."""
         return torch.stack([group.is_done() for group in self.groups]).all(0)
 
     def select_sentences(self, sentences: Tensor) -> DiverseBeamState:
-        """Their groups."""
+        """Return the groups of the given sentences."""
         return DiverseBeamState(
             self.alive.select_sentences(sentences),
             [group.select_sentences(sentences) for group in self.groups],
@@ -152,11 +156,13 @@ class DiverseBeamState(SearchState):
         )
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        """What all groups have found, each output once; ends before what was cut."""
-        rows = [it.hypotheses() for group in self.groups for it in (group.finished, group.alive)]
+        """Return the distinct hypotheses of all groups, finished ones before cut ones."""
+        lists = [
+            rows.hypotheses() for group in self.groups for rows in (group.finished, group.alive)
+        ]
         most = sum(group.finished.scores.size(1) for group in self.groups)
-        found = []
-        for groups in zip(*rows, strict=True):
-            different = {tuple(it.output): it for each in groups for it in each}.values()
-            found.append(best_first(different, self.count)[:most])
-        return found
+        results = []
+        for sentence in zip(*lists, strict=True):
+            distinct = {tuple(hypothesis.output): hypothesis for hypothesis in chain(*sentence)}
+            results.append(best_first(distinct.values(), self.count)[:most])
+        return results

@@ -1,4 +1,4 @@
-"""Greedy search: the likeliest token at every step."""
+"""Greedy search: takes the likeliest token at every step."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from nmt.search.base import Continuations, Hypotheses, Hypothesis, SearchState, 
 @strategies.register("greedy")
 @dataclass(frozen=True, kw_only=True)
 class Greedy(Strategy):
-    """One hypothesis per sentence; its score is its log-probability."""
+    """One hypothesis per sentence; the score is the log-probability."""
 
     @property
     def rows(self) -> int:
-        """One."""
+        """One row per sentence."""
         return 1
 
     def open(self, source: Tensor, max_lengths: Tensor, count: int) -> GreedyState:
-        """One empty sequence per sentence."""
+        """Return one empty sequence per sentence."""
         return GreedyState(Hypotheses.open(source))
 
 
@@ -32,7 +32,7 @@ class GreedyState(SearchState):
     alive: Hypotheses
 
     def advance(self, continuations: Continuations) -> None:
-        """Adds the likeliest token; of equals, the one with the lowest id."""
+        """Append the likeliest token; of equals, the one with the lowest id."""
         values, tokens = continuations.likeliest(1)
         log_probs, best = values.max(-1, keepdim=True)  # [B, 1, 1]
         log_probabilities = self.alive.log_probabilities + log_probs[..., 0]
@@ -41,13 +41,13 @@ class GreedyState(SearchState):
         )
 
     def is_done(self) -> Tensor:
-        """Those whose sequence ends with EOS."""
+        """Return the sentences whose sequence ends with EOS: [B] bool."""
         return self.alive.tokens[:, 0, -1] == EOS
 
     def select_sentences(self, sentences: Tensor) -> GreedyState:
-        """Their sequences."""
+        """Return the state of the given sentences."""
         return GreedyState(self.alive.select_sentences(sentences))
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        """One each."""
+        """Return one hypothesis per sentence."""
         return self.alive.hypotheses()

@@ -1,9 +1,9 @@
-"""Phrases that must appear: dynamic beam allocation (Post and Vilar 2018).
+"""Required phrases: dynamic beam allocation (Post and Vilar 2018).
 
-The places of the beam are divided among *banks*: the sequences that hold none of the tokens that
-must appear, those that hold one, and so on. Each bank has its share, so that sequences on the way
-to holding all are not driven out by likelier ones that hold fewer; and every sequence may go on
-with what it still lacks, however unlikely. How much a sequence holds is a function of its tokens.
+The places of the beam are divided among *banks*: the sequences that contain none of the required
+tokens, the sequences that contain one, and so on. Each bank has a share, so that likelier sequences
+with fewer required tokens do not displace sequences with more. Every sequence may continue with its
+missing tokens, however unlikely. The progress of a sequence is a function of its tokens.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from nmt.search.constraints import NEVER
 @strategies.register("lexical_beam")
 @dataclass(frozen=True, kw_only=True)
 class LexicalBeam(Beam):
-    """A beam in which phrases can be required; a sentence without any is searched as by `beam`.
+    """Beam search with required phrases; a sentence without phrases is searched as by `beam`.
 
-    With more places in the beam than the phrases have tokens, each step brings one nearer.
+    If the beam is larger than the number of tokens of the phrases, each step makes progress.
     """
 
     def __post_init__(self) -> None:
@@ -37,7 +37,7 @@ class LexicalBeam(Beam):
     def open_with(
         self, source: Tensor, max_lengths: Tensor, count: int, phrases: Tensor
     ) -> SearchState:
-        """One empty sequence per sentence, which holds nothing yet."""
+        """Return one empty sequence per sentence, and the phrases."""
         return LexicalBeamState.before_the_first_step(
             self, source, max_lengths, count, phrases=phrases
         )
@@ -45,12 +45,12 @@ class LexicalBeam(Beam):
 
 @dataclass
 class LexicalBeamState(BeamState):
-    """The frontier of a beam with banks."""
+    """State of a beam with banks."""
 
-    phrases: Tensor  # [B, P, L] int64, PAD after the tokens of each, and where there is none
+    phrases: Tensor  # [B, P, L] int64, padded on the right; all PAD where there is no phrase
 
     def _likeliest(self, continuations: Continuations, count: int) -> tuple[Tensor, Tensor]:
-        """What a beam considers, without ends that come too early, and what is still lacking."""
+        """Return the candidates of a beam without early EOS, and the missing tokens."""
         values, tokens = super()._likeliest(continuations, count)  # [B, K, C]
         _, is_whole, lacking = phrase_progress(self.alive.tokens, self.phrases)
         ends_early = (tokens == EOS) & ~is_whole[..., None]
@@ -75,27 +75,32 @@ class LexicalBeamState(BeamState):
         return self._shared_out(values, candidates.tokens, self.strategy.beam)
 
     def _shared_out(self, values: Tensor, sequences: Tensor, places: int) -> Tensor:
-        """The order [B, n] in which sequences [B, n, T] get places.
+        """Return the order [B, n] in which sequences [B, n, T] get places.
 
-        First the best of each bank, the fullest bank first, as many as are its share; then others.
+        First come the best sequences of each bank, as many as its share, the fullest bank first;
+        then all others.
         """
         order = values.argsort(dim=1, descending=True, stable=True)
         banks = phrase_progress(sequences, self.phrases)[0].gather(1, order)
-        rank = (banks[:, :, None] == banks[:, None]).tril(-1).sum(-1)  # in its bank
-        most = (self.phrases != PAD).sum((1, 2))[:, None]  # of the tokens to be held
+        rank = (banks[:, :, None] == banks[:, None]).tril(-1).sum(-1)  # within the bank
+        most = (self.phrases != PAD).sum((1, 2))[:, None]  # required tokens
         has_place = rank < (places // (most + 1)).clamp(min=1)
         has_place &= values.gather(1, order) > NEVER
         turn = (most - banks).where(has_place, most + 1)
         return order.gather(1, turn.argsort(dim=1, stable=True))
 
     def select_sentences(self, sentences: Tensor) -> LexicalBeamState:
-        """Their sequences, and what these must hold."""
+        """Return the state of the given sentences, with their phrases."""
         search_state = super().select_sentences(sentences)
         search_state.phrases = self.phrases[sentences]
         return search_state
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        """What has ended; of what was cut, what holds all phrases, or the most if none ended."""
+        """Return the hypotheses of each sentence, best first.
+
+        A cut hypothesis counts if it contains all phrases, or, if none finished, as many required
+        tokens as any.
+        """
         banks, is_whole, _ = phrase_progress(self.alive.tokens, self.phrases)
         fullest = banks.where(self.alive.scores > NEVER, -1).amax(1, keepdim=True)
         none_ended = self.finished.scores[:, :1].isneginf()
@@ -104,16 +109,18 @@ class LexicalBeamState(BeamState):
 
 
 def phrase_progress(sequences: Tensor, phrases: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """How much of its sentence's phrases each sequence holds.
+    """Measure the progress of each sequence in the required phrases of its sentence.
 
     Args:
         sequences: [B, N, T] int64.
-        phrases: [B, P, L] int64, padded on the right; those that are padding alone count as held.
+        phrases: [B, P, L] int64, padded on the right. A phrase of padding alone counts as
+            contained.
 
     Returns:
-        The number of tokens [B, N] of the phrases that appear, and of one more of which the
-        sequence ends with a beginning; whether all appear [B, N]; and for each phrase the token
-        [B, N, P] that continues or begins it, PAD where it appears.
+        Three tensors: the number of required tokens that the sequence contains, [B, N], which are
+        the tokens of complete phrases and of the longest prefix of a phrase at the end of the
+        sequence; whether the sequence contains all phrases, [B, N]; and for each phrase its next
+        missing token, [B, N, P], PAD if the sequence contains the phrase.
     """
     lengths, width = (phrases != PAD).sum(-1), phrases.size(-1)  # [B, P]
     total = sequences.size(-1)
@@ -123,8 +130,8 @@ def phrase_progress(sequences: Tensor, phrases: Tensor) -> tuple[Tensor, Tensor,
     wanted = phrases[:, None, :, None]  # [B, 1, P, 1, L]
     same = windows[:, :, None] == wanted  # [B, N, P, T + 1, L]
     appears = (same | (wanted == PAD)).all(-1).any(-1)  # [B, N, P]
-    begun = (same | beyond).all(-1)  # those that go over the end, the empty one at the end always
-    reach = (begun * (total - places[:, 0])).amax(-1)  # [B, N, P], the longest beginning
+    begun = (same | beyond).all(-1)  # prefixes at the end; always the empty one
+    reach = (begun * (total - places[:, 0])).amax(-1)  # [B, N, P], length of the longest prefix
     reach = reach.masked_fill(appears, 0).clamp(max=width - 1)
     count = (appears * lengths[:, None]).sum(-1) + reach.amax(-1)
     following = wanted[:, :, :, 0].expand(-1, sequences.size(1), -1, -1)

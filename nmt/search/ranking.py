@@ -1,7 +1,7 @@
-"""Length penalties: what a hypothesis's log-probability is divided by before it is ranked.
+"""Length penalties: divisors of the log-probabilities of hypotheses, for ranking.
 
-A sum of log-probabilities only falls with length, so that unranked search prefers short outputs.
-Lengths count the EOS.
+A sum of log-probabilities falls with length, so search without a penalty prefers short outputs.
+Lengths include the EOS.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nmt.recipe.registry import Registry
 class LengthPenalty(ABC):
     """A divisor of log-probabilities.
 
-    It never falls with length: the stop of the beam search relies on that.
+    The divisor never decreases with length: the stop criterion of the beam search relies on this.
     """
 
     registry: ClassVar[Registry[LengthPenalty]]
@@ -30,7 +30,7 @@ class LengthPenalty(ABC):
 
     @abstractmethod
     def divisor(self, lengths: Tensor) -> Tensor:
-        """Float32 divisors of the same shape as `lengths`, which count the EOS (so from 1)."""
+        """Return float32 divisors in the shape of `lengths`, which include the EOS (from 1)."""
 
 
 length_penalties: Registry[LengthPenalty] = Registry("length penalty", flag="--length-penalty")
@@ -43,7 +43,7 @@ class NoPenalty(LengthPenalty):
     """Ranks by log-probability alone."""
 
     def divisor(self, lengths: Tensor) -> Tensor:
-        """One, at every length."""
+        """Return 1 for every length."""
         return torch.ones_like(lengths, dtype=torch.float32)
 
 
@@ -68,18 +68,18 @@ class GnmtPenalty(PenaltyWithAlpha):
     """Exponent: 0 ranks by log-probability alone; 0.6 is the Transformer paper's (section 6.1)."""
 
     def divisor(self, lengths: Tensor) -> Tensor:
-        """One for a lone EOS, 1.73 at 10 tokens with alpha 0.6."""
+        """Return the divisors: 1 for a lone EOS, 1.73 for 10 tokens with alpha 0.6."""
         return ((5.0 + lengths) / 6.0) ** self.alpha
 
 
 @length_penalties.register("power")
 @dataclass(frozen=True, kw_only=True)
 class PowerPenalty(PenaltyWithAlpha):
-    """length ^ alpha, what fairseq, Marian and Sockeye divide by; not GNMT's of the same alpha."""
+    """length ^ alpha, as in fairseq, Marian and Sockeye; differs from GNMT's at the same alpha."""
 
     alpha: float = 1.0
     """Exponent: 0 ranks by log-probability alone; 1 by the mean log-probability of a token."""
 
     def divisor(self, lengths: Tensor) -> Tensor:
-        """The length itself with alpha 1."""
+        """Return the divisors: the length itself with alpha 1."""
         return lengths.float() ** self.alpha

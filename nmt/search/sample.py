@@ -1,8 +1,8 @@
-"""Sampling: every token drawn from what the model gives, as it is or with the tail cut off.
+"""Sampling from the model's distribution, full or truncated (top-k, nucleus).
 
-A draw depends on the seed and on the sentence alone, never on what else is in the batch: equal
-lines give equal samples, and another seed gives others. Several samples are independent, unless
-different ones are wanted, which are drawn without replacement.
+A sample depends only on the seed and on the sentence, never on the rest of the batch: equal lines
+give equal samples, and another seed gives others. Several samples are independent, unless distinct
+ones are requested; distinct samples are drawn without replacement.
 """
 
 from __future__ import annotations
@@ -29,29 +29,30 @@ from nmt.search.base import (
 @strategies.register("sample")
 @dataclass(frozen=True, kw_only=True)
 class Sample(Strategy):
-    """Random outputs; their score is their log-probability, at temperature 1 and with no tail cut.
+    """Random outputs, scored by log-probability at temperature 1 without truncation.
 
-    Several samples of a sentence are given best first, and may be equal; those of an n-best list
-    differ, for they are drawn without replacement.
+    Several samples of a sentence are sorted best first, and may be equal. The samples of an n-best
+    list differ, because they are drawn without replacement.
     """
 
     count_key: ClassVar[str | None] = "samples"
 
     samples: int = 1
-    """Outputs for each sentence."""
+    """Number of outputs per sentence."""
 
     temperature: float = 1.0
-    """What logits are divided by before a token is drawn; less is more likely, 1 is the model."""
+    """Divisor of the logits before a token is drawn; lower values prefer likely tokens, 1 keeps the
+    model's distribution."""
 
     top_k: int | None = None
-    """Only that many likeliest tokens are drawn from (Fan et al. 2018)."""
+    """Number of likeliest tokens to draw from (Fan et al. 2018)."""
 
     top_p: float | None = None
-    """Only the likeliest tokens are drawn from that together have this probability (nucleus
-    sampling, Holtzman et al. 2020)."""
+    """Total probability of the likeliest tokens to draw from (nucleus sampling, Holtzman et al.
+    2020)."""
 
     seed: int = 1
-    """Another one gives other samples."""
+    """Random seed; another seed gives other samples."""
 
     def __post_init__(self) -> None:
         if self.samples < 1:
@@ -65,11 +66,11 @@ class Sample(Strategy):
 
     @property
     def rows(self) -> int:
-        """The samples."""
+        """Number of samples per sentence."""
         return self.samples
 
     def open(self, source: Tensor, max_lengths: Tensor, count: int) -> SearchState:
-        """One empty sequence per sentence, and all the random numbers it will need."""
+        """Return one empty sequence per sentence, with all random numbers of the search."""
         if count == 1:
             numbers = self._numbers(self.samples, source, max_lengths)
             return SampleState(self, Hypotheses.open(source), numbers)
@@ -78,30 +79,32 @@ class Sample(Strategy):
         zeros = torch.zeros(len(source), 1, dtype=torch.float64, device=source.device)
         return DifferentSamples(self, Hypotheses.open(source), zeros, zeros, numbers, count)
 
-    def _numbers(self, samples: int, source: Tensor, max_lengths: Tensor, *each: int) -> Tensor:
-        """Of every sample and step: [B, samples, T, *each] float64 in [0, 1)."""
+    def _numbers(self, samples: int, source: Tensor, max_lengths: Tensor, *shape: int) -> Tensor:
+        """Return random numbers of every sample and step: [B, samples, T, *shape], float64."""
         longest = int(max_lengths.max())
-        numbers = torch.zeros(len(source), samples, longest, *each, dtype=torch.float64)
+        numbers = torch.zeros(len(source), samples, longest, *shape, dtype=torch.float64)
         for row, tokens, length in zip(numbers, source.tolist(), max_lengths.tolist(), strict=True):
             words = " ".join(str(token) for token in (self.seed, *tokens) if token != PAD)
             digest = hashlib.blake2b(words.encode(), digest_size=8).digest()
             generator = torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
             row[:, :length] = torch.rand(
-                samples, length, *each, dtype=torch.float64, generator=generator
+                samples, length, *shape, dtype=torch.float64, generator=generator
             )
         return numbers.to(source.device)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """What tokens are drawn with: float64, the shape of the logits [..., V]."""
+        """Return the probabilities of the draw, float64, in the shape of the logits [..., V]."""
         logits = logits.double() / self.temperature
         logits[..., [PAD, BOS]] = float("-inf")
         if self.top_k is not None and self.top_k < logits.size(-1):
             least = logits.topk(self.top_k).values[..., -1:]
             logits = logits.masked_fill(logits < least, float("-inf"))
-        probabilities = logits.softmax(-1).nan_to_num(0.0)  # where nothing may follow
+        probabilities = logits.softmax(-1).nan_to_num(0.0)  # 0 if no token may follow
         if self.top_p is not None:
             falling = probabilities.sort(-1, descending=True).values
-            is_kept = falling.cumsum(-1) - falling < self.top_p  # what comes before is too little
+            is_kept = (
+                falling.cumsum(-1) - falling < self.top_p
+            )  # likelier tokens sum to less than top_p
             least = falling.where(is_kept, 1.0).amin(-1, keepdim=True)
             probabilities = probabilities.masked_fill(probabilities < least, 0.0)
         return probabilities
@@ -109,18 +112,17 @@ class Sample(Strategy):
 
 @dataclass
 class SampleState(SearchState):
-    """The samples of each sentence; those that have ended wait for the others."""
+    """The samples of each sentence; a finished sample waits for the others."""
 
     strategy: Sample
     alive: Hypotheses
-    numbers: Tensor  # [B, K, T] float64 in [0, 1), one for each token to come
+    numbers: Tensor  # [B, K, T] float64 in [0, 1), one for each step
 
     def advance(self, continuations: Continuations) -> Tensor | None:
-        """Draws a token for every sample that has not ended."""
+        """Draw a token for every unfinished sample."""
         samples, alive = self.strategy.samples, self.alive
-        up_to = self.strategy.probabilities(continuations.log_probabilities).cumsum(
-            -1
-        )  # [B, K or 1, V]
+        probabilities = self.strategy.probabilities(continuations.log_probabilities)
+        up_to = probabilities.cumsum(-1)  # [B, K or 1, V]
         up_to = up_to.expand(-1, samples, -1).contiguous()
         parents = None
         if alive.tokens.size(1) < samples:  # the first step
@@ -136,43 +138,46 @@ class SampleState(SearchState):
         return parents
 
     def is_done(self) -> Tensor:
-        """Those of which all samples have ended."""
+        """Return the sentences of which all samples are finished: [B] bool."""
         return (self.alive.tokens == EOS).any(-1).all(-1)
 
     def select_sentences(self, sentences: Tensor) -> SampleState:
-        """Their samples."""
+        """Return the samples of the given sentences."""
         return SampleState(
             self.strategy, self.alive.select_sentences(sentences), self.numbers[sentences]
         )
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        """All samples, the likeliest first."""
-        return [sorted(found, key=lambda it: -it.score) for found in self.alive.hypotheses()]
+        """Return all samples of each sentence, the likeliest first."""
+        return [
+            sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
+            for hypotheses in self.alive.hypotheses()
+        ]
 
 
 @dataclass
 class DifferentSamples(SearchState):
     """Samples without replacement: stochastic beam search (Kool et al. 2019).
 
-    Every output has a key, the logarithm of its probability with Gumbel noise, and those with the
-    largest keys are the sample. The key of a sequence is the largest of the outputs it may become:
-    of what may follow it one continuation inherits the key, and all others have lower ones.
+    Every output has a key: its log-probability plus Gumbel noise. The outputs with the largest keys
+    are the sample. The key of a partial sequence is the maximum over its possible outputs: one
+    continuation of the sequence inherits the key, and all others have lower keys.
     """
 
     strategy: Sample
     alive: Hypotheses
-    drawn_with: Tensor  # [B, K] float64, logarithms of the probabilities that are drawn with
+    drawn_with: Tensor  # [B, K] float64, log-probabilities of the draw
     keys: Tensor  # [B, K] float64, minus infinity where there is no sequence
     numbers: Tensor  # [B, samples, T, 2, samples] float64 in [0, 1)
-    count: int  # hypotheses that are wanted
+    count: int  # requested hypotheses
 
     def advance(self, continuations: Continuations) -> Tensor:
-        """Draws different tokens for every sequence and keeps what has the largest keys."""
-        given, alive = continuations.log_probabilities, self.alive
+        """Draw distinct tokens for every sequence and keep those with the largest keys."""
+        model_log_probs, alive = continuations.log_probabilities, self.alive
         ended = (alive.tokens == EOS).any(-1, keepdim=True)
-        tokens, logarithms, keys = self._children(self.strategy.probabilities(given))
-        log_probs = given.gather(-1, tokens).masked_fill(ended, 0.0)
-        keys[..., 1:].masked_fill_(ended, float("-inf"))  # one that has ended stays as it is
+        tokens, logarithms, keys = self._children(self.strategy.probabilities(model_log_probs))
+        log_probs = model_log_probs.gather(-1, tokens).masked_fill(ended, 0.0)
+        keys[..., 1:].masked_fill_(ended, float("-inf"))  # a finished sequence stays as it is
         keys[..., 0] = self.keys.where(ended[..., 0], keys[..., 0])
         self.keys, best = keys.flatten(1).topk(min(keys.size(-1), keys[0].numel()))
         parents = best // keys.size(-1)
@@ -185,32 +190,34 @@ class DifferentSamples(SearchState):
         )
         logarithms = logarithms.masked_fill(ended, 0.0) + self.drawn_with[..., None]
         self.drawn_with = logarithms.flatten(1).gather(1, best)
-        rows = given.size(1)
-        return parents + torch.arange(0, len(given) * rows, rows, device=parents.device)[:, None]
+        sentences, rows, _ = model_log_probs.shape
+        return parents + torch.arange(0, sentences * rows, rows, device=parents.device)[:, None]
 
     def _children(self, probabilities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens without replacement, their log-probabilities and keys: all [B, K, samples]."""
+        """Draw distinct tokens with their log-probabilities and keys: all [B, K, samples]."""
         step = self.alive.tokens.size(-1) - 1
         numbers = self.numbers[:, : probabilities.size(1), step].unbind(-1)  # each [B, K, 2]
-        found, key = [], self.keys
-        for at, each in enumerate(numbers):
+        children, key = [], self.keys
+        for draw, number in enumerate(numbers):
             up_to = probabilities.cumsum(-1)
             rest = up_to[..., -1].log() + self.drawn_with
-            if at:  # the largest of the rest: Gumbel noise that stays below the key before it
-                key = rest - ((rest - key).exp() - (-each[..., 1]).log1p()).log()
+            if draw:  # largest key of the rest: Gumbel noise truncated at the key before
+                key = rest - ((rest - key).exp() - (-number[..., 1]).log1p()).log()
             key = key.masked_fill(rest.isneginf(), float("-inf"))
-            token = drawn(up_to, each[..., 0])[..., None]
-            found.append((token, probabilities.gather(-1, token).log(), key[..., None]))
+            token = drawn(up_to, number[..., 0])[..., None]
+            children.append((token, probabilities.gather(-1, token).log(), key[..., None]))
             probabilities.scatter_(-1, token, 0.0)
-        tokens, logarithms, keys = (torch.cat(parts, dim=-1) for parts in zip(*found, strict=True))
+        tokens, logarithms, keys = (
+            torch.cat(parts, dim=-1) for parts in zip(*children, strict=True)
+        )
         return tokens, logarithms, keys
 
     def is_done(self) -> Tensor:
-        """Those of which all samples have ended."""
+        """Return the sentences of which all samples are finished: [B] bool."""
         return ((self.alive.tokens == EOS).any(-1) | self.keys.isneginf()).all(-1)
 
     def select_sentences(self, sentences: Tensor) -> DifferentSamples:
-        """Their samples."""
+        """Return the samples of the given sentences."""
         return replace(
             self,
             alive=self.alive.select_sentences(sentences),
@@ -220,11 +227,16 @@ class DifferentSamples(SearchState):
         )
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        """All samples that have ended, and if they are too few, those that were cut."""
-        return [best_first(found, self.count) for found in self.alive.hypotheses()]
+        """Return the finished samples of each sentence; if too few, the cut ones as well."""
+        return [best_first(hypotheses, self.count) for hypotheses in self.alive.hypotheses()]
 
 
 def drawn(up_to: Tensor, numbers: Tensor) -> Tensor:
-    """Tokens [...] of cumulated probabilities [..., V], by numbers [...] in [0, 1)."""
+    """Draw tokens [...] from cumulative sums of probabilities [..., V].
+
+    Args:
+        up_to: cumulative sums; the last one may be other than 1.
+        numbers: [...] uniform in [0, 1).
+    """
     at = torch.searchsorted(up_to, numbers[..., None] * up_to[..., -1:], right=True)
     return at[..., 0].clamp(max=up_to.size(-1) - 1)
