@@ -1,9 +1,11 @@
-"""The contract of a model: what training, search and scoring may ask of it.
+"""The interface of a model, used by training, search and scoring.
 
-Training asks ``forward``; search asks ``start``, then ``step`` and ``state.select`` in turn. The
-law, tested for every registered model: stepping through a target gives the logits of ``forward``,
-before and after any ``select``; a later target token never moves an earlier logit; padding never
-moves anything. Masks are derived from padding here and below, and are nobody else's business.
+Training calls ``forward``. Search calls ``start``, then ``step`` and ``state.select`` in turn.
+Every registered model is tested for three rules:
+
+- Stepping through a target gives the logits of ``forward``, before and after any ``select``.
+- A later target token never changes an earlier logit.
+- Padding never changes a result. Models derive masks from padding; callers pass none.
 """
 
 from __future__ import annotations
@@ -20,35 +22,35 @@ from nmt.recipe.registry import Registry
 
 
 class State(Protocol):
-    """What a model remembers of the sentences it is decoding: B sentences with K rows each."""
+    """Decoder state: the memory of a model about B sentences with K rows each."""
 
     def select(self, rows: Tensor) -> None:
-        """Keeps, repeats, reorders or drops rows, in place.
+        """Keep, repeat, reorder or drop rows, in place.
 
         Args:
             rows: [B', K'] int64; the flat index (sentence * K + row) of the old row that each new
-                row continues. The rows of one new sentence all come from one old sentence. So
-                ``arange(B)[:, None].expand(B, K)`` opens a beam on a fresh state, a permutation
-                within sentences follows it, and leaving a sentence out drops it.
+                row continues. The rows of one new sentence all come from one old sentence.
+                ``arange(B)[:, None].expand(B, K)`` opens a beam on a fresh state. A permutation
+                within sentences reorders the beam. Omitting a sentence drops the sentence.
         """
 
 
 class Model(nn.Module, ABC):
-    """Maps a source and the target so far to logits of the next token."""
+    """Encoder-decoder that maps a source and the target so far to logits of the next token."""
 
     output: nn.Linear
-    """The last layer [V, D]. Losses use it directly, so that they need not hold all logits."""
+    """The output layer [V, D]. Losses use the layer directly, to avoid storing all logits."""
 
     def fsdp_modules(self) -> Iterable[nn.Module]:
-        """Modules that a forward pass calls equally often, whatever is in its batch.
+        """Return modules that every forward pass calls equally often, whatever the batch holds.
 
-        Their weights can be gathered from several processes one by one when they are needed.
+        FSDP gathers the weights of these modules one by one, when a forward pass needs them.
         """
         return ()
 
     @abstractmethod
     def states(self, source: Tensor, target: Tensor) -> Tensor:
-        """The decoder's last hidden states, the input of the output layer.
+        """Return the decoder output for whole targets: the input of the output layer.
 
         Args:
             source: [B, S] int64, each row ends with EOS, padded on the right.
@@ -59,23 +61,25 @@ class Model(nn.Module, ABC):
         """
 
     def project(self, states: Tensor) -> Tensor:
-        """Logits [..., V] of hidden states [..., D]."""
+        """Return the logits [..., V] of a decoder output [..., D]."""
         logits: Tensor = self.output(states)
         return logits
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Logits [B, T, V]: at position t, those of the token that follows ``target[:, t]``."""
+        """Return logits [B, T, V]; position t predicts the token that follows ``target[:, t]``."""
         return self.project(self.states(source, target))
 
     def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
-        """Where the model looks in the source as it gives each target token.
+        """Return the attention of each target position to the source, for whole targets.
 
-        A pass over whole targets, as :meth:`states`; search has no need of it.
+        Args:
+            source: [B, S] int64, as for :meth:`states`.
+            target: [B, T] int64, as for :meth:`states`.
 
         Returns:
-            [B, T, S] float: at position t, the weights by which the step that reads that target
-            token, and gives the next one, attends to the source. Over the tokens of the source they
-            sum to 1, at padding they are 0. The mean over heads, of the layer that the model names.
+            [B, T, S] float. Row t holds the attention weights of the step that reads target token t
+            and predicts token t + 1. The weights sum to 1 over the tokens of the source and are 0
+            at padding. They are the mean over heads of one layer, which the model chooses.
 
         Raises:
             NmtError: the model has no attention.
@@ -86,10 +90,10 @@ class Model(nn.Module, ABC):
         )
 
     def align_by(self, layer: int) -> None:
-        """Has :meth:`source_attention` look at a decoder layer, from 1.
+        """Choose the decoder layer, from 1, that :meth:`source_attention` returns.
 
         Raises:
-            NmtError: the model has no such layer, or no choice.
+            NmtError: the model has no such layer, or no layers to choose from.
         """
         raise NmtError(
             f"{type(self).__name__} has no decoder layers to choose from for alignments; leave the "
@@ -97,31 +101,33 @@ class Model(nn.Module, ABC):
         )
 
     def auxiliary_loss(self) -> Tensor | float:
-        """What the last :meth:`states` in training adds to the loss of every target token."""
+        """Return the loss per target token that the last training pass of :meth:`states` adds."""
         return 0.0
 
     @abstractmethod
     def start(self, source: Tensor, max_steps: int) -> State:
-        """The state before any target token, with one row per sentence.
+        """Return the state before any target token, with one row per sentence.
 
         Args:
             source: [B, S] int64, as for :meth:`states`.
-            max_steps: the most steps that will follow; caches are allocated once.
+            max_steps: the largest number of steps that will follow, for caches allocated once.
         """
 
     @abstractmethod
     def decode_step(self, tokens: Tensor, state: State) -> Tensor:
-        """The last hidden states [B, K, D] after `tokens` [B, K] int64; moves the state one step.
+        """Return the decoder output [B, K, D] after `tokens`; advances the state one step.
 
-        The first step of every sentence is given BOS.
+        Args:
+            tokens: [B, K] int64; BOS in the first step of every sentence.
+            state: from :meth:`start`, changed in place.
         """
 
     def step(self, tokens: Tensor, state: State) -> Tensor:
-        """Logits [B, K, V] of the token after `tokens` [B, K]; moves the state one step."""
+        """Return logits [B, K, V] of the token after `tokens` [B, K]; advances the state."""
         return self.project(self.decode_step(tokens, state))
 
     def num_parameters(self) -> int:
-        """The number of trained numbers, tied ones counted once."""
+        """Return the number of trainable parameters; tied weights count once."""
         return sum(weight.numel() for weight in self.parameters() if weight.requires_grad)
 
 
@@ -135,12 +141,12 @@ class ModelConfig(ABC):
     """Name of the architecture whose values the other keys override."""
 
     def resolved(self) -> ModelConfig:
-        """The same, with values in place of those that others decide; a run keeps these."""
+        """Return the config with derived defaults filled in, as a run stores it."""
         return self
 
     @abstractmethod
     def build(self, source_vocabulary: int, target_vocabulary: int, shared: bool) -> Model:
-        """A freshly initialised model (from torch's global generator).
+        """Return a freshly initialised model (from torch's global generator).
 
         Args:
             source_vocabulary: number of source token ids.
@@ -148,19 +154,19 @@ class ModelConfig(ABC):
             shared: whether the two vocabularies are one.
 
         Raises:
-            NmtError: the parts do not go together.
+            NmtError: the parts of the config do not fit together.
         """
 
 
 def check_sizes(config: ModelConfig, *names: str) -> None:
-    """Raises a ValueError that names the first of these fields that is below 1."""
+    """Raise a ValueError that names the first of these fields whose value is below 1."""
     for name in names:
         if getattr(config, name) < 1:
             raise ValueError(f"{name} must be at least 1, not {getattr(config, name)}")
 
 
 def check_rates(config: ModelConfig, *names: str) -> None:
-    """Raises a ValueError that names the first of these fields that is no dropout rate."""
+    """Raise a ValueError that names the first of these fields outside [0, 1)."""
     for name in names:
         if not 0.0 <= getattr(config, name) < 1.0:
             raise ValueError(f"{name} lies in [0, 1), not {getattr(config, name)}")

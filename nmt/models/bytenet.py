@@ -1,10 +1,10 @@
 """ByteNet (Kalchbrenner et al. 2016, *Neural Machine Translation in Linear Time*).
 
-Residual blocks with dilated convolutions. There is no attention: the decoder stands on the encoder,
-position by position. The source is encoded as far as the translation may be expected to reach
-(1.2 times its length, section 3.1); where the target is longer, the decoder goes on by itself
-("dynamic unfolding", section 3.2). The paper does not say how a position of the encoder and the
-embedding of a target token become one; here they are added.
+Residual blocks with dilated convolutions. There is no attention: position t of the decoder reads
+position t of the encoder. The source is encoded for as many positions as the translation is
+expected to have (1.2 times the source's length, section 3.1). Beyond these positions the decoder
+continues without the encoder ("dynamic unfolding", section 3.2). The paper does not say how the
+encoder's output and the target embedding are combined; this implementation adds them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ByteNetConfig(ModelConfig):
             raise ValueError("length_ratio and length_offset must not make a source shorter")
 
     def build(self, source_vocabulary: int, target_vocabulary: int, shared: bool) -> Model:
-        """A freshly initialised ByteNet; embeddings and output layer are three matrices."""
+        """Return a freshly initialised ByteNet; embeddings and output layer are three matrices."""
         return ByteNet(self, source_vocabulary, target_vocabulary)
 
 
@@ -74,25 +74,30 @@ class Block(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def inputs(self, x: Tensor) -> Tensor:
-        """What the convolution sees [..., d] of the stream [..., 2d]."""
+        """Return the input [..., d] of the convolution for the residual stream [..., 2d]."""
         return F.relu(self.norms[1](self.reduce(F.relu(self.norms[0](x)))))
 
     def outputs(self, x: Tensor, window: Tensor) -> Tensor:
-        """The stream [..., 2d] with what is made of the windows [..., kernel * d] added."""
+        """Add the block's output for the windows [..., kernel * d] to the stream [..., 2d]."""
         output: Tensor = self.expand(F.relu(self.norms[2](self.convolution(window))))
         added: Tensor = x + self.dropout(output)
         return added
 
     def encode(self, x: Tensor, mask: Tensor) -> Tensor:
-        """All positions, seen from both sides; mask [B, T, 1] is 0 where there are none, else 1."""
+        """Apply the block to all positions, not causally.
+
+        Args:
+            x: [B, T, 2d].
+            mask: [B, T, 1], 1 at positions and 0 elsewhere.
+        """
         return self.outputs(x, windows(self.inputs(x) * mask, self.kernel, self.dilation))
 
     def decode(self, x: Tensor) -> Tensor:
-        """All positions, seen from the left."""
+        """Apply the block to all positions, causally."""
         return self.outputs(x, windows(self.inputs(x), self.kernel, self.dilation, causal=True))
 
     def step(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
-        """One position of N rows [N, 2d], and the past after it."""
+        """Apply the block to one position of N rows [N, 2d]; also returns the new past."""
         window, past = extend_past(past, self.inputs(x), self.dilation)
         return self.outputs(x, window), past
 
@@ -106,8 +111,8 @@ class ByteNet(Model):
         super().__init__()
         stream = 2 * config.width
         self.config = config
-        # Scaled as the Transformer's are, so that Adam's steps of one size move them: on Multi30k
-        # the small model's perplexity after 500 updates was 35 with weights of N(0, 1), and is 25.
+        # Embeddings are scaled as in the Transformer, so that Adam's steps of one size move them.
+        # On Multi30k the small model's perplexity after 500 updates was 35 with N(0, 1), and is 25.
         self.scale = math.sqrt(stream)
         self.source_embedding = embedding(source_vocabulary, stream)
         self.target_embedding = embedding(target_vocabulary, stream)
@@ -126,7 +131,7 @@ class ByteNet(Model):
         return cast("list[Block]", nn.ModuleList(blocks))
 
     def encode(self, source: Tensor) -> Tensor:
-        """The encoder's stream [B, U, 2d] over the positions a target may take, zero elsewhere."""
+        """Return the encoder's stream [B, U, 2d] for U target positions; zero at padding."""
         config = self.config
         tokens = source != PAD
         lengths = (config.length_ratio * tokens.sum(1, keepdim=True)).ceil() + config.length_offset
@@ -140,7 +145,7 @@ class ByteNet(Model):
         return x * mask
 
     def states(self, source: Tensor, target: Tensor) -> Tensor:
-        """The states before the vocabulary [B, T, 2d] for whole targets."""
+        """Return the decoder output [B, T, 2d] for whole targets."""
         encoded = self.encode(source)
         missing = target.shape[1] - encoded.shape[1]
         x = self._embed(self.target_embedding, target)
@@ -150,7 +155,7 @@ class ByteNet(Model):
         return F.relu(self.last(x))
 
     def start(self, source: Tensor, max_steps: int) -> RecurrentState:
-        """The encoder's stream, and empty pasts."""
+        """Return the encoder's stream, and empty pasts."""
         encoded = self.encode(source)
         pasts = [
             no_past(len(source), block.width, block.kernel, block.dilation, like=encoded)
@@ -159,7 +164,7 @@ class ByteNet(Model):
         return RecurrentState((encoded,), pasts)
 
     def decode_step(self, tokens: Tensor, state: State) -> Tensor:
-        """The states [B, K, D] that follow `tokens` [B, K]."""
+        """Return the decoder output [B, K, D] after `tokens` [B, K]; advances the state."""
         assert isinstance(state, RecurrentState)
         x = self._embed(self.target_embedding, tokens)  # [B, K, 2d]
         (encoded,) = state.source

@@ -1,8 +1,8 @@
 """ConvS2S (Gehring et al. 2017, *Convolutional Sequence to Sequence Learning*).
 
 Convolutions with gated linear units, attention in every layer of the decoder, weight normalisation,
-and a scaling by sqrt(0.5) wherever two terms are added, so that variances stay what they are. The
-computation is that of fairseq's ``fconv``, the authors' own.
+and a scaling by sqrt(0.5) wherever two terms are added, which keeps variances constant. The
+computation is the same as in fairseq's ``fconv``, by the paper's authors.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class ConvS2SConfig(ModelConfig):
     decoder: tuple[Shape, ...] = ((20, 512, 3),)
     """Decoder layers from the bottom: lists of number, width and kernel."""
     embedding_width: int = 512
-    """Width of embeddings, and of what attention compares and gives."""
+    """Width of embeddings, and of the queries, keys and values of attention."""
     output_width: int = 512
-    """Width before the vocabulary."""
+    """Width of the input of the output layer."""
     dropout: float = 0.1
-    """Dropout rate on embeddings, inputs of convolutions and the last states."""
+    """Dropout rate on embeddings, inputs of convolutions and the decoder output."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "embedding_width", "output_width")
@@ -59,17 +59,26 @@ class ConvS2SConfig(ModelConfig):
             raise ValueError("kernels of the encoder must be odd, to have a middle")
 
     def build(self, source_vocabulary: int, target_vocabulary: int, shared: bool) -> Model:
-        """A freshly initialised ConvS2S; embeddings and output layer are three matrices."""
+        """Return a freshly initialised ConvS2S; embeddings and output layer are three matrices."""
         return ConvS2S(self, source_vocabulary, target_vocabulary)
 
 
 def linear(inputs: int, outputs: int, dropout: float = 0.0) -> nn.Linear:
-    """A weight-normalised layer whose input, with dropout, keeps its variance (section 3.5)."""
+    """Return a weight-normalised layer that keeps its input's variance (section 3.5).
+
+    Args:
+        inputs: input width.
+        outputs: output width.
+        dropout: dropout rate on the input.
+    """
     return _normal(nn.Linear(inputs, outputs), math.sqrt((1 - dropout) / inputs))
 
 
 def convolution(inputs: int, outputs: int, kernel: int, dropout: float) -> nn.Linear:
-    """The same over windows, for twice `outputs`, of which a GLU leaves half (section 3.5)."""
+    """Return a weight-normalised layer over windows, for a GLU to `outputs` (section 3.5).
+
+    The layer computes twice `outputs`, which the gated linear unit halves.
+    """
     fan_in = kernel * inputs
     return _normal(nn.Linear(fan_in, 2 * outputs), math.sqrt(4 * (1 - dropout) / fan_in))
 
@@ -91,14 +100,14 @@ class Embedding(nn.Module):
         nn.init.normal_(self.words.weight, std=0.1)
 
     def forward(self, tokens: Tensor, first: int = 0) -> Tensor:
-        """[B, T, E] of tokens [B, T] at the positions from `first` on."""
+        """Embed tokens [B, T] at the positions from `first` on: [B, T, E]."""
         positions = self.positions(first, tokens.shape[1], tokens.device)
         embedded: Tensor = self.dropout(self.words(tokens) + positions)
         return embedded
 
 
 class Layer(nn.Module):
-    """A convolution with a gated linear unit, and the way past it (section 3.2)."""
+    """A convolution with a gated linear unit and a residual connection (section 3.2)."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, dropout: float) -> None:
         super().__init__()
@@ -108,18 +117,18 @@ class Layer(nn.Module):
         self.bypass = linear(inputs, outputs) if inputs != outputs else nn.Identity()
 
     def unit(self, window: Tensor) -> Tensor:
-        """[..., kernel * I] to [..., D]."""
+        """Return the gated convolution [..., D] of windows [..., kernel * I]."""
         return F.glu(self.convolution(window), dim=-1)
 
     def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
-        """An encoder layer: [B, S, I] to [B, S, D]; tokens [B, S, 1] is 0 at padding, else 1."""
+        """Map [B, S, I] to [B, S, D] in the encoder; tokens [B, S, 1] is 0 at padding, else 1."""
         window = windows(self.dropout(x * tokens), self.kernel)
         output: Tensor = (self.unit(window) + self.bypass(x)) * HALF
         return output
 
 
 class DecoderLayer(Layer):
-    """A causal convolution that attends to the source by a step of its own (section 3.3)."""
+    """A causal convolution with its own attention to the source (section 3.3)."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, config: ConvS2SConfig) -> None:
         super().__init__(inputs, outputs, kernel, config.dropout)
@@ -127,7 +136,7 @@ class DecoderLayer(Layer):
         self.answer = linear(config.embedding_width, outputs)
 
     def weights(self, x: Tensor, embedded: Tensor, memory: Memory) -> Tensor:
-        """How much states [B, Q, D] and their words [B, Q, E] attend to each place: [B, Q, S]."""
+        """Return attention weights [B, Q, S] of `x` [B, Q, D] and embedded words [B, Q, E]."""
         keys, _, mask = memory
         query = (self.ask(x) + embedded) * HALF
         scores = (query @ keys.transpose(1, 2)).masked_fill(~mask[:, None], -math.inf)
@@ -135,27 +144,27 @@ class DecoderLayer(Layer):
         return weights
 
     def attend(self, x: Tensor, embedded: Tensor, memory: Memory) -> Tensor:
-        """The states [B, Q, D] with what they and their words [B, Q, E] find in the source."""
+        """Add the source context to `x` [B, Q, D]; queries use the embedded words [B, Q, E]."""
         _, values, mask = memory
         # The mean of m values has a variance m times smaller (section 3.4).
         scale = mask.sum(1)[:, None, None].to(values.dtype).sqrt()
-        found = self.weights(x, embedded, memory).to(values.dtype) @ values * scale
-        output: Tensor = (self.answer(found) + x) * HALF
+        context = self.weights(x, embedded, memory).to(values.dtype) @ values * scale
+        output: Tensor = (self.answer(context) + x) * HALF
         return output
 
     def whole(self, x: Tensor, embedded: Tensor, memory: Memory) -> Tensor:
-        """All positions at once: [B, T, I] to [B, T, D]."""
+        """Map whole targets [B, T, I] to [B, T, D]."""
         output: Tensor = self.attend(self.units(x), embedded, memory) + self.bypass(x)
         return output * HALF
 
     def units(self, x: Tensor) -> Tensor:
-        """What the convolution makes of all positions: [B, T, I] to [B, T, D]."""
+        """Return the gated convolution [B, T, D] of whole targets [B, T, I]."""
         return self.unit(windows(self.dropout(x), self.kernel, causal=True))
 
     def step(
         self, x: Tensor, embedded: Tensor, memory: Memory, past: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """One position of K rows: [B, K, I] to [B, K, D], and the past after it."""
+        """Map one position of K rows [B, K, I] to [B, K, D]; also returns the new past."""
         window, past = extend_past(past, x.flatten(0, 1))
         unit = self.unit(window).view(*x.shape[:2], -1)
         attended = self.attend(unit, embedded, memory)
@@ -183,20 +192,20 @@ class ConvS2S(Model):
         self.output = linear(config.output_width, target_vocabulary, dropout)
 
     def encode(self, source: Tensor) -> Memory:
-        """Keys and values for every layer of the decoder, and the mask."""
+        """Return the keys and values for every layer of the decoder, and the mask."""
         mask = source != PAD
         embedded = self.source_embedding(source)
         x, tokens = self.encoder_input(embedded), mask[..., None].to(embedded.dtype)
         for layer in self.encoder:
             x = layer(x, tokens)
         keys = self.encoder_output(x)  # [B, S, E]
-        if keys.requires_grad:  # as many gradients arrive as layers attend (section 3.5)
+        if keys.requires_grad:  # every decoder layer adds a gradient (section 3.5)
             share = 1 / (2 * len(self.decoder))
             keys.register_hook(lambda gradient: gradient * share)
         return keys, (keys + embedded) * HALF, mask
 
     def states(self, source: Tensor, target: Tensor) -> Tensor:
-        """The states before the vocabulary [B, T, D] for whole targets."""
+        """Return the decoder output [B, T, D] for whole targets."""
         memory = self.encode(source)
         embedded = self.target_embedding(target)
         x = self.decoder_input(embedded)
@@ -206,7 +215,7 @@ class ConvS2S(Model):
         return last
 
     def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
-        """The mean over all layers, each of which attends by itself; [B, T, S]."""
+        """Return the attention [B, T, S], averaged over all decoder layers."""
         memory = self.encode(source)
         embedded = self.target_embedding(target)
         x, weights = self.decoder_input(embedded), []
@@ -216,7 +225,7 @@ class ConvS2S(Model):
         return torch.stack(weights).mean(0)
 
     def start(self, source: Tensor, max_steps: int) -> RecurrentState:
-        """The encoded sources, and empty pasts."""
+        """Return the encoded sources, and empty pasts."""
         memory = self.encode(source)
         pasts = [
             no_past(len(source), layer.inputs, layer.kernel, 1, like=memory[0])
@@ -225,7 +234,7 @@ class ConvS2S(Model):
         return RecurrentState(memory, pasts)
 
     def decode_step(self, tokens: Tensor, state: State) -> Tensor:
-        """The states [B, K, D] that follow `tokens` [B, K]."""
+        """Return the decoder output [B, K, D] after `tokens` [B, K]; advances the state."""
         assert isinstance(state, RecurrentState)
         memory = cast("Memory", state.source)
         embedded = self.target_embedding(tokens.reshape(-1, 1), state.position)
@@ -239,7 +248,7 @@ class ConvS2S(Model):
 
 
 def _layers(shapes: tuple[Shape, ...]) -> list[tuple[int, int, int]]:
-    """Input width, output width and kernel of every layer."""
+    """Return input width, output width and kernel of every layer."""
     inputs, layers = shapes[0][1], []
     for number, width, kernel in shapes:
         for _ in range(number):
@@ -255,7 +264,7 @@ def _both(*shapes: Shape, embedding_width: int = 512, dropout: float) -> ConvS2S
 
 
 architectures.add("conv_s2s", ConvS2SConfig())
-# The paper's section 4.1, and below the larger ones of the models that fairseq released.
+# The models of the paper's section 4.1, then the larger models that fairseq released.
 architectures.add("conv_s2s_wmt_en_de", _both((10, 512, 3), (3, 768, 3), (2, 2048, 1), dropout=0.1))
 architectures.add(
     "conv_s2s_wmt_en_fr",
@@ -273,7 +282,7 @@ architectures.add(
         dropout=0.1,
     ),
 )
-# fairseq's fconv_iwslt_de_en, of which the decoder gives 256 too, for small corpora.
+# fairseq's fconv_iwslt_de_en, with an output width of 256 as well, for small corpora.
 architectures.add(
     "conv_s2s_small",
     ConvS2SConfig(

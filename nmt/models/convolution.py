@@ -1,7 +1,7 @@
 """Convolutions over sentences as linear layers over windows of neighbours.
 
-Training takes all windows of a sentence at once, decoding takes the one that ends in the newest
-position; both then multiply by the same matrix.
+Training computes all windows of a sentence at once. Decoding computes the window that ends in the
+newest position. Both multiply by the same matrix.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from torch.nn.utils import parametrize
 
 
 def windows(x: Tensor, kernel: int, dilation: int = 1, causal: bool = False) -> Tensor:
-    """The neighbours of every position, side by side.
+    """Concatenate the neighbours of every position.
 
     Args:
         x: [B, T, C].
         kernel: positions in a window, odd unless causal.
-        dilation: distance between them.
-        causal: whether a window ends with its position; otherwise it has it in the middle.
+        dilation: distance between the positions of a window.
+        causal: whether a window ends with its position; otherwise the position is in the middle.
 
     Returns:
         [B, T, kernel * C], the first position's features first; zeros beyond the edges.
@@ -33,20 +33,20 @@ def windows(x: Tensor, kernel: int, dilation: int = 1, causal: bool = False) -> 
 
 
 def no_past(rows: int, width: int, kernel: int, dilation: int, like: Tensor) -> Tensor:
-    """What a causal convolution remembers before its first input: zeros [N, W, C]; W inputs."""
+    """Return the past of a causal convolution before its first input: zeros [N, W, C], W inputs."""
     return like.new_zeros(rows, (kernel - 1) * dilation, width)
 
 
 def extend_past(past: Tensor, x: Tensor, dilation: int = 1) -> tuple[Tensor, Tensor]:
-    """The window [N, kernel * C] that ends in `x` [N, C], and the past after it."""
+    """Return the window [N, kernel * C] that ends in `x` [N, C], and the past after `x`."""
     inputs = torch.cat((past, x[:, None]), dim=1)
     return inputs[:, ::dilation].flatten(1), inputs[:, 1:]
 
 
 class _WeightNorm(nn.Module):
-    """weight = gain * direction / |direction|, a gain for every output.
+    """Weight normalisation: weight = gain * direction / |direction|, with a gain for every output.
 
-    Where no gradient is wanted, as in search, the weight is kept until one of the two changes.
+    Without gradients, as in search, the weight is cached until gain or direction changes.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class _WeightNorm(nn.Module):
         self._kept: tuple[tuple[int, ...], Tensor] | None = None
 
     def forward(self, gain: Tensor, direction: Tensor) -> Tensor:
-        """The weight of this gain and direction; without gradients, as long as both stay."""
+        """Return the weight for this gain and direction, cached if no gradient is needed."""
         if torch.is_grad_enabled():
             self._kept = None
             return self._weight(gain, direction)
@@ -73,9 +73,9 @@ class _WeightNorm(nn.Module):
 
 
 def weight_normalised(linear: nn.Linear) -> nn.Linear:
-    """The layer, computing the same, with its weight split into a gain [out, 1] and a direction.
+    """Split the weight of a layer into a gain [out, 1] and a direction; return the same layer.
 
-    Weight normalisation (Salimans and Kingma 2016).
+    The layer still computes the same function. Source: Salimans and Kingma 2016.
     """
     parametrize.register_parametrization(linear, "weight", _WeightNorm())
     return linear

@@ -14,30 +14,30 @@ from torch.nn import functional as F
 
 
 class Dropout(nn.Module):
-    """Zeroes each element with probability `rate` while training and scales up the rest."""
+    """Zero each element with probability `rate` in training, and scale up the others."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """The tensor, some of its elements zeroed; same shape and dtype."""
+        """Return `x` with some elements zeroed; same shape and dtype."""
         if not self.training or self.rate == 0.0:
             return x
-        if x.device.type == "cpu" and not torch.compiler.is_compiling():  # which makes its own
+        if x.device.type == "cpu" and not torch.compiler.is_compiling():  # compiled: own draws
             return x * _keep_mask(x, self.rate)
         return F.dropout(x, self.rate)
 
 
 @torch.no_grad()
 def _keep_mask(x: Tensor, rate: float) -> Tensor:
-    """Zero with probability `rate`, else 1 / (1 - rate); shape and dtype of `x`."""
+    """Return 0 with probability `rate`, else 1 / (1 - rate); shape and dtype of `x`."""
     words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64)
     eighths = words.random_(-(1 << 63), None).view(torch.int8)[: x.numel()]
-    # Where the rate lies between two of the 256 levels, chance takes one for the whole mask.
+    # If the rate lies between two of the 256 levels, choose one at random for the whole mask.
     level = math.floor(rate * 256 + torch.rand(()).item())
     if level == 256:
         return torch.zeros_like(x)
-    kept = torch.empty_like(x)  # not bool first: to convert that takes five times as long
+    kept = torch.empty_like(x)  # converting a bool takes five times as long
     torch.ge(eighths.view(x.shape), level - 128, out=kept)
     return kept.mul_(1.0 / (1.0 - rate))

@@ -1,4 +1,4 @@
-"""Several models that vote on every token as one."""
+"""Ensembles: several models whose predictions are averaged at every token."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ Average = Literal["probability", "log_probability"]
 
 
 class Ensemble(Model):
-    """Models of one target vocabulary, which give the mean of what they give alone."""
+    """Average of several models with the same target vocabulary."""
 
     def __init__(
         self, members: Sequence[Model], weights: Sequence[float], average: Average = "probability"
     ) -> None:
-        """An ensemble that holds the models, not copies.
+        """Hold the models themselves, not copies.
 
         Args:
-            members: at least one.
-            weights: of each, above 0; only their proportions matter.
-            average: of probabilities (arithmetic mean) or their logarithms (geometric mean, not
-                normalised again: whoever needs probabilities does that with any logits).
+            members: at least one model.
+            weights: one weight above 0 for each member; only their proportions matter.
+            average: "probability" for the arithmetic mean of probabilities, "log_probability" for
+                the geometric mean. The geometric mean is not normalised again: treat the result
+                as logits.
 
         Raises:
-            ValueError: not a weight above 0 for each member.
+            ValueError: the weights are not one number above 0 for each member.
         """
         super().__init__()
         if len(weights) != len(members) or not all(weight > 0 for weight in weights):
@@ -38,52 +39,52 @@ class Ensemble(Model):
         self.average = average
 
     def states(self, source: Tensor, target: Tensor) -> Tensor:
-        """Refused: each member has states of its own."""
+        """Raise a TypeError: every member has its own decoder output."""
         raise TypeError("an ensemble has no states, and is not trained; ask for its logits")
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """The mean of the members' log-probabilities [B, T, V] for whole targets."""
+        """Return the averaged log-probabilities [B, T, V] of whole targets."""
         return self._mean([member(source, target) for member in self.members])
 
     def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
-        """The mean of the members'; [B, T, S]."""
-        given = [member.source_attention(source, target) for member in self.members]
-        return sum(share * each for share, each in zip(self.shares, given, strict=True))  # type: ignore[return-value]
+        """Return the weighted mean of the members' attention [B, T, S]."""
+        weights = [member.source_attention(source, target) for member in self.members]
+        return sum(share * weight for share, weight in zip(self.shares, weights, strict=True))  # type: ignore[return-value]
 
     def start(self, source: Tensor, max_steps: int) -> EnsembleState:
-        """The members' states."""
+        """Return the states of all members."""
         return EnsembleState([member.start(source, max_steps) for member in self.members])
 
     def decode_step(self, tokens: Tensor, state: State) -> Tensor:
-        """Refused, as whole targets' are."""
+        """Raise a TypeError: every member has its own decoder output."""
         raise TypeError("an ensemble has no states; ask for its logits")
 
     def step(self, tokens: Tensor, state: State) -> Tensor:
-        """The mean of the members' log-probabilities [B, K, V] of the next token."""
+        """Return the averaged log-probabilities [B, K, V] of the next token."""
         assert isinstance(state, EnsembleState)
         pairs = zip(self.members, state.members, strict=True)
-        return self._mean([member.step(tokens, own) for member, own in pairs])
+        return self._mean([member.step(tokens, member_state) for member, member_state in pairs])
 
     def _mean(self, logits: list[Tensor]) -> Tensor:
-        given = torch.stack([each.float().log_softmax(-1) for each in logits])  # [M, ..., V]
-        shares = given.new_tensor(self.shares).view(-1, *[1] * (given.dim() - 1))
+        log_probs = torch.stack([part.float().log_softmax(-1) for part in logits])  # [M, ..., V]
+        shares = log_probs.new_tensor(self.shares).view(-1, *[1] * (log_probs.dim() - 1))
         if self.average == "log_probability":
-            return (shares * given).sum(0)
-        return (shares.log() + given).logsumexp(0)
+            return (shares * log_probs).sum(0)
+        return (shares.log() + log_probs).logsumexp(0)
 
 
 def members_of(model: Model) -> list[Model]:
-    """Those of an ensemble, or the one model."""
+    """Return the members of an ensemble, or a list with the one model."""
     return model.members if isinstance(model, Ensemble) else [model]
 
 
 class EnsembleState:
-    """The states of the members, which follow the same rows."""
+    """Decoder states of all members, which hold the same rows."""
 
     def __init__(self, members: list[State]) -> None:
         self.members = members
 
     def select(self, rows: Tensor) -> None:
-        """Keeps, repeats, reorders or drops rows; see :class:`nmt.models.base.State`."""
+        """Keep, repeat, reorder or drop rows; see :class:`nmt.models.base.State`."""
         for member in self.members:
             member.select(rows)

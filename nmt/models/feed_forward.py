@@ -1,4 +1,4 @@
-"""Feed-forward layers, which see one position at a time: [..., D] to [..., D]."""
+"""Feed-forward layers, which map each position independently: [..., D] to [..., D]."""
 
 from __future__ import annotations
 
@@ -18,16 +18,22 @@ from nmt.recipe.registry import Registry
 
 @dataclass(frozen=True, kw_only=True)
 class FeedForwardPart(ABC):
-    """Which function of a position's state a layer computes."""
+    """Feed-forward layer of a Transformer: the base class of all of them."""
 
     registry: ClassVar[Registry[FeedForwardPart]]
 
     name: str = ""
-    """Which feed-forward layer."""
+    """Name of the feed-forward layer."""
 
     @abstractmethod
     def build(self, width: int, inner: int, dropout: float) -> nn.Module:
-        """The layer [..., width] to [..., width]; dropout is on its inner states."""
+        """Return a new layer, [..., width] to [..., width].
+
+        Args:
+            width: D, the width of input and output.
+            inner: F, the width between the two matrices.
+            dropout: dropout rate on the inner activations.
+        """
 
 
 feed_forwards: Registry[FeedForwardPart] = Registry("feed-forward layer")
@@ -42,7 +48,9 @@ class FeedForward(nn.Module):
         width: int,
         inner: int,
         dropout: float,
-        activation: Callable[[Tensor], Tensor] = torch.relu_,  # in place: nobody else reads it
+        activation: Callable[
+            [Tensor], Tensor
+        ] = torch.relu_,  # in place: its input is not used again
     ) -> None:
         super().__init__()
         self.inner = glorot(nn.Linear(width, inner))
@@ -52,8 +60,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., D] to [..., D]."""
-        # As [P, D]: of more dimensions a linear layer gives a view, and where a view is changed in
-        # its place the backward pass copies the gradient.
+        # As [P, D]: with more dimensions, a linear layer returns a view. Changing a view in place
+        # makes the backward pass copy the gradient.
         inner = self.inner(x.reshape(-1, x.shape[-1]))
         output: Tensor = self.outer(self.dropout(self.activation(inner)))
         return output.view_as(x)
@@ -72,7 +80,7 @@ class Relu(FeedForwardPart):
 @feed_forwards.register("gelu")
 @dataclass(frozen=True, kw_only=True)
 class Gelu(FeedForwardPart):
-    """The same with x Phi(x) for max(0, x) (Hendrycks and Gimpel 2016)."""
+    """gelu(x W1 + b1) W2 + b2, with gelu(x) = x Phi(x) (Hendrycks and Gimpel 2016)."""
 
     def build(self, width: int, inner: int, dropout: float) -> nn.Module:
         """A fresh layer."""
@@ -84,7 +92,7 @@ class Gelu(FeedForwardPart):
 class SwiGlu(FeedForwardPart):
     """(swish(x W) * x V) W2 without biases (Shazeer 2020).
 
-    It has three matrices where the others have two; two thirds of their d_ff make it as large.
+    It has three matrices, the other layers have two. For equal size, set two thirds of their d_ff.
     """
 
     def build(self, width: int, inner: int, dropout: float) -> nn.Module:
@@ -93,7 +101,7 @@ class SwiGlu(FeedForwardPart):
 
 
 class GatedFeedForward(nn.Module):
-    """SwiGLU; the gate's matrix and the other are one of twice the width."""
+    """SwiGLU; one matrix of twice the width computes the gate and the linear part."""
 
     def __init__(self, width: int, inner: int, dropout: float) -> None:
         super().__init__()
@@ -111,18 +119,18 @@ class GatedFeedForward(nn.Module):
 @feed_forwards.register("mixture_of_experts")
 @dataclass(frozen=True, kw_only=True)
 class MixtureOfExpertsPart(FeedForwardPart):
-    """Several ReLU layers, of which a gate chooses one or two for each position.
+    """Several ReLU layers, and a gate that chooses one or two of them for each position.
 
-    Choosing one is Switch (Fedus et al. 2021), two is GShard (Lepikhin et al. 2020). No expert
-    has a limit of positions, so that a position gets the same whatever else is in the batch.
+    Choosing one is Switch (Fedus et al. 2021), two is GShard (Lepikhin et al. 2020). Experts have
+    no capacity limit, so the output of a position does not depend on the rest of the batch.
     """
 
     experts: int = 8
     """Feed-forward layers to choose from."""
     chosen: int = 2
-    """How many of them a position goes through, 1 or 2."""
+    """Number of experts for each position, 1 or 2."""
     balance: float = 0.01
-    """Weight of the loss, per target token, that is least when all experts are chosen equally."""
+    """Weight of the load-balancing loss, per target token."""
 
     def __post_init__(self) -> None:
         if self.chosen not in (1, 2):
@@ -139,7 +147,7 @@ class MixtureOfExpertsPart(FeedForwardPart):
 
 
 class MixtureOfExperts(nn.Module):
-    """Feed-forward layers and the gate that chooses among them."""
+    """Feed-forward layers, and the gate that routes positions to them."""
 
     def __init__(self, width: int, experts: list[FeedForward], chosen: int, balance: float) -> None:
         super().__init__()
@@ -147,34 +155,40 @@ class MixtureOfExperts(nn.Module):
         self.experts = nn.ModuleList(experts)
         self.chosen, self.balance = chosen, balance
         self.routes: tuple[Tensor, Tensor] | None = None
-        """Of the last forward in training: the gate's probabilities [P, E], first choices [P]."""
+        """Gate probabilities [P, E] and first choices [P] of the last training forward pass."""
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., D] to [..., D]."""
         flat = x.reshape(-1, x.shape[-1])  # [P, D]
         probabilities = self.gate(flat).float().softmax(dim=-1)  # [P, E]
         shares, chosen = probabilities.topk(self.chosen)
-        if self.chosen > 1:  # one alone keeps its probability, through which the gate learns
+        if self.chosen > 1:  # a single weight stays: it gives the gate its gradient
             shares = shares / shares.sum(dim=-1, keepdim=True)
         order = chosen.flatten().argsort(stable=True)  # [P x chosen], by expert
-        counts = chosen.flatten().bincount(minlength=len(self.experts)).tolist()  # waits, once
+        counts = (
+            chosen.flatten().bincount(minlength=len(self.experts)).tolist()
+        )  # waits for the GPU
         parts = torch.split_with_sizes(flat[order // self.chosen], counts)
-        made = torch.cat([expert(part) for expert, part in zip(self.experts, parts, strict=True)])
-        weighted = (made * shares.flatten()[order, None]).to(x.dtype)
+        outputs = torch.cat(
+            [expert(part) for expert, part in zip(self.experts, parts, strict=True)]
+        )
+        weighted = (outputs * shares.flatten()[order, None]).to(x.dtype)
         self.routes = (probabilities, chosen[:, 0]) if self.training else None
         in_place = torch.empty_like(weighted).index_copy(0, order, weighted)
         return in_place.view(-1, self.chosen, x.shape[-1]).sum(1).view_as(x)
 
     def imbalance(self, tokens: Tensor) -> Tensor | float:
-        """Balance * E * sum(share of tokens * mean probability), which is least when even.
+        """Return the load-balancing loss, balance * E * sum(share of tokens * mean probability).
+
+        The loss is lowest when all experts are chosen equally often.
 
         Args:
-            tokens: [...] bool, which positions of the last forward in training are no padding.
+            tokens: [...] bool, the positions of the last training forward pass; False at padding.
         """
         if self.routes is None:
             return 0.0
         probabilities, first = self.routes
-        counted = tokens.flatten()[:, None] / tokens.sum()  # [P, 1], what each token counts
+        counted = tokens.flatten()[:, None] / tokens.sum()  # [P, 1], weight of each token
         experts = torch.arange(len(self.experts), device=first.device)
         share = ((first[:, None] == experts) * counted).sum(0)
         return self.balance * len(experts) * (share * (probabilities * counted).sum(0)).sum()

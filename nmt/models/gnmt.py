@@ -1,9 +1,10 @@
 """GNMT (Wu et al. 2016, *Google's Neural Machine Translation System*).
 
 Deep LSTMs with residual connections from the third layer. The encoder's bottom layer reads in both
-directions; attention is asked by the decoder's bottom layer, and its context goes to all layers.
-In the paper the bottom layer asks with its previous output. ``gnmt_v2``, of Google's tutorial code,
-asks with the current one for the layers above, which are then given a context a step newer.
+directions. The decoder's bottom layer attends to the source, and all layers read its context.
+In the paper, the query is the bottom layer's previous output. In ``gnmt_v2``, from Google's
+tutorial code, the query for the layers above is the current output, so their context is one step
+newer.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ class GNMTConfig(ModelConfig):
     """The sizes of GNMT; the defaults are the paper's for English-French."""
 
     encoder_layers: int = 8
-    """Layers of the encoder, the one that reads in both directions included; at least 2."""
+    """Layers of the encoder, including the bidirectional layer; at least 2."""
     decoder_layers: int = 8
-    """Layers of the decoder, the one that asks the attention included; at least 2."""
+    """Layers of the decoder, including the layer with attention; at least 2."""
     width: int = 1024
     """Width of embeddings, LSTMs and the hidden layer of the attention."""
     attention_query: Literal["previous", "current"] = "previous"
-    """Which output of the bottom layer asks for the context of the layers above: that of the step
-    before, as in the paper, or that of the same step, as in gnmt_v2."""
+    """Output of the bottom layer that is the query for the context of the layers above: the output
+    of the previous step, as in the paper, or of the current step, as in gnmt_v2."""
     dropout: float = 0.2
     """Dropout rate on the input of every LSTM; the paper's for English-German is 0.3."""
     initial_range: float = 0.04
-    """All weights begin uniform between minus this and this."""
+    """Initial weights are uniform between minus this value and this value."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "width")
@@ -54,14 +55,14 @@ class GNMTConfig(ModelConfig):
             raise ValueError(f"initial_range must be more than 0, not {self.initial_range}")
 
     def build(self, source_vocabulary: int, target_vocabulary: int, shared: bool) -> Model:
-        """A freshly initialised GNMT; embeddings and output layer are three matrices."""
+        """Return a freshly initialised GNMT; embeddings and output layer are three matrices."""
         return GNMT(self, source_vocabulary, target_vocabulary)
 
 
 class AskingLayer(nn.Module):
-    """The decoder's bottom layer: an LSTM and the attention that it asks.
+    """Bottom layer of the decoder: an LSTM with attention to the source.
 
-    Its state is [hidden, cell], here and below [B, K, D] each.
+    The layer's state is [hidden, cell], [B, K, D] each.
     """
 
     def __init__(self, config: GNMTConfig) -> None:
@@ -72,16 +73,19 @@ class AskingLayer(nn.Module):
         self.recurrent = nn.Linear(2 * width, 4 * width, bias=False)  # of context and hidden state
 
     def start(self, values: Tensor) -> list[Tensor]:
-        """The state before the first step, of one row for every sentence."""
+        """Return the state before the first step, with one row per sentence."""
         zeros = torch.zeros_like(values[:, :1])
         return [zeros, zeros]
 
     def forward(
         self, word: Tensor, state: list[Tensor], memory: Memory
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """One step: output and context [B, K, D] for the layers above, and the new state.
+        """Compute one step: output and context [B, K, D] for the layers above, and the new state.
 
-        The word is [B, K, 4D], what ``self.word`` gives.
+        Args:
+            word: [B, K, 4D], from ``self.word``.
+            state: from :meth:`start` or the step before.
+            memory: keys, values and mask of the source.
         """
         hidden, cell = state
         context = self.attention(hidden, *memory)
@@ -89,7 +93,7 @@ class AskingLayer(nn.Module):
         return hidden, context, [hidden, cell]
 
     def queries(self, outputs: Tensor) -> Tensor:
-        """What asked the attention at each step [B, T, D], given the outputs of all steps."""
+        """Return the attention query of each step [B, T, D], for the outputs of all steps."""
         return F.pad(outputs, (0, 0, 1, 0))[:, :-1]
 
     def _lstm(
@@ -102,20 +106,20 @@ class AskingLayer(nn.Module):
 
 
 class AskingLayerV2(AskingLayer):
-    """The bottom layer of gnmt_v2, which asks after it has moved; state [hidden, cell, context]."""
+    """Bottom layer of gnmt_v2, whose query is the new output; state [hidden, cell, context]."""
 
     def start(self, values: Tensor) -> list[Tensor]:
-        """Zeros, for the first context too."""
+        """Return zeros, for the first context too."""
         return [*super().start(values), torch.zeros_like(values[:, :1])]
 
     def queries(self, outputs: Tensor) -> Tensor:
-        """The outputs themselves."""
+        """Return the outputs unchanged."""
         return outputs
 
     def forward(
         self, word: Tensor, state: list[Tensor], memory: Memory
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """As for :class:`AskingLayer`."""
+        """Compute one step, like :meth:`AskingLayer.forward`."""
         hidden, cell, context = state
         hidden, cell = self._lstm(word, context, hidden, cell)
         context = self.attention(hidden, *memory)
@@ -145,27 +149,27 @@ class GNMT(Model):
             nn.init.uniform_(weight, -config.initial_range, config.initial_range)
 
     def encode(self, source: Tensor) -> Memory:
-        """The encoder's states, with the attention's keys and the mask."""
+        """Return keys of the attention, encoder output and mask."""
         mask = source != PAD
         x = self.encoder_bottom(self.dropout(self.source_embedding(source)), mask)
         values, _ = self.encoder(x)
         return self.decoder_bottom.attention.project(values), values, mask
 
     def states(self, source: Tensor, target: Tensor) -> Tensor:
-        """The decoder's top layer [B, T, D] for whole targets."""
+        """Return the output of the decoder's top layer [B, T, D] for whole targets."""
         top, _ = self.decoder(*self._unroll_bottom(target, self.encode(source)))
         last: Tensor = self.dropout(top)
         return last
 
     def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
-        """Of the only attention; [B, T, S]."""
+        """Return the weights of the only attention; [B, T, S]."""
         memory = self.encode(source)
         outputs, _ = self._unroll_bottom(target, memory)
         queries = self.decoder_bottom.queries(outputs)
         return self.decoder_bottom.attention.weights_of_all(queries, memory[0], memory[2])
 
     def _unroll_bottom(self, target: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
-        """Outputs and contexts [B, T, D] of the bottom layer for whole targets."""
+        """Return outputs and contexts [B, T, D] of the bottom layer for whole targets."""
         words = self.decoder_bottom.word(self.dropout(self.target_embedding(target)))
         state, outputs, contexts = self.decoder_bottom.start(memory[1]), [], []
         for word in torch.split(words, 1, dim=1):  # [B, 1, 4D]
@@ -175,14 +179,14 @@ class GNMT(Model):
         return torch.cat(outputs, dim=1), torch.cat(contexts, dim=1)
 
     def start(self, source: Tensor, max_steps: int) -> RecurrentState:
-        """The encoded sources, and states of zeros."""
+        """Return the encoded sources, and hidden states and cells of zeros."""
         memory = self.encode(source)
         bottom = [tensor.flatten(0, 1) for tensor in self.decoder_bottom.start(memory[1])]
         above = [torch.zeros_like(bottom[0]) for _ in range(2 * len(self.decoder.layers))]
         return RecurrentState(memory, bottom + above)
 
     def decode_step(self, tokens: Tensor, state: State) -> Tensor:
-        """The states [B, K, D] that follow `tokens` [B, K]."""
+        """Return the decoder output [B, K, D] after `tokens` [B, K]; advances the state."""
         assert isinstance(state, RecurrentState)
         above = 2 * len(self.decoder.layers)
         bottom = [tensor.view(*tokens.shape, -1) for tensor in state.rows[:-above]]  # [B, K, D]

@@ -1,4 +1,4 @@
-"""How weights begin (tensor2tensor of June 2017, which the paper ran)."""
+"""Initial weights, as in tensor2tensor of June 2017, the code of the paper."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import nn
 
 
 def glorot(linear: nn.Linear) -> nn.Linear:
-    """The layer with weights U(-b, b), b = sqrt(6 / (fan_in + fan_out)), and zero biases."""
+    """Set weights to U(-b, b), b = sqrt(6 / (fan_in + fan_out)), biases to 0; return the layer."""
     nn.init.xavier_uniform_(linear.weight)
     if linear.bias is not None:
         nn.init.zeros_(linear.bias)
@@ -14,7 +14,7 @@ def glorot(linear: nn.Linear) -> nn.Linear:
 
 
 def embedding(size: int, width: int) -> nn.Embedding:
-    """An embedding table N(0, width^-0.5): the first loss is then near ln V even when tied."""
+    """Return an embedding table N(0, std width^-0.5): the first loss is near ln V even if tied."""
     table = nn.Embedding(size, width)
     nn.init.normal_(table.weight, std=width**-0.5)
     return table

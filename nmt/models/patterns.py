@@ -1,6 +1,6 @@
-"""Attention patterns: self-attention that is cheaper than every position with every other.
+"""Attention patterns: full self-attention, and cheaper approximations.
 
-Each is called as :func:`nmt.models.attention.mix_values` is.
+Every pattern builds a module that is called like :class:`nmt.models.attention.FullAttention`.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from nmt.recipe.registry import Registry
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionPattern(ABC):
-    """Which positions a self-attention mixes, and how."""
+    """Attention pattern of a self-attention: the base class of all of them."""
 
     registry: ClassVar[Registry[AttentionPattern]]
     is_causal: ClassVar[bool] = True
-    """Whether it can look at the past alone, as a decoder must."""
+    """Whether the pattern can be restricted to past positions, as a decoder requires."""
 
     name: str = ""
-    """Which pattern."""
+    """Name of the attention pattern."""
 
     @abstractmethod
     def build(self, heads: Heads) -> nn.Module:
-        """The attention of one layer."""
+        """Return the attention function of one layer."""
 
 
 patterns: Registry[AttentionPattern] = Registry("attention pattern")
@@ -44,7 +44,7 @@ class Full(AttentionPattern):
     """Every position attends to every other, the paper's."""
 
     def build(self, heads: Heads) -> nn.Module:
-        """softmax(Q K^T / sqrt(d_k)) V."""
+        """Return softmax(Q K^T / sqrt(d_k)) V."""
         return FullAttention()
 
 
@@ -61,12 +61,12 @@ class Neighbourhood(AttentionPattern):
             raise ValueError(f"radius must be at least 1, not {self.radius}")
 
     def build(self, heads: Heads) -> nn.Module:
-        """Attention in blocks."""
+        """Return attention in blocks."""
         return NeighbourhoodAttention(self.radius)
 
 
 class NeighbourhoodAttention(nn.Module):
-    """Blocks of `radius` queries, each with its own block of keys and those beside it."""
+    """Attention of blocks of `radius` queries to the same block of keys and its neighbours."""
 
     def __init__(self, radius: int) -> None:
         super().__init__()
@@ -81,9 +81,9 @@ class NeighbourhoodAttention(nn.Module):
         causal: bool = False,
         dropout: float = 0.0,
     ) -> Tensor:
-        """As :func:`nmt.models.attention.mix_values`."""
+        """Attend to near positions; arguments of :func:`nmt.models.attention.mix_values`."""
         length = keys.shape[2]
-        if queries.shape[2] < length:  # one step of a decoder
+        if queries.shape[2] < length:  # a decoder's step
             first = max(0, length - 1 - self.radius)
             return mix_values(queries, keys[:, :, first:], values[:, :, first:], dropout=dropout)
         size = self.radius
@@ -93,7 +93,7 @@ class NeighbourhoodAttention(nn.Module):
             mask = torch.ones(1, 1, 1, length, dtype=torch.bool, device=keys.device)
 
         def around(x: Tensor) -> Tensor:
-            """The keys beside each block: [B, H, S, C] to [B, H, blocks, C, keys of a block]."""
+            """Return the keys near each block, [B, H, blocks, C, keys], of `x` [B, H, S, C]."""
             padded = F.pad(x, (0, 0, size, end + beyond))
             return padded.unfold(2, 2 * size + beyond, size)
 
@@ -103,7 +103,7 @@ class NeighbourhoodAttention(nn.Module):
         ahead = key_places[None] - torch.arange(size, device=keys.device)[:, None]
         near = (ahead.abs() <= self.radius) & (ahead <= (0 if causal else size))
         allowed = around(mask.transpose(2, 3)) & near  # [B, 1, blocks, r, keys]
-        # Finite, for a block of padding has nothing to attend to.
+        # A finite value: a block of padding has no allowed key, and -inf would give NaN.
         scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
         weights = F.dropout(scores.softmax(dim=-1), dropout)
         mixed = weights @ around(values).transpose(-1, -2)
@@ -113,26 +113,26 @@ class NeighbourhoodAttention(nn.Module):
 @patterns.register("performer")
 @dataclass(frozen=True, kw_only=True)
 class Performer(AttentionPattern):
-    """The softmax by positive random features, in time O(n) (Choromanski et al. 2020)."""
+    """Softmax approximated by positive random features, in time O(n) (Choromanski et al. 2020)."""
 
     is_causal: ClassVar[bool] = False
 
     features: int = 128
-    """m, random features; more come nearer to the softmax."""
+    """m, the number of random features; more features approximate the softmax better."""
     seed: int = 1
-    """Of the features, which are drawn once and not learned."""
+    """Random seed of the features, which are drawn once and not learned."""
 
     def __post_init__(self) -> None:
         if self.features < 1:
             raise ValueError(f"features must be at least 1, not {self.features}")
 
     def build(self, heads: Heads) -> nn.Module:
-        """FAVOR+, the same features in all layers."""
+        """Return FAVOR+ attention, with the same features in all layers."""
         return PerformerAttention(orthogonal_features(self.features, heads.key_width, self.seed))
 
 
 def orthogonal_features(count: int, width: int, seed: int) -> Tensor:
-    """Gaussian vectors [count, width], orthogonal to each other in groups of `width`."""
+    """Return Gaussian vectors [count, width], orthogonal within each group of `width`."""
     generator = torch.Generator("cpu").manual_seed(seed)
     groups = []
     for _ in range(math.ceil(count / width)):
@@ -145,11 +145,11 @@ def orthogonal_features(count: int, width: int, seed: int) -> Tensor:
 
 
 class PerformerAttention(nn.Module):
-    """phi(Q) (phi(K)^T V), normalised; phi(x) = exp(w x - |x|^2 / 2) for every feature w."""
+    """Normalised phi(Q) (phi(K)^T V) with phi(x) = exp(w x - |x|^2 / 2) for every feature w."""
 
     def __init__(self, features: Tensor) -> None:
         super().__init__()
-        self.features = features  # no buffer: made of a seed, and no part of a checkpoint
+        self.features = features  # no buffer: a seed gives them, checkpoints omit them
 
     def forward(
         self,
@@ -160,8 +160,8 @@ class PerformerAttention(nn.Module):
         causal: bool = False,
         dropout: float = 0.0,
     ) -> Tensor:
-        """As :func:`nmt.models.attention.mix_values`, without dropout, and never causal."""
-        with torch.autocast(queries.device.type, enabled=False):  # exponentials need range
+        """Approximate :func:`nmt.models.attention.mix_values`; ignores `causal` and `dropout`."""
+        with torch.autocast(queries.device.type, enabled=False):  # exponentials need float32
             by_query = self._exponents(queries)
             by_query = (by_query - by_query.amax(-1, keepdim=True)).exp()  # [B, H, Q, m]
             by_key = self._exponents(keys)
@@ -186,21 +186,21 @@ class Linformer(AttentionPattern):
     is_causal: ClassVar[bool] = False
 
     rank: int = 64
-    """k: how many keys and values are left."""
+    """k, the number of mixed keys and values."""
     max_positions: int = 1024
-    """Positions from here on are not attended to."""
+    """Positions from this one on are ignored."""
 
     def __post_init__(self) -> None:
         if self.rank < 1 or self.max_positions < 1:
             raise ValueError("rank and max_positions must be at least 1")
 
     def build(self, heads: Heads) -> nn.Module:
-        """Attention to learned mixtures, the same for all heads of a layer."""
+        """Return attention to learned mixtures, shared by the heads of a layer."""
         return LinformerAttention(self.rank, self.max_positions)
 
 
 class LinformerAttention(nn.Module):
-    """softmax(Q (E K)^T / sqrt(d_k)) F V; E and F mix positions."""
+    """Attention softmax(Q (E K)^T / sqrt(d_k)) F V; the learned E and F mix positions."""
 
     def __init__(self, rank: int, max_positions: int) -> None:
         super().__init__()
@@ -218,7 +218,7 @@ class LinformerAttention(nn.Module):
         causal: bool = False,
         dropout: float = 0.0,
     ) -> Tensor:
-        """As :func:`nmt.models.attention.mix_values`, never causal."""
+        """Approximate :func:`nmt.models.attention.mix_values`; ignores `causal`."""
         length = min(keys.shape[2], self.mix_keys.shape[1])
         keys, values = keys[:, :, :length], values[:, :, :length]
         if mask is not None:

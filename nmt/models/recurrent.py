@@ -1,4 +1,4 @@
-"""Parts of recurrent models: additive attention, and both directions over padded sentences."""
+"""Parts of recurrent models: additive attention, bidirectional layers and LSTM stacks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class AdditiveAttention(nn.Module):
         self.score = nn.Linear(width, 1, bias=False)
 
     def project(self, memory: Tensor) -> Tensor:
-        """Keys [B, S, A] of the states attended to [B, S, D]."""
+        """Return the keys [B, S, A] of the encoder output [B, S, D]."""
         keys: Tensor = self.memory(memory)
         return keys
 
     def weights(self, query: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
-        """How much K queries of each sentence attend to each place: [B, K, S].
+        """Return the attention weights [B, K, S] of K queries per sentence.
 
         Args:
             query: [B, K, Q].
@@ -38,21 +38,21 @@ class AdditiveAttention(nn.Module):
         return weights
 
     def forward(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """What the queries find in the values [B, S, D]: [B, K, D]; else as :meth:`weights`."""
-        found: Tensor = self.weights(query, keys, mask).to(values.dtype) @ values
-        return found
+        """Return the context [B, K, D]: the values [B, S, D] weighted by :meth:`weights`."""
+        context: Tensor = self.weights(query, keys, mask).to(values.dtype) @ values
+        return context
 
     def weights_of_all(self, queries: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
-        """As :meth:`weights` for the queries of many steps [B, T, Q], one after the other."""
+        """Return :meth:`weights` [B, T, S] of the queries of T steps [B, T, Q], step by step."""
         steps = [self.weights(query, keys, mask) for query in torch.split(queries, 1, dim=1)]
         return torch.cat(steps, dim=1)
 
 
 class BothDirections(nn.Module):
-    """Two recurrent layers, one from the left and one from the right.
+    """Bidirectional recurrent layer: one layer from the left, one from the right.
 
-    The second one reads every sentence turned around within its length, so that padding comes last
-    in both, and fused kernels need no lengths.
+    The second layer reads every sentence reversed within its length. Padding then comes last for
+    both layers, and fused kernels need no lengths.
     """
 
     def __init__(self, kind: type[nn.GRU] | type[nn.LSTM], inputs: int, width: int) -> None:
@@ -61,13 +61,13 @@ class BothDirections(nn.Module):
         self.backwards = kind(inputs, width, batch_first=True)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """States [B, S, 2D] of [B, S, I]; mask [B, S] is True at tokens."""
+        """Return outputs [B, S, 2D] for the input [B, S, I]; mask [B, S] is True at tokens."""
         turned = turn_around(self.backwards(turn_around(x, mask))[0], mask)
         return torch.cat((self.forwards(x)[0], turned), dim=-1)
 
 
 def turn_around(x: Tensor, mask: Tensor) -> Tensor:
-    """[B, S, D] with the tokens of each sentence in reverse, and its padding where it was."""
+    """Reverse the tokens of each sentence of `x` [B, S, D]; padding stays in place."""
     places = torch.arange(x.shape[1], device=x.device).expand_as(mask)
     last = mask.sum(1, keepdim=True) - 1
     source = torch.where(mask, last - places, places)
@@ -75,10 +75,10 @@ def turn_around(x: Tensor, mask: Tensor) -> Tensor:
 
 
 class LSTMStack(nn.Module):
-    """LSTM layers on top of another, each with the same context beside its input, if there is one.
+    """Stack of LSTM layers; every layer also reads the context, if there is one.
 
-    Every layer from `first_residual` (counted from 0) adds its input to its output; contexts are
-    not added (Wu et al. 2016, section 3.1).
+    Every layer from `first_residual` (counted from 0) adds its input to its output, without the
+    context (Wu et al. 2016, section 3.1).
     """
 
     def __init__(
@@ -99,12 +99,12 @@ class LSTMStack(nn.Module):
     def forward(
         self, x: Tensor, context: Tensor | None = None, state: list[Tensor] | None = None
     ) -> tuple[Tensor, list[Tensor]]:
-        """States of the top layer, and what to go on from.
+        """Return the outputs of the top layer and the state after the last position.
 
         Args:
             x: [N, T, I].
-            context: [N, T, C], if the layers take one.
-            state: hidden and cell [N, D] of each layer in turn; zeros without.
+            context: [N, T, C], if the layers read a context.
+            state: hidden and cell [N, D] of each layer in turn; None for zeros.
 
         Returns:
             [N, T, D], and the state after the last position.

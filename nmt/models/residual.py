@@ -1,6 +1,7 @@
-"""Ways around a sublayer: what it reads, and how what it gives is added.
+"""Residual connections around a sublayer.
 
-A residual has two acts. ``enter`` gives what the sublayer reads, ``leave`` adds what it made of it.
+A residual has two steps: ``prepare`` returns the input of the sublayer, ``combine`` adds the
+sublayer's output to the residual stream.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ Placement = Literal["post_norm", "pre_norm", "deep_norm"]
 
 
 def make_norm(norm: Norm, width: int) -> nn.Module:
-    """LayerNorm (Ba et al. 2016), or RMSNorm without mean and bias (Zhang and Sennrich 2019)."""
+    """Return LayerNorm (Ba et al. 2016) or RMSNorm (Zhang and Sennrich 2019).
+
+    RMSNorm subtracts no mean and has no bias.
+    """
     if norm == "rms_norm":
         return nn.RMSNorm(width, eps=1e-6)
     return nn.LayerNorm(width, eps=1e-6)
@@ -31,11 +35,11 @@ class PostNorm(nn.Module):
         self.norm = make_norm(norm, width)
 
     def prepare(self, x: Tensor) -> Tensor:
-        """What the sublayer reads: the states [..., D] themselves."""
+        """Return the input of the sublayer: `x` [..., D] unchanged."""
         return x
 
     def combine(self, x: Tensor, output: Tensor) -> Tensor:
-        """The sublayer's output [..., D] added to its input and normalised."""
+        """Add the sublayer's output [..., D] to `x` and normalise."""
         normed: Tensor = self.norm(x + self.dropout(output))
         return normed
 
@@ -44,12 +48,12 @@ class PreNorm(PostNorm):
     """x + Dropout(sublayer(LayerNorm(x))) (Wang et al. 2019; tensor2tensor since October 2017)."""
 
     def prepare(self, x: Tensor) -> Tensor:
-        """The states, normalised."""
+        """Return `x` [..., D], normalised."""
         normed: Tensor = self.norm(x)
         return normed
 
     def combine(self, x: Tensor, output: Tensor) -> Tensor:
-        """The sublayer's output added to the states."""
+        """Add the sublayer's output [..., D] to `x`."""
         added: Tensor = x + self.dropout(output)
         return added
 
@@ -62,15 +66,15 @@ class DeepNorm(PostNorm):
         self.alpha = alpha
 
     def combine(self, x: Tensor, output: Tensor) -> Tensor:
-        """As post-norm, with alpha times the states."""
+        """Add the sublayer's output [..., D] to alpha times `x` and normalise."""
         return super().combine(self.alpha * x, output)
 
 
 def deep_norm_scales(encoder_layers: int, decoder_layers: int) -> dict[str, tuple[float, float]]:
-    """DeepNorm's alpha and beta of each stack of an encoder-decoder (the paper's figure 2).
+    """Return DeepNorm's (alpha, beta) of each stack of an encoder-decoder (the paper's figure 2).
 
-    Alpha weighs the way past a sublayer; beta scales the first weights of feed-forward layers,
-    values and attention's output.
+    Alpha scales the residual stream. Beta scales the initial weights of feed-forward layers, values
+    and attention output.
     """
     depth = encoder_layers**4 * decoder_layers
     return {

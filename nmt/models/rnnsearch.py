@@ -1,8 +1,9 @@
 """RNNsearch (Bahdanau et al. 2015, *Neural Machine Translation by ... Align and Translate*).
 
-A bidirectional GRU reads the source; the decoder's GRU attends with its previous state, and a
-maxout layer reads previous state, previous word and context. The decoder's GRU is the paper's,
-which resets the state before its product; the encoder's is the fused one, which does so after.
+A bidirectional GRU reads the source. The decoder's GRU attends with its previous state, and a
+maxout layer reads the previous state, previous word and context. The decoder's GRU resets the state
+before the matrix product, as in the paper. The encoder's GRU is torch's fused one, which resets the
+state after the product.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ class RNNsearchConfig(ModelConfig):
         check_rates(self, "dropout")
 
     def build(self, source_vocabulary: int, target_vocabulary: int, shared: bool) -> Model:
-        """A freshly initialised RNNsearch; each language has its own embeddings."""
+        """Return a freshly initialised RNNsearch; each language has its own embeddings."""
         return RNNsearch(self, source_vocabulary, target_vocabulary)
 
 
 class GatedUnit(nn.Module):
-    """The decoder's GRU, which takes the embedding of a word and a context (appendix A.2.2)."""
+    """GRU of the decoder, which reads a word embedding and a context (appendix A.2.2)."""
 
     def __init__(self, config: RNNsearchConfig) -> None:
         super().__init__()
@@ -57,11 +58,11 @@ class GatedUnit(nn.Module):
         self.candidate = nn.Linear(width, width, bias=False)  # U
 
     def forward(self, state: Tensor, word: Tensor, context: Tensor) -> Tensor:
-        """The next state [B, K, n].
+        """Return the next state [B, K, n].
 
         Args:
             state: [B, K, n].
-            word: [B, K, 3n], what ``self.word`` gives.
+            word: [B, K, 3n], from ``self.word``.
             context: [B, K, 2n].
         """
         inputs = word + self.context(context)
@@ -91,7 +92,7 @@ class RNNsearch(Model):
         self._initialise()
 
     def _initialise(self) -> None:
-        """As the paper's appendix B.1."""
+        """Initialise all weights (the paper's appendix B.1)."""
         for name, weight in self.named_parameters():
             if name.startswith("attention"):
                 nn.init.normal_(weight, std=0.001)
@@ -106,18 +107,18 @@ class RNNsearch(Model):
         nn.init.zeros_(self.attention.query.bias)
 
     def encode(self, source: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Keys [B, S, A], states [B, S, 2n], mask [B, S], and the decoder's first state [B, n]."""
+        """Return keys [B, S, A], values [B, S, 2n], mask [B, S] and first decoder state [B, n]."""
         mask = source != PAD
         states = self.encoder(self.dropout(self.source_embedding(source)), mask)
         from_the_right = states[:, 0].chunk(2, dim=-1)[1]
         return self.attention.project(states), states, mask, self.initial(from_the_right).tanh()
 
     def states(self, source: Tensor, target: Tensor) -> Tensor:
-        """The maxout layer [B, T, l] for whole targets."""
+        """Return the maxout layer's output [B, T, l] for whole targets."""
         return self._maxout(*self._unroll(target, *self.encode(source)))
 
     def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
-        """Of the only attention, asked by the state before each step; [B, T, S]."""
+        """Return the attention weights [B, T, S]; the query is the state before each step."""
         keys, values, mask, first = self.encode(source)
         before, _, _ = self._unroll(target, keys, values, mask, first)
         return self.attention.weights_of_all(before, keys, mask)
@@ -125,7 +126,7 @@ class RNNsearch(Model):
     def _unroll(
         self, target: Tensor, keys: Tensor, values: Tensor, mask: Tensor, first: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The state before each step [B, T, n], its word [B, T, m] and its context [B, T, 2n]."""
+        """Return the state before each step [B, T, n], word [B, T, m] and context [B, T, 2n]."""
         words = self.dropout(self.target_embedding(target))
         state, states, contexts = first[:, None], [], []
         for word in torch.split(self.unit.word(words), 1, dim=1):  # [B, 1, 3n]
@@ -136,12 +137,12 @@ class RNNsearch(Model):
         return torch.cat(states, dim=1), words, torch.cat(contexts, dim=1)
 
     def start(self, source: Tensor, max_steps: int) -> RecurrentState:
-        """The encoded sources, and the decoder's first state."""
+        """Return the encoded sources, and the decoder's first state."""
         *memory, first = self.encode(source)
         return RecurrentState(tuple(memory), [first])
 
     def decode_step(self, tokens: Tensor, state: State) -> Tensor:
-        """The states [B, K, D] that follow `tokens` [B, K]."""
+        """Return the decoder output [B, K, D] after `tokens` [B, K]; advances the state."""
         assert isinstance(state, RecurrentState)
         before = state.rows[0].view(*tokens.shape, -1)  # [B, K, n]
         words = self.target_embedding(tokens)
@@ -150,7 +151,7 @@ class RNNsearch(Model):
         return self._maxout(before, words, context)
 
     def _maxout(self, states: Tensor, words: Tensor, contexts: Tensor) -> Tensor:
-        """The greater of every two neighbours of the deep output: [..., l]."""
+        """Return the maximum of every two neighbours of the deep output: [..., l]."""
         pairs = self.readout(torch.cat((states, words, contexts), dim=-1)).unflatten(-1, (-1, 2))
         greater: Tensor = self.dropout(pairs.amax(dim=-1))
         return greater

@@ -1,12 +1,12 @@
 """The Transformer of *Attention Is All You Need* (Vaswani et al. 2017), in the paper's order.
 
 Post-norm, sinusoidal positions, embeddings scaled by sqrt(d) and tied three ways, dropout on every
-sublayer's output and on the sums of embeddings and positions. Where the paper leaves something
-open, this does what tensor2tensor did in June 2017: biases on the attention projections, LayerNorm
-with eps 1e-6, Glorot uniform weights, embeddings N(0, d^-0.5).
+sublayer's output and on the sums of embeddings and positions. The paper leaves some details open.
+For these, the model follows tensor2tensor of June 2017: biases on the attention projections,
+LayerNorm with eps 1e-6, Glorot uniform weights, embeddings N(0, d^-0.5).
 
-What has been changed about it since are parts behind a contract of few lines each, chosen in the
-recipe and put together once: `residual`, `feed_forward`, `positions`, `patterns`.
+Later variants are parts with a short interface each, which a recipe chooses: `residual`,
+`feed_forward`, `positions`, `patterns`.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from nmt.models.transformer_layers import (
 Stack = Literal["encoder", "decoder"]
 
 DEEP = 6
-"""Decoder layers of which the last but one aligns words best, as Garg et al. (2019) found, too; of
-fewer the last one does (docs/benchmarks.md)."""
+"""Decoders of at least this many layers align words best with the last layer but one, as Garg et
+al. (2019) found, too; smaller decoders with the last layer (docs/benchmarks.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class TransformerConfig(ModelConfig):
     decoder_layers: int = 6
     """N of the decoder."""
     d_model: int = 512
-    """Width of the states."""
+    """Width of embeddings and layers."""
     d_ff: int = 2048
     """Inner width of the feed-forward layers."""
     heads: int = 8
@@ -72,8 +72,8 @@ class TransformerConfig(ModelConfig):
     dropout: float = 0.1
     """P_drop, on sublayer outputs and on embedding sums."""
     attention_dropout: float = 0.0
-    """Dropout on attention weights; the paper has none. A performer has no weights: beside it, the
-    decoder's and the cross-attention's alone."""
+    """Dropout on attention weights; the paper has none. A performer has no weights: with a
+    performer, this key affects only decoder and cross-attention."""
     activation_dropout: float = 0.0
     """Dropout inside the feed-forward layer; the paper has none."""
     attention_bias: bool = True
@@ -83,24 +83,24 @@ class TransformerConfig(ModelConfig):
     sinusoids: Layout = "interleaved"
     """The paper's interleaved sines and cosines, or tensor2tensor's concatenated ones."""
     positions: PositionPart = position_parts["sinusoidal"]
-    """How the order of tokens is known."""
+    """Position encoding."""
     feed_forward: FeedForwardPart = feed_forwards["relu"]
     """The feed-forward layers."""
     residual: Placement = "post_norm"
-    """Where a sublayer is normalised: after it is added, as in the paper; before it reads; or
-    after, with DeepNorm's weights, which let a hundred layers train."""
+    """Normalisation of a sublayer: after the addition, as in the paper; before the sublayer; or
+    after, with DeepNorm's weights, which make a hundred layers trainable."""
     norm: Norm = "layer_norm"
     """The paper's LayerNorm, or RMSNorm."""
     key_value_heads: int | None = None
-    """Heads of keys and values, which the queries' heads share in groups; 1 is multi-query
+    """Number of heads of keys and values, shared by groups of query heads; 1 is multi-query
     attention; None for as many as `heads`."""
     encoder_attention: AttentionPattern = patterns["full"]
-    """Which positions of the source attend to which."""
+    """Attention pattern of the encoder's self-attention."""
     decoder_attention: AttentionPattern = patterns["full"]
-    """Which positions of the target attend to which before them."""
+    """Attention pattern of the decoder's self-attention, over earlier positions."""
     alignment_layer: int | None = None
-    """Decoder layer, from 1, whose attention to the source makes word alignments and the coverage
-    penalty; None for the last one, or the last but one of six or more. A run keeps the number."""
+    """Decoder layer, from 1, whose attention to the source gives word alignments and the coverage
+    penalty; None for the last layer, or the last but one of six or more. Runs store the number."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "encoder_layers", "decoder_layers", "d_model", "d_ff", "heads")
@@ -119,7 +119,7 @@ class TransformerConfig(ModelConfig):
         self._check_parts()
 
     def _check_parts(self) -> None:
-        """Refuses parts that do not go together."""
+        """Raise a ValueError if the parts do not fit together."""
         shared = self.key_value_heads
         if shared is not None and (shared < 1 or self.heads % shared):
             raise ValueError(f"{self.heads} heads cannot share {shared} key_value_heads evenly")
@@ -141,13 +141,13 @@ class TransformerConfig(ModelConfig):
             )
 
     def resolved(self) -> TransformerConfig:
-        """The same, with the number of the layer that words are aligned by."""
-        usual = self.decoder_layers - (self.decoder_layers >= DEEP)
-        return replace(self, alignment_layer=self.alignment_layer or usual)
+        """Return the config with the number of the alignment layer filled in."""
+        default = self.decoder_layers - (self.decoder_layers >= DEEP)
+        return replace(self, alignment_layer=self.alignment_layer or default)
 
     @property
     def attention(self) -> Heads:
-        """The sizes of every attention."""
+        """Sizes of every attention."""
         head = self.d_model // self.heads
         return Heads(
             width=self.d_model,
@@ -160,7 +160,11 @@ class TransformerConfig(ModelConfig):
         )
 
     def build(self, source_vocabulary: int, target_vocabulary: int, shared: bool) -> Model:
-        """A freshly initialised Transformer."""
+        """Return a freshly initialised Transformer.
+
+        Raises:
+            NmtError: ``tied_embeddings: all`` without a shared vocabulary.
+        """
         if self.tied_embeddings == "all" and not shared:
             raise NmtError(
                 "model.tied_embeddings: 'all' needs a vocabulary shared by both languages; "
@@ -207,7 +211,7 @@ class Transformer(Model):
         self.scale = math.sqrt(config.d_model)
         self.alignment_layer = cast("int", config.resolved().alignment_layer)
         self.tokens: tuple[Tensor, Tensor]
-        """Of the last source [B, S] and target [B, T], which positions are no padding."""
+        """Masks of the last source [B, S] and target [B, T], False at padding."""
         self.target_embedding = embedding(target_vocabulary, config.d_model)
         self.source_embedding = (
             self.target_embedding if tied == "all" else embedding(source_vocabulary, config.d_model)
@@ -223,7 +227,7 @@ class Transformer(Model):
         decoder = [config.decoder_layer() for _ in range(config.decoder_layers)]
         self.encoder = cast("list[EncoderLayer]", nn.ModuleList(encoder))
         self.decoder = cast("list[DecoderLayer]", nn.ModuleList(decoder))
-        # With pre-norm nothing is normalised after the last sublayer of a stack.
+        # With pre-norm the last sublayer of a stack is not normalised, so a norm follows the stack.
         ends = [
             make_norm(config.norm, config.d_model)
             if config.residual == "pre_norm"
@@ -239,7 +243,7 @@ class Transformer(Model):
                 scale_for_deep_norm(decoder_layer, scales["decoder"][1])
 
     def fsdp_modules(self) -> Iterable[nn.Module]:
-        """The linear layers, but those of experts, which a batch may leave out."""
+        """Return the linear layers, without the experts, which a batch may not use."""
         experts = {
             part
             for mixture in self.modules()
@@ -250,7 +254,7 @@ class Transformer(Model):
         return (module for module in linear if module not in experts and module is not self.output)
 
     def encode(self, source: Tensor) -> Memory:
-        """The encoder's output z, projected to each decoder layer's keys and values."""
+        """Return the encoder's output z, projected to each decoder layer's keys and values."""
         mask = (source != PAD)[:, None, None, :]  # [B, 1, 1, S]
         positions = self.positions(0, source.shape[1], source.device)
         x = self._embed(self.source_embedding, source, positions)  # [B, S, D]
@@ -260,9 +264,9 @@ class Transformer(Model):
         return Memory([layer.cross.project(x) for layer in self.decoder], mask)
 
     def states(self, source: Tensor, target: Tensor) -> Tensor:
-        """The decoder's output [B, T, D] for whole targets.
+        """Return the decoder output [B, T, D] for whole targets.
 
-        They begin with BOS: the outputs "shifted right" of figure 1.
+        Targets begin with BOS: the outputs "shifted right" of figure 1.
         """
         memory = self.encode(source)
         x = self._embed_target(target)
@@ -273,7 +277,7 @@ class Transformer(Model):
         return last
 
     def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
-        """The mean over heads of the decoder layer that words are aligned by; [B, T, S]."""
+        """Return the attention [B, T, S] of the alignment layer, averaged over heads."""
         memory = self.encode(source)
         assert memory.mask is not None
         x, chosen = self._embed_target(target), self.alignment_layer - 1
@@ -282,26 +286,30 @@ class Transformer(Model):
         return self.decoder[chosen].source_attention(x, memory.layers[chosen][0], memory.mask)
 
     def align_by(self, layer: int) -> None:
-        """Has :meth:`source_attention` look at a decoder layer, from 1."""
+        """Choose the decoder layer, from 1, that :meth:`source_attention` returns.
+
+        Raises:
+            NmtError: the decoder has no such layer.
+        """
         if not 1 <= layer <= len(self.decoder):
             raise NmtError(f"layer {layer}: the decoder has {len(self.decoder)} layers")
         self.alignment_layer = layer
 
     def auxiliary_loss(self) -> Tensor | float:
-        """What mixtures of experts add to the loss for being chosen unevenly."""
+        """Return the load-balancing loss of all mixtures of experts, per target token."""
         sources, targets = self.tokens
         parts = [(layer.feed_forward, sources) for layer in self.encoder]
         parts += [(layer.feed_forward, targets) for layer in self.decoder]
-        mixtures = ((it, tokens) for it, tokens in parts if isinstance(it, MixtureOfExperts))
+        mixtures = ((part, tokens) for part, tokens in parts if isinstance(part, MixtureOfExperts))
         return sum((mixture.imbalance(tokens) for mixture, tokens in mixtures), 0.0)
 
     def start(self, source: Tensor, max_steps: int) -> TransformerState:
-        """The encoded sources, and empty caches."""
+        """Return the encoded sources, and empty caches."""
         caches = [layer.make_cache() for layer in self.decoder]
         return TransformerState(self.encode(source), caches)
 
     def decode_step(self, tokens: Tensor, state: State) -> Tensor:
-        """The states [B, K, D] that follow `tokens` [B, K]."""
+        """Return the decoder output [B, K, D] after `tokens` [B, K]; advances the state."""
         assert isinstance(state, TransformerState)
         position = self.positions(state.position, 1, tokens.device)  # [1, D], for all rows
         x = self._embed(self.target_embedding, tokens, position)  # [B, K, D]
@@ -315,7 +323,7 @@ class Transformer(Model):
         return last
 
     def _embed_target(self, target: Tensor) -> Tensor:
-        """Whole targets, embedded: [B, T, D]."""
+        """Embed whole targets [B, T], with positions: [B, T, D]."""
         positions = self.positions(0, target.shape[1], target.device)
         return self._embed(self.target_embedding, target, positions)
 

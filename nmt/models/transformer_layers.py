@@ -1,4 +1,4 @@
-"""The layers of a Transformer, made of their parts, and what its decoder remembers."""
+"""Encoder and decoder layers of a Transformer, and the state of its decoder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nmt.models.state import BeamAncestry, Cache, Memory, OrderedCache, SharedCa
 
 @torch.no_grad()
 def scale_for_deep_norm(layer: EncoderLayer | DecoderLayer, beta: float) -> None:
-    """Multiplies by `beta` the weights of feed-forward, values and attention's output."""
+    """Multiply the weights of feed-forward, values and attention output by `beta`."""
     attentions: list[SelfAttention | CrossAttention] = [layer.attention]
     into_values = [layer.attention.project_in]
     if isinstance(layer, DecoderLayer):
@@ -43,15 +43,19 @@ class EncoderLayer(nn.Module):
         self.feed_forward_residual = residual()
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """States [B, S, D] to states; mask [B, 1, 1, S] is True at tokens.
+        """Return the layer's output [B, S, D] for its input `x` [B, S, D].
 
-        `enter` and `leave` around each sublayer are LayerNorm(x + Dropout(sublayer(x))), or what
-        the recipe puts in its place; see :mod:`nmt.models.residual`.
+        `prepare` and `combine` around each sublayer compute LayerNorm(x + Dropout(sublayer(x))), or
+        the residual that the recipe chooses; see :mod:`nmt.models.residual`.
+
+        Args:
+            x: [B, S, D].
+            mask: [B, 1, 1, S] bool, True at tokens.
         """
         projected = self.attention.project(self.attention_residual.prepare(x))
         x = self.attention_residual.combine(x, self.attention.attend(*projected, mask))
-        made = self.feed_forward(self.feed_forward_residual.prepare(x))
-        return self.feed_forward_residual.combine(x, made)
+        output = self.feed_forward(self.feed_forward_residual.prepare(x))
+        return self.feed_forward_residual.combine(x, output)
 
 
 class DecoderLayer(nn.Module):
@@ -74,11 +78,17 @@ class DecoderLayer(nn.Module):
         self.feed_forward_residual = residual()
 
     def forward(self, x: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
-        """States [B, T, D] of whole targets to states."""
+        """Return the layer's output [B, T, D] for whole targets.
+
+        Args:
+            x: [B, T, D].
+            memory: keys [B, H, S, C] and values [B, H, S, C'] of the source.
+            mask: [B, 1, 1, S] bool, True at tokens; None where nothing is padding.
+        """
         return self._after_attention(x, self._attend_to_past(x), memory, mask)
 
     def source_attention(self, x: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
-        """How much whole targets attend to each place of the source: [B, T, S]."""
+        """Return the attention weights [B, T, S] of whole targets `x` [B, T, D] to the source."""
         x = self.attention_residual.combine(x, self._attend_to_past(x))
         return self.cross.weights(self.cross_residual.prepare(x), keys, mask)
 
@@ -95,7 +105,7 @@ class DecoderLayer(nn.Module):
         cache: Cache,
         ancestry: BeamAncestry,
     ) -> Tensor:
-        """States [B, K, D] of one step of K rows to states; the cache grows by that step."""
+        """Return the layer's output [B, K, D] for one step; adds the step to the cache."""
         attended = cache.attend(self.attention, self.attention_residual.prepare(x), ancestry)
         return self._after_attention(x, attended, memory, mask)
 
@@ -103,14 +113,14 @@ class DecoderLayer(nn.Module):
         self, x: Tensor, attended: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor | None
     ) -> Tensor:
         x = self.attention_residual.combine(x, attended)
-        found = self.cross(self.cross_residual.prepare(x), *memory, mask)
-        x = self.cross_residual.combine(x, found)
-        made = self.feed_forward(self.feed_forward_residual.prepare(x))
-        return self.feed_forward_residual.combine(x, made)
+        context = self.cross(self.cross_residual.prepare(x), *memory, mask)
+        x = self.cross_residual.combine(x, context)
+        output = self.feed_forward(self.feed_forward_residual.prepare(x))
+        return self.feed_forward_residual.combine(x, output)
 
 
 class TransformerState:
-    """Sources projected once per sentence, and the keys and values of the steps so far."""
+    """Decoder state: projected sources, and the keys and values of the steps so far."""
 
     def __init__(self, memory: Memory, caches: Sequence[Cache]) -> None:
         memory.settle()
@@ -121,7 +131,7 @@ class TransformerState:
         self.position = 0
 
     def select(self, rows: Tensor) -> None:
-        """Keeps, repeats, reorders or drops rows; see :class:`nmt.models.base.State`."""
+        """Keep, repeat, reorder or drop rows; see :class:`nmt.models.base.State`."""
         sentences = self._moved(rows[:, 0] // self.rows)
         if sentences is not None:
             self.memory.select(sentences)
@@ -131,7 +141,7 @@ class TransformerState:
         self.rows = rows.shape[1]
 
     def _moved(self, sentences: Tensor) -> Tensor | None:
-        """The same, or None where every sentence stays what it is."""
-        # On a GPU to compare would be to wait for the device, which costs more than the copy.
+        """Return `sentences`, or None if no sentence moves."""
+        # On a GPU the comparison would wait for the device, which costs more than the copy.
         stays = torch.arange(len(self.memory))
         return None if not sentences.is_cuda and torch.equal(sentences, stays) else sentences
