@@ -1,6 +1,6 @@
 """Training: from a dataset and a recipe to a run directory.
 
-Importing this package registers every loss.
+Importing this package registers all losses.
 """
 
 from nmt.training import sequence as sequence

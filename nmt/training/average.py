@@ -15,15 +15,22 @@ from nmt.training.config import TrainConfig
 
 
 def pick_last(path: Path, count: int) -> list[Path]:
-    """The newest `count` checkpoints of a run, oldest first."""
+    """Return the paths of the newest `count` checkpoints of a run, oldest first.
+
+    Raises:
+        NmtError: the run has fewer checkpoints.
+    """
     return [checkpoint.path for checkpoint in _enough(Run.open(path).checkpoints(), count, path)]
 
 
 def pick_best(path: Path, count: int, trust_plugins: bool = False) -> list[Path]:
-    """The `count` kept checkpoints that validated best, worst first.
+    """Return the paths of the `count` kept checkpoints with the best validations, worst first.
 
-    The rule is that of the run's own "best": of equally good ones, the lower loss, then the older.
-    It may rank by a metric of a plugin, which is imported where `trust_plugins` allows it.
+    The ranking is that of the run's best checkpoint: by `best_metric`, then by lower loss, then by
+    age, older first. A metric of a plugin is imported if `trust_plugins` allows it.
+
+    Raises:
+        NmtError: the run has fewer validated checkpoints, or a plugin is not trusted.
     """
     run = Run.open(path)
     import_plugins_of_run(run.path, run.plugins, trust_plugins)
@@ -34,21 +41,26 @@ def pick_best(path: Path, count: int, trust_plugins: bool = False) -> list[Path]
             checkpoint.scores.get(config.best_metric), checkpoint.scores.get("loss")
         )
 
-    validated = [it for it in run.checkpoints() if sort_key(it) > config.sort_key(None, None)]
+    worst = config.sort_key(None, None)
+    validated = [checkpoint for checkpoint in run.checkpoints() if sort_key(checkpoint) > worst]
     validated = sorted(reversed(validated), key=sort_key)
     return [checkpoint.path for checkpoint in _enough(validated, count, path)]
 
 
 def average_run(paths: Sequence[Path], output: Path | None) -> Run:
-    """A new run whose only checkpoint holds the mean weights of the given ones.
+    """Write a new run whose only checkpoint holds the mean weights of some checkpoints.
 
     Args:
         paths: checkpoints of one run.
-        output: where it is written, in the place of an older average; None for "averaged" in the
-            directory of the run.
+        output: directory of the new run; replaces an older average. None for "averaged" in the
+            run's directory.
+
+    Returns:
+        The new run.
 
     Raises:
-        NmtError: they are of different runs or shapes, or `output` holds anything but an average.
+        NmtError: the checkpoints are of different runs or shapes, or `output` holds anything but
+            an average.
     """
     checkpoints = [Checkpoint.open(path.resolve() if path.is_symlink() else path) for path in paths]
     runs = [Run.open(checkpoint.path.parent) for checkpoint in checkpoints]

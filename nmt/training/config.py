@@ -16,89 +16,92 @@ from nmt.training.schedules import Schedule, schedules
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """The recipe's section ``train``; the defaults are the paper's base model."""
+    """The recipe's section ``train``; the defaults are those of the paper's base model."""
 
     data: str = "data-bin"
     """Dataset directory, made by ``nmt preprocess``."""
     save_dir: str = "checkpoints"
-    """Run directory; a run that is there is resumed."""
+    """Run directory; an existing run is resumed."""
     tokens_per_update: int = 25000
-    """Target tokens of one optimizer update, without padding, over all processes; met on average.
-    Which sentences make up an update depends on this and the seed, not on the machine."""
+    """Average target tokens of one optimizer update, without padding, over all processes. The
+    sentences of an update depend on this and the seed, not on the machine."""
     max_tokens: Literal["auto"] | int = 4096
-    """Positions of one side of a micro-batch, padding included, and of all passes or samples where
-    the loss takes several; bounds the memory of a device.
-    "auto" tries what fits a GPU before the first update, and again where the run is resumed on
-    other GPUs; it is 4096 on a CPU."""
+    """Largest number of positions of one side of a micro-batch, padding included; all passes or
+    samples of the loss count. Bounds the memory of a device. "auto" finds the largest size that
+    fits the GPUs before the first update, and again if the run is resumed on other GPUs; on a CPU
+    it is 4096."""
     max_updates: int = 100_000
     """Optimizer updates after which training ends. A resumed run may raise it, unless the schedule
     depends on it, as linear and cosine do."""
     max_epochs: int | None = None
-    """Epochs after which training ends, if `max_updates` is not reached before. What holds of
-    `max_updates` in a resumed run holds of this."""
+    """Epochs after which training ends, if `max_updates` is not reached before. A resumed run may
+    raise it under the same condition as `max_updates`."""
     init_from: str | None = None
-    """Run or checkpoint whose weights a new run begins with; its counters begin anew. The
+    """Run or checkpoint whose weights a new run starts from; the counters start at 0. The
     vocabulary must be the same: preprocess with `subword_model` set to that run."""
     freeze: tuple[str, ...] = ()
-    """Names of weights that are not trained, as shell patterns, such as "encoder.*", in quotes
-    where they begin with `*`; the names are those in `model.safetensors`."""
+    """Weights that are not trained: shell patterns of their names in `model.safetensors`, such as
+    "encoder.*". Put a pattern that begins with `*` in quotes."""
     max_minutes: float | None = None
-    """Minutes of training, over all resumes, after which it ends."""
+    """Minutes of training, over all resumes, after which training ends."""
     subword_sampling: float | None = None
-    """Cuts the training text into other subwords in every epoch (subword regularisation): 0.1, say,
-    leaves out that share of BPE's merges (BPE-dropout); for unigram models it is the exponent of
-    their probabilities, less for more variety. Sentences become longer than `max_tokens` and
-    `tokens_per_update` count, and the loss is per token as they count. None for none."""
+    """Subword regularisation: segments the training text differently in each epoch. For BPE, the
+    share of merges that are left out, such as 0.1 (BPE-dropout). For unigram models, the exponent
+    of the probabilities; a smaller one gives more variety. `max_tokens`, `tokens_per_update` and
+    the loss per token count the tokens of the stored, shorter segmentation. None for none."""
     optimizer: OptimizerConfig = optimizers["adam"]
-    """How gradients move weights."""
+    """Optimizer."""
     schedule: Schedule = schedules["inverse_sqrt"]
-    """The learning rate of each update."""
+    """Learning-rate schedule."""
     loss: Loss = losses["label_smoothed_cross_entropy"]
-    """What is minimised."""
+    """Loss to minimise."""
     clip_norm: float = 0.0
-    """Greatest norm of the gradient, larger ones are scaled down; 0 for none, as in the paper."""
+    """Greatest norm of the gradient; a larger gradient is scaled down. 0 for no clipping, as in the
+    paper."""
     ema_decay: float = 0.0
-    """What is kept, per update, of the exponential moving average of the weights, such as 0.9999;
-    validation, checkpoints and so translations then use the average. 0 for none."""
+    """Decay per update of an exponential moving average of the weights, such as 0.9999.
+    Validation, checkpoints and therefore translations then use the average. 0 for none."""
     max_skipped: int = 10
-    """Updates that are skipped because their gradient is not finite before training ends."""
+    """Largest number of updates skipped because their gradient is not finite; one more ends
+    training."""
     seed: int = 1
-    """Of initialisation, data order, dropout and samples."""
+    """Random seed of initialisation, data order, dropout and samples."""
     precision: Precision = "auto"
-    """Of matrix products: fp32, bf16, fp16 with a scaled loss, or auto, what the hardware is good
-    at. Weights and the optimizer's state are float32 in each."""
+    """Precision of matrix products: fp32, bf16, fp16 (with loss scaling), or auto, the fastest on
+    the hardware. Weights and the optimizer's state are always float32."""
     compile: bool = False
-    """Whether the model is compiled (torch.compile): minutes at the start for fewer kernels, then
-    faster on a GPU; slower on a CPU."""
+    """Whether to compile the model (torch.compile). Compiling takes minutes at the start; training
+    is then faster on a GPU, but slower on a CPU."""
     sharding: Sharding = "none"
-    """"full" splits weights, gradients and the optimizer's state over the processes, for models
-    whose training is larger than a GPU; the bare weights must fit, for validation. "none" keeps
-    all of them on each."""
+    """Sharding over the processes. "full" shards weights, gradients and the optimizer's state
+    (FSDP2, ZeRO-3), for models whose training does not fit one GPU; the weights alone must fit, for
+    validation. "none" keeps all of them on each process (DDP)."""
     device: str = "auto"
-    """cpu, cuda, cuda:N, or auto, a GPU where there is one."""
+    """Device: cpu, cuda, cuda:N, or auto, a GPU if there is one."""
     valid_every: int = 1000
     """Updates between validations."""
     valid_minutes: float | None = None
-    """Minutes of training between validations, besides those of `valid_every`."""
+    """Minutes of training between validations, in addition to those of `valid_every`."""
     valid_metrics: tuple[Metric, ...] = (metrics["bleu"],)
     """Metrics of translations of the validation set; may be empty."""
     best_metric: str = "bleu"
-    """What the best checkpoint is best by: loss, perplexity, or one of `valid_metrics`."""
+    """Score that decides the best checkpoint: loss, perplexity, or one of `valid_metrics`."""
     patience: int | None = None
     """Validations in a row without a new best after which training ends."""
     save_every: int = 1000
     """Updates between checkpoints."""
     save_minutes: float | None = None
-    """Minutes between checkpoints, besides those of `save_every`."""
+    """Minutes of training between checkpoints, in addition to those of `save_every`."""
     keep_last: int = 5
-    """Newest checkpoints that are kept; the best is always kept."""
+    """Number of newest checkpoints to keep; the best one is always kept."""
     log_every: int = 100
     """Updates between reports."""
     tensorboard: bool = False
-    """Whether the reports go to TensorBoard, too; needs the extra ``nmt-toolkit[tensorboard]``."""
+    """Whether to write reports to TensorBoard, too; needs the extra
+    ``nmt-toolkit[tensorboard]``."""
     timeout_minutes: float = 10.0
-    """How long a process waits for the others, before training ends with the name of who is late;
-    more than a checkpoint takes to be written."""
+    """Minutes that a process waits for the others before training ends with the ranks of the late
+    ones; must be longer than writing a checkpoint takes."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -153,11 +156,11 @@ class TrainConfig:
             raise ValueError(f"best_metric {self.best_metric!r} is not among {', '.join(choices)}")
 
     def sort_key(self, value: float | None, loss: float | None) -> tuple[float, float]:
-        """What validations are ranked by, more being better.
+        """Return the sort key of a validation; a greater key is better.
 
         Args:
-            value: of the best metric; None and NaN are worse than all others.
-            loss: decides between equal values.
+            value: score by `best_metric`; None and NaN are worse than all numbers.
+            loss: breaks ties; lower is better.
         """
         if value is None or math.isnan(value):
             return (-math.inf, -math.inf)

@@ -1,4 +1,4 @@
-"""A model and its loss as one module: what is minimised, and what data parallelism wraps."""
+"""Criteria: a model and its loss as one module, which data parallelism wraps."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ TokenCost = Callable[[Tensor, nn.Linear, Tensor], tuple[Tensor, Tensor]]
 
 
 class Criterion(nn.Module, ABC):
-    """What a batch costs."""
+    """A model with its loss: maps a batch to the loss to minimise and to other sums."""
 
     sampling_seed = 0
-    """Seed of what is drawn for a sentence; the trainer sets one for each update."""
+    """Seed of sampled translations; the trainer sets it for each update."""
 
     def __init__(self, model: Model, compile: bool = False) -> None:
         super().__init__()
@@ -27,36 +27,37 @@ class Criterion(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Sums over a batch, float32 scalars of which only the loss has a gradient.
+        """Return sums over a batch: float32 scalars, of which only "loss" has a gradient.
 
         Returns:
-            "loss" with the model's own penalty, and "nll", the negative log-likelihood of the
-            references in nats; where translations are sampled, also "reward": of each sentence the
-            mean over its samples.
+            "loss", including the model's auxiliary loss; "nll", the negative log-likelihood of the
+            references in nats; and if translations are sampled, "reward", the mean reward of each
+            sentence's samples, summed over the sentences.
         """
 
 
 class TokenCriterion(Criterion):
-    """The cost of every target token, given those before it."""
+    """Teacher forcing: the cost of each target token, given the reference tokens before it."""
 
     def __init__(
         self, model: Model, cost: TokenCost, passes: int = 1, compile: bool = False
     ) -> None:
-        """An objective.
+        """Combine a model and a token-level loss.
 
         Args:
-            model: in whose parameters the gradient will be.
-            cost: loss and likelihood of hidden states [passes x P, D], given the output layer and
-                the labels [P]; see :class:`nmt.training.losses.TokenLoss`.
-            passes: how often a batch goes through the model.
-            compile: whether the model's states are compiled.
+            model: the model to train.
+            cost: returns loss and negative log-likelihood, given the decoder output
+                [passes x P, D], the output layer and the labels [P]; see
+                :class:`nmt.training.losses.TokenLoss`.
+            passes: forward passes per batch.
+            compile: whether encoder and decoder are compiled with ``torch.compile``.
         """
         super().__init__(model, compile)
         self.cost = cost
         self.passes = passes
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The loss and the likelihood, summed over the batch's target tokens."""
+        """Return "loss" and "nll", summed over the batch's target tokens."""
         source, target = (
             rows.repeat(self.passes, 1) for rows in (batch.source, batch.target_input)
         )
@@ -64,8 +65,8 @@ class TokenCriterion(Criterion):
         target_positions = torch.cat(
             [batch.target_positions + n * positions for n in range(self.passes)]
         )
-        states = self.states(source, target)  # [passes x B, T, D]
-        states = states.flatten(0, 1).index_select(0, target_positions)  # [passes x P, D]
+        decoder_output = self.states(source, target).flatten(0, 1)  # [passes x B x T, D]
+        decoder_output = decoder_output.index_select(0, target_positions)  # [passes x P, D]
         labels = batch.target_output.flatten().index_select(0, batch.target_positions)  # [P]
-        loss, nll = self.cost(states, self.model.output, labels)
+        loss, nll = self.cost(decoder_output, self.model.output, labels)
         return {"loss": loss + len(labels) * self.model.auxiliary_loss(), "nll": nll}

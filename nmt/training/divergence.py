@@ -1,7 +1,7 @@
-"""When a gradient is not a number: the update is skipped, and its origin is named.
+"""Detection of gradients that are not finite, and of the module that caused one.
 
-The optimizer skips on the device, so that no update waits for the host. The host learns of it as
-soon as it can without waiting: at once on a CPU, an update later on a GPU.
+The optimizer skips such an update on the device, so no update waits for the host. The host learns
+of the failure without waiting: at once on a CPU, one update later on a GPU.
 """
 
 from __future__ import annotations
@@ -16,13 +16,18 @@ T = TypeVar("T")
 
 
 class FiniteWatch(Generic[T]):
-    """Finds the works whose gradient norm was not finite."""
+    """Finds the updates (or other work) whose gradient norm was not finite."""
 
     def __init__(self) -> None:
         self._pending: deque[tuple[T, Tensor, torch.cuda.Event | None]] = deque()
 
     def after(self, work: T, is_finite: Tensor) -> list[T]:
-        """Those known by now to have failed, among this work and the ones before."""
+        """Add a work, and return all works now known to have failed.
+
+        Args:
+            work: the work just done.
+            is_finite: bool scalar on the device, whether its gradient norm was finite.
+        """
         event = None
         if is_finite.device.type == "cuda":
             is_finite = is_finite.to("cpu", non_blocking=True)
@@ -32,7 +37,7 @@ class FiniteWatch(Generic[T]):
         return self._failed(unknown=0 if event is None else 1)
 
     def rest(self) -> list[T]:
-        """Those that failed and are not known yet; waits for the device."""
+        """Return the failed works not returned yet; waits for the device."""
         return self._failed(unknown=0)
 
     def _failed(self, unknown: int) -> list[T]:
@@ -47,7 +52,7 @@ class FiniteWatch(Generic[T]):
 
 
 class FirstNonFinite:
-    """While entered, notes the first module of a model whose output is not finite."""
+    """Within the context, records the first module of a model whose output is not finite."""
 
     def __init__(self, model: nn.Module) -> None:
         self.name: str | None = None

@@ -1,4 +1,4 @@
-"""Freezing: weights that are to stay as they are, by the patterns of their names."""
+"""Freezing: exclude weights from training by patterns of their names."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from nmt.recipe.registry import nearest
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
-    """Takes the weights whose names match a shell pattern out of training.
+    """Freeze the weights whose names match a shell pattern.
 
     Args:
-        model: whose weights of other names stay as trainable as they are.
-        patterns: such as "encoder.*", "*.attention.*" or a whole name; `*` matches dots, too.
+        model: the model; its other weights stay as they are.
+        patterns: such as "encoder.*", "*.attention.*" or a full name; `*` also matches dots.
 
     Raises:
         NmtError: a pattern matches nothing, or all patterns leave nothing to train.
@@ -36,7 +36,7 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
 
 
 def _remedy(pattern: str, names: list[str]) -> str:
-    """Return the name of a weight, or the pattern of a module, that a wrong pattern meant."""
+    """Return a remedy for a wrong pattern: the weight or module pattern probably meant."""
     known = set(names)
     for name in names:
         modules = accumulate(name.split(".")[:-1], "{}.{}".format)

@@ -1,4 +1,4 @@
-"""Output layer, softmax and loss in one pass over slices of the tokens."""
+"""Output layer, softmax and loss fused, computed over slices of the tokens."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from torch.utils.checkpoint import checkpoint
 from nmt.data.vocabulary import PAD
 
 SLICE_ELEMENTS = {"cpu": 1 << 23, "cuda": 1 << 26}
-"""Logits held at a time, by device, in the type of the products (in float32 32 MiB, 256 MiB): the
-loss walks over the tokens in slices, large enough to keep the device busy."""
+"""Number of logits of a slice of tokens, by device; in float32 they take 32 MiB and 256 MiB.
+
+Slices are large enough to keep the device busy. Logits have the dtype of the matrix products.
+"""
 
 
 def log_probabilities(states: Tensor, output: nn.Linear, labels: Tensor) -> Tensor:
-    """What a linear layer and a softmax give to each label: [P] float32, in nats.
+    """Return the log-probability of each label, in nats: [P] float32.
 
-    Logits are made for a slice of tokens at a time, and made again for the gradient.
+    Computes the logits of one slice of tokens at a time, and again for the gradient.
 
     Args:
-        states: [P, D].
+        states: decoder output [P, D].
         output: the model's output layer [V, D].
         labels: [P] int64.
     """
@@ -54,8 +56,9 @@ def _log_probabilities(
 class SlicedLoss(torch.autograd.Function):
     """Loss and gradient of a linear layer and a softmax, a slice of tokens at a time.
 
-    The gradient with respect to logits is known in closed form (softmax minus target), so it is
-    taken to the states and the weights at once, and logits are never kept.
+    The gradient with respect to the logits has a closed form: softmax minus target distribution.
+    The forward pass therefore computes the gradients of states and weights at once, and keeps no
+    logits.
     """
 
     @staticmethod
@@ -68,12 +71,22 @@ class SlicedLoss(torch.autograd.Function):
         masses: tuple[float, float, float],
         wants_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
-        """Compute the loss and, where wanted, keep its gradients."""
+        """Return the loss and the negative log-likelihood, and keep the loss's gradients.
+
+        Args:
+            ctx: autograd's context.
+            states: decoder output [P, D].
+            weight: of the output layer [V, D].
+            bias: of the output layer [V], or None.
+            labels: [P] int64.
+            masses: target probability of the label, of every other token, and of padding.
+            wants_gradient: whether to compute the gradients.
+        """
         label_mass, other_mass, pad_mass = masses
         device = states.device.type
         inputs, matrix, offset = _in_autocast_dtype(states, weight, bias)
         rows = max(1, SLICE_ELEMENTS[device] // len(weight))
-        # Summed over the tokens and the vocabulary, logits are a product of two sums.
+        # The sum of the logits over tokens and vocabulary is the product of two sums.
         input_sum, weight_sum = inputs.sum(0, dtype=torch.float32), weight.sum(0)
         all_logits = input_sum.double() @ weight_sum.double()
         nll = torch.zeros((), dtype=torch.float64, device=states.device)
@@ -86,7 +99,7 @@ class SlicedLoss(torch.autograd.Function):
             for first in range(0, len(inputs), rows):
                 part = slice(first, first + rows)
                 gold = labels[part, None]
-                each = torch.arange(len(gold), device=gold.device)[:, None]
+                row = torch.arange(len(gold), device=gold.device)[:, None]
                 logits = torch.mm(inputs[part], matrix.t(), out=room[: len(gold)])
                 if offset is not None:
                     logits += offset
@@ -95,17 +108,17 @@ class SlicedLoss(torch.autograd.Function):
                 pad_logits += logits[:, PAD].sum(dtype=torch.float64)
                 p = _softmax_(logits)
                 highest_p, gold_p = p.amax(1, keepdim=True).float(), p.gather(1, gold).float()
-                # Of rounded probabilities, what is left of a label's near one is the others' sum.
-                p[each, gold] = 0.0
+                # bf16 rounds a probability near 1 to 1, so sum the other probabilities.
+                p[row, gold] = 0.0
                 total = gold_p + p.sum(1, keepdim=True).float()
-                # From the likeliest token, whose probability is never too small for its logarithm.
+                # Use the likeliest token: its probability is never too small for a logarithm.
                 log_z = highest - (highest_p / total).log()
                 nll += (log_z - gold_logits).sum(dtype=torch.float64)
                 log_normalisers += log_z.sum(dtype=torch.float64)
                 if d_states is None or d_weight is None:
                     continue
-                # The gradient but for -other_mass everywhere, which is added after the loop.
-                p[each, gold] = (gold_p - (label_mass - other_mass) * total).to(p.dtype)
+                # The gradient without -other_mass in all places, which is added after the loop.
+                p[row, gold] = (gold_p - (label_mass - other_mass) * total).to(p.dtype)
                 p[:, PAD] -= pad_mass - other_mass
                 d_logits = p if p.dtype == logits.dtype else logits.copy_(p)
                 torch.mm(d_logits, matrix, out=d_states[part])
@@ -131,25 +144,26 @@ class SlicedLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the kept gradients, scaled by that of the loss."""
+        """Return the kept gradients times the gradient of the loss."""
         return *_chain(ctx, d_loss), None, None, None
 
 
 class SlicedDivergence(torch.autograd.Function):
     """Mean of KL(p1 || p2) and KL(p2 || p1), and its gradient, a slice of tokens at a time.
 
-    Summed over the tokens; p1 and p2 are predicted from the first and second half of the states.
+    Summed over the tokens, in nats. p1 and p2 are the predictions from the first and the second
+    half of the states [2P, D].
     """
 
     @staticmethod
     def forward(
         ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, wants_gradient: bool
     ) -> Tensor:
-        """Compute the loss and, where wanted, keep its gradients."""
+        """Return the divergence and, with `wants_gradient`, keep its gradients."""
         device = states.device.type
         inputs, matrix, offset = _in_autocast_dtype(states, weight, bias)
         halves = inputs.view(2, len(inputs) // 2, inputs.shape[1])  # [2, P, D]
-        # Two passes of a slice's tokens, and some four tables of them at a time.
+        # A slice holds two passes, and about four tables [2, R, V] at a time.
         rows = max(1, SLICE_ELEMENTS[device] // (8 * len(weight)))
         total = torch.zeros((), dtype=torch.float64, device=states.device)
         d_states = torch.empty_like(halves)
@@ -165,7 +179,7 @@ class SlicedDivergence(torch.autograd.Function):
                 total += 0.5 * divergences.sum(dtype=torch.float64)
                 if d_weight is None:
                     continue
-                # By the logits of one pass: of the divergence from it, and of the one to it.
+                # With respect to one pass's logits: the divergence from that pass, then that to it.
                 d_logits = p * (log_ratio - divergences) + (p - p.flip(0))
                 d_logits = (0.5 * d_logits).to(matrix.dtype)
                 d_states[:, first : first + rows] = d_logits @ matrix
@@ -179,12 +193,12 @@ class SlicedDivergence(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the kept gradients, scaled by that of the loss."""
+        """Return the kept gradients times the gradient of the loss."""
         return *_chain(ctx, d_loss), None
 
 
 def _softmax_(logits: Tensor) -> Tensor:
-    """Of each row, in its place; of fp16, in which small probabilities are zero, in float32."""
+    """Return the softmax of each row, in place; fp16 is converted, as it rounds small ones to 0."""
     p = logits.float() if logits.dtype == torch.float16 else logits
     return torch.softmax(p, dim=-1, out=p)
 
@@ -192,7 +206,7 @@ def _softmax_(logits: Tensor) -> Tensor:
 def _in_autocast_dtype(
     states: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """States, weight and bias in the precision in which autocast would multiply them."""
+    """Return states, weight and bias in the dtype that autocast would use."""
     device = states.device.type
     low = torch.is_autocast_enabled(device)
     dtype = torch.get_autocast_dtype(device) if low else weight.dtype
@@ -200,7 +214,7 @@ def _in_autocast_dtype(
 
 
 def _chain(ctx: Any, d_loss: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The gradients that the forward pass saved, times that of what follows."""
+    """Return the gradients that the forward pass saved, times the gradient of the loss."""
     d_states, d_weight, d_bias = ctx.saved_tensors
     states_dtype, weight_dtype = ctx.dtypes
     return (

@@ -1,7 +1,8 @@
 """Dynamic loss scaling for fp16 (Micikevicius et al. 2018), without waiting for the device.
 
-Gradients in fp16 underflow below 6e-8. The loss is multiplied by a scale that is halved when a
-gradient overflows, which skips the update, and doubled after 2,000 updates without an overflow.
+Gradients in fp16 underflow below 6e-8, so the loss is multiplied by a scale. If a gradient
+overflows, the update is skipped and the scale halved. After 2,000 updates without an overflow the
+scale is doubled.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ FIRST, LEAST, INTERVAL = 2.0**16, 1.0, 2000
 
 
 class LossScale:
-    """What the loss is multiplied by; always 1 where it is not wanted."""
+    """The factor of the loss in fp16; 1 in other precisions."""
 
     def __init__(self, wanted: bool, device: torch.device) -> None:
         self.wanted = wanted
@@ -22,11 +23,11 @@ class LossScale:
         """Updates in a row without an overflow."""
 
     def is_overflow(self, is_finite: Tensor) -> Tensor:
-        """Whether a gradient that is not finite is due to the scale, and so no failure."""
+        """Return whether the scale explains a gradient that is not finite, so it is no failure."""
         return ~is_finite & (self.value > LEAST)
 
     def update(self, is_finite: Tensor) -> None:
-        """Adapts the scale to the last gradient."""
+        """Adapt the scale to the last gradient."""
         if not self.wanted:
             return
         self.clean = torch.where(is_finite, self.clean + 1, 0.0)
@@ -36,10 +37,10 @@ class LossScale:
         self.clean = torch.where(is_due, 0.0, self.clean)
 
     def state(self) -> list[float]:
-        """The scale and the updates without overflow, for a checkpoint."""
+        """Return the scale and the updates without overflow, for a checkpoint."""
         return [float(self.value), float(self.clean)]
 
     def restore(self, state: list[float]) -> None:
-        """Goes on from a checkpoint's state."""
+        """Restore the state of a checkpoint."""
         if len(state) == 2 and self.wanted:
             self.value, self.clean = (torch.full_like(self.value, number) for number in state)

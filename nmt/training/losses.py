@@ -1,9 +1,9 @@
-"""Losses, summed over a batch: the trainer divides once, by all target tokens of an update.
+"""Token-level losses, summed over a batch; sequence-level losses are in ``sequence.py``.
 
-Those here are sums over target tokens; losses of whole translations are in ``sequence.py``.
+The trainer divides the sum once, by all target tokens of an update.
 
-Label smoothing has more than one definition in use (see the classes below); they differ in how
-the smoothing mass is spread, and their values differ by a constant or slightly more.
+Label smoothing has several definitions (see :class:`LabelSmoothedCrossEntropy`). They spread the
+smoothing mass differently, and their values differ by a constant or slightly more.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from nmt.training.fused_loss import SlicedDivergence, SlicedLoss
 
 @dataclass(frozen=True, kw_only=True)
 class Loss(ABC):
-    """What is minimised in training."""
+    """A loss to minimise in training."""
 
     registry: ClassVar[Registry[Loss]]
 
     translates: ClassVar[bool] = False
-    """Whether it translates with the model in training, which must be a trained one for it."""
+    """Whether the loss samples translations, and so needs a trained model to start from."""
 
     name: str = ""
-    """Which loss."""
+    """Name of the loss."""
 
     def for_language(self, target_lang: str) -> Loss:
-        """Return the loss with the settings of a target language wherever those are "auto"."""
+        """Return the loss with "auto" settings resolved for a target language."""
         return self
 
     @property
     @abstractmethod
     def rows(self) -> int:
-        """How many rows a sentence takes in the model."""
+        """Return the number of rows that a sentence takes in the model's batch."""
 
     @abstractmethod
     def criterion(self, model: Model, run: Run, compile: bool = False) -> Criterion:
-        """The loss of this model.
+        """Return the criterion that combines the model with this loss.
 
         Args:
-            model: to be trained.
-            run: whose subwords make text of tokens.
-            compile: whether the model's states are compiled.
+            model: the model to train.
+            run: its subwords decode tokens to text.
+            compile: whether encoder and decoder are compiled with ``torch.compile``.
         """
 
 
@@ -61,35 +61,35 @@ Loss.registry = losses
 
 @dataclass(frozen=True, kw_only=True)
 class TokenLoss(Loss):
-    """A divergence of the model's distribution from a target distribution around the label."""
+    """A cross-entropy between a target distribution around the label and the model's."""
 
     passes: ClassVar[int] = 1
-    """How often a batch goes through the model, each time with other dropout."""
+    """Forward passes per batch, each with its own dropout."""
 
     @property
     def rows(self) -> int:
-        """The passes."""
+        """Return the number of passes."""
         return self.passes
 
     def criterion(self, model: Model, run: Run, compile: bool = False) -> Criterion:
-        """Teacher forcing: the loss of every reference token, given those before it."""
+        """Return a criterion with teacher forcing: the loss of each reference token."""
         return TokenCriterion(model, self, self.passes, compile)
 
     @abstractmethod
     def masses(self, vocabulary: int) -> tuple[float, float, float]:
-        """Target probability of the label, of every other token, and of padding."""
+        """Return the target probability of the label, of each other token, and of padding."""
 
     def constant(self, vocabulary: int) -> float:
-        """What is subtracted per token, in nats."""
+        """Return the nats to subtract from the loss of each token."""
         return 0.0
 
     def __call__(self, states: Tensor, output: nn.Linear, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss and the negative log-likelihood, both summed over tokens, in nats.
+        """Return the loss and the negative log-likelihood, both summed over tokens, in nats.
 
         Args:
-            states: [passes x P, D], the decoder's states where a token is to be predicted.
+            states: decoder output [passes x P, D] at the positions of the labels.
             output: the model's output layer [V, D].
-            labels: [P] int64, the tokens to predict; no padding.
+            labels: [P] int64, the tokens to predict, without padding.
 
         Returns:
             Two float32 scalars; only the first has a gradient.
@@ -105,20 +105,20 @@ class TokenLoss(Loss):
 @losses.register("cross_entropy")
 @dataclass(frozen=True, kw_only=True)
 class CrossEntropy(TokenLoss):
-    """-log p(label)."""
+    """Cross-entropy: -log p(label)."""
 
     def masses(self, vocabulary: int) -> tuple[float, float, float]:
-        """All on the label."""
+        """Return masses with all probability on the label."""
         return 1.0, 0.0, 0.0
 
 
 @losses.register("label_smoothed_cross_entropy")
 @dataclass(frozen=True, kw_only=True)
 class LabelSmoothedCrossEntropy(TokenLoss):
-    """Cross-entropy against a label that is smoothed over the vocabulary."""
+    """Cross-entropy with label smoothing."""
 
     smoothing: float = 0.1
-    """Probability taken from the label (epsilon_ls), to be spread over other tokens."""
+    """Probability taken from the label (epsilon_ls) and spread over other tokens."""
     definition: Literal["tensor2tensor", "fairseq", "uniform", "annotated"] = "tensor2tensor"
     """"tensor2tensor" (the paper's): over the V-1 others, minus the constant entropy, so that a
     perfect model scores 0; "fairseq" (since 2021): the same without the constant; "uniform"
@@ -130,7 +130,7 @@ class LabelSmoothedCrossEntropy(TokenLoss):
             raise ValueError(f"smoothing lies in [0, 1), not {self.smoothing}")
 
     def masses(self, vocabulary: int) -> tuple[float, float, float]:
-        """By the definition."""
+        """Return the masses of `definition`."""
         eps = self.smoothing
         if self.definition == "uniform":
             return 1 - eps + eps / vocabulary, eps / vocabulary, eps / vocabulary
@@ -139,7 +139,7 @@ class LabelSmoothedCrossEntropy(TokenLoss):
         return 1 - eps, eps / (vocabulary - 1), eps / (vocabulary - 1)
 
     def constant(self, vocabulary: int) -> float:
-        """The entropy of the smoothed label, for tensor2tensor's definition."""
+        """Return the smoothed label's entropy for tensor2tensor's definition, else 0."""
         if self.definition != "tensor2tensor" or self.smoothing == 0.0:
             return 0.0
         label, other, _ = self.masses(vocabulary)
@@ -149,14 +149,14 @@ class LabelSmoothedCrossEntropy(TokenLoss):
 @losses.register("r_drop")
 @dataclass(frozen=True, kw_only=True)
 class RDrop(LabelSmoothedCrossEntropy):
-    """R-Drop (Liang et al. 2021): two passes with different dropout are to predict the same.
+    """R-Drop (Liang et al. 2021): two passes with different dropout should agree.
 
-    The sum of both passes' cross-entropies and `alpha` times the mean of the two divergences
-    KL(p1 || p2) and KL(p2 || p1). Every update costs twice the time.
+    The loss is the sum of both passes' cross-entropies, plus `alpha` times the mean of the two
+    divergences KL(p1 || p2) and KL(p2 || p1). An update takes twice the time.
     """
 
     definition: Literal["tensor2tensor", "fairseq", "uniform", "annotated"] = "uniform"
-    """As for label_smoothed_cross_entropy; the authors' is "uniform"."""
+    """Definition of label_smoothed_cross_entropy; the authors take "uniform"."""
     alpha: float = 5.0
     """Weight of the divergence; the authors' for translation."""
 
@@ -168,7 +168,7 @@ class RDrop(LabelSmoothedCrossEntropy):
             raise ValueError(f"alpha must not be negative, is {self.alpha}")
 
     def __call__(self, states: Tensor, output: nn.Linear, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of both passes [2P, D], and the mean of their negative log-likelihoods."""
+        """Return the loss of both passes [2P, D], and their mean negative log-likelihood."""
         loss, nll = super().__call__(states, output, labels.repeat(self.passes))
         divergence = SlicedDivergence.apply(  # type: ignore[no-untyped-call]
             states, output.weight, output.bias, torch.is_grad_enabled()

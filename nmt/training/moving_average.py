@@ -1,7 +1,7 @@
-"""A moving average of the weights, which is translated with instead of the newest ones.
+"""An exponential moving average of the weights, for validation and translation.
 
-Exponential moving averages of training: Polyak and Juditsky 1992 for the idea, Marian's
-``--exponential-smoothing`` for its use here.
+Averaging weights in training: Polyak and Juditsky 1992. The use here is that of Marian's
+``--exponential-smoothing``.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ class MovingAverage:
     """The exponential moving average of a model's weights."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        """Begins with the weights as they are.
+        """Start the average from the model's current weights.
 
         Args:
-            model: whose weights are averaged.
-            decay: what is kept of the average per update; less in the first updates, which it
-                would otherwise remember for long: (1 + update) / (10 + update) at most.
+            model: the model in training.
+            decay: factor of the old average in each update. In early updates it is at most
+                (1 + update) / (10 + update), so that the average forgets the initial weights.
         """
         self._weights = dict(model.named_parameters())
         self._decay = decay
@@ -30,21 +30,26 @@ class MovingAverage:
 
     @torch.no_grad()
     def add(self, update: int, is_finite: Tensor) -> None:
-        """Takes the weights after an update into the average, unless the update was skipped."""
+        """Add the weights after an update to the average, unless the update was skipped.
+
+        Args:
+            update: the update's number, from 1.
+            is_finite: bool scalar; False leaves the average as it is.
+        """
         decay = min(self._decay, (1 + update) / (10 + update))
-        share = is_finite.float() * (1.0 - decay)  # on the device: nobody waits for it
+        share = is_finite.float() * (1.0 - decay)  # on the device, without waiting
         for name, weight in self._weights.items():
             self.values[name].lerp_(weight, share)
 
     @torch.no_grad()
     def load(self, values: dict[str, Tensor]) -> None:
-        """Takes a saved average."""
+        """Set the average to saved values."""
         for name, value in self.values.items():
             value.copy_(values[name])
 
     @contextmanager
     def in_place_of_the_weights(self) -> Iterator[None]:
-        """While entered, the model has the averaged weights; then its own again, bit by bit."""
+        """Give the model the averaged weights within the context, then restore its own exactly."""
         own = {name: weight.data for name, weight in self._weights.items()}
         for name, weight in self._weights.items():
             weight.data = self.values[name]

@@ -1,4 +1,4 @@
-"""Optimizers by name: torch's own, with the paper's values as defaults."""
+"""Optimizers: torch's own, registered by name, with the papers' values as defaults."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from nmt.recipe.registry import Registry
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(ABC):
-    """How gradients move weights; the learning rate comes from the schedule.
+    """An optimizer's settings; the learning rate comes from the schedule.
 
-    Built ones skip a step where the trainer sets their ``found_inf`` to one: on the device where
-    torch has a fused form, else after the host has waited for it.
+    A built optimizer skips a step if the trainer sets its ``found_inf`` to one. The fused
+    optimizers of torch skip on the device; for the others the host waits for the device.
     """
 
     registry: ClassVar[Registry[OptimizerConfig]]
 
     name: str = ""
-    """Which optimizer."""
+    """Name of the optimizer."""
 
     can_be_sharded: ClassVar[bool] = True
-    """Whether it can step the part of each weight that a process holds, see ``train.sharding``."""
+    """Whether the optimizer can step a shard of each weight, for ``train.sharding: full``."""
 
     @abstractmethod
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """The optimizer of these parameters, with a learning rate still to be set."""
+        """Return a torch optimizer of the parameters; the trainer sets the learning rate."""
 
 
 optimizers: Registry[OptimizerConfig] = Registry("optimizer")
@@ -70,7 +70,7 @@ class Adam(OptimizerConfig):
         _check_positive("eps", self.eps)
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """torch.optim.Adam, fused."""
+        """Return a fused ``torch.optim.Adam``."""
         return torch.optim.Adam(parameters, lr=0.0, betas=self.betas, eps=self.eps, fused=True)
 
 
@@ -87,7 +87,7 @@ class AdamW(Adam):
         _check_decay(self.weight_decay)
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """torch.optim.AdamW, fused."""
+        """Return a fused ``torch.optim.AdamW``."""
         return torch.optim.AdamW(
             parameters,
             lr=0.0,
@@ -101,7 +101,7 @@ class AdamW(Adam):
 @optimizers.register("sgd")
 @dataclass(frozen=True, kw_only=True)
 class SGD(OptimizerConfig):
-    """Stochastic gradient descent, with momentum and Nesterov's form of it where asked for.
+    """Stochastic gradient descent, optionally with momentum or Nesterov momentum.
 
     ``nag`` has the values of Gehring et al. 2017 (section 4.2), who take `lr` 0.25 and
     `clip_norm` 0.1 with it.
@@ -120,12 +120,12 @@ class SGD(OptimizerConfig):
             raise ValueError("nesterov needs a momentum")
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """torch.optim.SGD, fused."""
+        """Return a fused ``torch.optim.SGD``."""
         optimizer = torch.optim.SGD(
             parameters, lr=0.0, momentum=self.momentum, nesterov=self.nesterov, fused=True
         )
         if self.momentum:
-            # A first step that is skipped would leave the buffers as they were allocated.
+            # Otherwise a skipped first step would leave the buffers uninitialised.
             for weight in optimizer.param_groups[0]["params"]:
                 optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
         return optimizer
@@ -162,7 +162,7 @@ class Adafactor(OptimizerConfig):
         _check_decay(self.weight_decay)
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """torch.optim.Adafactor."""
+        """Return a ``torch.optim.Adafactor`` that can skip a step."""
         return _SkippingAdafactor(
             parameters,
             lr=0.0,
@@ -188,7 +188,7 @@ class Adadelta(OptimizerConfig):
         _check_positive("eps", self.eps)
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """torch.optim.Adadelta."""
+        """Return a ``torch.optim.Adadelta`` that can skip a step."""
         return _SkippingAdadelta(parameters, lr=0.0, rho=self.rho, eps=self.eps)
 
 
@@ -196,8 +196,8 @@ class _SkippingAdafactor(torch.optim.Adafactor):
     found_inf: Tensor | None = None
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        found, self.found_inf = self.found_inf, None  # which torch's own would refuse
-        if not found:
+        should_skip, self.found_inf = self.found_inf, None  # torch's step refuses `found_inf`
+        if not should_skip:
             super().step(closure)  # type: ignore[no-untyped-call]
 
 
@@ -205,6 +205,6 @@ class _SkippingAdadelta(torch.optim.Adadelta):
     found_inf: Tensor | None = None
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        found, self.found_inf = self.found_inf, None  # which torch's own would refuse
-        if not found:
+        should_skip, self.found_inf = self.found_inf, None  # torch's step refuses `found_inf`
+        if not should_skip:
             super().step(closure)

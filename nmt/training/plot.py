@@ -1,4 +1,4 @@
-"""The log of a run as a picture: curves of loss, learning rate and each metric, in SVG."""
+"""Plots of a run's log as SVG: curves of loss, learning rate and each metric."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from nmt.errors import NmtError
 from nmt.io import files
 
 Curve = dict[int, float]
-"""Values by the update after which they were measured."""
+"""Values by the number of the update after which they were measured."""
 
 WIDTH, HEIGHT = 720, 200
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 30, 30
 NOT_METRICS = {"record", "time", "update", "loss", "perplexity", "best"}
-"""Keys of a validation's record beside those of its metrics."""
+"""Keys of a validation record that are no metrics."""
 
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd")
 
 
 def plot(log: Path, picture: Path) -> None:
-    """Draws a log into a picture, which appears whole or not at all.
+    """Draw the curves of a log.
 
     Args:
-        log: of a run, as ``nmt train`` writes it.
-        picture: the SVG file to write.
+        log: the log of a run, written by ``nmt train``.
+        picture: the SVG file to write, atomically.
 
     Raises:
-        NmtError: the log holds no report yet.
+        NmtError: the log has no report yet, or is damaged.
     """
     panels = read_curves(log)
     if not panels:
@@ -53,7 +53,9 @@ def plot(log: Path, picture: Path) -> None:
 
 
 def read_curves(log: Path) -> dict[str, dict[str, Curve]]:
-    """The curves of each panel by name. What was done again after a kill counts once.
+    """Return the curves by name, for each panel by title.
+
+    If a resumed run repeated an update, the later record counts.
 
     Raises:
         NmtError: a line is no record of training.
@@ -75,26 +77,26 @@ def read_curves(log: Path) -> dict[str, dict[str, Curve]]:
 
 
 def _add(record: dict[str, Any], panels: dict[str, dict[str, Curve]]) -> None:
-    """Adds the values of a record to the curves."""
+    """Add the values of a record to the curves."""
     if record["record"] == "train":
-        found = {"loss": {"training": "loss"}, "learning rate": {"": "lr"}}
-        found |= {"reward": {"": "reward"}} if "reward" in record else {}
+        keys = {"loss": {"training": "loss"}, "learning rate": {"": "lr"}}
+        keys |= {"reward": {"": "reward"}} if "reward" in record else {}
     elif record["record"] == "validation":
         metrics = sorted(record.keys() - NOT_METRICS)
-        found = {"loss": {"validation": "loss"}} | {name: {"": name} for name in metrics}
+        keys = {"loss": {"validation": "loss"}} | {name: {"": name} for name in metrics}
     else:
         return
     update = record["update"]
     if type(update) is not int or update < 1:
         raise ValueError(update)
-    for title, curves in found.items():
+    for title, curves in keys.items():
         for name, key in curves.items():
             if math.isfinite(record[key]):
                 panels.setdefault(title, {}).setdefault(name, {})[update] = record[key]
 
 
 def _panel(title: str, curves: dict[str, Curve], last: int) -> str:
-    """One panel: a frame with the least and the greatest value, and a line for each curve."""
+    """Return the SVG of a panel: a frame with minimum and maximum, and a line per curve."""
     values = [value for curve in curves.values() for value in curve.values()]
     low, high = min(values), max(values)
     spread = high - low or 1.0

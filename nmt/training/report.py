@@ -1,4 +1,4 @@
-"""What one sees of a training: lines for people, and one JSON record each for programs."""
+"""Reports of training: lines for people on stderr, JSON records for programs in the log."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from nmt.io import files
 from nmt.training.tensorboard import Board
 
 SILENCE = 60.0
-"""Seconds after which a sign of life is given between two reports."""
+"""Seconds without output after which a line of progress is printed."""
 
 
 @dataclass
 class RunningStats:
-    """Sums over the updates since the last report of one process; kept on the device."""
+    """Sums over the updates of one process since the last report; kept on the device."""
 
     updates: Tensor | float = 0.0
     target_tokens: Tensor | float = 0.0
@@ -41,10 +41,16 @@ class RunningStats:
     nll: Tensor | float = 0.0
     grad_norm: Tensor | float = 0.0
     reward: Tensor | float = 0.0
-    """Of each sentence the mean over its samples, where there are any."""
+    """Mean reward of each sentence's samples, if translations are sampled."""
 
     def add(self, update: Update, is_finite: Tensor, **measured: Tensor) -> None:
-        """Adds an update, unless its gradient was not finite."""
+        """Add an update, unless its gradient was not finite.
+
+        Args:
+            update: the update, whose sentences and tokens are counted.
+            is_finite: bool scalar; False adds nothing.
+            measured: scalars to add, by the names of the other fields.
+        """
         counts = {
             "updates": 1,
             "target_tokens": sum(len(batch.target_positions) for batch in update.batches),
@@ -61,42 +67,42 @@ class RunningStats:
         setattr(self, name, getattr(self, name) + value)
 
     def restore(self, sums: dict[str, float]) -> None:
-        """Adds the sums of another window."""
+        """Add the sums saved in a checkpoint."""
         for name, value in vars(self).items():
             setattr(self, name, value + sums.get(name, 0.0))
 
     def sums(self) -> dict[str, float]:
-        """The sums as numbers; the one place where the device is waited for."""
+        """Return the sums as numbers; waits for the device."""
         return {name: float(value) for name, value in vars(self).items()}
 
 
 @dataclass(frozen=True)
 class Record:
-    """One report. The field names are the keys of the JSON record, with their units."""
+    """One report; the field names are the keys of the JSON record."""
 
     update: int
     epoch: int
     loss: float
-    """Of what is minimised, per target token; nats where it is a likelihood."""
+    """The minimised loss per target token; in nats for likelihoods."""
     perplexity: float
     """Per target token, from the unsmoothed likelihood."""
     lr: float
     grad_norm: float
     """Before any clipping; mean over the updates of the report."""
     target_tokens_per_second: float
-    """Of all processes, without padding."""
+    """Speed of all processes together, without padding."""
     padding: float
     """Share of the positions of both sides that hold no token."""
     memory_mb: float
-    """Peak of this process: on a GPU of its tensors, else resident."""
+    """Peak megabytes of this process: of its tensors on a GPU, else resident."""
     seconds: float
-    """Of training so far, across resumes."""
+    """Seconds of training so far, over all resumes."""
     reward: float | None = None
-    """Mean over sentences and their samples, where the loss draws some."""
+    """Mean over sentences and their samples, if the loss samples translations."""
 
 
 class Report:
-    """Writes records to the log file and, as lines or as a progress bar, to stderr."""
+    """Writes records to the log file, and lines or a progress bar to stderr."""
 
     def __init__(
         self,
@@ -107,15 +113,15 @@ class Report:
         max_seconds: float = math.inf,
         board: Board | None = None,
     ) -> None:
-        """A report that appends to `log`.
+        """Prepare to append to a log.
 
         Args:
-            log: JSON lines; created where it is missing.
-            max_updates: the last update, for progress and time to go.
-            first: updates already done.
-            max_seconds: of training, after which it ends in any case.
-            quiet: write nothing at all, as all processes but the first do.
-            board: where the records go, too.
+            log: file of JSON lines; created if it is missing.
+            max_updates: number of the last update, for progress and time to go.
+            first: number of updates already done.
+            quiet: whether to write nothing, as on all processes but the main one.
+            max_seconds: limit of the seconds of training, for time to go.
+            board: TensorBoard writer that receives the records, too.
         """
         self.board = board
         self.quiet = quiet
@@ -123,7 +129,7 @@ class Report:
         if not quiet and log.exists():
             with files.open_regular(log) as file:
                 whole, _, _ = file.read().rpartition(b"\n")
-            os.truncate(log, len(whole) + 1 if whole else 0)  # a crash may have torn a line
+            os.truncate(log, len(whole) + 1 if whole else 0)  # drop a line that a crash cut off
         self.max_updates = max_updates
         self.max_seconds = max_seconds
         self.first = first
@@ -140,7 +146,7 @@ class Report:
             self.board.close()
 
     def begin(self) -> None:
-        """Start the clock of the bar and of the time to go; what was before is no training."""
+        """Start the progress bar and the clock for time to go."""
         self.started = self.spoke = time.monotonic()
         self.bar = tqdm(
             total=self.max_updates,
@@ -152,13 +158,13 @@ class Report:
         )
 
     def to_go(self, update: int, seconds: float) -> timedelta:
-        """Return the time to go after an update, when training has taken so many seconds."""
+        """Return the time to go after an update; `seconds` is the time of training so far."""
         spent = time.monotonic() - self.started
         by_updates = spent / (update - self.first) * (self.max_updates - update)
         return timedelta(seconds=round(max(0.0, min(by_updates, self.max_seconds - seconds))))
 
     def advance(self, update: int, seconds: float) -> None:
-        """Shows that one more update is done: on the bar, or in a line where none was for long."""
+        """Show one more update: on the bar, or as a line after a long silence."""
         if self.has_bar:
             elapsed = timedelta(seconds=round(time.monotonic() - self.started))
             times = f" | {elapsed} | to go {self.to_go(update, seconds)}"
@@ -168,7 +174,7 @@ class Report:
             self.say(f"update {update}/{self.max_updates} is done")
 
     def record(self, kind: str, values: dict[str, object]) -> None:
-        """Appends one JSON record, with the time of day."""
+        """Append a JSON record with the time of day, and pass it to TensorBoard."""
         if not self.quiet:
             time_of_day = datetime.now().astimezone().isoformat(timespec="seconds")
             with files.named(self.log), self.log.open("a", encoding="utf-8") as file:
@@ -177,28 +183,28 @@ class Report:
             self.board.add(kind, values)
 
     def say(self, message: str) -> None:
-        """Prints one line for people."""
+        """Print a line for people."""
         self.spoke = time.monotonic()
         if not self.quiet:
             self.bar.write(message, file=sys.stderr)
             sys.stderr.flush()
 
     def note(self, message: str) -> None:
-        """Print one line for people that begins with the time of day, as lines of a log do."""
+        """Print a line for people that begins with date and time."""
         self.say(f"{datetime.now():%Y-%m-%dT%H:%M:%S} | {message}")
 
     def acknowledge(self, number: Signals) -> None:
-        """Say at once that a signal has come, from its handler."""
+        """Confirm a signal at once; called by its handler."""
         if self.quiet:
             return
         by = "interrupted" if number == Signals.SIGINT else f"interrupted by {number.name}"
         again = "; Ctrl-C again ends at once, without it" if number == Signals.SIGINT else ""
         start = "\n" if self.has_bar else ""
-        with suppress(RuntimeError):  # it came while another line was being written
+        with suppress(RuntimeError):  # the signal came while another line was being written
             print(f"{start}{by}: saving after this update{again}", file=sys.stderr, flush=True)
 
     def training(self, record: Record) -> None:
-        """Reports the updates since the last report."""
+        """Report the updates since the last report."""
         values = asdict(record)
         if record.reward is None:
             del values["reward"]
@@ -214,7 +220,7 @@ class Report:
         )
 
     def skipped(self, update: int, where: str, sentences: int) -> None:
-        """Reports an update that was skipped because its gradient was not finite."""
+        """Report an update that was skipped because its gradient was not finite."""
         self.record("skipped", {"update": update, "where": where, "sentences": sentences})
         self.note(
             f"skipped | update {update} | the gradient of {sentences} sentences is not finite, "
@@ -222,7 +228,7 @@ class Report:
         )
 
     def validation(self, update: int, scores: dict[str, float], best: bool) -> None:
-        """Reports what validation measured."""
+        """Report the scores of a validation."""
         self.record("validation", {"update": update, **scores, "best": best})
         shown = " | ".join(f"{name} {value:.3f}" for name, value in scores.items())
         self.note(f"validation | update {update} | {shown}{' | best so far' if best else ''}")
@@ -238,16 +244,16 @@ def summarize(
     total: float,
     has_reward: bool = False,
 ) -> Record:
-    """The record of a window's sums over all processes.
+    """Return the record of the updates since the last report.
 
     Args:
-        sums: of :meth:`Window.sums`, over all processes.
-        update: the last update of the window.
-        epoch: its epoch.
-        lr: its learning rate.
-        seconds: the time of the window.
-        total: the time of the training so far.
-        has_reward: whether translations were sampled and rewarded.
+        sums: of :meth:`RunningStats.sums`, added over all processes.
+        update: number of the last update.
+        epoch: epoch of the last update.
+        lr: learning rate of the last update.
+        seconds: seconds of training since the last report.
+        total: seconds of training so far.
+        has_reward: whether the loss samples and rewards translations.
     """
     target_tokens, updates = max(sums["target_tokens"], 1.0), max(sums["updates"], 1.0)
     return Record(
@@ -266,12 +272,12 @@ def summarize(
 
 
 def perplexity(nats: float) -> float:
-    """E to the cross-entropy per token; infinite where that is beyond a float."""
+    """Return exp(nats), the perplexity of a cross-entropy per token; infinite on overflow."""
     return float(torch.tensor(nats, dtype=torch.float64).exp())
 
 
 def peak_memory_mb() -> float:
-    """Peak megabytes of this process: on a GPU of its tensors, else resident."""
+    """Return the peak megabytes of this process: of its tensors on a GPU, else resident."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 1e6
     unit = 1 if sys.platform == "darwin" else 1024

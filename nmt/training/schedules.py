@@ -1,4 +1,4 @@
-"""Learning-rate schedules: pure functions of the update, counted from 1, and of plateaus."""
+"""Learning-rate schedules: pure functions of the update (from 1) and the number of plateaus."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from nmt.recipe.registry import Registry
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule(ABC):
-    """A learning rate for every update."""
+    """A linear warm-up to the highest learning rate, followed by a decay."""
 
     registry: ClassVar[Registry[Schedule]]
 
     depends_on_max_updates: ClassVar[bool] = False
-    """Whether another last update would change the rates before it; a resumed run cannot."""
+    """Whether the last update determines earlier rates, so a resumed run may not change it."""
 
     name: str = ""
-    """Which schedule."""
+    """Name of the schedule."""
     lr: float | None = None
     """The highest learning rate."""
     warmup_updates: int = 4000
@@ -33,13 +33,13 @@ class Schedule(ABC):
             raise ValueError(f"lr must be positive, is {self.lr}")
 
     def rate(self, update: int, d_model: int, max_updates: int, plateaus: int = 0) -> float:
-        """The learning rate of an update (from 1).
+        """Return the learning rate of an update.
 
         Args:
-            update: its number.
+            update: number of the update, from 1.
             d_model: width of the model.
-            max_updates: the last update.
-            plateaus: how often :meth:`is_plateau` has been true so far.
+            max_updates: number of the last update.
+            plateaus: number of times that :meth:`is_plateau` has returned True.
         """
         peak = self.peak(d_model)
         if update < self.warmup_updates:
@@ -47,18 +47,18 @@ class Schedule(ABC):
         return peak * self.decay(update, max_updates)
 
     def is_plateau(self, validations_since_best: int) -> bool:
-        """Whether the rate is to change after `stale` validations without a better one."""
+        """Return whether this many validations in a row without a new best make a plateau."""
         return False
 
     def peak(self, d_model: int) -> float:
-        """The learning rate at the end of the warm-up."""
+        """Return the learning rate at the end of the warm-up."""
         if self.lr is None:
             raise ValueError(f"the {self.name} schedule needs lr")
         return self.lr
 
     @abstractmethod
     def decay(self, update: int, max_updates: int) -> float:
-        """The share of the highest learning rate that is left at an update after the warm-up."""
+        """Return the share of the highest learning rate at an update after the warm-up."""
 
 
 schedules: Registry[Schedule] = Registry("schedule")
@@ -73,9 +73,9 @@ def _check_final_share(value: float) -> None:
 @schedules.register("inverse_sqrt")
 @dataclass(frozen=True, kw_only=True)
 class InverseSqrt(Schedule):
-    """The paper's (section 5.3): linear warm-up, then the inverse square root of the update.
+    """The paper's schedule (section 5.3): linear warm-up, then the inverse square root.
 
-    With `lr` it is fairseq's form, in which `lr` is the peak; without, the paper's, whose peak is
+    With `lr`, the peak is `lr`, as in fairseq. Without `lr`, the peak is the paper's
     factor * (d_model * warmup_updates)^-0.5.
     """
 
@@ -90,38 +90,38 @@ class InverseSqrt(Schedule):
             raise ValueError("lr and factor both say how high the learning rate is; give one")
 
     def peak(self, d_model: int) -> float:
-        """`lr`, or the paper's formula."""
+        """Return `lr`, or without one the peak of the paper's formula."""
         if self.lr is not None:
             return self.lr
         return self.factor / math.sqrt(d_model * self.warmup_updates)
 
     def decay(self, update: int, max_updates: int) -> float:
-        """sqrt(warmup / update)."""
+        """Return sqrt(warmup_updates / update)."""
         return math.sqrt(self.warmup_updates / update)
 
 
 @schedules.register("constant")
 @dataclass(frozen=True, kw_only=True)
 class Constant(Schedule):
-    """The highest learning rate, always, after the warm-up."""
+    """The highest learning rate after the warm-up."""
 
     def decay(self, update: int, max_updates: int) -> float:
-        """1."""
+        """Return 1."""
         return 1.0
 
 
 @schedules.register("plateau")
 @dataclass(frozen=True, kw_only=True)
 class Plateau(Constant):
-    """The highest learning rate, lowered whenever validation finds nothing better for a while.
+    """The highest learning rate, lowered after validations without a new best score.
 
-    What is better is decided by `best_metric`, as for the best checkpoint.
+    Validations are compared by `best_metric`, as for the best checkpoint.
     """
 
     shrink: float = 0.5
-    """What the learning rate is multiplied with at each plateau."""
+    """Factor of the learning rate at each plateau."""
     plateau: int = 1
-    """Validations in a row without a new best that make a plateau, and again as many the next."""
+    """Validations in a row without a new best that make a plateau; then again as many."""
     final_share: float = 0.0
     """Share of the highest learning rate below which it is not lowered."""
 
@@ -134,12 +134,12 @@ class Plateau(Constant):
         _check_final_share(self.final_share)
 
     def rate(self, update: int, d_model: int, max_updates: int, plateaus: int = 0) -> float:
-        """The constant schedule's, shrunk once for each plateau."""
-        shard = max(self.final_share, self.shrink**plateaus)
-        return shard * super().rate(update, d_model, max_updates)
+        """Return the rate of the constant schedule, times `shrink` for each plateau."""
+        share = max(self.final_share, self.shrink**plateaus)
+        return share * super().rate(update, d_model, max_updates)
 
     def is_plateau(self, validations_since_best: int) -> bool:
-        """Whether another `plateau` validations have gone by without a better one."""
+        """Return whether another `plateau` validations have passed without a new best."""
         return validations_since_best > 0 and validations_since_best % self.plateau == 0
 
 
@@ -151,14 +151,14 @@ class Linear(Schedule):
     depends_on_max_updates: ClassVar[bool] = True
 
     def decay(self, update: int, max_updates: int) -> float:
-        """The share of the updates after the warm-up that is still to come."""
+        """Return the share of the updates after the warm-up that remain."""
         return _remaining(update, self.warmup_updates, max_updates)
 
 
 @schedules.register("cosine")
 @dataclass(frozen=True, kw_only=True)
 class Cosine(Schedule):
-    """Half a cosine from the highest learning rate to a share of it at the last update."""
+    """Half a cosine from the highest learning rate to `final_share` of that at the last update."""
 
     depends_on_max_updates: ClassVar[bool] = True
 
@@ -170,7 +170,7 @@ class Cosine(Schedule):
         _check_final_share(self.final_share)
 
     def decay(self, update: int, max_updates: int) -> float:
-        """Half a cosine over the updates after the warm-up."""
+        """Return half a cosine over the updates after the warm-up, from 1 to `final_share`."""
         done = 1.0 - _remaining(update, self.warmup_updates, max_updates)
         return self.final_share + (1 - self.final_share) * 0.5 * (1 + math.cos(math.pi * done))
 

@@ -1,4 +1,4 @@
-"""Requests to stop: signals that let an update finish and a checkpoint be written."""
+"""Stop signals: training finishes the update and writes a checkpoint before it ends."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 
 CAUGHT = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-"""What Slurm, torchrun and people send; the exit status is 128 plus the signal's number."""
+"""Signals that Slurm, torchrun and users send; the exit status is 128 plus the number."""
 
 
 class StopRequests:
-    """While it is entered, signals are noted instead of ending the process.
+    """Within the context, records stop signals instead of ending the process.
 
-    A second Ctrl-C ends the process at once; launchers repeat the others.
+    A second Ctrl-C ends the process at once. Other signals do not, because launchers repeat them.
     """
 
     def __init__(self, acknowledge: Callable[[signal.Signals], None] | None = None) -> None:
-        """Receives nothing yet.
+        """Prepare to catch signals; the context manager installs the handlers.
 
         Args:
-            acknowledge: called with the first signal, in its handler.
+            acknowledge: called with the first signal, inside the signal handler.
         """
         self.received = 0
         self._acknowledge = acknowledge
@@ -41,8 +41,8 @@ class StopRequests:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        is_main, self.received = not self.received, number
+        is_first, self.received = not self.received, number
         if number == signal.SIGINT:
             signal.signal(number, self._before[number])  # type: ignore[arg-type]
-        if is_main and self._acknowledge:
+        if is_first and self._acknowledge:
             self._acknowledge(signal.Signals(number))

@@ -1,4 +1,4 @@
-"""The trainer's state across resumes, beside weights and optimizer."""
+"""The trainer's counters, which checkpoints store beside weights and optimizer."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from nmt.recipe.config import build
 from nmt.runs import Checkpoint
 
 MEASURED = ("best", "best_loss", "mark", "mark_loss")
-"""Results of validation, which may be less than 0; all else is counted."""
+"""Results of validation, which may be negative, unlike all counters."""
 
 
 @dataclass
 class TrainerState:
-    """What is counted across resumes."""
+    """Counters of training that continue across resumes."""
 
     update: int = 0
     seconds: float = 0.0
-    """Of training, without validation and saving."""
+    """Seconds of training, without validation and saving."""
     seconds_since_report: float = 0.0
-    """Of these, since the last report."""
+    """Those of `seconds` since the last report."""
     best: float | None = None
     best_loss: float | None = None
-    """Of the best validation; of two equally good ones, that with the lower loss is better."""
+    """Loss of the best validation; breaks ties, lower is better."""
     best_update: int = 0
     patience_best: float | None = None
     patience_best_loss: float | None = None
-    """Of the best regular validation. The extra one at the end of training is none: a run that
-    goes on must not differ from one that never stopped."""
+    """Loss of the best regular validation. The final validation does not count: a resumed run must
+    not differ from one that never stopped."""
     validations_since_best: int = 0
-    """Regular validations since the best of them."""
+    """Regular validations since the best one."""
     plateaus: int = 0
-    """How often the schedule took this for a reason to lower the learning rate."""
+    """Plateaus so far: the schedule lowers the learning rate at each."""
     skipped: int = 0
     """Updates whose gradient was not finite."""
     saved_seconds: float = 0.0
@@ -43,11 +43,11 @@ class TrainerState:
     running_stats: list[dict[str, float]] = field(default_factory=list)
     """Sums since the last report, of each process."""
     loss_scale: list[float] = field(default_factory=list)
-    """In fp16, what the loss is multiplied by, and the updates since that last changed."""
+    """In fp16, the loss scale, and the updates in a row without an overflow."""
     max_tokens: int = 0
-    """Positions of a micro-batch, where they were found by trial."""
+    """Positions of a micro-batch found by trial; 0 if there was no trial."""
     max_tokens_devices: list[str] = field(default_factory=list)
-    """Kinds of devices on which they were."""
+    """Kinds of devices on which the trial ran."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -59,11 +59,12 @@ class TrainerState:
         """Return the state that a checkpoint holds.
 
         Raises:
-            NmtError: it is none, or that of another update.
+            NmtError: the stored state is invalid, or of another update.
         """
         place = f"{checkpoint.path}: trainer_state"
         values = {
-            name: None if _is_nan(it) else it for name, it in checkpoint.trainer_state.items()
+            name: None if _is_nan(value) else value
+            for name, value in checkpoint.trainer_state.items()
         }
         state = build(cls, values, place)
         if state.update != checkpoint.update:
@@ -72,5 +73,5 @@ class TrainerState:
 
 
 def _is_nan(value: object) -> bool:
-    """Whether it is the loss of a validation that diverged, which is like none."""
+    """Return whether a value is NaN, the loss of a diverged validation; it counts as none."""
     return isinstance(value, float) and math.isnan(value)

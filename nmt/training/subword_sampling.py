@@ -1,8 +1,8 @@
-"""Subword regularisation: every epoch cuts the words of the training text in other ways.
+"""Subword regularisation: each epoch segments the training text differently.
 
 For BPE this is BPE-dropout (Provilkov et al. 2020), for unigram models the sampling of Kudo (2018).
-How a sentence is cut is a function of (seed, epoch, sentence) alone, so it is the same after a
-resume, for any number of processes and for any size of micro-batches.
+The segmentation of a sentence depends on (seed, epoch, sentence) alone, so it is the same after a
+resume, for any number of processes and for any micro-batch size.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ from nmt.preprocess.subwords import Subwords
 
 @dataclass(frozen=True, kw_only=True)
 class SampledSplit:
-    """A split whose text is cut anew in each epoch.
+    """A split that is segmented anew in each epoch.
 
-    The text is what its subwords spell. Sentences with an unknown character stay as they are
-    stored, and so do those that would become longer than the longest of their side.
+    The stored subwords are decoded to text, and the text is segmented again. A sentence keeps its
+    stored subwords if it has an unknown character, or if it would become longer than the longest
+    stored sentence of its side.
     """
 
     split: Split
     subwords: Subwords
     alpha: float
-    """SentencePiece's: for BPE the share of merges that is left out, 0 for none; for unigram models
-    the exponent of the probabilities, where more means less variety."""
+    """SentencePiece's alpha. For BPE: the share of merges left out, 0 for none. For unigram models:
+    the exponent of the probabilities; a greater one gives less variety."""
     seed: int
     epoch: int = 0
 
     def padded(self, side: Side, indices: Indices, pad: int = PAD) -> NDArray[np.int64]:
-        """The sentences at `indices` [B] as rows, filled with `pad` on the right: [B, L] int64."""
+        """Return the sentences at `indices` [B], padded on the right with `pad`: [B, L] int64."""
         is_source = side == "source"
         processor = self.subwords.source if is_source else self.subwords.target
         stored = self.split.source if is_source else self.split.target

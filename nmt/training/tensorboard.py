@@ -1,4 +1,4 @@
-"""The records of a run's log as TensorBoard's curves; needs ``nmt-toolkit[tensorboard]``."""
+"""Reports to TensorBoard; needs the extra ``nmt-toolkit[tensorboard]``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from nmt.errors import NmtError
 
 
 class Board:
-    """Writes each number of a record as the curve RECORD/KEY, over updates."""
+    """Writes each number of a record to the curve RECORD/KEY, over updates."""
 
     def __init__(self, directory: Path, done: int) -> None:
-        """A board that goes on after an update.
+        """Open a new event file.
 
         Args:
-            directory: of TensorBoard's event files, made where it is missing.
-            done: updates already done; what a killed run wrote of later ones is hidden.
+            directory: directory of the event files; created if it is missing.
+            done: updates already done; records of later updates by a killed run are hidden.
 
         Raises:
             NmtError: TensorBoard is not installed.
@@ -31,12 +31,12 @@ class Board:
         self._writer = SummaryWriter(str(directory), purge_step=done + 1)
 
     def add(self, kind: str, values: Mapping[str, object]) -> None:
-        """Adds the numbers of one record."""
+        """Add the numbers of a record."""
         for name, value in values.items():
             if name != "update" and isinstance(value, (int, float)):
                 self._writer.add_scalar(f"{kind}/{name}", value, values["update"])
         self._writer.flush()
 
     def close(self) -> None:
-        """Ends the last file."""
+        """Close the event file."""
         self._writer.close()

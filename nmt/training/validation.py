@@ -1,4 +1,4 @@
-"""What a model in training is worth on the held-out pairs of its dataset."""
+"""Validation: scores of the model in training on the validation set."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from nmt.training.report import perplexity
 BATCH_TOKENS = 4096
 
 TRIED_SENTENCES = 64
-"""Translated before training; of the longest, so about a full batch of a search."""
+"""Number of the longest sources that the preflight check translates: about a full batch."""
 
 
 class Validation:
-    """Measures loss, perplexity and the metrics of translations, with all processes at work."""
+    """Computes loss, perplexity and translation metrics, spread over all processes."""
 
     def __init__(
         self,
@@ -34,14 +34,14 @@ class Validation:
         world: World,
         precision: Precision,
     ) -> None:
-        """Prepares the held-out pairs.
+        """Prepare the validation set.
 
         Args:
-            split: the held-out pairs.
-            translator: of the model in training: the same road as the command ``translate``.
-            metrics: of translations against the raw references; may be empty.
-            world: among whose processes the sentences are shared out.
-            precision: of the loss.
+            split: the validation set.
+            translator: translates with the model in training, as the command ``translate`` does.
+            metrics: compare translations with the raw references; may be empty.
+            world: the processes, over which the sentences are distributed.
+            precision: precision in which the loss is computed.
         """
         self.split = split
         self.translator = translator
@@ -56,14 +56,13 @@ class Validation:
         self.references = split.reference_text() if metrics and world.is_main else []
 
     def __call__(self) -> dict[str, float]:
-        """The scores by name: "loss" (nats per token), "perplexity", and each metric's value."""
+        """Return the scores by name: "loss" (nats per token), "perplexity", and each metric."""
         loss = self.loss()
         scores = {"loss": loss, "perplexity": perplexity(loss)}
         if self.metrics:
-            own = list(self.translator.translate(self.shard))
-            shares = self.world.gather(own)
-            hypotheses = [""] * sum(len(shard) for shard in shares)
-            for rank, shard in enumerate(shares):
+            shards = self.world.gather(list(self.translator.translate(self.shard)))
+            hypotheses = [""] * sum(len(shard) for shard in shards)
+            for rank, shard in enumerate(shards):
                 hypotheses[rank :: self.world.size] = shard
             values: dict[str, float] = {}
             if self.world.is_main:
@@ -74,23 +73,26 @@ class Validation:
     def _values(
         self, hypotheses: list[str], sources: list[str], references: list[str]
     ) -> dict[str, float]:
-        """Each metric's value, by its name."""
-        return {it.name: it.score(hypotheses, references, sources).value for it in self.metrics}
+        """Return the value of each metric by name."""
+        return {
+            metric.name: metric.score(hypotheses, references, sources).value
+            for metric in self.metrics
+        }
 
     def try_largest(self) -> None:
-        """Scores the largest batch, translates the longest sources, and keeps nothing of it."""
+        """Score the largest batch and translate the longest sources, to test the memory."""
         longer = np.maximum(self.split.source_lengths, self.split.target_lengths)
         largest = max(self.all_batches, key=lambda batch: len(batch) * int(longer[batch].max()))
         self._nll(largest)
         if self.metrics:
             longest = np.argsort(self.split.source_lengths)[-TRIED_SENTENCES:]
             sources = [self.sources[index] for index in longest]
-            found = list(self.translator.translate(sources))
-            if self.world.is_main:  # a metric may lack a package of its own
-                self._values(found, sources, [self.references[index] for index in longest])
+            hypotheses = list(self.translator.translate(sources))
+            if self.world.is_main:  # a metric may need a package that is not installed
+                self._values(hypotheses, sources, [self.references[index] for index in longest])
 
     def loss(self) -> float:
-        """Cross-entropy of the references, in nats per target token, without smoothing."""
+        """Return the cross-entropy of the references: nats per target token, no smoothing."""
         total = torch.zeros((), device=self.world.device)
         tokens = 0
         for indices in self.batches:
@@ -101,7 +103,7 @@ class Validation:
         return nll_sum / token_sum
 
     def _nll(self, indices: Indices) -> tuple[Tensor, int]:
-        """The negative log-likelihood of some references, summed, and their tokens."""
+        """Return the summed negative log-likelihood of some references, and their token count."""
         batch = make_batch(self.split, indices)
         was_training = self.criterion.training
         self.criterion.eval()
