@@ -1,6 +1,6 @@
-"""Trained runs for other engines: one file a format.
+"""Export trained runs for other engines: one module per format.
 
-A format is registered by importing its module, here or through the recipe's ``plugins``.
+Importing the module of a format registers the format, here or through the recipe's ``plugins``.
 """
 
 from nmt.export import ctranslate2 as ctranslate2

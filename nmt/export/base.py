@@ -1,7 +1,7 @@
-"""The contract of an export format, and the directory that every export is.
+"""The contract of an export format, and the directory of an export.
 
-An export holds what its engine reads and, beside it, what lines of text need: the subwords and the
-recipe of the run. It needs nothing of the run any more, and can be moved or copied.
+An export holds the files of its engine, and the subwords and the recipe of the run. An export does
+not need the run any more, and can be moved or copied.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from nmt.runs import LoadedModel, load_model
 from nmt.runs.recipe import read_recipe, write_recipe
 
 VERSION = 2
-"""Of the directory; another one is refused."""
+"""Version of the directory; other versions are refused."""
 
 DESCRIPTION = "export.json"
 REMEDY = "make it again with nmt export"
 
 Stored = Literal["fp32", "fp16", "bf16", "int8"]
-"""What weights are stored in; the engine may compute in another precision."""
+"""Data type of the stored weights; the engine may compute in another precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportFormat(ABC):
-    """A way to write a model down for another engine."""
+    """A format of models for another engine."""
 
     registry: ClassVar[Registry[ExportFormat]]
 
@@ -41,10 +41,16 @@ class ExportFormat(ABC):
 
     @abstractmethod
     def write(self, loaded: LoadedModel, stored: Stored, directory: Path) -> None:
-        """Writes the model into an existing directory.
+        """Write the model into an existing directory.
+
+        Args:
+            loaded: model to export.
+            stored: data type of the stored weights.
+            directory: existing directory.
 
         Raises:
-            NmtError: the engine cannot run such a model, or what writes the format is missing.
+            NmtError: the engine cannot run the model, or the package that writes the format is not
+                installed.
         """
 
 
@@ -90,26 +96,30 @@ class Export:
 
     @classmethod
     def open(cls, path: Path, format_: str) -> Export:
-        """The export in a directory, without its weights.
+        """Open the export in a directory, without its weights.
 
         Raises:
-            NmtError: there is none, or it is damaged or of another format or version.
+            NmtError: the export is missing or damaged, or has another format or version.
         """
         try:
-            found = _FORMAT.read(path / DESCRIPTION)
+            description = _FORMAT.read(path / DESCRIPTION)
         except (FileNotFoundError, NotADirectoryError):
             raise NmtError(
                 f"{path}: not an exported model: it has no {DESCRIPTION}; write one with nmt "
                 "export, and give its directory with --model"
             ) from None
-        if found.engine != format_:
-            raise NmtError(f"{path}: an export for {found.engine}, not for {format_}")
-        subwords = Subwords.load_checked(path, found.files, REMEDY)
-        languages = (found.source_lang, found.target_lang)
-        return cls(path, format_, read_recipe(path), subwords, languages, found.files)
+        if description.engine != format_:
+            raise NmtError(f"{path}: an export for {description.engine}, not for {format_}")
+        subwords = Subwords.load_checked(path, description.files, REMEDY)
+        languages = (description.source_lang, description.target_lang)
+        return cls(path, format_, read_recipe(path), subwords, languages, description.files)
 
     def check_files(self) -> None:
-        """Reads every file; one that is missing or has changed is an `NmtError`."""
+        """Compare every file with its checksum.
+
+        Raises:
+            NmtError: a file is missing or has changed.
+        """
         for name, facts in self.files.items():
             files.check(self.path / name, facts, REMEDY)
 
@@ -117,10 +127,20 @@ class Export:
 def export_run(
     model: Path, format_: ExportFormat, stored: Stored, output: Path, trust_plugins: bool = False
 ) -> Export:
-    """A new export of a run or checkpoint, in the place of an older one; whole, or nothing.
+    """Export a run or checkpoint, replacing an older export.
+
+    The export appears whole or not at all.
+
+    Args:
+        model: a run or checkpoint.
+        format_: format of the export.
+        stored: data type of the stored weights.
+        output: directory of the export.
+        trust_plugins: whether to import the Python modules that the run names as plugins.
 
     Raises:
-        NmtError: there is no such model, it cannot be exported, or `output` holds anything else.
+        NmtError: the model is missing or cannot be exported, or `output` holds something other
+            than an export.
     """
     if output.exists() and not Export.exists(output) and not _is_empty(output):
         raise NmtError(f"{output}: holds something else than an export; choose another --output")

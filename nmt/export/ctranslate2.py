@@ -1,9 +1,9 @@
 """Models for CTranslate2 (Klein et al. 2020), through its own ``TransformerSpec``.
 
-The spec says which layers there are and takes the weights under its own names; CTranslate2 lays
-both out on the disk. What it has no name for is written as something equal that it has: heads that
-share keys and values as heads with equal ones, and DeepNorm's factor divided out of the sublayer,
-where the normalisation that follows cannot tell the difference.
+The spec lists the layers and takes the weights under its own names; CTranslate2 writes both to
+disk. Layers without a counterpart in the spec are written as equivalent layers: heads that share
+keys and values become heads with equal keys and values, and DeepNorm's factor is divided out of the
+sublayer, which the normalisation after the sublayer cancels.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from nmt.recipe.config import build
 from nmt.runs import LoadedModel
 
 MAX_POSITIONS = 2048
-"""Rows of the tables of positions, which are written out; no sentence can be longer."""
+"""Rows of the exported position tables, and the maximum length of a sentence."""
 
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
-"""What CTranslate2 calls the special ids, in their order."""
+"""CTranslate2's names of the special ids, in the order of the ids."""
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swiglu": "SWISH"}
 ADDED_POSITIONS = ("none", "sinusoidal", "learned")
@@ -46,7 +46,7 @@ class CTranslate2Format(ExportFormat):
     """The directory that ``ctranslate2.Translator`` reads."""
 
     def write(self, loaded: LoadedModel, stored: Stored, directory: Path) -> None:
-        """Writes model.bin, config.json and the vocabularies."""
+        """Write model.bin, config.json and the vocabularies."""
         specs = _import_specs()
         config: ModelConfig = build(ModelConfig, loaded.recipe["model"], "model")  # type: ignore[type-abstract]
         if obstacles := ", ".join(_obstacles(config)):
@@ -75,7 +75,7 @@ def _import_specs() -> Any:
 
 
 def _obstacles(config: ModelConfig) -> Iterator[str]:
-    """What CTranslate2 has nothing equal for, by the names of the recipe."""
+    """Yield the parts of a model that CTranslate2 does not support, by their recipe names."""
     if not isinstance(config, TransformerConfig):
         yield f"arch {config.arch}"
         return
@@ -92,7 +92,7 @@ def _obstacles(config: ModelConfig) -> Iterator[str]:
 
 
 def _empty_spec(specs: Any, config: TransformerConfig) -> Any:
-    """The layers, without weights."""
+    """Return the spec of the layers, without weights."""
     activation = ACTIVATIONS[config.feed_forward.name]
     shape: dict[str, Any] = {
         "num_heads": config.heads,
@@ -113,7 +113,7 @@ def _empty_spec(specs: Any, config: TransformerConfig) -> Any:
 
 
 def _fill(spec: Any, model: Transformer, config: TransformerConfig) -> None:
-    """Gives the spec the model's weights."""
+    """Copy the model's weights into the spec."""
     for layer_spec, encoder_layer in zip(spec.encoder.layer, model.encoder, strict=True):
         _fill_self(layer_spec.self_attention, encoder_layer.attention)
         _fill_end(layer_spec.self_attention, encoder_layer.attention_residual)
@@ -163,7 +163,7 @@ def _fill_cross(spec: Any, cross: CrossAttention) -> None:
 def _fill_heads(
     spec: Any, linear: nn.Linear, sizes: list[int], counts: list[int], heads: int
 ) -> None:
-    """A projection to several things at once, of which each gets all heads."""
+    """Copy a projection to several tensors, such as keys and values, expanded to all heads."""
 
     def with_all_heads(rows: Tensor) -> Tensor:
         parts = zip(torch.split(rows, sizes), counts, strict=True)
@@ -188,7 +188,7 @@ def _fill_feed_forward(spec: Any, layer: nn.Module) -> None:
 
 
 def _fill_end(spec: Any, residual: PostNorm) -> None:
-    """The normalisation of a sublayer, which is filled already."""
+    """Copy the normalisation of a sublayer whose weights are in the spec already."""
     _fill_norm(spec.layer_norm, residual.norm)
     if isinstance(residual, DeepNorm):  # norm(alpha x + f) is norm(x + f / alpha)
         last = spec.linear_1 if hasattr(spec, "linear_1") else spec.linear[-1]
@@ -214,7 +214,7 @@ def _set(spec: Any, **weights: Tensor) -> None:
 
 
 def _name_tokens(spec: Any, loaded: LoadedModel) -> None:
-    """The vocabularies, and that a source ends with its EOS."""
+    """Register the vocabularies, and have CTranslate2 add the EOS to sources."""
     source, target = vocabularies(loaded.subwords)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
@@ -222,7 +222,7 @@ def _name_tokens(spec: Any, loaded: LoadedModel) -> None:
 
 
 def vocabularies(subwords: Subwords) -> tuple[list[str], list[str]]:
-    """The names of the source's and the target's token ids, by which CTranslate2 is fed."""
+    """Return CTranslate2's names of the source and of the target token ids, in order."""
     source = subwords.source_pieces(list(range(subwords.source_size)))
     target = subwords.target_pieces(list(range(subwords.target_size)))
     rest = len(SPECIAL_TOKENS)
@@ -230,9 +230,12 @@ def vocabularies(subwords: Subwords) -> tuple[list[str], list[str]]:
 
 
 def check_vocabularies(export: Export) -> None:
-    """Raises a ValueError where the files name other tokens than the subwords have.
+    """Check that the vocabulary files hold the tokens of the subwords.
 
-    CTranslate2 compares not even their number with the weights.
+    CTranslate2 does not even compare the number of tokens with the weights.
+
+    Raises:
+        ValueError: a file holds other tokens.
     """
     shared, *separate = (
         export.path / f"{name}_vocabulary.json" for name in ("shared", "source", "target")

@@ -22,50 +22,52 @@ class SearchConfig:
     """The recipe's section ``search``. Lengths are in pieces and include EOS."""
 
     strategy: Strategy = strategies["beam"]
-    """How to search; the default is the paper's beam of 4 with the length penalty of GNMT."""
+    """Search strategy; the default is the paper's beam of 4 with the length penalty of GNMT."""
 
     constraints: tuple[Constraint, ...] = ()
-    """What may not appear in a translation, or not yet; a list of names, or of mappings with a name
-    and its settings."""
+    """Constraints on the tokens of a translation; a list of names, or of mappings with a name and
+    its settings."""
 
     mbr: Metric | None = None
-    """Minimum Bayes risk: of all that the strategy finds, such as samples, the best is the one that
-    agrees most with the others by a sentence-level metric, such as chrf or bleu; that mean, in per
-    cent and negative for an error rate, is the score."""
+    """Minimum Bayes risk: ranks the hypotheses of the strategy, such as samples, by their mean
+    agreement with the other hypotheses under a sentence-level metric, such as chrf or bleu. The
+    mean is the score, in per cent, and negative for an error rate."""
 
     coverage_penalty: float = 0.0
-    """beta of GNMT's coverage penalty (Wu et al. 2016; they have 0.2): of all that the strategy
-    finds, outputs that leave parts of the source unattended rank lower. A beam that is to find
-    more to choose from stops at `all_finished`."""
+    """beta of GNMT's coverage penalty (Wu et al. 2016 use 0.2): hypotheses that leave parts of the
+    source unattended rank lower. With the stop `all_finished`, a beam finds more hypotheses to
+    choose from."""
 
     ensemble: Average = "probability"
-    """What is averaged where several models vote: their probabilities, or their logarithms."""
+    """Average over the members of an ensemble: of probabilities, or of their logarithms."""
 
     weights: tuple[float, ...] = ()
-    """Of the models of an ensemble; only their proportions matter. Equal by default."""
+    """Weights of the members of an ensemble; only proportions matter. Equal by default."""
 
     max_length_ratio: float = 1.0
-    """A translation has at most this times its source's length, plus the offset."""
+    """Maximum length of a translation relative to the length of the source, before the offset is
+    added."""
 
     max_length_offset: int = 50
-    """Pieces that a translation may be longer than the ratio allows; 50 is the paper's."""
+    """Number of pieces added to the maximum length by the ratio; 50 is the paper's."""
 
     max_source_length: int = 1024
-    """Longer sources are cut to this length or split, and counted."""
+    """Maximum length of a source; longer sources are cut or split, and counted."""
 
     on_long_line: Literal["cut", "split"] = "cut"
-    """What becomes of a longer source: it is cut, or split at the ends of sentences, else of
-    clauses, else of words, and the translations of the parts are put together."""
+    """Treatment of a longer source: `cut` drops the rest; `split` divides the line at the ends of
+    sentences, else of clauses, else of words, and joins the translations of the parts."""
 
     on_invalid_utf8: OnInvalidUtf8 = "error"
-    """What to do with bytes that are not UTF-8; "replace" puts U+FFFD in their place."""
+    """Treatment of bytes that are not UTF-8; "replace" substitutes U+FFFD."""
 
     batch_tokens: int = 16384
-    """The most source tokens in a batch, padding included, times the rows of the search; a sentence
-    of fewer than 16 counts as 16. More is faster on a GPU until its memory is full."""
+    """Maximum number of source tokens in a batch, including padding, times the rows of the search.
+    A sentence of fewer than 16 tokens counts as 16. More is faster on a GPU until its memory is
+    full."""
 
     window: int = 4096
-    """Lines that are read ahead to be sorted by length, so that batches hold little padding."""
+    """Number of lines read ahead and sorted by length, so that batches contain little padding."""
 
     def __post_init__(self) -> None:
         if not self.max_length_ratio >= 0:
@@ -81,13 +83,17 @@ class SearchConfig:
             raise ValueError(f"mbr: {self.mbr.name} needs the source; choose chrf or bleu")
 
     def for_language(self, target_lang: str) -> SearchConfig:
-        """Return the settings for a target language wherever they are "auto"."""
+        """Return the configuration with "auto" settings resolved for a target language."""
         if self.mbr is None:
             return self
         return replace(self, mbr=self.mbr.for_language(target_lang).for_sentences())
 
     def check_count(self, count: int) -> None:
-        """Raises an NmtError where the strategy never finds so many translations of a line."""
+        """Check that the strategy can find `count` translations of a line.
+
+        Raises:
+            NmtError: the strategy never finds so many.
+        """
         if count > (most := self.strategy.max_hypotheses):
             key = self.strategy.count_key
             way = (
@@ -99,7 +105,11 @@ class SearchConfig:
             )
 
     def one_of(self, models: Sequence[Model]) -> Model:
-        """The one model, or the ensemble that several are."""
+        """Return the only model, or the ensemble of several models.
+
+        Raises:
+            NmtError: the weights do not fit the models.
+        """
         if len(models) == 1:
             return models[0]
         try:
@@ -108,5 +118,5 @@ class SearchConfig:
             raise NmtError(f"search.weights: {error}") from None
 
     def max_length(self, source_length: int) -> int:
-        """The greatest length of the translation of a source of that length, both with EOS."""
+        """Return the maximum length of the translation of a source; both lengths include EOS."""
         return int(self.max_length_ratio * source_length) + self.max_length_offset

@@ -1,11 +1,12 @@
 """CTranslate2 as the engine of a translator, for exports of ``nmt.export``.
 
-It searches by one rule: a sentence is done when a beam of hypotheses is finished, and a hypothesis
-ends only among the best beam of candidates. That is the stop ``first_beam`` of :class:`Beam`, with
-any length penalty, for its hypotheses are ranked here. Anything else is refused, not approximated.
+CTranslate2 has one stop criterion: a sentence is done when a beam of hypotheses is finished, and a
+hypothesis may end only among the best beam of candidates. This is the stop ``first_beam`` of
+:class:`Beam`. Any length penalty works, because this module ranks the hypotheses. Other settings
+are refused, not approximated.
 
-One thing differs all the same: padding and the beginning of a sentence are not forbidden there,
-and take places among the candidates where a model finds them likely, as trained models hardly do.
+One difference remains: CTranslate2 does not mask PAD and BOS, so they take places among the
+candidates if a model finds them likely; trained models hardly do.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from nmt.search.base import best_first
 from nmt.search.ranking import NoPenalty, PenaltyWithAlpha
 
 ALMOST_NONE = 1e-6
-"""An exponent of lengths that changes no score. With 0 CTranslate2 would stop earlier."""
+"""Exponent of the length that changes no score. With 0 CTranslate2 would stop earlier."""
 
 
 class CTranslate2Translator(LineTranslator):
@@ -48,17 +49,19 @@ class CTranslate2Translator(LineTranslator):
         precision: InferencePrecision = "fp32",
         workers: int = 1,
     ) -> None:
-        """Loads the model.
+        """Load the model.
 
         Args:
-            export: of format "ctranslate2".
-            config: how to search.
+            export: an export of format "ctranslate2".
+            config: settings of the search.
             device: CPU or GPU.
-            precision: what CTranslate2 computes in, whatever the weights are stored in.
-            workers: threads that share the batches (CPU); 1 is one batch at a time by all cores.
+            precision: precision of the computation, independent of that of the stored weights.
+            workers: number of threads that share the batches (CPU); with 1, all cores compute one
+                batch at a time.
 
         Raises:
-            NmtError: CTranslate2 is not installed, or cannot compute or search like that.
+            NmtError: CTranslate2 is not installed, or does not support the precision or the
+                search.
         """
         super().__init__(export.subwords, config, export.languages)
         self._options = search_options(config)
@@ -71,8 +74,8 @@ class CTranslate2Translator(LineTranslator):
     def find(
         self, sentences: dict[int, Sentence], count: int = 1
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Batches of sentences of one length, which have one greatest length."""
-        if any(it.prefix or it.phrases for it in sentences.values()):
+        """Translate sentences in batches of one length, which share one maximum length."""
+        if any(sentence.prefix or sentence.phrases for sentence in sentences.values()):
             raise NmtError("CTranslate2 places no phrases or beginnings; use --engine nmt")
         sources = {at: sentence.source for at, sentence in sentences.items()}
         rows = self.config.strategy.rows
@@ -80,11 +83,11 @@ class CTranslate2Translator(LineTranslator):
         if count > rows:
             cut, sources = sources, {}
         for at, hypotheses in self._translate(sources, self._options):
-            if rows == 1 or all(it.finished for it in hypotheses):
+            if rows == 1 or all(hypothesis.finished for hypothesis in hypotheses):
                 yield at, hypotheses
             else:
                 cut[at] = sources[at]
-        # What came to the greatest length has taken the places of finished ones: ask for all.
+        # Cut hypotheses have taken the places of finished ones: search again with more patience.
         patience = max(2, -(-count // rows))
         options = {**self._options, "patience": patience, "num_hypotheses": patience * rows}
         for at, hypotheses in self._translate(cut, options):
@@ -115,14 +118,15 @@ class CTranslate2Translator(LineTranslator):
         for length, sentences in by_length.items():
             for at, future in zip(sentences, waiting[length], strict=True):
                 with _one_line(self._export):
-                    found = future.result()
-                pairs = zip(found.hypotheses, found.scores, strict=True)
-                yield at, sorted(starmap(self._hypothesis, pairs), key=lambda it: -it.score)
+                    result = future.result()
+                pairs = zip(result.hypotheses, result.scores, strict=True)
+                hypotheses = starmap(self._hypothesis, pairs)
+                yield at, sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
 
     def log_probabilities(
         self, sources: Sequence[list[int]], targets: Sequence[list[int]]
     ) -> list[list[float]]:
-        """CTranslate2's scores of whole targets."""
+        """Return CTranslate2's scores of the tokens of whole targets."""
         with _one_line(self._export):
             scored = self._translator.score_batch(
                 [self._source(tokens) for tokens in sources],
@@ -131,14 +135,14 @@ class CTranslate2Translator(LineTranslator):
                 batch_type="tokens",
                 max_input_length=0,
             )
-        return [it.log_probs[: len(ids)] for it, ids in zip(scored, targets, strict=True)]
+        return [result.log_probs[: len(ids)] for result, ids in zip(scored, targets, strict=True)]
 
     def attention(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[Tensor]:
-        """Refused: an export does not say which heads to look at."""
+        """Raise an NmtError: an export does not say which attention heads to use."""
         raise NmtError("words are aligned by --engine nmt alone, not by ctranslate2")
 
     def _source(self, ids: list[int]) -> list[str]:
-        """The tokens without the EOS, which CTranslate2 adds."""
+        """Return the tokens without the EOS, which CTranslate2 adds."""
         return [self._source_tokens[id_] for id_ in ids[:-1]]
 
     def _hypothesis(self, tokens: list[str], score: float) -> Hypothesis:
@@ -154,10 +158,10 @@ class CTranslate2Translator(LineTranslator):
 
 
 def search_options(config: SearchConfig) -> dict[str, Any]:
-    """CTranslate2's options for a search.
+    """Return CTranslate2's options for a search.
 
     Raises:
-        NmtError: it has none that give the same.
+        NmtError: CTranslate2 has no options with the same results.
     """
     strategy = config.strategy
     longest = max(config.max_source_length, config.max_length(config.max_source_length))
@@ -223,13 +227,13 @@ def _load(export: Export, device: torch.device, precision: InferencePrecision, w
             intra_threads=1 if workers > 1 else available_cores(),
             max_queued_batches=-1,
         )
-    torch.set_num_threads(threads)  # CTranslate2 has set OpenMP's, which are torch's as well
+    torch.set_num_threads(threads)  # CTranslate2 changes OpenMP's threads, which torch shares
     return translator
 
 
 @contextmanager
 def _one_line(export: Export) -> Iterator[None]:
-    """Turns what CTranslate2 says of an export that it cannot use into an :class:`NmtError`."""
+    """Convert the errors of CTranslate2 about an unusable export to :class:`NmtError`."""
     try:
         yield
     except (RuntimeError, ValueError, LookupError) as error:

@@ -1,7 +1,7 @@
 """Lists of translations that differ in their texts.
 
-A search finds hypotheses that differ in their tokens. Several of them may be one text in other
-subwords; where too few texts are left without them, the search is asked for a longer list.
+A search finds hypotheses that differ in their tokens. Several hypotheses may segment the same text
+into different subwords. If too few distinct texts remain, the search runs again for a longer list.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from nmt.inference.translation import Sentence
 from nmt.search import Hypothesis
 
 LONGER_LISTS = (1, 2, 4, 8)
-"""How many times as many hypotheses are asked for, in turn. Few sentences need more than two."""
+"""Factors of the requested number of hypotheses, in turn. Few sentences need more than two."""
 
 Lists = Iterable[tuple[int, list[Hypothesis]]]
 
@@ -23,21 +23,23 @@ def distinct_lists(
     sentences: dict[int, Sentence],
     count: int,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
-    """The hypotheses of each sentence, `count` with different texts where the search finds so many.
+    """Find `count` hypotheses with distinct texts of each sentence, where the search finds so many.
 
     Args:
-        find: the hypotheses of sentences, best first, so many of each where there are as many.
-        decode: the texts of tokens.
-        sentences: by their numbers.
-        count: the number of different texts.
+        find: returns hypotheses of sentences, best first, up to the given number for each.
+        decode: returns the texts of token lists.
+        sentences: sentences by number.
+        count: number of distinct texts.
+
+    Yields:
+        The number of a sentence and its hypotheses, best first; sentences in any order.
     """
     for factor in LONGER_LISTS:
         asked, too_few = factor * count, {}
         for at, hypotheses in find(sentences, asked):
             by_text: dict[str, Hypothesis] = {}
-            for text, hypothesis in zip(
-                decode([it.tokens for it in hypotheses]), hypotheses, strict=True
-            ):
+            texts = decode([hypothesis.tokens for hypothesis in hypotheses])
+            for text, hypothesis in zip(texts, hypotheses, strict=True):
                 by_text.setdefault(text, hypothesis)
             if len(by_text) < count and len(hypotheses) >= asked and factor < LONGER_LISTS[-1]:
                 too_few[at] = sentences[at]

@@ -1,4 +1,4 @@
-"""Engines: what searches with a trained model, this package or another one."""
+"""Engines: the software that searches with a trained model, this package or another one."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ class Engine(ABC):
     def __init__(
         self, paths: Sequence[Path], device: torch.device, trust_plugins: bool = False
     ) -> None:
-        """Opens the models at these paths, at least one.
+        """Open the models at the given paths.
 
         Args:
-            paths: where they are.
-            device: what computes.
-            trust_plugins: whether Python modules that they name as plugins may be imported.
+            paths: at least one model.
+            device: device that computes.
+            trust_plugins: whether to import the Python modules that the models name as plugins.
 
         Raises:
-            NmtError: one cannot be opened, or the engine takes only one.
+            NmtError: a model cannot be opened, or the engine takes only one model.
         """
 
     @staticmethod
     def check_precision(precision: InferencePrecision, device: torch.device) -> str | None:
-        """Return a warning where a precision is slow; to be called before a model is loaded.
+        """Return a warning if the precision is slow; call this before loading a model.
 
         Raises:
-            NmtError: the device cannot compute in it.
+            NmtError: the device does not support the precision.
         """
         return None
 
@@ -68,7 +68,7 @@ class Engine(ABC):
         """Return the translator of these models; the arguments are those of `load_translator`.
 
         Raises:
-            NmtError: the engine cannot search, or compute, like that.
+            NmtError: the engine does not support the search, the precision or an option.
         """
 
 
@@ -78,18 +78,18 @@ class Runs(Engine):
     def __init__(
         self, paths: Sequence[Path], device: torch.device, trust_plugins: bool = False
     ) -> None:
-        """Loads the models."""
+        """Load the models."""
         for path in paths:
             if Export.exists(path):
                 raise NmtError(
                     f"{path}: an export, not a run; translate it alone, by --engine ctranslate2"
                 )
-        self._voters, self._device = load_members(paths, device, trust_plugins), device
-        self.recipe = self._voters[0].recipe
+        self._members, self._device = load_members(paths, device, trust_plugins), device
+        self.recipe = self._members[0].recipe
 
     @staticmethod
     def check_precision(precision: InferencePrecision, device: torch.device) -> str | None:
-        """Return a warning where the processor is slow at it."""
+        """Return a warning if the precision is slow on the processor."""
         return check_precision(precision, device)
 
     def translator(
@@ -101,7 +101,7 @@ class Runs(Engine):
         compile: bool = False,
     ) -> LineTranslator:
         """Return the translator of the run or of the ensemble."""
-        members, device = self._voters, self._device
+        members, device = self._members, self._device
         model, shortlister = ensemble_of(members, search, precision, device, shortlist, compile)
         subwords, languages = members[0].subwords, members[0].run.languages
         return Translator(
@@ -115,7 +115,7 @@ class CTranslate2(Engine):
     def __init__(
         self, paths: Sequence[Path], device: torch.device, trust_plugins: bool = False
     ) -> None:
-        """Opens the export, which needs no plugins."""
+        """Open the export, which needs no plugins."""
         if len(paths) > 1:
             raise NmtError(f"--engine ctranslate2: one model, not {len(paths)}; use --engine nmt")
         self._export, self._device = Export.open(paths[0], "ctranslate2"), device
@@ -142,7 +142,7 @@ ENGINES: dict[str, type[Engine]] = {"nmt": Runs, "ctranslate2": CTranslate2}
 
 
 def pick_engine(name: str | None, paths: Sequence[Path]) -> type[Engine]:
-    """Return the engine of that name, or without a name that of the models.
+    """Return the engine with the given name, or the engine that fits the models.
 
     Args:
         name: one of `ENGINES`; None for CTranslate2 with an export, and nmt with runs.
@@ -179,17 +179,17 @@ def load_translator(
         others: runs or checkpoints of the same subwords, for an ensemble.
         engine: "nmt" or "ctranslate2"; None for CTranslate2 with an export, and nmt with runs.
         device: "cpu", "cuda", "cuda:N" or "auto".
-        precision: what the models compute in.
-        workers: processes of one thread each (with CTranslate2, threads) that share the batches,
-            on a CPU.
-        shortlist: whether to search among the tokens of the first run's shortlist alone.
-        compile: whether a step of the search is compiled, see
+        precision: precision of the computation.
+        workers: number of processes of one thread each (with CTranslate2, threads) that share the
+            batches, on a CPU.
+        shortlist: whether to search only among the tokens of the first run's shortlist.
+        compile: whether to compile a step of the search, see
             :func:`nmt.inference.ensembles.compile_steps`.
-        trust_plugins: whether Python modules that the runs name as plugins may be imported.
-        search: keys of the recipe's section ``search``, over those of the first model.
+        trust_plugins: whether to import the Python modules that the runs name as plugins.
+        search: keys of the recipe's section ``search``, which override those of the first model.
 
     Raises:
-        NmtError: a model or the shortlist cannot be loaded, or a key or value is not known.
+        NmtError: a model or the shortlist cannot be loaded, or a key or value is unknown.
     """
     paths, place = [Path(model), *map(Path, others)], pick_device(device)
     chosen = pick_engine(engine, paths)

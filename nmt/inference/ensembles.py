@@ -1,4 +1,4 @@
-"""The model of a trained run, or of several that vote."""
+"""The model of a trained run, or the ensemble of several runs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from nmt.runtime.precision import InferencePrecision
 def load_members(
     paths: Sequence[Path], device: torch.device, trust_plugins: bool = False
 ) -> list[LoadedModel]:
-    """The models of runs or checkpoints, at least one.
+    """Load the models of runs or checkpoints, at least one.
 
     Raises:
-        NmtError: one cannot be loaded, or has other subwords than the first.
+        NmtError: a model cannot be loaded, or its subwords differ from those of the first model.
     """
     members = [load_model(path, device, trust_plugins) for path in paths]
     for path, member in zip(paths, members, strict=True):
@@ -43,12 +43,23 @@ def ensemble_of(
     shortlist: bool = False,
     compile: bool = False,
 ) -> tuple[Model, Shortlister | None]:
-    """The one model, or the ensemble that several are, ready for that precision.
+    """Combine the members into one model for inference.
 
-    With it, if wanted, what searches among the shortlist of the first run.
+    Args:
+        members: at least one loaded model.
+        config: settings of the ensemble.
+        precision: precision of the computation.
+        device: device of the members.
+        shortlist: whether to search only among the tokens of the first run's shortlist.
+        compile: whether to compile a step of the search, on a GPU.
+
+    Returns:
+        The only member or the ensemble, converted to the precision; and the shortlister if
+        requested, else None.
 
     Raises:
-        NmtError: that run has none, or a damaged one; or a step is to be compiled for a CPU.
+        NmtError: the shortlist of the first run is missing or damaged, or `compile` is set for a
+            CPU.
     """
     if compile and device.type == "cpu":
         raise NmtError("--compile is for GPUs: a CPU would take longer; leave it out")
@@ -62,14 +73,15 @@ def ensemble_of(
 
 
 GRAPHS = 64
-"""That torch keeps of one model, such as of the first token, of a lone sentence and of a cache that
-is full; a step that is none of them runs as it is."""
+"""Maximum number of compiled graphs of one model, such as for the first token, for a lone sentence
+and for a full cache; a step without a graph runs uncompiled."""
 
 
 def compile_steps(model: Model) -> None:
-    """Has torch compile the step of a model or of each of an ensemble, at its first steps.
+    """Compile the decoding step of a model, or of each member of an ensemble.
 
-    That takes minutes; then a GPU is asked for fewer kernels.
+    torch compiles during the first steps, which takes minutes; later steps launch fewer kernels on
+    the GPU.
     """
     torch._dynamo.config.recompile_limit = GRAPHS
     for member in members_of(model):

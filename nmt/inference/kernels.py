@@ -21,16 +21,16 @@ from nmt.runtime.precision import (
 
 
 def convert(model: nn.Module, precision: InferencePrecision, device: torch.device) -> None:
-    """Makes a model ready for inference, once and in place.
+    """Convert a model for inference, once and in place.
 
-    Weights of linear layers are kept as their products want them, and modules are called directly.
-
-    bf16 and fp16 are what :func:`autocast` would make of them anew for every batch. int8 is torch's
-    dynamic quantisation: weights by output row, inputs by the whole tensor, products in integers;
-    all else stays float32. The model cannot be trained afterwards: no weight has gradients.
+    Weights of linear layers are stored in the layout of the fastest product, and calls of modules
+    bypass torch's hooks. For bf16 and fp16, weights are converted once, which :func:`autocast`
+    would repeat for every batch. int8 is torch's dynamic quantisation: weights per output row,
+    inputs per tensor, products in integers; everything else stays float32. The model cannot be
+    trained afterwards: no weight has gradients.
 
     Raises:
-        NmtError: int8 on another device than a CPU, or without kernels for it.
+        NmtError: int8 on another device than a CPU, or on a CPU without int8 kernels.
     """
     precision = pick_precision(precision, device)
     check_precision(precision, device)
@@ -45,9 +45,9 @@ def convert(model: nn.Module, precision: InferencePrecision, device: torch.devic
 
 
 def _call_directly(model: nn.Module) -> None:
-    """Takes away what modules do around a call, such as hooks, and to find their parts.
+    """Remove the overhead of calls of modules, such as hooks, and of attribute lookup.
 
-    For one sentence on a CPU that takes as long as the work.
+    For one sentence on a CPU this overhead takes as long as the computation.
     """
     for module in model.modules():
         kind = type(module)
@@ -58,21 +58,27 @@ def _call_directly(model: nn.Module) -> None:
 def some_outputs(
     linear: nn.Linear, outputs: Tensor, precision: InferencePrecision, device: torch.device
 ) -> nn.Module:
-    """A linear layer of some outputs [n] int64 of one that was not converted, ready for use.
+    """Return a linear layer with only some outputs of another layer, converted for inference.
 
-    Where that is int8, it multiplies as "auto" does: to pack weights of 8 bits takes longer than
-    the products of a sentence or two.
+    For int8 the new layer computes as for "auto": packing 8-bit weights takes longer than the
+    products of a sentence or two.
+
+    Args:
+        linear: layer that was not converted.
+        outputs: [n] int64, indices of the outputs.
+        precision: precision of the computation.
+        device: device of the layer.
     """
-    few = nn.Linear(linear.in_features, len(outputs), linear.bias is not None, device="meta")
-    few.weight = _constant(linear.weight.detach()[outputs])
+    subset = nn.Linear(linear.in_features, len(outputs), linear.bias is not None, device="meta")
+    subset.weight = _constant(linear.weight.detach()[outputs])
     if linear.bias is not None:
-        few.bias = _constant(linear.bias.detach()[outputs])
+        subset.bias = _constant(linear.bias.detach()[outputs])
     fast = "auto" if precision == "int8" else precision
-    return _converted(few, pick_precision(fast, device), device)
+    return _converted(subset, pick_precision(fast, device), device)
 
 
 def _converted(linear: nn.Linear, precision: InferencePrecision, device: torch.device) -> nn.Module:
-    """The layer that takes the place of a linear one; itself where there is nothing better."""
+    """Return the fastest replacement of a linear layer, or the layer itself."""
     if precision == "int8":
         return Int8Linear(linear)
     dtype = LOW.get(precision, torch.float32)
@@ -86,14 +92,14 @@ def _converted(linear: nn.Linear, precision: InferencePrecision, device: torch.d
 
 WIDE, MANY = 4096, 100
 """Outputs and rows from which oneDNN's 8-bit product is faster than fbgemm's, on AVX-512 VNNI: a
-third at 256 rows; of four it takes twice the time."""
+third faster at 256 rows; with four rows it takes twice the time."""
 
 
 class PackedLinear(nn.Module):
-    """A linear layer whose weights lie in the order in which oneDNN's product reads them.
+    """A linear layer with weights packed for oneDNN's product.
 
-    On a CPU that is up to four times as fast for a few rows, and a tenth to a third faster for
-    many; and what a row gives does not depend on how many others there are.
+    On a CPU this is up to four times as fast for a few rows, and a tenth to a third faster for
+    many. The output of a row does not depend on the number of rows.
     """
 
     def __init__(self, linear: nn.Linear, dtype: torch.dtype) -> None:
@@ -104,7 +110,7 @@ class PackedLinear(nn.Module):
         self._bias = None if linear.bias is None else linear.bias.detach().to(dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., in] to [..., out] of the layer's type."""
+        """Apply the layer: [..., in] to [..., out] of the layer's dtype."""
         product: Tensor = torch.ops.mkldnn._linear_pointwise.default(
             x.to(self.dtype), self._packed, self._bias, "none", [], ""
         )
@@ -121,7 +127,7 @@ class Int8Linear(nn.Module):
         zeros = torch.zeros_like(scales, dtype=torch.int64)
         bias = None if linear.bias is None else linear.bias.detach()
         with warnings.catch_warnings():
-            # torch has announced the end of this; the kernels have no other way in so far.
+            # torch has deprecated this function; the kernels have no other interface so far.
             warnings.simplefilter("ignore", UserWarning)
             quantised = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
             self._for_few = self._for_many = _packed_int8(quantised, bias)
@@ -129,18 +135,18 @@ class Int8Linear(nn.Module):
                 with _onednn():
                     self._for_many = _packed_int8(quantised, bias)
         self._many = MANY * linear.in_features
-        # Called without the checks of its arguments that torch makes in Python.
+        # `_op` skips the argument checks that torch makes in Python.
         self._multiply: Any = torch.ops.quantized.linear_dynamic._op
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., in] to [..., out], both float32."""
+        """Apply the layer: [..., in] to [..., out], both float32."""
         packed, in_7_bits = self._for_few if x.numel() < self._many else self._for_many
         product: Tensor = self._multiply(x, packed, in_7_bits)
         return product
 
 
 def _packed_int8(weight: Tensor, bias: Tensor | None) -> tuple[Any, bool]:
-    """Return weights as torch's quantised engine wants them, and whether inputs have 7 bits."""
+    """Return weights packed for torch's quantised engine, and whether inputs have 7 bits."""
     packed = torch.ops.quantized.linear_prepack(weight, bias)
     return packed, _overflows(torch.backends.quantized.engine)
 
@@ -157,7 +163,7 @@ def _overflows(engine: str) -> bool:
 
 @contextmanager
 def _onednn() -> Iterator[None]:
-    """Packs weights for oneDNN, where this torch has it, and else as usual."""
+    """Pack weights for oneDNN if this torch has oneDNN, else for the usual engine."""
     quantized = torch.backends.quantized
     usual = quantized.engine
     if "onednn" in quantized.supported_engines:

@@ -29,14 +29,14 @@ T = TypeVar("T")
 
 
 class LineTranslator(ABC):
-    """Translates lines with whatever engine searches.
+    """A translator of lines; each engine implements a subclass.
 
     Attributes:
-        languages: source and target.
-        truncated: how many sources were cut so far.
-        split: how many lines were split so far.
-        empty: how many lines that are not blank have translations that are.
-        target_tokens: how many tokens the translations so far have, each with its EOS.
+        languages: source and target language.
+        truncated: number of sources cut so far.
+        split: number of lines split so far.
+        empty: number of lines so far that are not blank but have a blank translation.
+        target_tokens: number of tokens of the translations so far, including EOS.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class LineTranslator(ABC):
 
     @property
     def usual_unit(self) -> Unit:
-        """What to align: words, or pieces where a language puts no spaces between words."""
+        """Default unit of alignments: pieces if a language has no spaces between words."""
         return "words" if all(map(has_spaces, self.languages)) else "pieces"
 
     def translate(self, lines: Iterable[str | Request]) -> Iterator[str]:
-        """One translation per line, in order, lazily; reads at most a window of lines ahead.
+        """Yield one translation per line, in order; reads at most a window of lines ahead.
 
         Raises:
-            TypeError: one string was given.
+            TypeError: `lines` is one string.
         """
         return (best.text for best, *_ in self.translations(lines))
 
@@ -70,21 +70,21 @@ class LineTranslator(ABC):
         scored: bool = False,
         aligned: Unit | None = None,
     ) -> Iterator[list[Translation]]:
-        """At least one and at most `count` translations per line, best first, in order, lazily.
+        """Yield at least one and at most `count` translations per line, best first, in order.
 
         Args:
-            lines: of any kind; a blank one has one empty translation. A :class:`Request` that asks
-                for more than a translation is never split, but cut.
-            count: how many are wanted; they differ, and are fewer only where the model has no more.
-                Of a line that was split, the n-th is made of the n-th of each part.
-            scored: whether each token's log-probability is wanted, for which the model runs over
-                the translations once more.
-            aligned: what is to be aligned with the source, if anything, for which it does so, too;
-                see :attr:`usual_unit`.
+            lines: any lines; a blank line has one empty translation. A :class:`Request` with a
+                prefix or phrases is never split, but cut.
+            count: number of distinct translations per line; fewer only if the model has no more.
+                The n-th translation of a split line joins the n-th translation of each part.
+            scored: whether to compute the log-probability of each token, in another pass of the
+                model over the translations.
+            aligned: unit to align with the source, in another pass of the model, or None; see
+                :attr:`usual_unit`.
 
         Raises:
-            NmtError: the strategy never finds so many; nothing has been read then.
-            TypeError: one string was given.
+            NmtError: the strategy never finds so many translations; no line has been read.
+            TypeError: `lines` is one string.
         """
         refuse_one_string(lines, "lines")
         self.config.check_count(count)
@@ -95,35 +95,46 @@ class LineTranslator(ABC):
     ) -> Iterator[list[Translation]]:
         waiting = iter(lines)
         while window := list(islice(waiting, self.config.window)):
-            requests = [it if isinstance(it, Request) else Request(it) for it in window]
+            requests = [line if isinstance(line, Request) else Request(line) for line in window]
             divided = [self._parts(request) for request in requests]
             self.split += sum(len(line) > 1 for line in divided)
             parts_of_all = [part for line in divided for part in line]
-            found = iter(self._found(parts_of_all, count, scored, aligned))
+            results = iter(self._translate_parts(parts_of_all, count, scored, aligned))
             for _, *others in divided:
-                whole = next(found)
-                for part in others:  # what stood between two parts stands before the second
+                whole = next(results)
+                for part in others:  # white space between two parts belongs to the second
                     space = part.text[: len(part.text) - len(part.text.lstrip())]
-                    pairs = zip(whole, next(found), strict=False)
+                    pairs = zip(whole, next(results), strict=False)
                     whole = [first.followed_by(second, space) for first, second in pairs]
                 self.empty += bool(whole[0].source.strip()) and not whole[0].text.strip()
                 yield whole
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[float]]:
-        """The log-probability of each token of given translations, the EOS last.
+        """Return the log-probability of each token of given translations, the EOS last.
+
+        Args:
+            sources: lines.
+            targets: the translation of each line.
 
         Raises:
-            TypeError: one string was given.
+            TypeError: `sources` or `targets` is one string.
         """
         refuse_one_string(sources, "sources")
         refuse_one_string(targets, "targets")
         return self.log_probabilities(*self._encode_pairs(sources, targets))
 
     def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """Return the source word of each word of given translations: pairs of both, from 0.
+        """Align the words of given translations with the words of the sources.
+
+        Args:
+            sources: lines.
+            targets: the translation of each line.
+
+        Returns:
+            For each pair of lines, pairs of a source word and a target word, numbered from 0.
 
         Raises:
-            TypeError: one string was given.
+            TypeError: `sources` or `targets` is one string.
             NmtError: the model has no attention.
         """
         refuse_one_string(sources, "sources")
@@ -136,10 +147,10 @@ class LineTranslator(ABC):
         )
         return [
             numbered(
-                linked(source, source_places, target, target_places, own),
+                linked(source, source_places, target, target_places, pair_weights),
                 (word_starts(source), word_starts(target)),
             )
-            for source, target, (source_places, target_places), own in zip(
+            for source, target, (source_places, target_places), pair_weights in zip(
                 sources, targets, places, weights, strict=True
             )
         ]
@@ -147,7 +158,7 @@ class LineTranslator(ABC):
     def _encode_pairs(
         self, sources: Sequence[str], targets: Sequence[str]
     ) -> tuple[list[list[int]], list[list[int]]]:
-        """The tokens of both, each with EOS."""
+        """Return the tokens of sources and targets, each with EOS."""
         encoded = (
             self.subwords.encode_source(list(sources)),
             self.subwords.encode_target(list(targets)),
@@ -155,58 +166,69 @@ class LineTranslator(ABC):
         ended = [[[*tokens, EOS] for tokens in lines] for lines in encoded]
         return ended[0], ended[1]
 
-    def _found(
+    def _translate_parts(
         self, requests: list[Request], count: int, scored: bool, aligned: Unit | None
     ) -> list[list[Translation]]:
         nothing = Hypothesis([], 0.0, 0.0, finished=True)
         sentences = self._encode(requests)
         searched = self._ranked(self._search(sentences, len(requests), count))
-        flat = [(at, it) for at, each in enumerate(searched) for it in each[:count] or [nothing]]
-        texts = self.subwords.decode_target([it.tokens for _, it in flat])
-        found: list[list[Translation]] = [[] for _ in requests]
-        for (at, it), text in zip(flat, texts, strict=True):
-            found[at].append(Translation(requests[at].text, text, it))
+        flat = [
+            (at, hypothesis)
+            for at, hypotheses in enumerate(searched)
+            for hypothesis in hypotheses[:count] or [nothing]
+        ]
+        texts = self.subwords.decode_target([hypothesis.tokens for _, hypothesis in flat])
+        translations: list[list[Translation]] = [[] for _ in requests]
+        for (at, hypothesis), text in zip(flat, texts, strict=True):
+            translations[at].append(Translation(requests[at].text, text, hypothesis))
         if scored:
-            self._add(found, sentences, self._token_log_probabilities)
+            self._add(translations, sentences, self._token_log_probabilities)
         if aligned:
-            self._add(found, sentences, partial(self._links, aligned))
-        return found
+            self._add(translations, sentences, partial(self._links, aligned))
+        return translations
 
     def _add(
         self,
-        found: list[list[Translation]],
+        translations: list[list[Translation]],
         sentences: dict[int, Sentence],
         values: Callable[[list[Translation], list[Sentence]], list[dict[str, Any]]],
     ) -> None:
-        """Puts into the translations of lines that are not blank what a forced pass gives."""
-        flat = [(at, nth) for at in sentences for nth in range(len(found[at]))]
-        given = values([found[at][nth] for at, nth in flat], [sentences[at] for at, _ in flat])
-        for (at, nth), fields in zip(flat, given, strict=True):
-            found[at][nth] = replace(found[at][nth], **fields)
+        """Set fields of the translations of lines that are not blank, by a forced pass."""
+        flat = [(at, nth) for at in sentences for nth in range(len(translations[at]))]
+        fields_of_all = values(
+            [translations[at][nth] for at, nth in flat], [sentences[at] for at, _ in flat]
+        )
+        for (at, nth), fields in zip(flat, fields_of_all, strict=True):
+            translations[at][nth] = replace(translations[at][nth], **fields)
 
     def _token_log_probabilities(
         self, translations: list[Translation], sentences: list[Sentence]
     ) -> list[dict[str, Any]]:
-        outputs = [it.hypothesis.output for it in translations]
-        log_probs = self.log_probabilities([it.source for it in sentences], outputs)
-        return [{"token_log_probabilities": each} for each in log_probs]
+        outputs = [translation.hypothesis.output for translation in translations]
+        log_probs = self.log_probabilities([sentence.source for sentence in sentences], outputs)
+        return [{"token_log_probabilities": token_log_probs} for token_log_probs in log_probs]
 
     def _links(
         self, unit: Unit, translations: list[Translation], sentences: list[Sentence]
     ) -> list[dict[str, Any]]:
-        outputs = [it.hypothesis.output for it in translations]
-        weights = self.attention([it.source for it in sentences], outputs)
-        sources = self.subwords.source_places([it.source for it in translations])
-        texts = self.subwords.target_places([it.hypothesis.tokens for it in translations])
+        outputs = [translation.hypothesis.output for translation in translations]
+        weights = self.attention([sentence.source for sentence in sentences], outputs)
+        sources = self.subwords.source_places([translation.source for translation in translations])
+        texts = self.subwords.target_places(
+            [translation.hypothesis.tokens for translation in translations]
+        )
         fields: list[dict[str, Any]] = []
-        for it, source, text, own in zip(translations, sources, texts, weights, strict=True):
-            fields.append({"links": linked(it.source, source, it.text, text, own, unit)})
+        for translation, source, text, pair_weights in zip(
+            translations, sources, texts, weights, strict=True
+        ):
+            links = linked(translation.source, source, translation.text, text, pair_weights, unit)
+            fields.append({"links": links})
             if unit == "pieces":
                 fields[-1]["piece_starts"] = piece_starts(source), piece_starts(text)
         return fields
 
     def _ranked(self, found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
-        """The same hypotheses, in the order of the consensus where that is asked for."""
+        """Sort the hypotheses by minimum Bayes risk, if the configuration has a metric for it."""
         if self.config.mbr is None:
             return found
         flat = [hypothesis.tokens for hypotheses in found for hypothesis in hypotheses]
@@ -216,9 +238,10 @@ class LineTranslator(ABC):
             candidates = list(islice(texts, len(hypotheses)))
             values = expected_utilities(candidates, self.config.mbr) if candidates else []
             scored = [
-                replace(it, score=value) for it, value in zip(hypotheses, values, strict=True)
+                replace(hypothesis, score=value)
+                for hypothesis, value in zip(hypotheses, values, strict=True)
             ]
-            ranked.append(sorted(scored, key=lambda it: -it.score))
+            ranked.append(sorted(scored, key=lambda hypothesis: -hypothesis.score))
         return ranked
 
     def _parts(self, request: Request) -> list[Request]:
@@ -231,13 +254,13 @@ class LineTranslator(ABC):
         return len(tokens) < self.config.max_source_length  # and EOS
 
     def search(self, lines: Sequence[str]) -> list[list[Hypothesis]]:
-        """The hypotheses of each line, best first; none for a blank one.
+        """Return the hypotheses of each line, best first; none for a blank line.
 
-        Sentences of like length share a batch. A line is blank where it is white space, or holds
-        nothing that the subwords know.
+        Sentences of similar length share a batch. A line is blank if it consists of white space or
+        has no subwords.
 
         Raises:
-            TypeError: one string was given.
+            TypeError: `lines` is one string.
         """
         refuse_one_string(lines, "lines")
         return self._search(self._encode([Request(line) for line in lines]), len(lines))
@@ -245,19 +268,19 @@ class LineTranslator(ABC):
     def _search(
         self, sentences: dict[int, Sentence], num_lines: int, count: int = 1
     ) -> list[list[Hypothesis]]:
-        found: list[list[Hypothesis]] = [[] for _ in range(num_lines)]
+        results: list[list[Hypothesis]] = [[] for _ in range(num_lines)]
         if count == 1:
             lists = self.find(sentences)
         else:
             lists = distinct_lists(self.find, self.subwords.decode_target, sentences, count)
         for at, hypotheses in lists:
-            found[at] = hypotheses
+            results[at] = hypotheses
             best = hypotheses[0]
             self.target_tokens += len(best.tokens) + best.finished
-        return found
+        return results
 
     def _encode(self, requests: Sequence[Request]) -> dict[int, Sentence]:
-        """The tokens of every line that is not blank."""
+        """Return the tokens of every line that is not blank, by line number."""
         most = self.config.max_source_length - 1  # and EOS
         sentences = {}
         encoded = self.subwords.encode_source([request.text for request in requests])
@@ -268,7 +291,7 @@ class LineTranslator(ABC):
         return sentences
 
     def _wanted(self, request: Request) -> tuple[list[int], list[list[int]]]:
-        """The tokens of the beginning and of the phrases that are asked for."""
+        """Return the tokens of the prefix and of the phrases of a request."""
         if request.is_plain:
             return [], []
         prefix, *phrases = self.subwords.encode_target([request.prefix, *request.phrases])
@@ -278,17 +301,23 @@ class LineTranslator(ABC):
     def find(
         self, sentences: dict[int, Sentence], count: int = 1
     ) -> Iterable[tuple[int, list[Hypothesis]]]:
-        """What is found for each sentence, best first; the sentences in any order.
+        """Search the hypotheses of each sentence.
 
-        At least `count` distinct hypotheses wherever the model has so many.
+        Args:
+            sentences: sentences by line number.
+            count: number of distinct hypotheses per sentence, wherever the model has so many.
+
+        Returns:
+            The line number and the hypotheses, best first, of each sentence; sentences in any
+            order.
         """
 
     @abstractmethod
     def log_probabilities(
         self, sources: Sequence[list[int]], targets: Sequence[list[int]]
     ) -> list[list[float]]:
-        """The log-probability of each token of given targets; sources end with EOS."""
+        """Return the log-probability of each token of given targets; sources end with EOS."""
 
     @abstractmethod
     def attention(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[Tensor]:
-        """How much giving each target token attends to each source token: [T, S] for each pair."""
+        """Return the attention of each target token to each source token: [T, S] for each pair."""

@@ -1,4 +1,4 @@
-"""Splitting a line that is too long for a model where it hurts least."""
+"""Split a line that is too long for a model at the best boundaries."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ BOUNDARIES = (
     re.compile(r"(?<=[,;:–—])(?=\s)|(?<=[，；：、])"),  # after clauses
     re.compile(r"(?<=\S)(?=\s)"),  # after words
 )
-"""Where a line may be split, the best places first: always before white space."""
+"""Kinds of boundaries, the best first; a line is always split before white space."""
 
 
 def parts(line: str, fits: Callable[[str], bool]) -> list[str]:
-    """The line in consecutive parts that all fit, or have no more than one character.
+    """Split a line into consecutive parts that fit, or that have only one character.
 
-    A part that does not fit is split in two at the best kind of boundary that it has, at the one
-    nearest to its middle; without any, in the middle.
+    A part that does not fit is split in two at the best kind of boundary in the part, at the
+    boundary nearest to the middle; without a boundary, in the middle.
     """
     done: list[str] = []
     waiting = [line]
@@ -32,11 +32,12 @@ def parts(line: str, fits: Callable[[str], bool]) -> list[str]:
 
 
 def _boundary(text: str) -> int:
-    """Where to split, so that both sides have characters other than white space."""
+    """Return the offset of the split; both sides have characters other than white space."""
     first, last = len(text) - len(text.lstrip()), len(text.rstrip())
     middle = len(text) // 2
     for boundary in BOUNDARIES:
-        places = [it.start() for it in boundary.finditer(text) if first < it.start() < last]
+        starts = (match.start() for match in boundary.finditer(text))
+        places = [start for start in starts if first < start < last]
         if places:
             return min(places, key=lambda place: abs(place - middle))
     return min(max(middle, 1), len(text) - 1)

@@ -1,4 +1,4 @@
-"""Search among few tokens: those of a shortlist, and those that a sentence has or must have."""
+"""Search in a reduced vocabulary: the tokens of a shortlist, and the forced tokens."""
 
 from __future__ import annotations
 
@@ -18,29 +18,32 @@ from nmt.search import Constraint, Hypothesis, Strategy
 
 
 class Shortlister:
-    """Chooses the tokens of every sentence of a batch."""
+    """Selects the reduced vocabulary of a batch."""
 
     def __init__(
         self, shortlist: Shortlist, model: Model, precision: InferencePrecision = "fp32"
     ) -> None:
-        """A shortlister for a model that :func:`nmt.runtime.precision.convert` has not changed yet.
+        """Keep the output layers of a model before the model is converted for inference.
 
         Args:
-            shortlist: of the model's subwords.
-            model: or ensemble, whose output layers are kept as they are now.
-            precision: what the model computes in.
+            shortlist: shortlist of the model's subwords.
+            model: model or ensemble that :func:`nmt.inference.kernels.convert` has not converted.
+            precision: precision of the computation.
         """
         self.shortlist = shortlist
         self.model = model
         self.precision = precision
-        self._outputs: dict[nn.Module, nn.Linear] = {it: it.output for it in members_of(model)}
+        self._outputs: dict[nn.Module, nn.Linear] = {
+            member: member.output for member in members_of(model)
+        }
 
     def choose(self, source: Tensor, forced: Tensor) -> ReducedVocabulary:
-        """What to search among.
+        """Select the reduced vocabulary of a batch.
 
         Args:
             source: [B, S] int64, padded.
-            forced: [B, n] int64, padded: tokens that each sentence's outputs must be able to have.
+            forced: [B, n] int64, padded: tokens that the reduced vocabulary must contain for each
+                sentence.
         """
         chosen = self.shortlist.chosen(source.cpu().numpy(), forced.cpu().numpy())
         allowed = torch.from_numpy(chosen).to(source.device)  # [B, V]
@@ -55,13 +58,13 @@ class Shortlister:
 
 @dataclass(frozen=True)
 class ReducedVocabulary:
-    """The tokens that any sentence of a batch may have, and a model of them."""
+    """The tokens of the sentences of a batch, and a model over these tokens."""
 
     tokens: Tensor
-    """Their ids [U] int64, ascending."""
+    """Ids of the tokens: [U] int64, ascending. Reduced ids are indices into this tensor."""
 
     model: Model
-    """To which they are places in `tokens`, and which keeps every sentence to its own."""
+    """Model over reduced ids, which masks the tokens outside a sentence's own shortlist."""
 
     def search(
         self,
@@ -72,13 +75,19 @@ class ReducedVocabulary:
         phrases: Tensor | None,
         count: int = 1,
     ) -> list[list[Hypothesis]]:
-        """As :meth:`nmt.search.Strategy.search`, with ids in all that goes in and comes out."""
-        few = [constraint.to_reduced_ids(self.tokens) for constraint in constraints]
+        """Search like :meth:`nmt.search.Strategy.search`, but over reduced ids.
+
+        Arguments and results contain vocabulary ids.
+        """
+        reduced = [constraint.to_reduced_ids(self.tokens) for constraint in constraints]
         if phrases is not None:
             phrases = torch.searchsorted(self.tokens, phrases)
-        found = strategy.search(self.model, source, max_lengths, few, phrases, count)
+        results = strategy.search(self.model, source, max_lengths, reduced, phrases, count)
         ids = self.tokens.tolist()
         return [
-            [replace(it, tokens=[ids[place] for place in it.tokens]) for it in hypotheses]
-            for hypotheses in found
+            [
+                replace(hypothesis, tokens=[ids[token] for token in hypothesis.tokens])
+                for hypothesis in hypotheses
+            ]
+            for hypotheses in results
         ]

@@ -1,4 +1,4 @@
-"""What goes into a translator, and what comes out of it."""
+"""Requests to a translator, and translations."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from nmt.search import Hypothesis
 
 @dataclass(frozen=True)
 class Request:
-    """A line to translate, and what its translation must have."""
+    """A line to translate, with requirements on its translation."""
 
     text: str
-    """Without a line feed."""
+    """The line, without a line feed."""
 
     prefix: str = ""
-    """What the translation begins with; its last word may go on, as "trans" to "translation"."""
+    """Beginning of the translation; its last word may continue, as "trans" to "translation"."""
 
     phrases: tuple[str, ...] = ()
-    """What must appear in the translation, each as whole words' pieces, in any order."""
+    """Phrases that the translation must contain, each as pieces of whole words, in any order."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether any translation will do."""
+        """Whether the request has no requirements."""
         return not self.prefix and not any(self.phrases)
 
 
@@ -34,22 +34,22 @@ class Sentence:
     """A request in tokens."""
 
     source: list[int]
-    """With EOS."""
+    """Source tokens, with EOS."""
 
     prefix: list[int]
-    """What the target begins with."""
+    """First tokens of the target."""
 
     phrases: list[list[int]]
-    """Runs that the target is to hold."""
+    """Phrases that the target must contain."""
 
     @property
     def forced(self) -> list[int]:
-        """The tokens of the prefix and of all phrases."""
+        """Tokens of the prefix and of all phrases."""
         return [*self.prefix, *chain.from_iterable(self.phrases)]
 
     @property
     def least_length(self) -> int:
-        """The room that prefix, phrases and EOS need."""
+        """Minimum target length: the tokens of prefix and phrases, and EOS."""
         return len(self.forced) + 1
 
 
@@ -64,17 +64,17 @@ class Translation:
     """Detokenised, without a line feed."""
 
     hypothesis: Hypothesis
-    """What the search found."""
+    """Hypothesis of the search."""
 
     token_log_probabilities: Sequence[float] = ()
-    """Of each token and, where it was finished, the EOS; empty where they were not asked for."""
+    """Log-probability of each token and, if the hypothesis is finished, of the EOS; empty if not
+    requested."""
 
     links: Links = ()
-    """Where units of the source and of the text begin that belong together."""
+    """Aligned units, as offsets in source and text."""
 
     piece_starts: tuple[Sequence[int], Sequence[int]] | None = None
-    """Where the pieces of the source and of the text begin, if they are the units; else None, and
-    the units are words."""
+    """Offsets of the pieces of source and text if pieces are aligned; None if words are."""
 
     def units(self) -> tuple[list[str], list[str]]:
         """Return the words, or pieces, of the source and of the text, which `alignment` numbers."""
@@ -84,12 +84,17 @@ class Translation:
         return _cut(self.source, source), _cut(self.text, target)
 
     def alignment(self) -> list[tuple[int, int]]:
-        """Which unit of the source each unit of the text belongs to: pairs of both, from 0."""
+        """Return pairs of a source unit and a text unit that are aligned, numbered from 0."""
         starts = self.piece_starts or (word_starts(self.source), word_starts(self.text))
         return numbered(self.links, starts)
 
     def followed_by(self, other: Translation, space: str) -> Translation:
-        """The translation of two parts of a line."""
+        """Join the translations of two consecutive parts of a line.
+
+        Args:
+            other: translation of the second part.
+            space: white space between the two texts.
+        """
         one, two = self.hypothesis, other.hypothesis
         before = self.text + space
         piece_starts = None
@@ -119,5 +124,5 @@ class Translation:
 
 
 def _cut(text: str, starts: Sequence[int]) -> list[str]:
-    """The text between each start and the next, the last to its end."""
+    """Cut a text at the given offsets; the last part extends to the end."""
     return [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]

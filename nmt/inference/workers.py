@@ -1,4 +1,4 @@
-"""Processes of one thread each that share work: on a CPU faster than threads inside a batch."""
+"""Worker processes of one thread each: on a CPU faster than threads within a batch."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ R = TypeVar("R")
 
 
 class Workers(Generic[T, R]):
-    """Applies a function to many things, in several processes where there are several things.
+    """A pool of processes that apply a function to items.
 
-    The processes are forked at the first use, so that they share what the function holds, such as
-    the weights of a model, with this one.
+    The processes are forked at the first use, so that they share the memory of the function, such
+    as the weights of a model, with this process.
     """
 
     def __init__(self, function: Callable[[T], R], count: int) -> None:
-        """Starts nothing yet; with a `count` of 1, all is done in this process."""
+        """Start no process yet; with a `count` of 1, this process does all work."""
         self.function = function
         self.count = count
         self._pool: ProcessPoolExecutor | None = None
 
     def map(self, things: Sequence[T]) -> Iterator[R]:
-        """What the function gives for each thing, in order.
+        """Yield the result of the function for each item, in order.
 
-        The processes end at once, whatever they are doing, where not all is taken: by an error, an
-        interruption, or a generator that is closed. The next call starts others.
+        If an error, an interruption or the closing of the generator ends the iteration early, the
+        processes are killed at once. The next call starts new ones.
 
         Raises:
-            NmtError: a process was killed. What the function raises is raised here, too.
+            NmtError: a process was killed. Errors of the function are raised, too.
         """
         if self.count == 1 or len(things) < 2:
             yield from map(self.function, things)
             return
         if self._pool is None:
-            sys.stdout.flush()  # or each process would write what waits to be written
+            sys.stdout.flush()  # or each process would write the buffered output
             context = get_context("fork")
             with starting_workers():
                 self._pool = ProcessPoolExecutor(self.count, context, _adopt, (self.function,))
         pool = self._pool
         try:
-            # Not the pool's own `map`: it cancels what waits, which a pool that breaks trips over.
+            # The pool's own `map` cancels waiting futures, on which a broken pool fails.
             waiting = deque(pool.submit(_apply, thing) for thing in things)
             while waiting:
                 yield waiting.popleft().result()
@@ -69,10 +69,10 @@ class Workers(Generic[T, R]):
 
 
 def _end(pool: ProcessPoolExecutor) -> None:
-    """Ends the processes of a pool; its own shutdown waits for what they are doing."""
+    """Kill the processes of a pool; the pool's shutdown would wait for their work."""
     for process in list((pool._processes or {}).values()):
         process.kill()  # as `kill_workers` of Python 3.14 does
-    # Or the rest of a result that was half sent would be waited for.
+    # Without this, `shutdown` waits for the rest of a half-sent result.
     pool._result_queue._writer.close()  # type: ignore[attr-defined]
     pool.shutdown()
 
@@ -84,7 +84,7 @@ def _adopt(function: Callable[[Any], Any]) -> None:
     global _function
     _function = function
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process answers it for all
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles it for all
     end_with_parent()
 
 

@@ -1,4 +1,4 @@
-"""The run directory: the only part that knows its bytes.
+"""The run directory: only this package reads and writes its files.
 
     run.json            format, version, languages, identity of the run and of its data
     recipe.yaml         the resolved recipe
@@ -7,10 +7,10 @@
     log.jsonl           one record per report
     update_0001000/     a checkpoint: model.safetensors, optimizer.safetensors, checkpoint.json
     last, best          links to checkpoints
-    shortlist.safetensors   which target tokens translate which source tokens, if it was made
+    shortlist.safetensors   likely target tokens of each source token, if ``shortlist`` made them
 
-A run holds everything that ``translate`` needs, and it can be moved or copied. A checkpoint appears
-whole or not at all, and every one of its files has a checksum. Nothing is ever unpickled.
+A run holds everything that ``translate`` needs, and can be moved or copied. A checkpoint appears
+whole or not at all, and each of its files has a checksum. No file is ever unpickled.
 """
 
 from nmt.runs.checkpoint import Checkpoint, average

@@ -1,4 +1,4 @@
-"""Models that are built to take the weights of a checkpoint, and are no larger than these."""
+"""Build models for the weights of a checkpoint, and stop if a model is larger than the weights."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from nmt.models import Model
 from nmt.runs.weights import Tensors, set_weights
 
 RANDOM_FILLS = ("normal_", "uniform_")
-"""How the names end of torch's functions that fill a tensor with random numbers."""
+"""Suffixes of the names of torch's functions that fill a tensor with random numbers."""
 
 CREATORS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.arange)
-"""Functions that ask for as much memory as their arguments say."""
+"""Functions that allocate as much memory as their arguments say."""
 
 BUILD_ERRORS = (ArithmeticError, MemoryError, RuntimeError, TypeError, ValueError)
-"""Raised by torch and Python for sizes that are too large or make no sense."""
+"""Errors of torch and Python for sizes that are too large or invalid."""
 
 REGISTRATIONS = 4
-"""Times that a weight may be registered while it is tied or parametrised."""
+"""Maximum number of registrations of a weight that is tied or parametrised."""
 
 OTHER_ELEMENTS = 1 << 24
-"""Of a tensor that is no weight, such as a table of positions."""
+"""Maximum number of elements of a tensor that is no weight, such as a position table."""
 
 
 def build_with(build: Callable[[], Model], weights: Tensors) -> Model:
     """Return a model with the given weights.
 
-    The sizes in a recipe may come from anywhere, and are held against the weights: building stops
-    as soon as it asks for clearly more. Memory for a weight is only used when values are written
-    to it, and no random ones are.
+    The sizes in a recipe are not trusted: building stops as soon as the model allocates clearly
+    more than the weights. Weights are not initialised with random values, so they take no memory
+    before the given weights are copied.
 
     Args:
-        build: makes the model.
-        weights: from a file, which is as large as they are.
+        build: builds the model.
+        weights: weights read from a file.
 
     Raises:
         NmtError: the model has other weights, or cannot be built.
@@ -64,7 +64,7 @@ TOO_LARGE = "the model is larger than the weights of the checkpoint"
 
 @contextmanager
 def _weights_within(count: int, elements: int) -> Iterator[None]:
-    """Stops the building of a model with more weights, or with larger ones."""
+    """Stop the building of a model with more weights, or with larger ones."""
 
     def register(module: nn.Module, name: str, weight: nn.Parameter | None) -> None:
         nonlocal count, elements
@@ -81,7 +81,7 @@ def _weights_within(count: int, elements: int) -> Iterator[None]:
 
 
 class _BuildingMode(TorchFunctionMode):
-    """Leaves out the random values that weights begin with, and stops at a tensor too large."""
+    """Skips the random initialisation of weights, and raises at a tensor that is too large."""
 
     def __init__(self, max_elements: int) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class _BuildingMode(TorchFunctionMode):
             if isinstance(filled, nn.Parameter):
                 return filled
         if function in CREATORS:
-            self._check(function(*args, **{**kwargs, "device": "meta"}))  # without its memory
+            self._check(function(*args, **{**kwargs, "device": "meta"}))  # allocates no memory
         result = function(*args, **kwargs)
         self._check(result)
         return result

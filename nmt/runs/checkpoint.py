@@ -1,4 +1,4 @@
-"""One saved moment of a run: a directory whose files all have checksums."""
+"""A checkpoint of a run: a directory of files with checksums."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nmt.io.files import FileFacts
 from nmt.runs.weights import Tensors, check_same_shapes, write_tensors
 
 VERSION = 2
-"""Of the run directory and its checkpoints; another version is refused."""
+"""Version of the run directory and its checkpoints; other versions are refused."""
 
 REMEDY = "use another checkpoint of the run"
 
@@ -29,7 +29,7 @@ OPTIMIZER = "optimizer.safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class _Description:
-    """The content of ``checkpoint.json``; a score that is no number is null."""
+    """The content of ``checkpoint.json``; a NaN score is null."""
 
     update: int
     scores: dict[str, float | None]
@@ -47,34 +47,36 @@ _FORMAT = DocumentFormat(kind=_Description, name="nmt-checkpoint", version=VERSI
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One saved moment of a run."""
+    """A checkpoint of a run."""
 
     path: Path
     update: int
-    """Optimizer updates done."""
+    """Number of optimizer updates."""
     scores: dict[str, float]
-    """What validation measured at this update, by name; empty where it did not."""
+    """Scores of the validation at this update, by name; empty without a validation."""
     trainer_state: dict[str, Any]
-    """What the trainer counts across resumes."""
+    """State of the trainer, such as counters, that is kept across resumes."""
     files: dict[str, FileFacts]
     """Size and checksum of each file."""
 
     @classmethod
     def open(cls, path: Path) -> Checkpoint:
-        """Reads a checkpoint's description, and nothing heavier.
+        """Read the description of a checkpoint, without its tensors.
 
         Raises:
-            NmtError: it is missing, damaged, or of another version.
+            NmtError: the description is missing, damaged, or of another version.
         """
         try:
-            found = _FORMAT.read(path / "checkpoint.json")
+            description = _FORMAT.read(path / "checkpoint.json")
         except (FileNotFoundError, NotADirectoryError):
             raise NmtError(
                 f"{path / 'checkpoint.json'}: missing: {path} is no checkpoint; give one that "
                 "`nmt train` has made"
             ) from None
-        scores = {name: math.nan if it is None else it for name, it in found.scores.items()}
-        return cls(path, found.update, scores, found.trainer_state, found.files)
+        scores = {
+            name: math.nan if score is None else score for name, score in description.scores.items()
+        }
+        return cls(path, description.update, scores, description.trainer_state, description.files)
 
     @classmethod
     def write(
@@ -85,10 +87,20 @@ class Checkpoint:
         trainer_state: dict[str, Any],
         scores: dict[str, float],
     ) -> None:
-        """Writes the files of a checkpoint, each of some tensors, into an existing directory."""
+        """Write the files of a checkpoint into an existing directory.
+
+        Args:
+            path: existing directory.
+            update: number of optimizer updates.
+            tensors: tensors by the name of their file.
+            trainer_state: state of the trainer.
+            scores: scores of the validation at this update, by name.
+        """
         description = _Description(
             update=update,
-            scores={name: None if math.isnan(it) else float(it) for name, it in scores.items()},
+            scores={
+                name: None if math.isnan(score) else float(score) for name, score in scores.items()
+            },
             trainer_state=trainer_state,
             files={name: write_tensors(path / name, tensors[name]) for name in tensors},
         )
@@ -96,15 +108,19 @@ class Checkpoint:
         (path / "checkpoint.json").write_text(text, encoding="utf-8")
 
     def weights(self) -> dict[str, Tensor]:
-        """The model's weights, checked."""
+        """Read the model's weights and check the file's checksum."""
         return self._tensors(WEIGHTS)
 
     def optimizer(self) -> dict[str, Tensor]:
-        """The optimizer's state, checked."""
+        """Read the optimizer's state and check the file's checksum."""
         return self._tensors(OPTIMIZER)
 
     def verify(self) -> None:
-        """Reads every file that is kept; one that is missing or damaged is an `NmtError`."""
+        """Check the weights and every other file that was not removed on purpose.
+
+        Raises:
+            NmtError: a file is damaged, or the weights are missing.
+        """
         for name in {WEIGHTS, *self.files}:
             if name == WEIGHTS or (self.path / name).exists():
                 self._check(name)
@@ -113,7 +129,7 @@ class Checkpoint:
         path = self._check(name)
         try:
             return load_file(path)
-        except FileNotFoundError:  # training has removed it since
+        except FileNotFoundError:  # training has removed the checkpoint meanwhile
             raise NmtError(f"{path}: missing; {REMEDY}") from None
         except SafetensorError as error:
             raise NmtError(f"{path}: not a safetensors file: {error}") from None
@@ -127,9 +143,12 @@ class Checkpoint:
 
 
 def average(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]:
-    """The mean of the checkpoints' weights, taken in float32; tied weights are stored once.
+    """Average the weights of checkpoints in float32; tied weights are stored once.
 
-    Holds two sets of weights at a time, however many there are to average.
+    Memory holds two sets of weights at a time, regardless of the number of checkpoints.
+
+    Raises:
+        NmtError: names or shapes differ, or a checkpoint is damaged.
     """
     total: dict[str, Tensor] = {}
     for checkpoint in checkpoints:

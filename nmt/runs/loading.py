@@ -1,4 +1,4 @@
-"""From a run directory to a model that is ready to translate."""
+"""Load a model for inference from a run directory."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from nmt.runs.weights import Tensors
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model that is ready to translate, and what it came with."""
+    """A model ready to translate, with its subwords, recipe, run and checkpoint."""
 
     model: Model
     subwords: Subwords
     recipe: dict[str, Any]
-    """The resolved recipe of its run: plain values."""
+    """Resolved recipe of the run: plain values."""
     run: Run
     checkpoint: Checkpoint
 
@@ -36,16 +36,16 @@ class LoadedModel:
 def load_model(
     path: Path, device: torch.device | None = None, trust_plugins: bool = False
 ) -> LoadedModel:
-    """The model of a run (its best checkpoint, else its last) or of one checkpoint.
+    """Load the model of a run (its best checkpoint, else its last) or of one checkpoint.
 
     Args:
         path: the run or the checkpoint.
-        device: where the model is put; the CPU by default.
-        trust_plugins: whether Python modules that its recipe names may be imported.
+        device: device of the model; the CPU by default.
+        trust_plugins: whether to import the Python modules that the recipe names as plugins.
 
     Raises:
-        NmtError: there is no such model, it is damaged or of another version, or it needs plugins
-            that may not be imported.
+        NmtError: the model is missing, damaged or of another version, or needs plugins that are
+            not trusted.
     """
     while True:
         run, checkpoint = _find(path)
@@ -55,11 +55,15 @@ def load_model(
         except NmtError:
             if checkpoint.path.exists():
                 raise
-            # Training has removed it since, and left a newer one.
+            # Training has removed the checkpoint meanwhile, and written a newer one.
 
 
 def _find(path: Path) -> tuple[Run, Checkpoint]:
-    """A run, and the checkpoint of it that a path stands for."""
+    """Return the run and the checkpoint that a path means.
+
+    Raises:
+        NmtError: there is none.
+    """
     if Run.exists(path):
         run = Run.open(path)
         if (checkpoint := run.checkpoint("best")) is not None:

@@ -1,7 +1,7 @@
-"""The plugins of a run: copies of their source, checksummed, so that the run can be moved.
+"""The plugins of a run: copies of their sources with checksums, so that the run can be moved.
 
-The copies lie in a directory of their own with a description of their own, which is written whole:
-training that goes on with other sources replaces them, and may be killed meanwhile.
+The copies and their description are in a separate directory, which is written as a whole: training
+that resumes with other sources replaces the directory, and may be killed meanwhile.
 """
 
 from __future__ import annotations
@@ -37,7 +37,12 @@ _FORMAT = DocumentFormat(kind=_Description, name="nmt-plugins", version=1, remed
 
 
 def write_plugins(run: Path, sources: Mapping[str, bytes]) -> None:
-    """Writes copies of plugins into a run, in the place of any that are there."""
+    """Write copies of plugins into a run, replacing older copies.
+
+    Args:
+        run: directory of the run.
+        sources: content of the files by relative path.
+    """
     directory = run / PLUGINS
     if not sources:
         shutil.rmtree(directory, ignore_errors=True)
@@ -54,10 +59,10 @@ def write_plugins(run: Path, sources: Mapping[str, bytes]) -> None:
 
 
 def read_plugins(run: Path) -> dict[str, bytes]:
-    """Return the copies of plugins in a run, by their paths; none where the run has no such copies.
+    """Return the copies of plugins in a run by relative path; empty if the run has no copies.
 
     Raises:
-        NmtError: one is missing or has changed.
+        NmtError: a copy is missing or has changed.
     """
     directory = run / PLUGINS
     if not directory.exists():
@@ -70,18 +75,18 @@ def read_plugins(run: Path) -> dict[str, bytes]:
 
 
 def import_plugins_of_run(run: Path, modules: Sequence[str], trusted: bool) -> None:
-    """Imports the plugins of a run, which may be a stranger's, if the user allows it.
+    """Import the plugins of a run, which may be a stranger's, if the user allows the import.
 
-    A module that is imported already, because the user named it, needs no consent. Others come
-    from the run's own copies.
+    A module that the user has named is imported already and needs no consent. Other modules are
+    imported from the copies in the run.
 
     Args:
         run: directory of the run.
-        modules: dotted names of its plugins.
+        modules: dotted names of the plugins.
         trusted: whether the user trusts the run.
 
     Raises:
-        NmtError: there is no consent, a copy has changed, or a plugin cannot be imported.
+        NmtError: the user has not consented, a copy has changed, or a plugin cannot be imported.
     """
     if not modules:
         return

@@ -1,7 +1,8 @@
 """The recipe of a run or an export: YAML, with a first line that holds the checksum of the rest.
 
-It carries its checksum itself because training writes it anew when it goes on with changed keys: a
-kill between the writing of two files would leave them at odds.
+The file contains its own checksum because training rewrites the recipe when a run resumes with
+changed keys: with a checksum in a second file, a kill between the two writes would leave them
+inconsistent.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MAX_BYTES = 1 << 24
 
 
 def write_recipe(directory: Path, recipe: dict[str, Any]) -> None:
-    """Writes a recipe into a directory, whole or not at all."""
+    """Write a recipe into a directory, whole or not at all."""
     text = yaml.safe_dump(recipe, sort_keys=False)
     with files.whole_file(directory / RECIPE) as partial:
         partial.write_text(_first_line(text.encode()) + text, encoding="utf-8")
@@ -32,7 +33,7 @@ def read_recipe(directory: Path) -> dict[str, Any]:
     """Return the recipe in a directory: plain values.
 
     Raises:
-        NmtError: there is none, it has changed, or a section holds no keys.
+        NmtError: the recipe is missing, has changed, or has a section without keys.
     """
     path = directory / RECIPE
     try:

@@ -57,12 +57,12 @@ class Run:
     source_lang: str
     target_lang: str
     identity: str
-    """Distinguishes this run from every other."""
+    """Unique id of the run."""
     data: str
-    """Fingerprint of the dataset it was trained on."""
+    """Fingerprint of the training dataset."""
     recipe: dict[str, Any]
     files: dict[str, FileFacts]
-    """Size and checksum of the files that stay as they are."""
+    """Size and checksum of the files that never change."""
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -76,19 +76,19 @@ class Run:
 
     @classmethod
     def open(cls, path: Path) -> Run:
-        """The run in a directory.
+        """Open the run in a directory.
 
         Raises:
-            NmtError: there is none, or it is of another version.
+            NmtError: the run is missing, or of another version.
         """
         try:
-            found = _FORMAT.read(path / "run.json")
+            description = _FORMAT.read(path / "run.json")
         except (FileNotFoundError, NotADirectoryError):
             raise NmtError(
                 f"{path / 'run.json'}: missing: {path} is no run; give one that `nmt train` has "
                 "made"
             ) from None
-        return cls(path=path, recipe=read_recipe(path), **vars(found))
+        return cls(path=path, recipe=read_recipe(path), **vars(description))
 
     @classmethod
     def create(
@@ -102,12 +102,22 @@ class Run:
         subwords: Subwords,
         plugins: Mapping[str, bytes] | None = None,
     ) -> Run:
-        """A new run without checkpoints; `run.json` comes last, so a half-made one is none.
+        """Create a run without checkpoints.
 
-        Its files are the subwords, the recipe, and copies of the sources of the recipe's plugins.
+        The files are the subwords, the recipe, and copies of the sources of the recipe's plugins.
+        `run.json` is written last, so an interrupted creation leaves no run.
+
+        Args:
+            path: directory of the run, created if missing.
+            languages: source and target language.
+            identity: unique id of the run.
+            data: fingerprint of the training dataset.
+            recipe: resolved recipe: plain values.
+            subwords: subword models.
+            plugins: sources of the plugins by relative path.
 
         Raises:
-            NmtError: there can be no directory at `path`.
+            NmtError: the directory cannot be created.
         """
         _make_directory(path)
         (path / "run.json").unlink(missing_ok=True)
@@ -127,7 +137,7 @@ class Run:
         return cls.open(path)
 
     def with_recipe(self, recipe: dict[str, Any]) -> Run:
-        """The run with another recipe, on disk too."""
+        """Replace the recipe, on disk too, and return the changed run."""
         write_recipe(self.path, recipe)
         return replace(self, recipe=recipe)
 
@@ -135,7 +145,7 @@ class Run:
         """Return a section of the recipe.
 
         Raises:
-            NmtError: the recipe has none of that name.
+            NmtError: the recipe has no such section.
         """
         if name not in self.recipe:
             raise NmtError(f"{self.path / RECIPE}: the section {name!r} is missing; restore it")
@@ -144,62 +154,65 @@ class Run:
 
     @property
     def plugins(self) -> tuple[str, ...]:
-        """The modules that the recipe names as plugins.
+        """Modules that the recipe names as plugins.
 
         Raises:
-            NmtError: they are no names of modules.
+            NmtError: the recipe has values that are no names of modules.
         """
         return plugin_names(self.recipe.get("plugins"), str(self.path / RECIPE))
 
     @property
     def subwords(self) -> Subwords:
-        """The subword models the run was trained with.
+        """Subword models of the run.
 
         Raises:
-            NmtError: they are missing or damaged.
+            NmtError: the subword models are missing or damaged.
         """
         return Subwords.load_checked(self.path, self.files, REMEDY)
 
     @property
     def has_shortlist(self) -> bool:
-        """Whether one was given to the run."""
+        """Whether the run has a shortlist."""
         return (self.path / SHORTLIST).exists()
 
     @property
     def shortlist(self) -> Shortlist:
-        """The shortlist that was given to the run.
+        """Shortlist of the run.
 
         Raises:
-            NmtError: there is none, or it is damaged, of another version, or of other subwords.
+            NmtError: the shortlist is missing, damaged, of another version, or of other subwords.
         """
         if not self.has_shortlist:
             raise NmtError(
                 f"{self.path}: the run has no shortlist; give it one with "
                 f"`nmt shortlist --model {self.path}`"
             )
-        found, subwords = Shortlist.load(self.path / SHORTLIST), self.subwords
-        if not found.is_of(subwords.fingerprint, subwords.source_size, subwords.target_size):
+        shortlist, subwords = Shortlist.load(self.path / SHORTLIST), self.subwords
+        if not shortlist.is_of(subwords.fingerprint, subwords.source_size, subwords.target_size):
             raise NmtError(
                 f"{self.path / SHORTLIST}: of other subwords than the run; "
                 f"make it again with `nmt shortlist --model {self.path}`"
             )
-        return found
+        return shortlist
 
     def give_shortlist(self, shortlist: Shortlist) -> Path:
-        """Writes a shortlist into the run, in the place of an older one; gives where."""
+        """Write a shortlist into the run, replacing an older one, and return its path."""
         shortlist.save(self.path / SHORTLIST)
         return self.path / SHORTLIST
 
     @staticmethod
     @contextmanager
     def locked(path: Path, by_this_process: bool = True) -> Iterator[None]:
-        """Holds a directory, made where it is missing, for one training; a second one is refused.
+        """Lock a directory for one training, and remove the half-written files of a killed one.
 
-        What a killed one left half-written is removed.
+        The directory is created if missing.
 
         Args:
-            path: of the run, which may be still to be created.
-            by_this_process: False in the peers of the process that holds it for all.
+            path: directory of the run, which need not exist yet.
+            by_this_process: False in the peers of the process that holds the lock for all.
+
+        Raises:
+            NmtError: another process holds the lock, or the directory cannot be created.
         """
         if not by_this_process:
             yield
@@ -219,13 +232,13 @@ class Run:
             yield
 
     def checkpoint_paths(self) -> list[Path]:
-        """Where the checkpoints are, damaged ones too, oldest first."""
+        """Return the paths of all checkpoints, including damaged ones, oldest first."""
         return sorted(self.path.glob("update_*"), key=lambda path: (len(path.name), path.name))
 
     def examined(self) -> Iterator[tuple[Path, Checkpoint | NmtError]]:
-        """Yield each checkpoint, or why it cannot be read, oldest first.
+        """Yield each checkpoint or the error of reading the checkpoint, oldest first.
 
-        One that training removes meanwhile is left out.
+        A checkpoint that training removes meanwhile is left out.
         """
         for path in self.checkpoint_paths():
             try:
@@ -235,28 +248,29 @@ class Run:
                     yield path, error
 
     def checkpoints(self) -> list[Checkpoint]:
-        """The checkpoints, oldest first.
+        """Return the checkpoints, oldest first.
 
         Raises:
-            NmtError: the description of one is damaged.
+            NmtError: the description of a checkpoint is damaged.
         """
-        found = []
+        checkpoints = []
         for _, checkpoint in self.examined():
             if isinstance(checkpoint, NmtError):
                 raise checkpoint
-            found.append(checkpoint)
-        return found
+            checkpoints.append(checkpoint)
+        return checkpoints
 
     def target(self, name: str) -> Path | None:
-        """Where a link ("best" or "last") leads, if there is one."""
+        """Return the target of a link ("best" or "last"), None without the link."""
         link = self.path / name
         return Path(os.path.realpath(link)) if os.path.lexists(link) else None
 
     def checkpoint(self, name: str) -> Checkpoint | None:
-        """The one that a link ("best" or "last") points to, if there is one.
+        """Return the checkpoint that a link ("best" or "last") points to, None without the link.
 
         Raises:
-            NmtError: the link leads out of the run or to nothing, or the checkpoint is damaged.
+            NmtError: the link points outside the run or to a missing path, or the checkpoint is
+                damaged.
         """
         link = self.path / name
         while (path := self.target(name)) is not None:
@@ -267,12 +281,12 @@ class Run:
             except NmtError:
                 if path.exists():
                     raise
-            if self.target(name) == path:  # else training has moved the link meanwhile
+            if self.target(name) == path:  # otherwise training has moved the link
                 raise NmtError(f"{link}: leads to {path.name}, which is missing; {LINK_REMEDY}")
         return None
 
     def problems(self) -> Iterator[str]:
-        """Yield what is missing or damaged, a line each; reads every file."""
+        """Yield one line for each missing or damaged file; reads every file."""
         checks: list[tuple[Path, Callable[[], object]]] = [
             (self.path, partial(files.check, self.path / name, facts, REMEDY))
             for name, facts in self.files.items()
@@ -283,13 +297,14 @@ class Run:
             checks.append((self.path, lambda: self.shortlist))
         checks += [(path, partial(_verify, path)) for path in self.checkpoint_paths()]
         checks += [(self.path, partial(self.checkpoint, name)) for name in LINKS]
-        found = set()
+        reported = set()
         for place, check in checks:
             try:
                 check()
             except (NmtError, OSError) as error:
-                if place.exists() and str(error) not in found:  # else training has removed it
-                    found.add(str(error))
+                # A place that does not exist was removed by training.
+                if place.exists() and str(error) not in reported:
+                    reported.add(str(error))
                     yield str(error)
 
     def save(
@@ -301,7 +316,16 @@ class Run:
         scores: dict[str, float],
         best: bool,
     ) -> Checkpoint:
-        """Writes a checkpoint, then points "last", and "best" if it is the best, to it."""
+        """Write a checkpoint, then point the link "last" and, if `best`, "best" to the checkpoint.
+
+        Args:
+            update: number of optimizer updates.
+            weights: weights of the model by name.
+            optimizer: state of the optimizer; None to leave it out.
+            trainer_state: state of the trainer, such as counters.
+            scores: scores of the validation at this update, by name.
+            best: whether the checkpoint is the best of the run.
+        """
         path = self.path / f"update_{update:07d}"
         tensors = (
             {WEIGHTS: weights} if optimizer is None else {WEIGHTS: weights, OPTIMIZER: optimizer}
@@ -313,19 +337,21 @@ class Run:
         return saved
 
     def link(self, newest: Checkpoint, best: bool) -> None:
-        """Points "last" to the newest checkpoint, and "best", too, where it is the best."""
+        """Point the link "last" and, if `best`, "best" to the newest checkpoint."""
         for name in LINKS if best else LINKS[:1]:
             if self.target(name) != newest.path.resolve():
                 files.point(self.path / name, newest.path.name)
 
     def prune(self, keep_last: int) -> None:
-        """Removes all but the newest checkpoints and the best.
+        """Remove all checkpoints except the newest `keep_last` and the best.
 
-        Only the newest two keep their optimizer's state, two thirds of a checkpoint's size: the
-        last to resume from, and the one before it in case the last is damaged.
+        Only the newest two keep the optimizer's state, which is two thirds of a checkpoint's size:
+        the last one to resume from, and the one before in case the last is damaged.
         """
         kept = {self.target(name) for name in LINKS}
-        sound = [found for _, found in self.examined() if isinstance(found, Checkpoint)]
+        sound = [
+            checkpoint for _, checkpoint in self.examined() if isinstance(checkpoint, Checkpoint)
+        ]
         newest_first = sound[::-1]
         for rank, checkpoint in enumerate(newest_first):
             if rank >= keep_last and checkpoint.path.resolve() not in kept:

@@ -252,7 +252,7 @@ class Hypotheses:
         )
 
     def without(self, pruned: Tensor) -> Hypotheses:
-        """Set the scores of the rows in the mask `pruned` [B, R] bool to minus infinity."""
+        """Set scores and log-probabilities to minus infinity where `pruned` [B, R] is True."""
         never = float("-inf")
         return Hypotheses(
             self.tokens,
