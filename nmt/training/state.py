@@ -9,7 +9,7 @@ from nmt.errors import NmtError
 from nmt.recipe.config import build
 from nmt.runs import Checkpoint
 
-MEASURED = ("best", "best_loss", "mark", "mark_loss")
+MEASURED = ("best", "best_loss", "patience_best", "patience_best_loss")
 """Results of validation, which may be negative, unlike all counters."""
 
 
