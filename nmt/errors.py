@@ -1,11 +1,11 @@
-"""The exceptions that are addressed to the user, and what errors of the system mean to the user."""
+"""Exceptions for the user, and explanations of operating system errors."""
 
 from __future__ import annotations
 
 import errno
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Errors of writing to a disk that is full or used up."""
+"""Error numbers of writing to a full disk or beyond a quota."""
 
 _REMEDIES = {
     errno.ENOSPC: "make room there",
@@ -19,14 +19,14 @@ _REMEDIES = {
 
 
 class NmtError(Exception):
-    """A mistake the user can mend: one line that says where, what, and the remedy.
+    """A mistake that the user can correct: one line that says where, what, and the remedy.
 
     The command line prints it as ``nmt: error: ...`` without a traceback and exits with status 1.
     """
 
 
 class UnfinishedError(NmtError):
-    """What was done so far is kept, and the same command goes on from there."""
+    """An interrupted task: its results so far are kept, and the same command resumes it."""
 
 
 class LostPeerError(NmtError):
@@ -38,7 +38,7 @@ class LostPeerError(NmtError):
 
 
 def explain(error: OSError) -> str:
-    """Return where an operation of the system failed, why, and what to do."""
+    """Return one line that says where an operation of the system failed, why, and what to do."""
     place = f"{error.filename}: " if error.filename else ""
     if place and error.errno in FULL:
         place += "cannot be written: "

@@ -1,6 +1,6 @@
-"""Languages by their codes: the scripts that write them, and words where a script has no spaces.
+"""Scripts of languages, by language code, and word counts for scripts with and without spaces.
 
-A code is one of ISO 639 (``ja``, ``jpn``); a script of ISO 15924 or a region may follow, after a
+A code is an ISO 639 code (``ja``, ``jpn``). A script of ISO 15924 or a region may follow, after a
 hyphen or an underscore (``zh-CN``, ``zh_Hant``, ``srp_Latn``).
 """
 
@@ -41,7 +41,7 @@ LETTERS: dict[str, tuple[str, ...]] = {
     "Thai": ("THAI",),
     "Tibt": ("TIBETAN",),
 }
-"""Scripts of ISO 15924, each with the beginnings of its letters' names in Unicode."""
+"""Scripts of ISO 15924, each with the prefixes of the Unicode names of its letters."""
 
 _LANGUAGES = {
     "Arab": "ar ara arb acm acq aeb ajp apc ars ary arz ckb fa fas per pes prs ps pus pbt sd snd "
@@ -73,7 +73,7 @@ _LANGUAGES = {
     "Thai": "th tha",
     "Tibt": "bo bod tib dz dzo",
 }
-"""Scripts with the languages that are written in them; a language without one is Latin."""
+"""Languages written in each script; a language without an entry is written in Latin."""
 
 _UNSPACED = frozenset({"Hani", "Hans", "Hant", "Jpan", "Khmr", "Laoo", "Mymr", "Thai", "Tibt"})
 
@@ -87,16 +87,16 @@ _UNSPACED_CHARACTER = re.compile(
 
 
 def scripts(code: str) -> tuple[str, ...]:
-    """The scripts of a language, as keys of :data:`LETTERS`, the usual one first."""
+    """Return the scripts of a language, as keys of :data:`LETTERS`, the usual script first."""
     language, *subtags = re.split("[-_]", code)
-    if given := [tag.title() for tag in subtags if tag.title() in LETTERS]:
-        return tuple(given)
+    if explicit := [tag.title() for tag in subtags if tag.title() in LETTERS]:
+        return tuple(explicit)
     usual = [script for script, codes in _LANGUAGES.items() if language.lower() in codes.split()]
     return tuple(usual) or ("Latn",)
 
 
 def letters(code: str) -> tuple[str, ...]:
-    """The beginnings of the names in Unicode of all letters of a language."""
+    """Return the prefixes of the Unicode names of all letters of a language."""
     return tuple(name for script in scripts(code) for name in LETTERS[script])
 
 
@@ -106,12 +106,12 @@ def has_spaces(code: str) -> bool:
 
 
 def is_unspaced(line: str) -> bool:
-    """Whether most characters of a line are of scripts without spaces between words."""
+    """Whether most characters of a line belong to scripts without spaces between words."""
     return 2 * len(_UNSPACED_CHARACTER.findall(line)) > len("".join(line.split()))
 
 
 def count_words(line: str) -> int:
-    """The words between spaces; every character of a script without spaces counts as one."""
+    """Count the words of a line; each character of a script without spaces counts as one word."""
     if not line.isascii() and _UNSPACED_CHARACTER.search(line):
         line = _UNSPACED_CHARACTER.sub(" x ", line)
     return len(line.split())

@@ -1,1 +1,1 @@
-"""The binarized dataset format, and batches made from it."""
+"""The binarized dataset format, and batches of its sentence pairs."""

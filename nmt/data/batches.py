@@ -30,45 +30,45 @@ class Batch:
     """[P] int64, the flat positions in `target_output` that are not padding."""
 
     def to(self, device: torch.device) -> Batch:
-        """The batch on a device, copied without waiting where its memory is pinned."""
+        """Return the batch on a device; the copy is asynchronous if the batch is pinned."""
         if device.type == "cpu":
             return self
         tensors = (self.source, self.target_input, self.target_output, self.target_positions)
         return Batch(*(tensor.to(device, non_blocking=True) for tensor in tensors))
 
     def pin(self) -> Batch:
-        """The batch in page-locked memory, from which a GPU copies in the background."""
+        """Return the batch in page-locked memory, from which a GPU copies in the background."""
         tensors = (self.source, self.target_input, self.target_output, self.target_positions)
         return Batch(*(tensor.pin_memory() for tensor in tensors))
 
     @property
     def num_positions(self) -> int:
-        """Positions of both sides, padding included."""
+        """Number of positions of both sides, padding included."""
         return self.source.numel() + self.target_output.numel()
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of both sides, padding not included."""
+        """Number of tokens of both sides, without padding."""
         return int((self.source != PAD).sum()) + len(self.target_positions)
 
     @property
     def num_sentences(self) -> int:
-        """Pairs; none in an empty batch, which has a row."""
+        """Number of pairs; 0 for an empty batch, although its tensors have one row."""
         return int((self.target_output[:, 0] != PAD).sum())
 
 
 class Padded(Protocol):
-    """Pairs of sentences by their numbers: a :class:`Split`, or one whose subwords are sampled."""
+    """Source of padded sentences: a :class:`Split`, or a split with sampled subwords."""
 
     def padded(self, side: Side, indices: Indices) -> NDArray[np.int64]:
-        """The sentences at `indices` [B] as rows, filled with PAD on the right: [B, L]."""
+        """Return the sentences at `indices` [B] as rows [B, L], padded on the right with PAD."""
 
 
 def make_batch(split: Padded, indices: Indices) -> Batch:
-    """The batch of these sentences; of none, a batch whose loss is zero.
+    """Return the batch of these sentences; without sentences, an empty batch of zero loss.
 
-    A process that has no sentences left in an update still takes part in its collective
-    operations, with such an empty batch.
+    A process without sentences in an update runs the empty batch, because every process must take
+    part in the collective operations.
     """
     if len(indices) == 0:
         return batch_of(torch.tensor([[EOS]]), torch.tensor([[PAD]]))
@@ -77,21 +77,23 @@ def make_batch(split: Padded, indices: Indices) -> Batch:
 
 
 def batch_of(source: Tensor, target: Tensor) -> Batch:
-    """The batch of padded sources [B, S] and targets [B, T], both int64."""
+    """Return the batch of padded sources [B, S] and targets [B, T], both int64."""
     target_positions = (target != PAD).flatten().nonzero()[:, 0]
     return Batch(source, target_input(target), target, target_positions)
 
 
 def target_input(target: Tensor) -> Tensor:
-    """What a model is given to predict padded targets: BOS, then all but the last; [B, T] both."""
+    """Return the decoder input for padded targets [B, T]: BOS, then all but the last token."""
     before = torch.cat((torch.full_like(target[:, :1], BOS), target[:, :-1]), dim=1)
-    return before.masked_fill(before == EOS, PAD)  # after the last token nothing is predicted
+    return before.masked_fill(before == EOS, PAD)  # nothing is predicted after EOS
 
 
 def as_rows(rows: Sequence[Sequence[float]], filling: float = PAD) -> Tensor:
-    """The rows as one tensor [rows, the longest row or 1], filled up on the right.
+    """Return the rows as one tensor [rows, length of the longest row, at least 1].
 
-    Token ids are filled up with PAD; the filling of other numbers is of their own type.
+    Args:
+        rows: lists of numbers, padded on the right.
+        filling: padding value, PAD for token ids; its type sets the dtype of the tensor.
     """
     width = max([1, *map(len, rows)])
     full = [[*row, *[filling] * (width - len(row))] for row in rows]
@@ -99,7 +101,10 @@ def as_rows(rows: Sequence[Sequence[float]], filling: float = PAD) -> Tensor:
 
 
 def as_groups(groups: Sequence[Sequence[Sequence[int]]]) -> Tensor:
-    """Groups of rows of token ids as one tensor [groups, the most rows, the longest row or 1]."""
+    """Return groups of rows of token ids as one padded tensor [groups, rows, length].
+
+    The dimensions are the largest number of rows and the length of the longest row, at least 1.
+    """
     count = max(map(len, groups))
     rows = [row for group in groups for row in [*group, *[()] * (count - len(group))]]
     return as_rows(rows).view(len(groups), count, -1)

@@ -1,7 +1,7 @@
 """The sentences of one side as arrays of token ids, in memory and in files.
 
-The files are raw little-endian numbers that are mapped into memory. They may be damaged, forged or
-overwritten while they are read: whatever is read is checked first.
+The files hold raw little-endian numbers and are mapped into memory. A file may be damaged, forged
+or overwritten during reading, so every value is checked before use.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Column:
         return len(self._offsets) - 1
 
     def sentence(self, index: int) -> Ids:
-        """Ids of a sentence, mapped from the file."""
+        """Return the ids of a sentence, mapped from the file."""
         start, end = self._offsets.array()[index : index + 2].tolist()
         if not 0 <= start < end <= len(self._tokens):
             self._refuse_offsets()
@@ -53,20 +53,20 @@ class Column:
         return ids
 
     def lengths(self) -> Lengths:
-        """Tokens of every sentence [n] int32."""
+        """Return the number of tokens of every sentence, [n] int32."""
         offsets = self._offsets.array()
-        # Cast before subtracting, so that nothing of 8 bytes a sentence is held: right modulo 2^32.
+        # Subtract as int32 (correct modulo 2^32), to avoid an array of 8 bytes per sentence.
         return np.subtract(offsets[1:], offsets[:-1], dtype=np.int32, casting="unsafe")
 
     def sampled_lengths(self, step: int) -> Lengths:
-        """Tokens of every `step`-th sentence."""
+        """Return the number of tokens of every `step`-th sentence."""
         offsets = self._offsets.array()
         starts, ends = offsets[:-1:step], offsets[1::step]
         self._check_offsets(starts, ends)
         return ends - starts
 
     def padded(self, indices: Ids, pad: int) -> npt.NDArray[np.int64]:
-        """The sentences at `indices` [B] as rows [B, L], filled up on the right with `pad`."""
+        """Return the sentences at `indices` [B] as rows [B, L] int64, padded with `pad`."""
         offsets = self._offsets.array()
         starts, ends = offsets[indices], offsets[indices + 1]
         self._check_offsets(starts, ends)
@@ -103,7 +103,7 @@ class Column:
                 self._offsets.refuse(f"sentences end at token {place} of {len(self._tokens)}")
 
     def _check_stored(self, ids: Ids, ends: Ids, place: int) -> None:
-        """Refuse ids that are read at a place of their file, given where sentences end."""
+        """Refuse bad ids, read at token `place`, of sentences that end at tokens `ends`."""
         if not len(ids):
             self._tokens.refuse("has been cut while it was read")
         self._check_ids(ids)
@@ -123,13 +123,13 @@ class Column:
         self._offsets.refuse("a sentence is empty or outside of its file")
 
     def _check_ids(self, ids: Ids) -> None:
-        # As unsigned numbers negative ids are large, too.
+        # Read as unsigned numbers, negative ids are large, too.
         if len(ids) and ids.view(f"u{ids.itemsize}").max() >= self._vocabulary:
             self._tokens.refuse(f"a token id is not below {self._vocabulary}")
 
 
 class MappedFile:
-    """An array in a file, mapped into memory, which processes share."""
+    """An array in a file, mapped into memory that processes share."""
 
     def __init__(self, path: Path, facts: files.FileFacts, dtype: str) -> None:
         self.path = path
@@ -145,14 +145,14 @@ class MappedFile:
         return len(self._array)
 
     def array(self) -> Ids:
-        """The array, for use at once: a read beyond a file that was cut ends the process."""
+        """Return the array, for immediate use: reading past a truncated file kills the process."""
         if self._map is not None and self._map.size() < self._facts.bytes:
             self.refuse("has been cut since it was opened")
         return self._array
 
     @contextmanager
     def reader(self) -> Iterator[Callable[[int], Ids]]:
-        """A function that reads the next so many numbers; the checksum is compared at the end."""
+        """Yield a function that reads the next `count` numbers; check the checksum at the end."""
         digest, dtype = hashlib.sha256(), self._array.dtype
         with files.open_checked(self.path, self._facts, REMEDY) as file:
 
@@ -170,36 +170,36 @@ class MappedFile:
 
 
 class Sentences(NamedTuple):
-    """Consecutive sentences of one side, laid end to end as in the files."""
+    """Consecutive sentences of one side, concatenated as in the files."""
 
     tokens: Ids
     lengths: Lengths
 
     @classmethod
     def of(cls, ids: list[list[int]]) -> Sentences:
-        """The sentences with these ids, each of which gets its EOS."""
+        """Build sentences from lists of ids, and append EOS to each."""
         return cls.laid(ids).ended()
 
     @classmethod
     def laid(cls, ids: list[list[int]]) -> Sentences:
-        """The sentences with these ids as they are."""
+        """Build sentences from lists of ids, unchanged."""
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
         flat = itertools.chain.from_iterable(ids)
         return cls(np.fromiter(flat, np.int32, int(lengths.sum())), lengths)
 
     def ended(self) -> Sentences:
-        """The sentences, each with EOS behind it."""
+        """Return the sentences with EOS appended to each."""
         return Sentences(np.insert(self.tokens, np.cumsum(self.lengths), EOS), self.lengths + 1)
 
     def keep(self, copies: npt.NDArray[np.bool_ | np.int64]) -> Sentences:
-        """Each sentence as often as `copies` [n] says: False or 0 leaves it out."""
+        """Return ``copies[i]`` copies of sentence i; False or 0 drops the sentence."""
         if (copies == 1).all():
             return self
         return self.take(np.repeat(np.arange(len(copies)), copies))
 
     def take(self, indices: Ids) -> Sentences:
-        """The sentences at `indices` [m], in that order and as often as they are there."""
+        """Return the sentences at `indices` [m], in this order, with repetitions."""
         lengths = self.lengths[indices]
         starts = (np.cumsum(self.lengths) - self.lengths)[indices]
-        moves = starts - (np.cumsum(lengths) - lengths)  # from the place there to that here
+        moves = starts - (np.cumsum(lengths) - lengths)  # from new to old position
         return Sentences(self.tokens[np.repeat(moves, lengths) + np.arange(lengths.sum())], lengths)

@@ -1,4 +1,4 @@
-"""A dataset, opened for reading: in constant time, however many pairs it holds."""
+"""Datasets, opened for reading in constant time, independent of the number of pairs."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Dataset:
 
     @classmethod
     def open(cls, path: Path) -> Dataset:
-        """The dataset at `path`, which may be in shards, in constant time and memory.
+        """Open the dataset at `path`, in one piece or in shards, in constant time and memory.
 
         Raises:
-            NmtError: there is none, it is of another format, a file is missing or of another
-                size than when it was written, or shards are missing or do not belong together.
+            NmtError: there is no dataset, its format is another one, a file is missing or has
+                changed its size, or shards are missing or do not belong together.
         """
         parts = {part: Manifest.read(part) for part in shards_of(path) or [path]}
         for part, manifest in parts.items():
@@ -61,42 +61,50 @@ class Dataset:
         return files.read_checked(self.first_part / name, facts, REMEDY)
 
     def has_split(self, name: str) -> bool:
-        """Whether the dataset holds that split."""
+        """Whether the dataset holds the split `name`."""
         return name in self.manifest.splits
 
     def split(self, name: str) -> Split:
-        """The split of that name: ``train``, ``valid`` or ``test``."""
+        """Return the split of this name: ``train``, ``valid`` or ``test``.
+
+        Raises:
+            NmtError: the dataset has no such split.
+        """
         if not self.has_split(name):
             raise NmtError(f"{self.path}: {unknown('split', name, self.manifest.splits)}")
         first = self.first_part
         return Split(self._parts if name == "train" else {first: self._parts[first]}, name)
 
     def verify(self) -> None:
-        """Reads every file; one that is not as it was written is an :class:`NmtError`."""
+        """Read every file and compare checksums.
+
+        Raises:
+            NmtError: a file has changed since it was written.
+        """
         for part, manifest in self._parts.items():
             for name, facts in manifest.files.items():
                 files.check(part / name, facts, REMEDY)
 
 
 def shard_directory(path: Path, shard: int, shards: int) -> Path:
-    """Where one of the parts of a dataset is that several machines make."""
+    """Return the directory of one shard, from 1, of a dataset that several machines make."""
     return path / f"shard-{shard}-of-{shards}"
 
 
 def shards_of(path: Path) -> list[Path]:
-    """The shards of a dataset in their order, none where it is in one piece.
+    """Return the directories of the shards, in order; none for a dataset in one piece.
 
     Raises:
-        NmtError: some are missing, or they are of several sets.
+        NmtError: a shard is missing, or the shards belong to several sets.
     """
-    found = [match for it in path.glob("shard-*") if (match := _SHARD.fullmatch(it.name))]
-    if not found:
+    matches = [match for file in path.glob("shard-*") if (match := _SHARD.fullmatch(file.name))]
+    if not matches:
         return []
-    count = int(found[0][1])
-    if len({match[1] for match in found}) > 1:
+    count = int(matches[0][1])
+    if len({match[1] for match in matches}) > 1:
         raise NmtError(f"{path}: shards of several sets; remove those of the older set")
     shards = []
-    for number in range(1, count + 1):  # which may be any number: a missing shard ends the loop
+    for number in range(1, count + 1):  # any count is safe: a missing shard ends the loop
         shards.append(shard_directory(path, number, count))
         if not shards[-1].is_dir():
             raise NmtError(
@@ -106,7 +114,11 @@ def shards_of(path: Path) -> list[Path]:
 
 
 def _united(parts: Mapping[Path, Manifest]) -> Manifest:
-    """What several shards are together."""
+    """Merge the manifests of all shards.
+
+    Raises:
+        NmtError: the shards were made from other text or with other settings.
+    """
     (place, first), *others = parts.items()
     if not others:
         return first
@@ -140,8 +152,8 @@ def _united(parts: Mapping[Path, Manifest]) -> Manifest:
 class Split:
     """The pairs of one split; the ids of a sentence end with EOS and have no BOS.
 
-    All arrays are mapped from the files, read-only: processes share them, and handing a split to
-    another process hands on where the files are.
+    All arrays are mapped read-only from the files, so processes share memory. Pickling a split for
+    another process copies the paths of the files, not the arrays.
     """
 
     def __init__(self, parts: Mapping[Path, Manifest], name: str) -> None:
@@ -161,33 +173,33 @@ class Split:
         return int(self._starts[-1])
 
     def source(self, index: int) -> Ids:
-        """Ids [S] of a source sentence, mapped from the file."""
+        """Return the ids [S] of a source sentence, mapped from the file."""
         return self._sentence("source", index)
 
     def target(self, index: int) -> Ids:
-        """Ids [T] of a target sentence, mapped from the file."""
+        """Return the ids [T] of a target sentence, mapped from the file."""
         return self._sentence("target", index)
 
     @cached_property
     def source_lengths(self) -> Lengths:
-        """Tokens of every source sentence [n] int32, EOS included."""
+        """Number of tokens of every source sentence, [n] int32, EOS included."""
         return np.concatenate([column.lengths() for column in self._columns["source"]])
 
     @cached_property
     def target_lengths(self) -> Lengths:
-        """Tokens of every target sentence [n] int32, EOS included."""
+        """Number of tokens of every target sentence, [n] int32, EOS included."""
         return np.concatenate([column.lengths() for column in self._columns["target"]])
 
     def sampled_lengths(self, side: Side, most: int) -> Lengths:
-        """Tokens of at most `most` sentences of a side, evenly spread over the split."""
+        """Return the lengths in tokens of about `most` sentences, evenly spread over the split."""
         step = max(1, -(-len(self) // most))
         return np.concatenate([column.sampled_lengths(step) for column in self._columns[side]])
 
     def check(self) -> None:
-        """Read all ids once, in bounded memory, before they are trained on.
+        """Read and check all ids once, in bounded memory, before training.
 
         Raises:
-            NmtError: there is no pair, or :meth:`Column.check` refuses a file.
+            NmtError: the split holds no pair, or :meth:`Column.check` refuses a file.
         """
         if not len(self):
             raise NmtError(f"{next(iter(self._parts))}: {self.name} holds no pair; {REMEDY}")
@@ -196,27 +208,27 @@ class Split:
                 column.check()
 
     def padded(self, side: Side, indices: Ids, pad: int = PAD) -> npt.NDArray[np.int64]:
-        """The sentences at `indices` [B] as rows, filled with `pad` on the right: [B, L] int64."""
+        """Return the sentences at `indices` [B] as rows [B, L] int64, padded with `pad`."""
         part = np.searchsorted(self._starts, indices, "right") - 1  # [B]
         columns = self._columns[side]
-        found = {
-            it: columns[it].padded(indices[part == it] - self._starts[it], pad)
-            for it in map(int, np.unique(part))
+        blocks = {
+            number: columns[number].padded(indices[part == number] - self._starts[number], pad)
+            for number in map(int, np.unique(part))
         }
-        if len(found) == 1:
-            return next(iter(found.values()))
-        width = max((some.shape[1] for some in found.values()), default=0)
+        if len(blocks) == 1:
+            return next(iter(blocks.values()))
+        width = max((block.shape[1] for block in blocks.values()), default=0)
         rows = np.full((len(indices), width), pad, dtype=np.int64)
-        for it, some in found.items():
-            rows[part == it, : some.shape[1]] = some
+        for number, block in blocks.items():
+            rows[part == number, : block.shape[1]] = block
         return rows
 
     def source_text(self) -> list[str]:
-        """The source lines of a held-out split, as they were given."""
+        """Return the original source lines of a held-out split."""
         return self._text("source")
 
     def reference_text(self) -> list[str]:
-        """The target lines of a held-out split, as they were given."""
+        """Return the original target lines of a held-out split."""
         return self._text("target")
 
     def _sentence(self, side: Side, index: int) -> Ids:

@@ -24,41 +24,40 @@ class Update:
     epoch: int
     batches: list[Batch]
     target_tokens: int
-    """Of the whole update, over all processes: what the loss is divided by."""
+    """Target tokens of the whole update, over all processes: the divisor of the loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchLoader:
-    """What one process is fed with."""
+    """Loader of the batches of one process."""
 
     split: Split
     sampler: BatchSampler
     max_tokens: int
-    """Positions of one side of a micro-batch."""
+    """Largest number of positions of one side of a micro-batch."""
     rows: int = 1
-    """Rows of a micro-batch that a sentence will become."""
+    """Number of rows that each sentence takes in a micro-batch."""
     process: int = 0
     num_processes: int = 1
     pinned: bool = False
-    """Whether batches are made in page-locked memory."""
+    """Whether batches are in page-locked memory."""
     in_epoch: Callable[[int], Padded] | None = None
-    """The sentences of the split in an epoch, where they are not the same in each; lengths, and so
-    which of them are in a batch and what the loss is divided by, are those of `split`."""
+    """Returns the sentences of an epoch, if they change between epochs. Batching and the divisor of
+    the loss still use the lengths of `split`."""
 
     def updates(self, first: int) -> Iterator[Update]:
-        """The updates from number `first` on, without end."""
+        """Yield the updates from number `first` on, without end."""
         return map(self.update, itertools.count(first))
 
     def update(self, number: int) -> Update:
-        """One update, by its number from 1."""
+        """Return one update, by its number from 1."""
         target = self.sampler.target_lengths
         buckets = self.sampler.update(number)
         max_tokens = self.max_tokens // self.rows
         shares = micro_batches(buckets, self.sampler.longer_lengths, max_tokens, self.num_processes)
-        own = shares[self.process]
         epoch = self.sampler.epoch_of(number)
         split = self.in_epoch(epoch) if self.in_epoch else self.split
-        batches = [make_batch(split, indices) for indices in own]
+        batches = [make_batch(split, indices) for indices in shares[self.process]]
         return Update(
             number=number,
             epoch=epoch,
@@ -68,12 +67,12 @@ class BatchLoader:
 
 
 def prefetch(items: Iterable[T], depth: int = 2) -> Generator[T, None, None]:
-    """The items, made by a thread that works up to `depth` of them ahead."""
+    """Yield the items, computed by a thread that runs up to `depth` items ahead."""
     ready: queue.Queue[tuple[bool, T | BaseException | None]] = queue.Queue(depth)
     stopped = threading.Event()
 
     def put(entry: tuple[bool, T | BaseException | None]) -> bool:
-        """Waits until there is room; whether there was before all was stopped."""
+        """Wait until the queue has room; return False if the consumer stopped first."""
         while not stopped.is_set():
             try:
                 ready.put(entry, timeout=0.1)
@@ -83,12 +82,12 @@ def prefetch(items: Iterable[T], depth: int = 2) -> Generator[T, None, None]:
         return False
 
     def work() -> None:
-        """Puts every item, and at last the end or what went wrong."""
+        """Put every item, then the end or the exception."""
         try:
             for item in items:
                 if not put((True, item)):
                     return
-        except BaseException as error:  # handed to the consumer, who raises it
+        except BaseException as error:  # the consumer raises it
             put((False, error))
         else:
             put((False, None))
@@ -106,4 +105,4 @@ def prefetch(items: Iterable[T], depth: int = 2) -> Generator[T, None, None]:
                 return
     finally:
         stopped.set()
-        thread.join()  # a thread inside torch while the interpreter ends would abort the process
+        thread.join()  # a thread inside torch at interpreter exit aborts the process

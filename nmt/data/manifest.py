@@ -1,7 +1,7 @@
-"""The dataset on disk: what its manifest says, and which files belong to it.
+"""The manifest of a dataset: its content, and the files that belong to the dataset.
 
-``docs/formats.md`` describes every file. A manifest may come from anywhere: nothing that it says is
-believed before it is held against the other values and the files.
+``docs/formats.md`` describes every file. A manifest is untrusted input: every value is checked
+against the other values and the files before use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nmt.io.documents import DocumentFormat
 from nmt.io.files import FileFacts
 
 VERSION = 3
-"""Of the format; a dataset of another one is refused."""
+"""Version of the format; a dataset of another version is refused."""
 
 REMEDY = "make the dataset again with `nmt preprocess`"
 
@@ -43,7 +43,7 @@ Lengths = npt.NDArray[np.integer[Any]]
 
 
 def token_type(vocabulary: int) -> TokenType:
-    """Return the numpy type of the token ids of a vocabulary of that size."""
+    """Return the numpy type of the token ids of a vocabulary of this size."""
     return "<u2" if vocabulary <= 2**16 else "<i4"
 
 
@@ -56,21 +56,21 @@ def reasons(dropped: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitCounts:
-    """What one split holds, and what cleaning took from it."""
+    """Counts of one split: its pairs and tokens, and the pairs that cleaning removed."""
 
     pairs: int
     source_tokens: int
     """EOS included, as in every count of tokens."""
     target_tokens: int
     source_unknown: int
-    """How many of the tokens are UNK."""
+    """Number of source tokens that are UNK."""
     target_unknown: int
     dropped: dict[str, int]
-    """Reason to number of pairs; empty for held-out splits, of which every pair is kept."""
+    """Reason to number of dropped pairs; empty for held-out splits, which keep every pair."""
     rewritten: dict[str, int]
     """Cleaning step to number of lines that it changed."""
     examples: dict[str, tuple[tuple[str, str], ...]]
-    """The first few of what was dropped (source and target) or rewritten (before and after)."""
+    """The first few dropped pairs (source and target) or rewritten lines (before and after)."""
 
     def __post_init__(self) -> None:
         counted = {key: value for key, value in vars(self).items() if isinstance(value, int)}
@@ -85,11 +85,11 @@ class SplitCounts:
                 )
 
     def why_dropped(self) -> str:
-        """The reasons that occurred, such as "3 empty, 1 too long", or "nothing"."""
+        """Return why pairs were dropped, such as "3 empty, 1 too long", or "nothing"."""
         return reasons(self.dropped)
 
     def __add__(self, other: SplitCounts) -> SplitCounts:
-        """The counts of both together, with the examples of the first."""
+        """Return the sum of the counts; the first split's examples win."""
         values = {}
         for name, one in vars(self).items():
             two = getattr(other, name)
@@ -104,10 +104,10 @@ class SplitCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a dataset is and how it was made: the content of ``manifest.json``."""
+    """Content of ``manifest.json``: the properties and the origin of a dataset."""
 
     fingerprint: str
-    """A hash of all checksums: equal for equal data, wherever and whenever they were made."""
+    """Hash of all checksums: equal for equal data, independent of place and time."""
     source_lang: str
     target_lang: str
     source_vocabulary: int
@@ -116,7 +116,7 @@ class Manifest:
     shared_vocabulary: bool
     """Whether the two vocabularies are one."""
     source_dtype: TokenType
-    """Of the token arrays, in numpy's notation."""
+    """Type of the source's token array, in numpy's notation."""
     target_dtype: TokenType
     splits: dict[str, SplitCounts]
     files: dict[str, FileFacts]
@@ -143,27 +143,27 @@ class Manifest:
             raise ValueError(f"splits must be some of {', '.join(SPLITS)}, with train, not {names}")
 
     def language(self, side: Side) -> str:
-        """The language of a side, as it appears in file names."""
+        """Return the language of a side, as in file names."""
         return self.source_lang if side == "source" else self.target_lang
 
     def dtype(self, side: Side) -> TokenType:
-        """The type of a side's token arrays."""
+        """Return the numpy type of a side's token arrays."""
         return self.source_dtype if side == "source" else self.target_dtype
 
     def vocabulary(self, side: Side) -> int:
-        """Number of token ids of a side, special ids included."""
+        """Return the number of token ids of a side, special ids included."""
         return self.source_vocabulary if side == "source" else self.target_vocabulary
 
     def stem(self, split: str, side: Side) -> str:
-        """The name of a side's text file of a split; those of its arrays have a suffix."""
+        """Return the name of a side's text file; array files add a suffix to this name."""
         return f"{split}.{self.language(side)}"
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
-        """The manifest of the dataset at `path`.
+        """Read the manifest of the dataset at `path`.
 
         Raises:
-            NmtError: there is none, or it is damaged or of another format.
+            NmtError: there is no manifest, or it is damaged or of another format.
         """
         file = path / MANIFEST
         try:
@@ -178,7 +178,11 @@ class Manifest:
         return manifest
 
     def _check_files(self) -> None:
-        """Hold the files against the splits, and the fingerprint against the files."""
+        """Compare the files with the splits, and the fingerprint with the files.
+
+        Raises:
+            ValueError: a name, a size or the fingerprint does not match.
+        """
         for name in self.files:
             if not name.isprintable() or "/" in name or name in ("", ".", "..", MANIFEST):
                 raise ValueError(f"{name!r} is not the name of a file of a dataset")
@@ -191,7 +195,7 @@ class Manifest:
             raise ValueError("its fingerprint is not that of its files")
 
     def _array_sizes(self) -> Iterator[tuple[str, int]]:
-        """The name of each array and its bytes."""
+        """Yield the file name of each array and its size in bytes."""
         for split, counts in self.splits.items():
             for side in SIDES:
                 tokens = counts.source_tokens if side == "source" else counts.target_tokens
@@ -204,12 +208,12 @@ MANIFESTS = DocumentFormat(kind=Manifest, name="nmt-dataset", version=VERSION, r
 
 
 def check_language(key: str, language: str) -> None:
-    """Raise a ValueError unless a language can be the end of a file's name."""
+    """Raise a ValueError if a language cannot be the end of a file's name."""
     if not language or not language.isprintable() or "/" in language:
         raise ValueError(f"{key} must be the end of a file's name, such as en, not {language!r}")
 
 
 def fingerprint_of(facts: Mapping[str, FileFacts]) -> str:
     """Return the hash of the checksums of files, by name."""
-    lines = "".join(f"{it.sha256}  {name}\n" for name, it in sorted(facts.items()))
+    lines = "".join(f"{file.sha256}  {name}\n" for name, file in sorted(facts.items()))
     return hashlib.sha256(lines.encode("utf-8")).hexdigest()

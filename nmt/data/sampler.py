@@ -1,9 +1,9 @@
-"""Which sentences are trained on in which update, and the tensors made of them.
+"""Sampling of batches: the sentences of each update, and their split into micro-batches.
 
-The order of an epoch is a pure function of (lengths, tokens per update, seed, epoch): sentences
-are sorted by length, cut into *buckets* of similar length, the buckets are shuffled, and a run of
-them makes an update. Devices come after that: an update's buckets are cut into micro-batches that
-fit a device and dealt out to the processes, so an update holds the same sentences on any machine.
+The order of an epoch is a pure function of (lengths, tokens per update, seed, epoch). The sampler
+sorts sentences by length, cuts them into *buckets* of similar length and shuffles the buckets.
+Consecutive buckets form an update. Only then are an update's buckets cut into micro-batches that
+fit a device, and distributed over the processes: an update holds the same sentences on any machine.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from nmt.data.dataset import Split
 Indices = NDArray[np.integer]
 
 BUCKET_TOKENS = 3600
-"""Target tokens of similar length that stay together; an update of more is several buckets.
+"""Target tokens of a bucket; a larger update consists of several buckets.
 
-A little under 4096, so that with its padding a bucket still fits the usual micro-batch.
+The value is a little under 4096, so that a padded bucket still fits the usual micro-batch.
 """
 
 _LONGEST = np.iinfo(np.int16).max
@@ -35,13 +35,13 @@ class BatchSampler:
         tokens_per_update: int,
         seed: int,
     ) -> None:
-        """Computes what all epochs share.
+        """Compute the cuts between buckets, which all epochs share.
 
         Args:
             source_lengths: [n], tokens of each source with EOS.
             target_lengths: [n], tokens of each target with EOS.
-            tokens_per_update: target tokens of one update, without padding; met on average.
-            seed: changes the order, and nothing else.
+            tokens_per_update: target tokens of one update, without padding, on average.
+            seed: changes only the order.
         """
         self.source_lengths = np.asarray(source_lengths)
         self.target_lengths = np.asarray(target_lengths)
@@ -49,7 +49,7 @@ class BatchSampler:
         self.seed = seed
         self.buckets_per_update = max(1, round(tokens_per_update / BUCKET_TOKENS))
         bucket_tokens = tokens_per_update / self.buckets_per_update
-        # Sorted by target length first, so the places to cut are the same in every epoch.
+        # Sentences are sorted by target length first, so the cuts are the same in every epoch.
         tokens_so_far = np.cumsum(np.sort(self.target_lengths), dtype=np.int64)
         bucket = ((tokens_so_far - 1) / bucket_tokens).astype(np.int64)
         self.cuts = np.flatnonzero(np.diff(bucket)) + 1
@@ -57,21 +57,21 @@ class BatchSampler:
 
     @property
     def updates_per_epoch(self) -> int:
-        """Updates in which each sentence is seen once; the last one may be smaller."""
+        """Number of updates of an epoch; the last update may be smaller."""
         return -(-(len(self.cuts) + 1) // self.buckets_per_update)
 
     def epoch_of(self, update: int) -> int:
-        """The epoch, from 1, that an update, from 1, belongs to."""
+        """Return the epoch (from 1) of an update (from 1)."""
         return (update - 1) // self.updates_per_epoch + 1
 
     def update(self, update: int) -> list[Indices]:
-        """The buckets of an update (from 1): arrays of sentence indices, each sorted by length."""
+        """Return the buckets of an update (from 1): sentence indices, each sorted by length."""
         buckets = self.epoch(self.epoch_of(update))
         first = (update - 1) % self.updates_per_epoch * self.buckets_per_update
         return buckets[first : first + self.buckets_per_update]
 
     def epoch(self, epoch: int) -> list[Indices]:
-        """All buckets of an epoch (from 1), in the order in which they are trained on."""
+        """Return all buckets of an epoch (from 1), in training order."""
         if self._epoch is None or self._epoch[0] != epoch:
             random = np.random.Generator(np.random.PCG64([self.seed, epoch]))
             count = len(self.target_lengths)
@@ -81,7 +81,7 @@ class BatchSampler:
                 np.minimum(lengths, _LONGEST).astype(np.int16)[shuffled]
                 for lengths in (self.target_lengths, self.source_lengths)
             )
-            # Up and down by turns, so that a bucket over two target lengths has like sources.
+            # Sort sources up and down in turn: a bucket of two target lengths has similar sources.
             source[target % 2 == 1] *= -1
             buckets = np.split(shuffled[np.lexsort((source, target))], self.cuts)
             self._epoch = (epoch, [buckets[i] for i in random.permutation(len(buckets))])
@@ -91,14 +91,17 @@ class BatchSampler:
 def micro_batches(
     buckets: list[Indices], lengths: NDArray[np.integer], max_tokens: int, processes: int = 1
 ) -> list[list[Indices]]:
-    """An update's sentences, dealt out: for each process, as many micro-batches as for the others.
+    """Distribute an update's sentences: every process gets the same number of micro-batches.
 
     Args:
         buckets: the sentences of the update, sorted by length within each bucket.
-        lengths: of all sentences, the longer side of each pair.
-        max_tokens: the most positions of one side of a micro-batch, padding included; only a
-            single sentence that is longer by itself exceeds it.
-        processes: how many share the update.
+        lengths: length of the longer side of each pair, for all sentences.
+        max_tokens: largest number of positions of one side of a micro-batch, padding included; a
+            longer sentence becomes a micro-batch by itself.
+        processes: number of processes that share the update.
+
+    Returns:
+        The micro-batches of each process, as arrays of sentence indices.
     """
     parts = [part for bucket in buckets for part in _fit(bucket, lengths, max_tokens)]
     while len(parts) % processes:
@@ -110,7 +113,7 @@ def micro_batches(
 
 
 def _fit(bucket: Indices, lengths: NDArray[np.integer], max_tokens: int) -> list[Indices]:
-    """The bucket, halved until each part has at most `max_tokens` positions."""
+    """Halve the bucket until each part has at most `max_tokens` positions."""
     if len(bucket) <= 1 or len(bucket) * int(lengths[bucket].max()) <= max_tokens:
         return [bucket]
     middle = len(bucket) // 2
@@ -121,7 +124,7 @@ def _fit(bucket: Indices, lengths: NDArray[np.integer], max_tokens: int) -> list
 
 
 def in_length_order(split: Split, max_tokens: int) -> list[Indices]:
-    """Every sentence once, in batches of similar length and at most `max_tokens` positions."""
+    """Return batches of similar length, at most `max_tokens` positions, of all sentences."""
     longer = np.maximum(split.source_lengths, split.target_lengths)
     order = np.argsort(longer, kind="stable")
     return _fit(order, longer, max_tokens)

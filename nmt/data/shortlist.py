@@ -1,7 +1,7 @@
-"""Which target tokens may translate which source tokens: a table, and the file that holds it.
+"""Lexical shortlists: tables of the likely target tokens of each source token, and their file.
 
-With it a search asks the output layer for the tokens that a sentence may need and no others (Jean
-et al. 2015, *On Using Very Large Target Vocabulary for Neural Machine Translation*, section 3.4).
+With a shortlist, search computes logits only of the tokens that a sentence may need (Jean et al.
+2015, *On Using Very Large Target Vocabulary for Neural Machine Translation*, section 3.4).
 ``docs/formats.md`` describes the file.
 """
 
@@ -25,36 +25,37 @@ from nmt.io.documents import DocumentFormat
 REMEDY = "make it again with `nmt shortlist`"
 
 SPECIAL = (PAD, UNK, BOS, EOS)
-"""On every list, so that a list of all tokens changes nothing. No search gives PAD or BOS."""
+"""Ids on every shortlist, so that a list of all tokens changes nothing. Search never chooses PAD or
+BOS."""
 
 Table = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """How a shortlist was made."""
+    """Origin of a shortlist: its subwords, its data and its settings."""
 
     subwords: str
-    """The fingerprint of the subwords whose ids it holds."""
+    """Fingerprint of the subwords whose ids the shortlist holds."""
     data: str
-    """The fingerprint of the dataset it was learned from."""
+    """Fingerprint of the dataset that the shortlist was learned from."""
     target_vocabulary: int
     """Number of target ids."""
     shared_vocabulary: bool
     """Whether source ids are target ids, too."""
     pairs: int
-    """How many training pairs were read."""
+    """Number of training pairs read."""
     iterations: int
-    """Of the expectation maximisation."""
+    """Iterations of expectation maximisation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What a shortlist's file says beside its tensors."""
+    """Metadata of a shortlist's file."""
 
     origin: Origin
     sha256: str
-    """Of name, type, shape and bytes of each tensor."""
+    """Checksum of name, type, shape and bytes of each tensor."""
 
 
 DESCRIPTIONS = DocumentFormat(kind=Description, name="nmt-shortlist", version=2, remedy=REMEDY)
@@ -62,24 +63,24 @@ DESCRIPTIONS = DocumentFormat(kind=Description, name="nmt-shortlist", version=2,
 
 @dataclass(frozen=True)
 class Shortlist:
-    """The target ids to choose from, given a source."""
+    """Shortlist of target ids for the tokens of a source."""
 
     frequent: Table
-    """Those that are always among them: [F], the most frequent first."""
+    """Target ids on every list: [F], the most frequent first."""
 
     candidates: Table
-    """Those of each source id: [source vocabulary, K], the likeliest first; EOS, which is on every
-    list, where there are fewer."""
+    """Target ids of each source id: [source vocabulary, K], the likeliest first. Shorter lists are
+    padded with EOS, which is on every list."""
 
     origin: Origin
 
     def chosen(self, sources: Ids, forced: Ids | None = None) -> npt.NDArray[np.bool_]:
-        """Which target ids are on the list of each sentence: [B, V].
+        """Return the shortlist of each sentence as a mask [B, V], True at chosen target ids.
 
         Args:
-            sources: [B, S], padded. Where the vocabulary is shared, their own ids are on the lists,
-                too: names and numbers are copied.
-            forced: [B, n], padded: what else must be there.
+            sources: [B, S], padded. If the vocabulary is shared, the source ids are on the lists,
+                too, because translations copy names and numbers.
+            forced: [B, n], padded: further ids that must be on the lists.
         """
         chosen = np.zeros((len(sources), self.origin.target_vocabulary), np.bool_)
         chosen[:, SPECIAL] = True
@@ -91,23 +92,23 @@ class Shortlist:
         return chosen
 
     def save(self, path: Path) -> None:
-        """Writes the file, whole or not at all; the same bytes for the same shortlist."""
+        """Write the file atomically; the same shortlist gives the same bytes."""
         description = Description(origin=self.origin, sha256=self._checksum())
-        # One key: safetensors writes several in any order.
+        # One key, because safetensors writes several keys in any order.
         metadata = {"description": DESCRIPTIONS.text(description)}
         with files.whole_file(path) as partial:
             try:
                 save_file(self._arrays(), partial, metadata)
-            except SafetensorError as error:  # which is no OSError, also where the disk is full
+            except SafetensorError as error:  # no OSError, even if the disk is full
                 raise files.os_error(error, partial) from None
-            partial.chmod(0o644)  # safetensors lets nobody else read it
+            partial.chmod(0o644)  # safetensors makes files private
 
     @classmethod
     def load(cls, path: Path) -> Shortlist:
-        """The shortlist in a file.
+        """Read a shortlist from a file.
 
         Raises:
-            NmtError: there is none, or it is damaged or of another version.
+            NmtError: there is no shortlist, or it is damaged or of another version.
         """
         try:
             files.open_regular(path).close()
@@ -117,19 +118,19 @@ class Shortlist:
             with safe_open(path, "numpy") as file:
                 text = (file.metadata() or {}).get("description", "")
                 described = DESCRIPTIONS.parse(text, str(path))
-                found = cls(
+                shortlist = cls(
                     file.get_tensor("frequent"), file.get_tensor("candidates"), described.origin
                 )
         except (SafetensorError, TypeError, ValueError):
             raise NmtError(f"{path}: not a shortlist, or a damaged one; {REMEDY}") from None
-        if found._checksum() != described.sha256:
+        if shortlist._checksum() != described.sha256:
             raise NmtError(f"{path}: damaged: its checksum does not match; {REMEDY}")
-        if not found._is_sound():
+        if not shortlist._is_sound():
             raise NmtError(f"{path}: damaged: not tables of target ids; {REMEDY}")
-        return found
+        return shortlist
 
     def is_of(self, subwords: str, source_vocabulary: int, target_vocabulary: int) -> bool:
-        """Whether the ids are those of subwords with this fingerprint and these sizes."""
+        """Whether the shortlist belongs to subwords with this fingerprint and these sizes."""
         return (
             self.origin.subwords == subwords
             and len(self.candidates) == source_vocabulary

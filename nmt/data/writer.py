@@ -1,4 +1,4 @@
-"""Writing a dataset: its splits, pair by pair, and at last the manifest."""
+"""Writing of datasets: the splits, pair by pair, then the manifest."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ from nmt.io import files
 
 @contextmanager
 def staging(path: Path, identity: str | None = None) -> Iterator[Path]:
-    """A directory to fill; it becomes `path` when the block ends, and vanishes when it fails.
+    """Yield a directory to fill, which replaces `path` when the block ends without an exception.
 
-    A dataset that is already at `path` stays there until then.
+    An exception removes the directory. An existing dataset at `path` stays until the block ends.
 
     Args:
-        path: of the dataset.
-        identity: of what is made; what a killed process has left of the same is found again.
+        path: path of the dataset.
+        identity: identity of the content. The directory that a killed process left behind is used
+            again for the same identity.
 
     Raises:
-        NmtError: at once, where `path` cannot be written, holds something other than a dataset,
-            or is being written by another process.
+        NmtError: on entry, if `path` cannot be written, holds something other than a dataset, or is
+            being written by another process.
     """
     path = path.resolve()
     if path.exists() and not path.is_dir():
@@ -55,18 +56,18 @@ def staging(path: Path, identity: str | None = None) -> Iterator[Path]:
 
 
 class DatasetWriter:
-    """Fills a directory with a dataset, in bounded memory."""
+    """Writer of a dataset into a directory, in bounded memory."""
 
     def __init__(
         self, directory: Path, languages: tuple[str, str], vocabularies: tuple[int, int]
     ) -> None:
-        """Begins a dataset.
+        """Begin a dataset.
 
         Args:
-            directory: where to write, see :func:`staging`. Files already in it, such as the
-                subword models, become part of the dataset.
-            languages: of the source and the target.
-            vocabularies: number of token ids of the source and the target.
+            directory: output directory, see :func:`staging`. Files already in the directory, such
+                as the subword models, become part of the dataset.
+            languages: language codes of source and target.
+            vocabularies: number of token ids of source and target.
         """
         self.directory = directory
         self.languages = languages
@@ -76,7 +77,7 @@ class DatasetWriter:
 
     @contextmanager
     def split(self, name: str) -> Iterator[SplitWriter]:
-        """A writer to append the split's pairs to, until the block ends."""
+        """Yield a writer to append the split's pairs to, until the block ends."""
         with ExitStack() as stack:
             sides = [
                 _SideWriter(f"{self.directory / name}.{language}", dtype, stack)
@@ -89,14 +90,23 @@ class DatasetWriter:
     def finish(
         self, *, shared_vocabulary: bool, recipe: Mapping[str, Any], shard: str | None = None
     ) -> Manifest:
-        """Writes the manifest of every file that is in the directory.
+        """Write the manifest of every file in the directory.
 
-        Where there is one, even after a crash of the machine, those files are whole.
+        All files are synced first: if a manifest exists, even after a crash of the machine, its
+        files are complete.
+
+        Args:
+            shared_vocabulary: whether the two vocabularies are one.
+            recipe: the complete ``preprocess`` section.
+            shard: ``I/N`` for the I-th of N parts, else None.
+
+        Returns:
+            The manifest as written.
         """
-        made = sorted(path for path in self.directory.iterdir() if path.is_file())
-        for file in made:
+        written = sorted(path for path in self.directory.iterdir() if path.is_file())
+        for file in written:
             files.sync(file)
-        facts = {file.name: files.FileFacts.of(file) for file in made}
+        facts = {file.name: files.FileFacts.of(file) for file in written}
         manifest = Manifest(
             fingerprint=fingerprint_of(facts),
             source_lang=self.languages[0],
@@ -117,18 +127,23 @@ class DatasetWriter:
 
 
 class SplitWriter:
-    """Appends pairs to one split."""
+    """Writer of the pairs of one split."""
 
     def __init__(self, source: _SideWriter, target: _SideWriter) -> None:
         self._source = source
         self._target = target
         self.dropped: dict[str, int] = {}
-        """What was left out, to be filled in; see :class:`SplitCounts` for these three."""
+        """Dropped pairs by reason. The caller fills in this and the next two dictionaries, which
+        :class:`SplitCounts` describes."""
         self.rewritten: dict[str, int] = {}
         self.examples: dict[str, list[list[str]]] = {}
 
     def append(self, source: Sentences, target: Sentences) -> None:
-        """Writes the pairs of as many source as target sentences."""
+        """Append pairs.
+
+        Raises:
+            ValueError: the numbers of source and target sentences differ.
+        """
         if len(source.lengths) != len(target.lengths):
             raise ValueError(
                 f"{len(source.lengths)} source, {len(target.lengths)} target sentences"
@@ -137,12 +152,12 @@ class SplitWriter:
         self._target.append(target)
 
     def append_text(self, source: list[str], target: list[str]) -> None:
-        """Writes the lines that were given for held-out pairs."""
+        """Append the original lines of held-out pairs."""
         self._source.append_text(source)
         self._target.append_text(target)
 
     def counts(self) -> SplitCounts:
-        """What the split holds so far."""
+        """Return the counts of the split so far."""
         return SplitCounts(
             pairs=self._source.sentences,
             source_tokens=self._source.tokens,
@@ -151,12 +166,12 @@ class SplitWriter:
             target_unknown=self._target.unknown,
             dropped=dict(self.dropped),
             rewritten=dict(self.rewritten),
-            examples={key: tuple((a, b) for a, b in it) for key, it in self.examples.items()},
+            examples={key: tuple((a, b) for a, b in pairs) for key, pairs in self.examples.items()},
         )
 
 
 class _SideWriter:
-    """The files of one side of a split; `stem` is their path without suffix."""
+    """Writer of the files of one side of a split; `stem` is their path without suffix."""
 
     def __init__(self, stem: str, dtype: str, stack: ExitStack) -> None:
         self.sentences = self.tokens = self.unknown = 0
@@ -168,7 +183,7 @@ class _SideWriter:
         self._offsets.write(np.zeros(1, OFFSET_TYPE).tobytes())
 
     def append(self, sentences: Sentences) -> None:
-        """Adds sentences at the end of this side."""
+        """Append sentences."""
         self._tokens.write(sentences.tokens.astype(self._dtype).tobytes())
         ends = self.tokens + np.cumsum(sentences.lengths)
         self._offsets.write(ends.astype(OFFSET_TYPE).tobytes())
