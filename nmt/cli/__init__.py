@@ -1,1 +1,1 @@
-"""The commands: each parses, builds one configuration, calls one function, prints one result."""
+"""The commands: each parses flags, builds a configuration, calls a function, prints the result."""

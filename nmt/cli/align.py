@@ -1,4 +1,4 @@
-"""``nmt align``: which words of given translations belong to which words of their sources."""
+"""``nmt align``: word alignments of given translations."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def align(
 ) -> None:
     """Align the words of given translations with those of their sources.
 
-    Prints a line for each pair, in the form of Pharaoh: S-T for each word of the target that has
-    subwords, where S is the word of the source to which the model attends the most as it gives
-    these, and T the word of the target. Words are what white space divides, and count from 0.
+    Prints a line for each pair, in Pharaoh format: S-T for each target word T that has subwords,
+    where S is the source word to which the model attends most while it predicts these subwords.
+    Words are separated by white space and numbered from 0.
     """
     check_stdin(source, target)
     import_named(plugin)
@@ -50,8 +50,8 @@ def align(
     if layer is not None:
         translator.model.align_by(layer)
     ended: list[str] = []
-    for sources, targets in zip_longest(*(each.blocks(BLOCK) for each in lines), fillvalue=ended):
+    for sources, targets in zip_longest(*(side.blocks(BLOCK) for side in lines), fillvalue=ended):
         if len(sources) != len(targets):
             raise unequal_lines(*lines)
         for links in translator.align(sources, targets):
-            print(" ".join(f"{word}-{of_target}" for word, of_target in links))
+            print(" ".join(f"{source_word}-{target_word}" for source_word, target_word in links))

@@ -1,4 +1,4 @@
-"""The program ``nmt``: its commands, and the boundary where errors become one line."""
+"""The program ``nmt``: registers the commands, and prints each error as one line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ app = typer.Typer(
 
 
 def _as_written(text: str) -> str:
-    """The text with click's mark that its lines are not to be wrapped: examples are for copying."""
+    """Return the text with click's mark against wrapping, so that examples can be copied."""
     return "\n\n".join(f"\b\n{paragraph}" for paragraph in text.split("\n\n"))
 
 
@@ -54,15 +54,15 @@ GOES_ON = f"{INTERRUPTED}; the same command goes on from what is saved"
 
 
 STDOUT = "stdout"
-"""Its name in messages."""
+"""Name of standard output in messages."""
 
 
 class _ReaderLeftError(Exception):
-    """The reader of stdout went away; typer would make status 1 of the BrokenPipeError."""
+    """The reader of stdout is gone. Typer would turn BrokenPipeError into status 1."""
 
 
 class _InterruptedError(Exception):
-    """Ctrl-C; typer would make status 130 of the KeyboardInterrupt, without a word."""
+    """Ctrl-C. Typer would turn KeyboardInterrupt into status 130 without a message."""
 
 
 def _add(
@@ -71,7 +71,7 @@ def _add(
     @functools.wraps(command)
     def run(*arguments: object, **options: object) -> None:
         try:
-            with named(STDOUT):  # files have names of their own
+            with named(STDOUT):  # errors of other files name these files
                 command(*arguments, **options)
                 sys.stdout.flush()
         except BrokenPipeError:
@@ -114,13 +114,13 @@ def _nmt(
 
 
 def main() -> None:
-    """Runs a command. A user's mistake costs one line on stderr and no traceback.
+    """Run a command. A user's mistake prints one line on stderr and no traceback.
 
-    Exit status: 0 done; 1 a mistake in data, recipe or files; 2 a mistake in the command line;
-    130 interrupted; 141 the reader of stdout went away.
+    Exit status: 0 success; 1 a mistake in data, recipe or files; 2 a mistake in the command line;
+    130 interrupted; 141 the reader of stdout is gone.
     """
-    if sys.stderr is None:  # closed by the shell, and print would take stdout for it
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 -- for as long as the process lives
+    if sys.stderr is None:  # closed by the shell; print would write to stdout instead
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 -- open until the process ends
     if sys.stdout is None:
         sys.exit(_fail("stdout is closed; use > /dev/null where results are not wanted", 1))
     write_utf8(sys.stdout, sys.stderr)
@@ -145,7 +145,7 @@ def main() -> None:
             if error.filename == STDOUT:
                 _drop_stdout()
             sys.exit(_fail(explain(error), 1))
-        # Typer carries its own copy of click, so that its errors are known only by what they do.
+        # Typer has its own copy of click, so errors are recognised by their attributes.
         if not hasattr(error, "format_message"):
             raise
         context = getattr(error, "ctx", None)
@@ -159,7 +159,7 @@ def main() -> None:
 
 
 def _drop_stdout() -> None:
-    """Keep the interpreter from trying at its end to write once more what stdout does not take."""
+    """Redirect stdout to the null device, so that the flush at exit does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""The streams: talk goes to stderr, so that a pipeline can trust stdout; stdin is read once."""
+"""Standard streams: results go to stdout, messages to stderr; stdin is read once."""
 
 from __future__ import annotations
 
@@ -13,50 +13,53 @@ import typer
 from nmt.errors import NmtError
 
 LONGEST_MESSAGE = 1000
-"""Characters of a message; what a damaged file says about itself may be longer."""
+"""Characters of a message; text from a damaged file may be longer."""
 
 
 def write_utf8(*streams: TextIO) -> None:
-    """Have streams write UTF-8 in every locale; spell out what UTF-8 cannot hold."""
+    """Make streams write UTF-8 in every locale, with escapes for lone surrogates."""
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def printable(line: str) -> str:
-    """Return the line with all that a terminal might obey spelt out as escapes."""
-    return "".join(it if it.isprintable() else it.encode("unicode_escape").decode() for it in line)
+    """Return the line with control characters, which a terminal might obey, as escapes."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in line
+    )
 
 
 def show(lines: str) -> None:
-    """Print lines of a result that is for people; programs are given JSON."""
+    """Print a result for people, with escapes for control characters; programs read JSON."""
     print("\n".join(map(printable, lines.split("\n"))))
 
 
 def one_line(message: str) -> str:
-    """Return a message fit for a terminal: escapes are spelt out, and a long one is cut."""
+    """Return a message that is safe for a terminal: with escapes, and cut if long."""
     line = printable(message)
     return line if len(line) <= LONGEST_MESSAGE else f"{line[:LONGEST_MESSAGE]} ..."
 
 
 def say(message: str) -> None:
-    """Prints one line for people."""
+    """Print a message on stderr."""
     print(message, file=sys.stderr, flush=True)
 
 
 def warn(message: str) -> None:
-    """Prints one line about something that was not as it should be, but does not stop the work."""
+    """Print a warning on stderr, as one line."""
     say(one_line(f"nmt: warning: {message}"))
 
 
 def check_stdin(*inputs: Path | None) -> None:
-    """Refuses a command line by which several inputs would be stdin."""
+    """Raise a BadParameter if several inputs are stdin."""
     if inputs.count(Path("-")) > 1:
         raise typer.BadParameter("only one input can be -, which is stdin")
 
 
 def check_output(output: Path | None, *inputs: Path | None) -> None:
-    """Refuses an output that would take the place of one of the inputs, which exist."""
+    """Raise an NmtError if the output would overwrite one of the inputs; inputs exist."""
     if output is None or not output.is_file():
         return
     for path in inputs:

@@ -1,4 +1,4 @@
-"""``nmt export``: a trained run, written for another engine."""
+"""``nmt export``: write a trained run for another engine."""
 
 from pathlib import Path
 from typing import Annotated, cast, get_args
@@ -37,16 +37,16 @@ def export(
 ) -> None:
     """Write a trained model for another engine.
 
-    The directory holds what the engine reads, and the subwords and the recipe, so that it needs
-    nothing of the run any more and "nmt translate --engine ctranslate2 --model exported --stop
-    first_beam" reads it, too. Its path is printed on stdout.
+    The directory holds the engine's files, the subwords and the recipe. It does not depend on the
+    run, and "nmt translate --engine ctranslate2 --model exported --stop first_beam" reads it, too.
+    Its path is printed on stdout.
     """
     from nmt.export import Stored, export_formats, export_run
 
     kinds = get_args(Stored)
     if stored not in kinds:
         raise NmtError(f"--precision: {unknown('value', stored, kinds)}")
-    import_named(plugin)  # which may bring the format
+    import_named(plugin)  # a plugin may register the format
     kind = export_formats[format_]
     exported = export_run(model, kind, cast("Stored", stored), output, trust_plugins)
     say(f"exported {model} to {exported.format}")

@@ -1,6 +1,6 @@
-"""Options of other toolkits, and ours in their place: habits are answered where they fail.
+"""Answer options of other toolkits with the option of ``nmt`` that replaces them.
 
-``docs/other_toolkits.md`` shows the same tables, with what differs in meaning.
+``docs/other_toolkits.md`` shows the same tables, with differences in meaning.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from nmt.recipe.registry import nearest
 
 @dataclass(frozen=True)
 class Habit:
-    """Options that mean the same in several toolkits, each with spaces between them."""
+    """Options with the same meaning in several toolkits, separated by spaces."""
 
     remedy: str
-    """What to do here, as the end of a sentence."""
+    """Replacement in ``nmt``, as the end of a sentence."""
     fairseq: str = ""
     marian: str = ""
     sockeye: str = ""
@@ -24,7 +24,7 @@ class Habit:
     transformers: str = ""
 
     def toolkits(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield the name of each toolkit that has such options, and the options."""
+        """Yield the name and the options of each toolkit that has such options."""
         for field in fields(self)[1:]:
             if options := getattr(self, field.name).split():
                 yield NAMES[field.name], options
@@ -228,16 +228,16 @@ HABITS = {
         ),
     ],
 }  # fmt: skip
-"""For each command what others call its options; names that are ours as well are not here."""
+"""For each command, the options of other toolkits; without names that ``nmt`` has, too."""
 
 
 def answer(command: str, option: str, ours: Iterable[str]) -> str:
-    """Return the sentence for an option that a command does not have.
+    """Return the message for an option that a command does not have.
 
     Args:
-        command: its name.
-        option: as it was typed.
-        ours: the options that the command has.
+        command: name of the command.
+        option: the option as typed.
+        ours: the options of the command.
     """
     asked = option.replace("_", "-")
     for habit in HABITS.get(command, ()):
@@ -251,8 +251,8 @@ def answer(command: str, option: str, ours: Iterable[str]) -> str:
     if path := _key(command, asked):
         return f"no option {option}; use --set {path}=VALUE"
     names = {name.lstrip("-"): name for name in ours if name.startswith("--")}
-    if found := nearest(option.lstrip("-"), names):
-        return f"no option {option}; did you mean {names[found]}?"
+    if similar := nearest(option.lstrip("-"), names):
+        return f"no option {option}; did you mean {names[similar]}?"
     return f"no option {option}"
 
 
@@ -262,7 +262,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _key(command: str, option: str) -> str | None:
-    """Return the path of the recipe's key that an option of this name would set, or None."""
+    """Return the path of the recipe key with the name of an option, or None."""
     from nmt.cli.recipe import homes
 
     sections = {
@@ -271,7 +271,7 @@ def _key(command: str, option: str) -> str | None:
         "translate": ("search",),
         "score": ("score",),
     }
-    found = homes(option.lstrip("-").replace("-", "_")) if option.startswith("--") else []
+    paths = homes(option.lstrip("-").replace("-", "_")) if option.startswith("--") else []
     return next(
-        (path for path in found if path.partition(".")[0] in sections.get(command, ())), None
+        (path for path in paths if path.partition(".")[0] in sections.get(command, ())), None
     )

@@ -1,4 +1,4 @@
-"""``nmt inspect``: what a dataset or a run holds, and how it came about."""
+"""``nmt inspect``: describe a dataset or a run."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: nmt inspect data-bin"
 
 _SAMPLE = 100_000
-"""Sentences from whose lengths the quantiles are taken, evenly spread over the split."""
+"""Number of sentences, evenly spread over the split, for the quantiles of lengths."""
 
 
 def inspect(
@@ -34,12 +34,13 @@ def inspect(
 ) -> None:
     """Show what a dataset or a run holds.
 
-    Of a dataset: pairs, tokens (end of sentence included) and unknown ones of every split; lengths
-    in tokens (mean, median, 90 and 99 per cent, greatest; but for the mean, of at most 100,000
-    sentences spread over the split); what cleaning dropped and rewrote, with examples; the first
-    training pairs, as pieces ("▁" is a space); the fingerprint, equal for equal data.
+    For a dataset: pairs, tokens (including the end of sentence) and unknown tokens of every split;
+    lengths in tokens (mean, median, 90 and 99 per cent, greatest; all but the mean are taken from
+    at most 100,000 sentences spread over the split); the pairs that cleaning dropped, by reason,
+    and the lines that it rewrote, with the first examples; the first training pairs, as pieces ("▁"
+    is a space); the fingerprint, equal for equal data.
 
-    Of a run: its languages, architecture and data; each checkpoint, with what validation measured.
+    For a run: languages, architecture and data; each checkpoint with its validation scores.
     """
     if (path / "run.json").exists():
         _run(path, verify, as_json)
@@ -100,7 +101,7 @@ def _show_dataset(dataset: "Dataset", examples: int) -> None:
 
 
 def _lengths(dataset: "Dataset", split: str, side: "Side") -> str:
-    """Mean and quantiles of the lengths of a split's sentences."""
+    """Return mean and quantiles of the lengths of a split's sentences."""
     import numpy as np
 
     counts = dataset.manifest.splits[split]
@@ -120,7 +121,9 @@ def _run(path: Path, verify: bool, as_json: bool) -> None:
 
     run = Run.open(path)
     if as_json:
-        checkpoints = [{"update": it.update, "scores": it.scores} for it in run.checkpoints()]
+        checkpoints = [
+            {"update": saved.update, "scores": saved.scores} for saved in run.checkpoints()
+        ]
         values = {key: value for key, value in vars(run).items() if key not in ("path", "files")}
         print(json.dumps({**values, "checkpoints": checkpoints}, ensure_ascii=False))
     else:
@@ -143,7 +146,7 @@ def _show_run(run: "Run") -> None:
     links = {name: run.target(name) for name in ("last", "best")}
     checkpoints = list(run.examined())
     for path, checkpoint in checkpoints:
-        marks = "".join(f" | {it}" for it, place in links.items() if place == path.resolve())
+        marks = "".join(f" | {name}" for name, target in links.items() if target == path.resolve())
         show(f"{path.name}: {_described(checkpoint)}{marks}")
     if not checkpoints:
         show("no checkpoint yet")
@@ -152,7 +155,7 @@ def _show_run(run: "Run") -> None:
 
 
 def _described(checkpoint: "Checkpoint | NmtError") -> str:
-    """The size of a checkpoint and its scores, or why it cannot be read."""
+    """Return the size and scores of a checkpoint, or the error if it cannot be read."""
     if isinstance(checkpoint, NmtError):
         return str(checkpoint)
     size = sum(facts.bytes for facts in checkpoint.files.values())

@@ -1,4 +1,4 @@
-"""n-best lists in the form of Moses: a model's score as a feature, new weights, a new order."""
+"""Rescore n-best lists in the form of Moses: add a feature, weigh the features, and sort."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from nmt.errors import NmtError
 from nmt.io.lines import Lines
 
 BLOCK = 1024
-"""Translations that are scored at once."""
+"""Translations to score at once."""
 
 Score = Callable[[list[str], list[str]], list[float]]
-"""What pairs of a source and a translation are given."""
+"""Function of source sentences and as many translations: a score for each pair."""
 
 
 @dataclass
 class Candidate:
-    """A line of a list."""
+    """One translation of an n-best list."""
 
     number: int
-    """Of the line of the source, from 0."""
+    """Number of the source line, from 0."""
 
     text: str
 
@@ -32,14 +32,14 @@ class Candidate:
 
     @classmethod
     def parse(cls, line: str, place: str) -> Candidate:
-        """A candidate of a line ``id ||| text ||| features ||| score``.
+        """Parse a line ``id ||| text ||| features ||| score``.
 
         Raises:
-            NmtError: the line is not of that form.
+            NmtError: the line has another form; the message begins with `place`.
         """
         try:
             number, rest = line.split("|||", 1)
-            text, features, score = rest.rsplit("|||", 2)  # the text may hold bars of its own
+            text, features, score = rest.rsplit("|||", 2)  # the text may contain bars, too
             by_name: dict[str, list[float]] = {}
             for word in features.split():
                 if word.endswith("="):
@@ -62,7 +62,11 @@ class Candidate:
         return f"{self.number} ||| {self.text} ||| {features} ||| {self.score:.6f}"
 
     def weigh(self, weights: Mapping[str, float], place: str) -> None:
-        """Makes the weighted sum of the features the score."""
+        """Set the score to the weighted sum of the features.
+
+        Raises:
+            NmtError: a feature with a weight is missing; the message begins with `place`.
+        """
         if missing := weights.keys() - self.features.keys():
             known = ", ".join(self.features)
             raise NmtError(f"{place}: no feature {', '.join(sorted(missing))}; there are {known}")
@@ -74,9 +78,13 @@ def _number(value: float) -> str:
 
 
 def parse_weights(text: str | None) -> dict[str, float]:
-    """``LogProbability=0.5,Length=0.1`` as weights by name; none of None."""
+    """Return ``LogProbability=0.5,Length=0.1`` as weights by name; None is no weights.
+
+    Raises:
+        NmtError: the text has another form.
+    """
     try:
-        pairs = (each.split("=") for each in (text or "").split(",") if text)
+        pairs = (weight.split("=") for weight in (text or "").split(",") if text)
         return {name: float(value) for name, value in pairs}
     except ValueError:
         raise NmtError(f"--weights {text}: expected NAME=NUMBER,NAME=NUMBER,...") from None
@@ -85,29 +93,29 @@ def parse_weights(text: str | None) -> dict[str, float]:
 def rescored(
     sources: Lines, lines: Lines, score: Score, feature: str, weights: Mapping[str, float]
 ) -> Iterator[list[Candidate]]:
-    """The candidates of each line of the source, with one more feature; none for some lines.
+    """Yield the candidates of each source line, which may be none, with one more feature.
 
     Args:
-        sources: what was translated.
-        lines: a list whose numbers never fall.
-        score: the feature of each pair.
-        feature: its name.
-        weights: where there are some, the score becomes the weighted sum of the features, and the
-            candidates of a line are sorted by it.
+        sources: the source sentences.
+        lines: an n-best list with numbers in ascending order.
+        score: computes the feature of each pair.
+        feature: name of the new feature.
+        weights: if not empty, the score becomes the weighted sum of the features, and the
+            candidates of a line are sorted by score.
 
     Raises:
-        NmtError: a line is of another form, its number is none of the source's or falls, it has
-            that feature already, or lacks one that has a weight.
+        NmtError: a line has another form, its number is not one of the source's or out of order,
+            the feature exists already, or a feature with a weight is missing.
     """
     texts = enumerate(chain.from_iterable(sources.blocks(BLOCK)))
     pairs = _with_sources(_candidates(lines, feature), texts, sources.name, lines.name)
     scored = _scored(pairs, score, feature, weights, lines.name)
-    at = 0
-    for number, own in groupby(scored, key=lambda it: it.number):
-        yield from ([] for _ in range(at, number))
-        found = list(own)
-        yield sorted(found, key=lambda it: -it.score) if weights else found
-        at = number + 1
+    following = 0
+    for number, group in groupby(scored, key=lambda candidate: candidate.number):
+        yield from ([] for _ in range(following, number))
+        candidates = list(group)
+        yield sorted(candidates, key=lambda candidate: -candidate.score) if weights else candidates
+        following = number + 1
     yield from ([] for _ in texts)
 
 
@@ -151,7 +159,7 @@ def _scored(
     name: str,
 ) -> Iterator[Candidate]:
     while block := list(islice(pairs, BLOCK)):
-        values = score([text for text, _ in block], [it.text for _, it in block])
+        values = score([text for text, _ in block], [candidate.text for _, candidate in block])
         for (_, candidate), value in zip(block, values, strict=True):
             candidate.features[feature] = [value]
             if weights:

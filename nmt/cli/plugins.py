@@ -1,4 +1,4 @@
-"""The flags by which a user consents to code that comes with a recipe or a run."""
+"""The flags that name plugins, and that allow a recipe or a run to import its plugins."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ TrustFlag = Annotated[
 
 
 def import_named(plugins: Sequence[str] | None) -> None:
-    """Imports the modules that the command line names."""
+    """Import the modules that the command line names."""
     import_plugins(plugins or [], "--plugin", Path())

@@ -1,4 +1,4 @@
-"""``nmt preprocess``: parallel text to a dataset."""
+"""``nmt preprocess``: make a dataset from parallel text."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -132,13 +132,14 @@ def preprocess(
 ) -> None:
     """Make a dataset of parallel text: learn subwords, clean, and encode.
 
-    Prints the directory of the dataset. On stderr, for every split: the pairs kept; the tokens of
-    each language, end of sentence included, and how many per cent of them are unknown; the
-    training pairs dropped, and why; the lines rewritten, by cleaning step. Every pair of --valid
-    and --test is kept. Limits of length and other settings are keys of the recipe, for instance
-    --set preprocess.max_tokens_per_sentence=100.
+    Prints the directory of the dataset on stdout. Prints on stderr, for every split, the pairs
+    kept, the tokens of each language (including the end of sentence) and the per cent of unknown
+    tokens; then the training pairs dropped, by reason, and the lines rewritten, by cleaning step.
+    nmt inspect prints the same with examples. Every pair of --valid and --test is kept. Limits of
+    length and other settings are keys of the recipe, for instance --set
+    preprocess.max_tokens_per_sentence=100.
 
-    When it was killed or interrupted, the same command goes on where it was.
+    Run the same command again to resume after a kill or an interruption.
     """
     given = {
         "source_lang": source_lang,
@@ -167,7 +168,7 @@ def preprocess(
     from nmt.preprocess.config import PreprocessConfig
 
     settings = build(PreprocessConfig, recipe.section("preprocess"), "preprocess")
-    find_corpora(settings)  # before anything is announced
+    find_corpora(settings)  # fails before any message
     if settings.shard is None:
         _announce_replacement(Path(settings.output_dir))
     say(report(binarize(settings)))
@@ -179,7 +180,7 @@ def _announce_replacement(path: Path) -> None:
 
     try:
         there = Dataset.open(path).manifest
-    except NmtError:  # nothing that could be lost, or nothing that will be replaced
+    except NmtError:  # no dataset that would be replaced
         return
     pairs = there.splits["train"].pairs
     languages = f"{there.source_lang} to {there.target_lang}"
@@ -187,7 +188,7 @@ def _announce_replacement(path: Path) -> None:
 
 
 def report(manifest: "Manifest") -> str:
-    """A table of the splits, for people."""
+    """Return a table of the splits, for people."""
     source, target = manifest.source_lang, manifest.target_lang
     rows = [("split", "pairs", f"{source} tokens", "unknown", f"{target} tokens", "unknown")]
     for name, split in manifest.splits.items():

@@ -1,9 +1,9 @@
-"""One experiment, one file: ``nmt.yaml``, with flags and ``--set`` on top.
+"""Load the recipe of an experiment: ``nmt.yaml``, overridden by ``--set`` and flags.
 
-The sections are ``preprocess``, ``model``, ``train``, ``search`` and ``score``, and ``plugins``, a
-list of modules to import so that they register what they bring. Every command reads the file in
-the current directory, or the one given by ``--config``, and builds the sections that it uses. A
-file that was found, not given, may be a stranger's: its plugins need the user's consent.
+The sections are ``preprocess``, ``model``, ``train``, ``search`` and ``score``. ``plugins`` is a
+list of modules to import, which register parts of their own. Every command reads ``nmt.yaml`` in
+the current directory, or the file of ``--config``, and builds the sections that it uses. A recipe
+that was found in the current directory may be a stranger's, so its plugins need the user's consent.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nmt.recipe.registry import unknown
 
 RECIPE = Path("nmt.yaml")
 MAX_BYTES = 1 << 20
-"""Size of the largest recipe."""
+"""Largest recipe, in bytes."""
 
 SECTIONS = ("preprocess", "model", "train", "search", "score")
 
@@ -50,14 +50,14 @@ SetFlag = Annotated[
 
 @dataclass(frozen=True)
 class Recipe:
-    """The plain values of a recipe after flags and ``--set``, section by section."""
+    """Plain values of a recipe by section, with flags and ``--set`` applied."""
 
     sections: dict[str, dict[str, Any]]
     plugins: tuple[str, ...] = ()
-    """Modules that were imported, so that they registered what they bring."""
+    """Modules that were imported."""
 
     def section(self, name: str) -> dict[str, Any]:
-        """The values given for a section, empty where the recipe is silent."""
+        """Return the values of a section; empty if the recipe has none."""
         return self.sections.get(name, {})
 
 
@@ -69,16 +69,17 @@ def load(
     plugins: Sequence[str] | None = None,
     trust_plugins: bool = False,
 ) -> Recipe:
-    """The recipe that a command works with.
+    """Load the recipe of a command, and import its plugins.
 
     Args:
-        config: the recipe's file; None for ``nmt.yaml`` where it exists.
-        assignments: the ``--set`` flags, ``section.key=value``; they win over the recipe.
-        flags: dotted path to value for the command's own flags; None means not given. They win
-            over everything, but one that chooses a part comes before ``--set`` of its keys.
-        base: what the recipe overrides, for instance the recipe of a trained run.
-        plugins: modules that the user names beside those of the recipe.
-        trust_plugins: whether those of a recipe that was found, not given, may be imported.
+        config: the recipe's file; None for ``nmt.yaml`` if it exists.
+        assignments: the ``--set`` flags, ``section.key=value``; they override the recipe.
+        flags: dotted path to value for the command's own flags; None means not given. They
+            override everything, except that a flag that chooses a part is applied before ``--set``
+            of the part's keys.
+        base: values that the recipe overrides, for instance the recipe of a trained run.
+        plugins: modules that the user names in addition to those of the recipe.
+        trust_plugins: whether plugins may be imported if `config` is None.
 
     Raises:
         NmtError: the file is missing or not valid, or names an unknown section, or a plugin cannot
@@ -112,7 +113,7 @@ def load(
 
 
 def _check_consent(listed: Sequence[str], trusted: bool) -> None:
-    """Announces the plugins of a recipe that was found, not given, and are about to be imported.
+    """Print the plugins that a recipe found in the current directory is about to import.
 
     Raises:
         NmtError: the user has neither named nor trusted them.
@@ -130,7 +131,11 @@ def _check_consent(listed: Sequence[str], trusted: bool) -> None:
 
 
 def read(config: Path | None) -> dict[str, Any]:
-    """The plain values of a recipe file, its sections checked by name."""
+    """Return the plain values of a recipe file, after checking the names of its sections.
+
+    Raises:
+        NmtError: the file cannot be read, or is not a mapping of known sections.
+    """
     path = config or RECIPE
     if config is None and not path.exists():
         return {}
@@ -147,7 +152,7 @@ def read(config: Path | None) -> dict[str, Any]:
 
 
 def _text(path: Path, is_given: bool) -> str:
-    """Return the text of a recipe; one that is given by name may come from a pipe."""
+    """Return the text of a recipe; a recipe given by name may be a pipe."""
     try:
         with path.open("rb") if is_given else open_regular(path) as file:
             content = file.read(MAX_BYTES + 1)
@@ -162,7 +167,7 @@ def _text(path: Path, is_given: bool) -> str:
 
 
 def homes(key: str) -> list[str]:
-    """The dotted paths in all sections that end with a key, the shortest first."""
+    """Return the dotted paths in all sections that end with a key, the shortest first."""
     from nmt.evaluation import ScoreConfig
     from nmt.inference import SearchConfig
     from nmt.models import architectures
@@ -181,7 +186,7 @@ def _check_section(name: str, where: str) -> None:
 
 
 def _merge(values: dict[str, Any], layer: Mapping[str, Any]) -> None:
-    """Lays nested mappings over others; a mapping that names another choice replaces it whole."""
+    """Merge nested mappings; a mapping that names another choice replaces the old one."""
     for key, value in layer.items():
         here = values.get(key)
         if isinstance(value, Mapping):

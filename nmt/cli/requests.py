@@ -1,4 +1,4 @@
-"""What ``nmt translate`` is asked for: lines, and files that say more of each, line by line."""
+"""Input of ``nmt translate``: lines, and files with a prefix or phrases for each line."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ if TYPE_CHECKING:
     from nmt.inference import Request
 
 BLOCK = 1024
-"""Lines that are read at once of the files that say more."""
+"""Lines to read at once from the files of prefixes and phrases."""
 
 
 class Requests:
-    """Lines to translate, with what their translations begin with and must hold."""
+    """Lines to translate, with the prefix and the required phrases of each translation."""
 
     def __init__(self, lines: Lines, prefixes: Lines | None, phrases: Lines | None) -> None:
-        """Reads nothing yet.
+        """Keep the files; reading begins later.
 
         Args:
-            lines: to translate.
+            lines: lines to translate.
             prefixes: line n is the beginning of the translation of line n.
-            phrases: line n holds phrases for the translation of line n, divided by tabs.
+            phrases: line n holds the phrases for the translation of line n, separated by tabs.
         """
         self.name = lines.name
         self._lines, self._prefixes, self._phrases = lines, prefixes, phrases
 
     @classmethod
     def open(cls, lines: Path | None, prefixes: Path | None, phrases: Path | None) -> Requests:
-        """Those of files; of stdin where there is none for the lines."""
+        """Open the files; `lines` None is stdin."""
         beside = [None if path is None else Lines.open(path) for path in (prefixes, phrases)]
         return cls(Lines.open(lines), *beside)
 
     @property
     def is_typed(self) -> bool:
-        """Whether someone types the lines, at a terminal."""
+        """Whether a person types the lines at a terminal."""
         return self._lines.is_typed
 
     def read_as(self, on_invalid_utf8: OnInvalidUtf8) -> None:
-        """Says what becomes of bytes that are not UTF-8."""
+        """Set the treatment of bytes that are not UTF-8, for all files."""
         for lines in (self._lines, self._prefixes, self._phrases):
             if lines is not None:
                 lines.on_invalid_utf8 = on_invalid_utf8
 
     def arriving(self, most: int) -> Iterator[list[str] | list[Request]]:
-        """As :meth:`nmt.io.lines.Lines.arriving`.
+        """Yield blocks of at most `most` lines, as :meth:`nmt.io.lines.Lines.arriving` does.
 
         Raises:
-            NmtError: a file that says more has not as many lines.
+            NmtError: the file of prefixes or phrases has another number of lines.
         """
         if self._prefixes is None and self._phrases is None:
             yield from self._lines.arriving(most)

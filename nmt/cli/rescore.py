@@ -1,4 +1,4 @@
-"""``nmt rescore``: an n-best list with a model's score as one more feature, in a new order."""
+"""``nmt rescore``: add a model's score to an n-best list as a feature, and sort the list."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def rescore(
 ) -> None:
     """Score an n-best list by a model.
 
-    The list is one of Moses's form, as nmt translate --n-best writes it, its numbers never falling.
-    Each line is printed with one more feature: the natural logarithm of the probability that the
-    model gives to the translation and its end, as nmt score --model prints it.
+    The list has the form of Moses, as nmt translate --n-best writes it, with numbers in ascending
+    order. Each line is printed with one more feature: the natural logarithm of the probability that
+    the model gives to the translation and its end of sentence, as nmt score --model prints it.
 
-    With --weights the score becomes the weighted sum of the features named there, and the
-    translations of a line are sorted by it. With --best one line is printed for each line of
-    --source: the text of its first translation, or an empty one.
+    With --weights the score becomes the weighted sum of the named features, and the translations
+    of a line are sorted by score. With --best one line is printed for each line of --source: the
+    text of its first translation, or an empty line.
     """
     listed = n_best or Path("-")
     check_stdin(source, listed)

@@ -1,7 +1,4 @@
-"""``nmt score``: how near translations are to the references, with the signature of the number.
-
-Or how likely a model finds them.
-"""
+"""``nmt score``: score translations by metrics, with signatures, or by a model's probability."""
 
 from __future__ import annotations
 
@@ -162,7 +159,7 @@ def score(
 ) -> None:
     """Score translations against references, or by a model.
 
-    Prints one line per metric: its name and value, what the value is made of, and the signature.
+    Prints one line per metric: name, value, parts of the value, and signature.
     Values with different signatures must not be compared. Settings of a metric are set in the
     recipe, or with --set "score.metrics=[{name: bleu, lowercase: true}]".
 
@@ -171,36 +168,38 @@ def score(
     the packages of sacrebleu[ja] and sacrebleu[ko]), characters for Thai, Lao, Khmer and Burmese,
     13a for all others. TER splits Chinese and Japanese.
 
-    BLEU is made of the precisions of 1- to 4-grams in per cent, the brevity penalty (BP), and the
-    lengths of hypotheses and references in tokens (hyp_len, ref_len, and their ratio); TER of the
-    number of edits and the length of the references in words; chrF is followed by its full name.
-    COMET is the mean of the model's values for the sentences, times 100.
+    The parts of BLEU are the precisions of 1- to 4-grams in per cent, the brevity penalty (BP), and
+    the lengths of hypotheses and references in tokens (hyp_len, ref_len, and their ratio). The
+    parts of TER are the number of edits and the length of the references in words. chrF is followed
+    by its full name. COMET is the mean of the model's scores of the sentences, times 100.
 
-    Several systems make a table. A column holds values of one signature, which stands below it;
-    where the recipe asks for one metric with several settings, their columns are numbered. With
-    --paired, p is how likely chance alone makes a difference from the first system as large; with
-    --confidence, and with --paired bs, the mean over the samples is given with half the width of
-    the interval that holds 95% of them. All samples are those of the command sacrebleu.
+    Several systems are printed as a table. A column holds values of one signature, printed below
+    the table; if the recipe has one metric with several settings, its columns are numbered. With
+    --paired, p is the probability that chance alone makes a difference from the first system as
+    large. With --confidence, and with --paired bs, the mean over the samples is printed with half
+    the width of the interval that holds 95% of them. All samples are those of the command
+    sacrebleu.
 
     With --json a line is an object with the fields system, metric, value (in per cent, not
-    rounded), details (what it is made of), signature, and higher_is_better (false for an error
-    rate); where samples were drawn, also samples (which), mean and interval, p_value and baseline.
+    rounded), details (parts of the value), signature, and higher_is_better (false for an error
+    rate). If samples were drawn, it also has samples (their kind, number and seed), mean and
+    interval, p_value and baseline.
 
     With --sentence-level a line is printed for each sentence, with the value of each metric for
-    each system, by tabs; which is which is said on stderr. BLEU is then that of the effective
-    order. With --json it is an object as above for each value, with the field line, from 1.
+    each system, separated by tabs; the columns are explained on stderr. BLEU then uses the
+    effective order. With --json each value is an object as above, with the field line, from 1.
 
     With --alignments the value is aer, the alignment error rate (Och and Ney 2003) of links between
     words. A line of both files holds the links of one pair of sentences, S-T for the words S of the
-    source and T of the target, from 0; a line of GOLD also S?T, a link that is possible but not
-    sure. Details are precision (links that are possible), recall (sure links that were found), and
-    the numbers of links and of sure links.
+    source and T of the target, from 0; a line of GOLD may also hold S?T, a link that is possible
+    but not sure. Details are precision (links that are possible), recall (sure links that were
+    found), and the numbers of links and of sure links.
 
     With --model a line is printed for each translation: the natural logarithm of the probability
-    that the model gives to it and its end, after the source line. With --json it is an object
-    with the fields log_probability, mean_log_probability (per token, the end included), tokens
-    (pieces; the last is the end), token_log_probabilities, words (of the text, as spaces divide
-    it), and word_log_probabilities (without the end).
+    that the model gives to the translation and its end of sentence, given the source line. With
+    --json it is an object with the fields log_probability, mean_log_probability (per token, the end
+    included), tokens (pieces; the last is the end), token_log_probabilities, words (of the text, as
+    spaces divide it), and word_log_probabilities (without the end).
     """
     files = hypotheses or [Path("-")]
     check_stdin(reference, source, alignments, *files)
@@ -262,7 +261,7 @@ def score(
 
 
 def _check_one_is_given(flags: dict[str, object], where: str = "") -> None:
-    """Refuses a command line with none, or several, of the flags."""
+    """Raise a BadParameter unless exactly one of the flags is given."""
     given = [flag for flag, value in flags.items() if value is not None]
     *names, last = flags
     choices = f"{', '.join(names)} and {last}"
@@ -273,7 +272,11 @@ def _check_one_is_given(flags: dict[str, object], where: str = "") -> None:
 
 
 def _metrics_of_links(files: dict[str, Sequence[str]]) -> list[Metric]:
-    """The one metric of alignments; an NmtError names the line of a file that is none."""
+    """Return the metric of alignments, after checking every line of the files.
+
+    Raises:
+        NmtError: a line holds a word that is no link.
+    """
     from nmt.evaluation.alignments import AlignmentErrorRate, check_lines
 
     check_lines(files)
@@ -303,7 +306,7 @@ def _print_sentences(
 ) -> None:
     columns = []
     for name, hypotheses in systems.items():
-        for metric in (each.for_sentences() for each in metrics):
+        for metric in (metric.for_sentences() for metric in metrics):
             counts = metric.checked_counts(hypotheses, test_set.references, test_set.sources)
             columns.append([(name, metric.total([row])) for row in counts])
     if not as_json:
@@ -325,10 +328,10 @@ def _systems(files: Sequence[Path], test_set: TestSet) -> Systems:
         if lines.name in systems:
             raise typer.BadParameter(f"{lines.name} is given twice; give each system once")
         systems[lines.name] = lines.read()
-        found, wanted = len(systems[lines.name]), len(test_set.references)
-        if found != wanted:
+        count, expected = len(systems[lines.name]), len(test_set.references)
+        if count != expected:
             raise NmtError(
-                f"{lines.name} has {found} lines, but {test_set.name} has {wanted}; "
+                f"{lines.name} has {count} lines, but {test_set.name} has {expected}; "
                 "line n of one must translate as line n of the other"
             )
     return systems
@@ -337,7 +340,7 @@ def _systems(files: Sequence[Path], test_set: TestSet) -> Systems:
 def _named_test_set(
     data: Path | None, split: str, testset: str | None, pair: str | None
 ) -> TestSet | None:
-    """That of --data or --testset, which knows its source; None without them."""
+    """Return the test set of --data or --testset, with its source; None without these flags."""
     if data is not None:
         return _of_dataset(data, split)
     return None if testset is None or pair is None else _by_name(testset, pair)
@@ -357,13 +360,13 @@ def _of_files(reference: Path | None, source: Path | None) -> TestSet:
 
 
 def _language_of(reference: Path | None) -> str:
-    """The end of the name, as corpora are named: test.ja, test.ja.gz."""
+    """Return the language at the end of a file name, such as test.ja or test.ja.gz."""
     suffixes = reference.suffixes if reference is not None else []
-    return next((it[1:] for it in reversed(suffixes) if it not in COMPRESSED), "")
+    return next((suffix[1:] for suffix in reversed(suffixes) if suffix not in COMPRESSED), "")
 
 
 def _warn_of_unspaced(test_set: TestSet, metrics: Sequence[Metric]) -> None:
-    by_spaces = [it.name for it in metrics if getattr(it, "tokenize", "") == "13a"]
+    by_spaces = [metric.name for metric in metrics if getattr(metric, "tokenize", "") == "13a"]
     if by_spaces and is_unspaced("".join(test_set.references[:100])):
         warn(
             f"{test_set.name}: the text has no spaces between words, so {by_spaces[0]} takes a "

@@ -1,4 +1,4 @@
-"""``nmt score --model``: how likely a model finds given translations."""
+"""``nmt score --model``: a model's log-probabilities of given translations."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from nmt.inference import Translator
 
 BLOCK = 1024
-"""Pairs that are read and scored at once."""
+"""Pairs to read and score at once."""
 
 
 def score_by_model(translator: Translator, sources: Lines, targets: Lines, as_json: bool) -> None:
-    """Prints the log-probability that a model gives to each of some translations.
+    """Print the natural log-probability that a model gives to each translation.
 
     Raises:
-        NmtError: there is not one translation for every source line.
+        NmtError: sources and targets differ in their number of lines.
     """
     from nmt.data.vocabulary import EOS
 
@@ -41,7 +41,7 @@ def score_by_model(translator: Translator, sources: Lines, targets: Lines, as_js
 
 
 def unequal_lines(sources: Lines, targets: Lines) -> NmtError:
-    """Return the error of two files that are no translations of each other."""
+    """Return the error for two files with different numbers of lines."""
     return NmtError(
         f"{sources.name} and {targets.name} differ in their number of lines; "
         "line n of one must be the translation of line n of the other"
@@ -49,7 +49,7 @@ def unequal_lines(sources: Lines, targets: Lines) -> NmtError:
 
 
 def open_model(model: Path, device: str, trust_plugins: bool) -> Translator:
-    """A run or checkpoint, to score with."""
+    """Load a run or checkpoint for scoring."""
     from nmt.inference import SearchConfig, Translator
     from nmt.runs import load_model
     from nmt.runtime.distributed import pick_device

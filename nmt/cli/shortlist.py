@@ -1,4 +1,4 @@
-"""``nmt shortlist``: which target tokens may translate which source tokens."""
+"""``nmt shortlist``: learn the likely target tokens of each source token."""
 
 from pathlib import Path
 from typing import Annotated
@@ -35,13 +35,14 @@ def shortlist(
 ) -> None:
     """Learn which target tokens may translate which source tokens, for faster search.
 
-    The list goes into the directory of the run, whose subwords must be those of the dataset; an
-    average of the run takes it along. "nmt translate --shortlist" uses it: of each line's source
-    tokens it searches among the --best translations, the --first most frequent tokens and, where
-    both languages share one vocabulary, the source tokens themselves.
+    The shortlist is written to the directory of the run, whose subwords must be those of the
+    dataset. Averaging the run copies the shortlist. "nmt translate --shortlist" then searches, for
+    each line, only among the --best translations of its source tokens, the --first most frequent
+    tokens and, if both languages share one vocabulary, the source tokens themselves.
 
-    Prints the file. On stderr, the pairs that were read; the mean length of the lists of the
-    validation sentences; and which share of the tokens of their references these hold.
+    Prints the path of the file on stdout. Prints on stderr the number of pairs read, the mean
+    length of the lists of the validation sentences, and the share of reference tokens on these
+    lists.
     """
     from nmt.data.dataset import Dataset
     from nmt.preprocess.lexicon import LexiconConfig, learn_shortlist, measured

@@ -1,4 +1,4 @@
-"""The stream of ``nmt translate``: lines in, as many out, and what is said of them."""
+"""The stream of ``nmt translate``: read lines, write as many, and report on stderr."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def translate_stream(
     world: World,
     form: forms.Form = forms.plain,
 ) -> None:
-    """Translates all lines, and says on stderr how that went.
+    """Translate all lines, and print speed and warnings on stderr.
 
     Args:
-        translator: of this process.
-        source: read by the first process.
-        target: written by the first process.
+        translator: translator of this process.
+        source: input, read by the first process.
+        target: output, written by the first process.
         world: the processes that share the lines.
-        form: what is written of each.
+        form: output form of each line.
 
     Raises:
-        NmtError: a line cannot be read, or the lines written are not as many as those read.
+        NmtError: a line cannot be read, or the numbers of lines read and written differ.
     """
-    seconds, lines, written = 0.0, 0, 0  # seconds at work: waiting for lines does not count
+    seconds, lines, written = 0.0, 0, 0  # seconds without waiting for lines
     if source.is_typed and world.is_main:
         say("ready; type a line to translate, and Ctrl-D at the end")
     with _progress(source, target, world) as bar:
@@ -51,8 +51,8 @@ def translate_stream(
             start = time.monotonic()
             numbers = range(lines + world.rank, lines + len(block), world.size)
             lines += len(block)
-            own = form(translator, block[world.rank :: world.size], numbers)
-            texts = [""] * sum(map(len, shares := world.gather(own)))
+            written_here = form(translator, block[world.rank :: world.size], numbers)
+            texts = [""] * sum(map(len, shares := world.gather(written_here)))
             for rank, share in enumerate(shares):
                 texts[rank :: world.size] = share
             if world.is_main:
@@ -73,7 +73,7 @@ def translate_stream(
 
 
 def _progress(source: Lines | Requests, target: IO[bytes], world: World) -> tqdm[Any]:
-    """Lines and lines/s on a terminal, unless lines are typed or translations written there."""
+    """Return a progress bar; shown on a terminal unless lines are read or written there."""
     is_free = not source.is_typed and not target.isatty()
     is_shown = world.is_main and sys.stderr.isatty() and is_free
     return tqdm(
@@ -99,7 +99,7 @@ def _report(lines: int, seconds: float, counts: list[float], longest: int) -> No
 
 
 def _shared(source: Lines | Requests, window: int, world: World) -> Iterator[list[Any]]:
-    """The blocks that the first process reads, in every process: a window for each."""
+    """Yield in every process the blocks that the first process reads, `window` lines a process."""
     blocks = source.arriving(window * world.size) if world.is_main else repeat([])
     for block in chain(blocks, [[]]):
         shared = world.gather(block)[0]
@@ -110,7 +110,7 @@ def _shared(source: Lines | Requests, window: int, world: World) -> Iterator[lis
 
 @contextmanager
 def writer(path: Path | None, is_main: bool) -> Iterator[IO[bytes]]:
-    """Stdout, or a file that appears whole at the end; the first process alone writes."""
+    """Yield stdout, or a file that appears complete at the end; only the first process writes."""
     if path is None or not is_main:
         yield sys.stdout.buffer
     elif path.exists() and not path.is_file():  # a device or a named pipe

@@ -28,11 +28,11 @@ def print_testset(
 ) -> None:
     """Print a test set by its name, or which ones there are.
 
-    So "nmt testset wmt14/full -l en-de | nmt translate" translates newstest2014, and
-    "nmt score --testset wmt14/full -l en-de" scores what comes out.
+    For example, "nmt testset wmt14/full -l en-de | nmt translate" translates newstest2014, and
+    "nmt score --testset wmt14/full -l en-de" scores the translations.
 
-    Test sets are fetched by sacreBLEU when they are first asked for, and kept in ~/.sacrebleu, or
-    in the directory that the environment variable SACREBLEU names.
+    sacreBLEU downloads a test set on first use into ~/.sacrebleu, or into the directory that the
+    environment variable SACREBLEU names.
     """
     from nmt.evaluation import testsets
 
@@ -45,7 +45,7 @@ def print_testset(
     elif pair is None:
         lines = testsets.language_pairs(name)
     else:
-        found = testsets.by_name(name, pair)
-        lines = list(found.references if side == "reference" else found.sources or ())
+        test_set = testsets.by_name(name, pair)
+        lines = list(test_set.references if side == "reference" else test_set.sources or ())
     for line in lines:
         print(line)

@@ -96,18 +96,18 @@ def train(
 ) -> None:
     """Train a model on a dataset, or go on training it.
 
-    The same command goes on where a training was interrupted. Before the first update all that
-    could fail later is tried once, and what training takes is said: parameters, the tokens of an
-    update and how processes and micro-batches make them up, memory, disk, and about how long.
+    Run the same command again to resume an interrupted run. Before the first update a preflight
+    check tries everything that could fail later, and prints the parameters, the tokens of an update
+    and their division into processes and micro-batches, memory, disk space, and estimated time.
 
-    Every hundred updates (train.log_every) a line tells the time of day; the epoch; the update; the
+    Every hundred updates (train.log_every) a line shows the time of day; the epoch; the update; the
     loss per target token, in nats; ppl, the perplexity per target token from the likelihood without
     smoothing; the learning rate; grad norm, before clipping, the mean over these updates; target
-    tokens per second of all processes; padding, the share of positions that hold no token; the peak
-    memory in megabytes; and the time to go. log.jsonl in the run directory holds the same as JSON.
+    tokens per second of all processes; padding, the share of positions without a token; the peak
+    memory in megabytes; and the remaining time. log.jsonl in the run directory holds the same.
 
-    Ends with status 0; interrupted by SIGINT, SIGTERM or SIGUSR1 it finishes the update, saves, and
-    ends with 128 + the number of the signal.
+    Ends with status 0. After SIGINT, SIGTERM or SIGUSR1 it finishes the update, saves a checkpoint,
+    and ends with status 128 + the number of the signal.
     """
     from nmt.inference.config import SearchConfig
     from nmt.models import ModelConfig
@@ -167,19 +167,19 @@ def train(
         if plot:
             try:
                 draw(run.path / "log.jsonl", run.path / "curves.svg")
-            except NmtError as error:  # there is a run nevertheless
+            except NmtError as error:  # the run itself is complete
                 warn(str(error))
     if signal is not None:
         raise typer.Exit(128 + signal)
 
 
 def _signal(reason: str) -> Signals | None:
-    """The signal that ended training, if one did."""
+    """Return the signal that ended training, if one did."""
     return Signals(int(reason.split()[1])) if reason.startswith("signal") else None
 
 
 def _in_words(reason: str, signal: Signals | None, run: "Run") -> str:
-    """The reason why training ended, and after a signal what is saved."""
+    """Return the reason why training ended; after a signal, with the last saved update."""
     if signal is None or (last := run.checkpoint("last")) is None:
         return reason
     return (

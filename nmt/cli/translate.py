@@ -1,4 +1,4 @@
-"""``nmt translate``: lines in, translations out, as many and in the same order."""
+"""``nmt translate``: translate lines; one line of output for each, in the same order."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nmt.runtime.precision import InferencePrecision
 
 WAIT_MINUTES = 60.0 * 24 * 7
-"""For which processes wait for each other: as long as someone may take to type a line."""
+"""Minutes that processes wait for each other; long, because a person may type the lines."""
 
 EXAMPLE = "Example: nmt translate --model checkpoints < input.txt > output.txt"
 
@@ -252,33 +252,34 @@ def translate(
 ) -> None:
     """Translate text, line by line.
 
-    Every line gives one line, in the same order, and a blank one gives an empty one. Lines end
-    with a line feed, a carriage return before it is dropped; no other character ends a line. Text
-    is UTF-8; a line has at most 16 MiB. From a terminal or a pipe, what has been written so far is
-    answered at once.
+    Prints one line for each input line, in the same order; a blank line gives an empty line. Only a
+    line feed ends a line; a carriage return before it is dropped. Text is UTF-8; a line has at most
+    16 MiB. Lines that arrive from a terminal or a pipe are translated at once.
 
     With --n-best a translation is a line of the form "id ||| text ||| features ||| score": the
-    number of its line, from 0; the text; LogProbability, natural, and Length in tokens, both with
-    the end of the sentence; and the score that the search ranks by, or with --mbr the agreement.
+    number of its line, from 0; the text; LogProbability (natural logarithm) and Length in tokens,
+    both including the end of sentence; and the score of the search, or with --mbr the agreement.
 
     With --json a line is an object with the fields id, text, score, log_probability, finished
-    (whether it came to its end before the greatest length), tokens (pieces; the last is the end),
-    token_log_probabilities, and with --n-best others, a list of such objects without an id. With
-    --alignments also source_words and words, what white space divides in the line and in the text,
-    and alignment: for each word of the text the word of the source that the model attended to most
-    as it gave its pieces, as pairs of their numbers, source first, from 0; of a Transformer, in the
-    decoder layer that is its recipe's alignment_layer. With --alignment-unit pieces these are
-    source_pieces and pieces, the line and the text cut where pieces begin, and alignment links
-    pieces.
+    (whether the translation ended before the maximum length), tokens (pieces; the last is the end),
+    token_log_probabilities, and with --n-best others, a list of such objects without an id.
 
-    With --shortlist the scores and log-probabilities of the search are those of the tokens on each
-    line's list; token_log_probabilities, as nmt score --model, are of the whole vocabulary.
+    With --alignments an object also has source_words and words, the words of the line and of the
+    text, separated by white space; and alignment, pairs of word numbers, source first, from 0: for
+    each word of the text, the source word to which the model attended most while it predicted the
+    word's pieces. A Transformer uses the attention of the decoder layer alignment_layer of its
+    recipe. With --alignment-unit pieces the fields are source_pieces and pieces, the line and the
+    text split where pieces begin, and alignment links pieces.
 
-    With torchrun, the processes share the lines, and the first one reads and writes all of them.
+    With --shortlist the scores and log-probabilities of the search are normalised over the tokens
+    on each line's list; token_log_probabilities, as in nmt score --model, over the whole
+    vocabulary.
 
-    Settings come from the model's own recipe, then nmt.yaml, then flags. At the end the number of
-    lines, the seconds at work and the rates are printed on stderr; waiting for lines to be typed
-    does not count.
+    With torchrun, the processes share the lines; the first process reads and writes all lines.
+
+    Settings come from the model's recipe, then nmt.yaml, then flags; later ones override earlier
+    ones. At the end the number of lines, the seconds and the rates are printed on stderr; the time
+    spent waiting for typed lines does not count.
     """
     from nmt.inference import SearchConfig
     from nmt.inference.engines import pick_engine
@@ -314,10 +315,10 @@ def translate(
         raise typer.BadParameter("--alignment-unit needs --alignments")
     inputs = (text or input_ or Path("-"), prefix, require)
     check_stdin(*inputs)
-    # A missing file is known before the model is read.
+    # Report a missing file before the model is read.
     lines = Requests.open(*inputs)
     check_output(output, *inputs)
-    # With its plugins, which the model may be of.
+    # Import the plugins, which the model may need.
     load(config, set_, flags, plugins=plugin, trust_plugins=trust_plugins)
     with join(device, WAIT_MINUTES) as world, writer(output, world.is_main) as target:
         models = model or [Path("checkpoints")]
@@ -340,7 +341,7 @@ def translate(
 
 
 def _num_workers(wanted: int | None, device: str) -> int:
-    """How many processes share the batches; where they are several, each has one thread."""
+    """Return the number of processes that share the batches; several have one thread each."""
     import torch
 
     from nmt.runtime.processes import available_cores
@@ -351,5 +352,5 @@ def _num_workers(wanted: int | None, device: str) -> int:
         return 1
     count = wanted or available_cores()
     if count > 1:
-        torch.set_num_threads(1)  # of this one too, which takes the batches that come alone
+        torch.set_num_threads(1)  # of this process, too, which translates single batches
     return count

@@ -1,7 +1,7 @@
-"""Word alignments against gold ones: alignment error rate (Och and Ney 2003, section 5).
+"""Alignment error rate of word alignments against gold alignments (Och and Ney 2003, section 5).
 
-A line holds the links of one pair of sentences: ``S-T`` for the word S of the source and the word T
-of the target, both from 0. In gold alignments these are sure links, and ``S?T`` are possible ones.
+A line holds the links of one sentence pair: ``S-T`` for the word S of the source and the word T of
+the target, both from 0. In gold alignments ``S-T`` is a sure link and ``S?T`` a possible one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LINK = re.compile(r"([0-9]{1,9})([-?])([0-9]{1,9})")
 
 
 def parse(line: str, place: str) -> tuple[set[Link], set[Link]]:
-    """Return the sure links of a line and the possible ones, to which the sure ones belong.
+    """Return the sure links and the possible links of a line; sure links are possible, too.
 
     Raises:
         NmtError: a word of the line is no link; the message begins with `place`.
@@ -41,7 +41,11 @@ def parse(line: str, place: str) -> tuple[set[Link], set[Link]]:
 
 
 def check_lines(files: Mapping[str, Iterable[str]]) -> None:
-    """Raises an NmtError that names file and line of the first word that is no link."""
+    """Check that every word of every file is a link.
+
+    Raises:
+        NmtError: a word is no link; the message names its file and line.
+    """
     for name, lines in files.items():
         for number, line in enumerate(lines, start=1):
             parse(line, f"{name}:{number}")
@@ -58,18 +62,18 @@ class AlignmentErrorRate(Metric):
     def counts(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str]
     ) -> Counts:
-        """Links, sure links, and how many links are sure and possible ones."""
-        found = []
+        """Return for each sentence |A|, |S|, |A and S| and |A and P|."""
+        counts = []
         pairs = zip(hypotheses, references, strict=True)
         for number, (hypothesis, reference) in enumerate(pairs, start=1):
             _, links = parse(hypothesis, f"line {number} of the alignments")
             sure, possible = parse(reference, f"line {number} of the gold alignments")
             sets = (links, sure, links & sure, links & possible)
-            found.append([float(len(each)) for each in sets])
-        return found
+            counts.append([float(len(links_of_kind)) for links_of_kind in sets])
+        return counts
 
     def compute(self, counts: Counts) -> tuple[float, str]:
-        """The rate in per cent, precision |A and P| / |A| and recall |A and S| / |S|."""
+        """Return the rate in per cent, and precision |A and P| / |A| and recall |A and S| / |S|."""
         links, sure, hits, possible_hits = (sum(column) for column in zip(*counts, strict=True))
         error = 1 - (hits + possible_hits) / (links + sure) if links + sure else 0.0
         precision = possible_hits / links if links else 0.0
@@ -81,5 +85,5 @@ class AlignmentErrorRate(Metric):
         return 100 * error, details
 
     def signature(self) -> str:
-        """Only the links matter."""
+        """Return the kinds of links; there are no settings."""
         return "links:sure+possible"

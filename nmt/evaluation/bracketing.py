@@ -1,15 +1,15 @@
 """Labelled bracketing F1 of constituency trees, by the rules of EVALB with COLLINS.prm.
 
-Brackets are (label, first word, last word) of phrases; preterminals are none. Traces are taken out,
-punctuation is not counted among the words, the root is no bracket, ADVP is PRT, and functional tags
-(NP-SBJ) say nothing. This departs from EVALB in four things:
+A bracket is (label, first word, last word) of a phrase; preterminals and the root have no bracket.
+Traces are removed, punctuation is not counted among the words, PRT is the same label as ADVP, and
+functional tags (NP-SBJ) are ignored. Four differences from EVALB:
 
-- S1, ROOT and an empty label are roots, too. With COLLINS.prm EVALB knows TOP alone, and counts a
+- S1, ROOT and an empty label are roots, too. With COLLINS.prm EVALB only knows TOP, and counts a
   bracket for any other root.
-- The gold tree's tags say what is punctuation in both trees. EVALB goes by the tags of each tree,
-  and skips a sentence in which they leave different words.
-- A tree of other words is an error. EVALB skips the sentence, and gives up after MAX_ERROR of them.
-- All sentences count. EVALB also prints the numbers of those up to 40 words.
+- The tags of the gold tree decide which words of both trees are punctuation. EVALB uses the tags of
+  each tree, and skips a sentence if the two trees then have different words.
+- A tree with other words is an error. EVALB skips the sentence, and stops after MAX_ERROR of them.
+- All sentences count. EVALB also prints the numbers for sentences of up to 40 words.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ SAME = {"PRT": "ADVP"}
 
 @dataclass(frozen=True)
 class Tree:
-    """A phrase with its parts, or a preterminal with its word."""
+    """A phrase with its children, or a preterminal with its word."""
 
     label: str
     children: tuple[Tree, ...] = ()
     word: str | None = None
-    """Of a preterminal, which has no children."""
+    """The word of a preterminal; a preterminal has no children."""
 
     def __str__(self) -> str:
         inside = self.word if self.word is not None else " ".join(map(str, self.children))
         return f"({self.label} {inside})"
 
     def preterminals(self) -> Iterator[Tree]:
-        """The preterminals, from left to right."""
+        """Yield the preterminals, from left to right."""
         if self.word is not None:
             yield self
         for child in self.children:
             yield from child.preterminals()
 
     def words(self) -> list[str]:
-        """The words, from left to right."""
+        """Return the words, from left to right."""
         return [str(leaf.word) for leaf in self.preterminals()]
 
 
 def read_trees(text: str, where: str) -> Iterator[Tree]:
-    """The trees of a text in bracket notation, over as many lines as they take.
+    """Yield the trees of a text in bracket notation; a tree may take several lines.
 
     Raises:
-        NmtError: brackets do not match, or something stands where it cannot.
+        NmtError: brackets do not match, or a word stands outside of a preterminal.
     """
     open_: list[tuple[str, list[Tree], list[str]]] = []
     tokens = re.findall(r"[()]|[^()\s]+", text)
@@ -66,7 +66,7 @@ def read_trees(text: str, where: str) -> Iterator[Tree]:
         elif token != ")":
             if not open_:
                 raise NmtError(f"{where}: {token!r} stands outside of every tree")
-            open_[-1][2].append(token)  # the label first, and then the word
+            open_[-1][2].append(token)  # the label first, then the word
         elif not open_:
             raise NmtError(f"{where}: a closing bracket without an opening one")
         else:
@@ -84,18 +84,18 @@ def read_trees(text: str, where: str) -> Iterator[Tree]:
 
 
 def plain_label(label: str) -> str:
-    """The label without functional tags and indices: NP of NP-SBJ-1; -NONE- and -LRB- stay."""
+    """Return the label without functional tags and indices: NP for NP-SBJ-1; -NONE- is kept."""
     return label if label.startswith("-") else re.split(r"[-=]", label, maxsplit=1)[0]
 
 
 def brackets(tree: Tree, counted: Sequence[bool]) -> Counter[tuple[str, int, int]]:
-    """The brackets that count, each as often as it occurs.
+    """Return the brackets of a tree, each with the number of its occurrences.
 
     Args:
-        tree: without traces.
-        counted: of each of its words, whether it counts; punctuation does not.
+        tree: a tree without traces.
+        counted: for each word of the tree, whether the word counts; punctuation does not.
     """
-    found: Counter[tuple[str, int, int]] = Counter()
+    spans: Counter[tuple[str, int, int]] = Counter()
     words = iter(counted)
 
     def walk(node: Tree, start: int) -> int:
@@ -106,15 +106,15 @@ def brackets(tree: Tree, counted: Sequence[bool]) -> Counter[tuple[str, int, int
             end = walk(child, end)
         label = plain_label(node.label)
         if label not in ROOTS and end > start:
-            found[SAME.get(label, label), start, end] += 1
+            spans[SAME.get(label, label), start, end] += 1
         return end
 
     walk(tree, 0)
-    return found
+    return spans
 
 
 def without_traces(tree: Tree) -> Tree | None:
-    """The tree without -NONE- and the phrases that held nothing else; None if nothing is left."""
+    """Return the tree without -NONE- and without empty phrases; None if nothing is left."""
     if tree.word is not None:
         return None if tree.label == "-NONE-" else tree
     children = tuple(kept for child in tree.children if (kept := without_traces(child)))
@@ -123,51 +123,51 @@ def without_traces(tree: Tree) -> Tree | None:
 
 @dataclass(frozen=True)
 class Bracketing:
-    """Counts over a set of sentences."""
+    """Numbers of brackets over a set of sentences."""
 
     sentences: int
     matched: int
-    """Brackets that are in both trees."""
+    """Brackets in both trees."""
     gold: int
     proposed: int
     complete: int
-    """Sentences of which all brackets match."""
+    """Sentences whose brackets all match."""
 
     @property
     def precision(self) -> float:
-        """Per cent of the proposed brackets."""
+        """Matched brackets in per cent of the proposed brackets."""
         return 100 * self.matched / self.proposed if self.proposed else 0.0
 
     @property
     def recall(self) -> float:
-        """Per cent of the gold brackets."""
+        """Matched brackets in per cent of the gold brackets."""
         return 100 * self.matched / self.gold if self.gold else 0.0
 
     @property
     def f1(self) -> float:
-        """The harmonic mean of both."""
+        """Harmonic mean of precision and recall, in per cent."""
         total = self.gold + self.proposed
         return 200 * self.matched / total if total else 0.0
 
 
 def score_brackets(gold: Sequence[Tree], proposed: Sequence[Tree]) -> Bracketing:
-    """How well the proposed trees agree with the gold ones of the same sentences.
+    """Compare the proposed trees with the gold trees of the same sentences.
 
     Raises:
-        NmtError: there is not one tree for every gold tree, or its words are others.
+        NmtError: the numbers of trees differ, or the words of a tree and its gold tree do.
     """
     if len(gold) != len(proposed):
         raise NmtError(f"{len(proposed)} trees for {len(gold)} gold trees; give one for each")
     matched = num_gold = num_proposed = complete = 0
     for number, pair in enumerate(zip(gold, proposed, strict=True), 1):
-        right, tried = (without_traces(tree) or Tree("") for tree in pair)
-        if right.words() != tried.words():
+        gold_tree, proposed_tree = (without_traces(tree) or Tree("") for tree in pair)
+        if gold_tree.words() != proposed_tree.words():
             raise NmtError(f"tree {number}: its words are not those of the gold tree")
-        counted = [leaf.label not in PUNCTUATION for leaf in right.preterminals()]
-        own, other = brackets(right, counted), brackets(tried, counted)
-        both = (own & other).total()
+        counted = [leaf.label not in PUNCTUATION for leaf in gold_tree.preterminals()]
+        gold_spans, spans = brackets(gold_tree, counted), brackets(proposed_tree, counted)
+        both = (gold_spans & spans).total()
         matched += both
-        num_gold += own.total()
-        num_proposed += other.total()
-        complete += both == own.total() == other.total()
+        num_gold += gold_spans.total()
+        num_proposed += spans.total()
+        complete += both == gold_spans.total() == spans.total()
     return Bracketing(len(gold), matched, num_gold, num_proposed, complete)

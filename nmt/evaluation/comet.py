@@ -1,7 +1,7 @@
-"""COMET (Rei et al. 2020): a neural model's judgement of each translation, on average.
+"""COMET (Rei et al. 2020): the mean of a neural model's scores of the translations.
 
-It needs the package unbabel-comet, the extra ``nmt-toolkit[comet]``, and fetches its models from
-Hugging Face: that of the default is 2.3 GB.
+COMET needs the package unbabel-comet (the extra ``nmt-toolkit[comet]``), and downloads its models
+from Hugging Face. The default model has 2.3 GB.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from nmt.evaluation.metrics import Counts, Metric, metrics
 @metrics.register("comet")
 @dataclass(frozen=True, kw_only=True)
 class Comet(Metric):
-    """The mean of the model's values for the sentences, times 100."""
+    """Mean of the model's scores of the sentences, times 100."""
 
     needs_source: ClassVar[bool] = True
 
     model: str = "Unbabel/wmt22-comet-da"
     """Name of a COMET model on Hugging Face, or path of its checkpoint (.ckpt)."""
     batch_size: int = 16
-    """Sentences that are judged at once; changes the speed alone."""
+    """Sentences to score at once; changes only the speed."""
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -35,7 +35,7 @@ class Comet(Metric):
     def counts(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str]
     ) -> Counts:
-        """The model's value and a one for each sentence; on a GPU where there is one."""
+        """Return the model's score and 1 for each sentence; computed on a GPU if there is one."""
         model = _load(self.model)
         import torch
 
@@ -50,12 +50,12 @@ class Comet(Metric):
         return [[float(value), 1.0] for value in predicted.scores]
 
     def compute(self, counts: Counts) -> tuple[float, str]:
-        """The mean, times 100."""
+        """Return the mean, times 100, and the number of sentences."""
         values, sentences = (sum(column) for column in zip(*counts, strict=True))
         return 100 * float(values / sentences), f"({sentences:.0f} sentences)"
 
     def signature(self) -> str:
-        """The model, the scale and the version of the package."""
+        """Return the model, the scale and the version of the package."""
         from comet import __version__
 
         return f"nrefs:1|model:{self.model}|scale:100|comet:{__version__}"
@@ -72,7 +72,7 @@ def _load(name: str) -> Any:
     try:
         is_file = name.endswith(".ckpt") and Path(name).exists()
         return load_from_checkpoint(name if is_file else download_model(name))
-    except Exception as error:  # whatever Hugging Face, Lightning and torch have to say
+    except Exception as error:  # of Hugging Face, Lightning or torch
         reason = " ".join(str(error).split())
         raise NmtError(
             f"comet: the model {name!r} cannot be loaded: {reason}; give the name of a COMET model "

@@ -1,7 +1,7 @@
-"""Systems side by side: their scores, how sure these are, and whether their differences are chance.
+"""Compare systems: scores, confidence intervals, and significance of differences.
 
-Resampling and randomisation are those of sacreBLEU (`sacrebleu.significance`), of the same counts
-and with the same seed, so that its command line gives the same numbers. What they mean: Koehn 2004,
+Resampling and randomisation are those of sacreBLEU (`sacrebleu.significance`), with the same counts
+and the same seed, so sacreBLEU's command line gives the same numbers. Sources: Koehn 2004,
 *Statistical Significance Tests for Machine Translation Evaluation*; Riezler and Maxwell 2005.
 """
 
@@ -21,26 +21,26 @@ from nmt.evaluation.metrics import Counts, Metric, Score
 
 Paired = Literal["bs", "ar"]
 SAMPLES: dict[Paired, int] = {"bs": 1000, "ar": 10_000}
-"""How many are drawn by default, as by sacreBLEU."""
+"""Default number of samples or trials, the same as sacreBLEU's."""
 SEED_VARIABLE = "SACREBLEU_SEED"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """The score of a system by one metric, and what samples of the test set say about it."""
+    """The score of a system by one metric, with statistics over samples of the test set."""
 
     system: str
     score: Score
     mean: float | None = None
-    """Over the samples."""
+    """Mean score over the samples."""
     interval: float | None = None
-    """Half the width of the interval in which 95% of the samples lie."""
+    """Half the width of the interval that holds 95% of the samples' scores."""
     p_value: float | None = None
-    """How likely chance alone makes the difference from the baseline at least as large."""
+    """Probability that chance alone makes a difference from the baseline at least as large."""
     baseline: str | None = None
-    """The system that this one was compared with."""
+    """Name of the system that this one was compared with."""
     samples: str | None = None
-    """Of which kind, how many, and with which seed."""
+    """Kind, number and seed of the samples, such as "bs:1000|seed:12345"."""
 
     def __str__(self) -> str:
         if self.mean is None:
@@ -51,7 +51,7 @@ class Result:
         return f"{name} = {value:.2f} (μ = {sure}) {self.score.details} {signature}"
 
     def fields(self) -> dict[str, Any]:
-        """Plain values, without those that nobody asked for."""
+        """Return plain values for JSON, without statistics that were not asked for."""
         values = {"system": self.system, **vars(self.score)}
         for name in ("mean", "interval", "p_value", "baseline", "samples"):
             if getattr(self, name) is not None:
@@ -61,20 +61,20 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Resampling:
-    """Which samples of a test set are scored, too."""
+    """Settings of resampling a test set, for intervals and significance tests."""
 
     paired: Paired | None = None
-    """Systems are compared with the first one by bootstrap resampling (bs) or approximate
-    randomisation (ar); None for no comparison."""
+    """Test that compares each system with the first: paired bootstrap resampling (bs) or
+    approximate randomisation (ar); None for no comparison."""
     confidence: bool = False
     """Whether intervals are estimated by bootstrap resampling; with `paired` bs they always are."""
     count: int | None = None
-    """Samples of the test set, or trials of the randomisation; None for the usual number."""
+    """Number of samples, or trials of the randomisation; None for the default (SAMPLES)."""
     seed: int = 12345
-    """At least 1: sacreBLEU takes 0 for no seed."""
+    """Random seed, at least 1: sacreBLEU takes 0 for no seed."""
 
     def of(self, metric: Metric, systems: Mapping[str, Counts]) -> list[significance.Result]:
-        """What the samples say of each system: p-value, mean and interval, where asked for."""
+        """Return the p-value, mean and interval of each system, as far as asked for."""
         counted: Any = _Counted(metric)
         named: list[Any] = list(systems.items())
         with _seeded(self.seed):
@@ -87,8 +87,9 @@ class Resampling:
                     n_samples=self.count or 0,
                     n_ar_confidence=SAMPLES["bs"] if self.confidence else -1,
                 )
-                _, found = test()
-                return [it for it in found[metric.name] if isinstance(it, significance.Result)]
+                _, columns = test()
+                column = columns[metric.name]
+                return [result for result in column if isinstance(result, significance.Result)]
             return [self._interval(counted, counts) for counts in systems.values()]
 
     def _interval(self, counted: Any, counts: Counts) -> significance.Result:
@@ -101,7 +102,7 @@ class Resampling:
         return significance.Result(whole.score, mean=whole._mean, ci=whole._ci)
 
     def __str__(self) -> str:
-        """In the manner of a signature; empty where nothing is sampled."""
+        """Return the settings in the form of a signature; empty if nothing is sampled."""
         drawn: dict[str, int] = {}
         if self.paired is not None:
             drawn[self.paired] = self.count or SAMPLES[self.paired]
@@ -119,14 +120,18 @@ def compare(
     sources: Sequence[str] | None = None,
     resampling: Resampling | None = None,
 ) -> list[Result]:
-    """Every system by every metric, metric by metric, systems in the order given.
+    """Score every system by every metric.
 
     Args:
-        systems: the hypotheses of each, by its name; of paired tests, the first is the baseline.
-        references: one for each hypothesis, on the same line.
-        metrics: which scores.
-        sources: what was translated, for the metrics that need it.
-        resampling: what is estimated besides.
+        systems: the hypotheses of each system, by its name; the first is the baseline of paired
+            tests.
+        references: one for each hypothesis, in the same order.
+        metrics: the metrics to compute.
+        sources: the source sentences, for metrics that need them.
+        resampling: intervals and tests to compute; None for none.
+
+    Returns:
+        A result for each metric and system: by metric, then by system, in the order given.
 
     Raises:
         NmtError: as `Metric.checked_counts`.
@@ -140,16 +145,16 @@ def compare(
             for name, hypotheses in systems.items()
         }
         first = next(iter(counts.values()))
-        for name, found in zip(systems, resampling.of(metric, counts), strict=True):
-            is_compared = found.p_value is not None
+        for name, sampled in zip(systems, resampling.of(metric, counts), strict=True):
+            is_compared = sampled.p_value is not None
             is_same = is_compared and counts[name] == first
             results.append(
                 Result(
                     system=name,
                     score=metric.total(counts[name]),
-                    mean=None if found.mean is None else float(found.mean),  # of float32
-                    interval=None if found.ci is None else float(found.ci),
-                    p_value=1.0 if is_same else found.p_value,  # sacreBLEU calls it significant
+                    mean=None if sampled.mean is None else float(sampled.mean),  # of float32
+                    interval=None if sampled.ci is None else float(sampled.ci),
+                    p_value=1.0 if is_same else sampled.p_value,  # sacreBLEU: significant
                     baseline=baseline if is_compared else None,
                     samples=str(resampling) or None,
                 )
@@ -158,7 +163,10 @@ def compare(
 
 
 class _Counted:
-    """A metric to sacreBLEU's tests, with counts for hypotheses: nothing is counted twice."""
+    """A metric as sacreBLEU's tests expect it, with counts in place of hypotheses.
+
+    So nothing is counted twice.
+    """
 
     def __init__(self, metric: Metric) -> None:
         self.metric = metric
@@ -178,7 +186,7 @@ class _Counted:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Gives sacreBLEU a seed in the one way there is."""
+    """Set sacreBLEU's seed, which it reads only from the environment."""
     before = os.environ.get(SEED_VARIABLE)
     os.environ[SEED_VARIABLE] = str(seed)
     try:

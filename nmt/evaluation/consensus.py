@@ -1,4 +1,4 @@
-"""Minimum Bayes risk: of several translations, the one that the others agree with most.
+"""Minimum Bayes risk decoding: choose the translation that agrees most with the others.
 
 Kumar and Byrne 2004; with samples of the model, Eikema and Aziz 2020.
 """
@@ -12,11 +12,12 @@ from nmt.evaluation.metrics import Metric
 
 
 def expected_utilities(candidates: Sequence[str], metric: Metric) -> list[float]:
-    """The mean utility of each candidate, if each of them is as likely to be the reference.
+    """Return the mean utility of each candidate, with every candidate as the reference in turn.
 
     Args:
-        candidates: detokenised; those that are there several times count as often.
-        metric: of sentences (`Metric.for_sentences`); an error rate counts as its negative.
+        candidates: detokenised text; a repeated candidate counts as often as it occurs.
+        metric: a metric for sentences (`Metric.for_sentences`); of an error rate, the utility is
+            the negative.
     """
     counts = Counter(candidates)
     distinct, sign = list(counts), 1 if metric.higher_is_better else -1

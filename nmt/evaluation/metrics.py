@@ -1,6 +1,6 @@
 """Corpus metrics, computed by sacreBLEU (Post 2018, *A Call for Clarity in Reporting BLEU Scores*).
 
-A number without its signature says nothing: tokenisation alone moves BLEU by more than a point.
+Report a score with its signature: tokenisation alone changes BLEU by more than a point.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ NOT_FOR_SENTENCES = (
 
 
 Counts = list[list[float]]
-"""Numbers of each sentence, equally many of all, which may be added up over sentences."""
+"""Numbers of each sentence, equally many for all sentences, that can be summed over sentences."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """The value of a metric on a test set, and everything needed to compare it with another."""
+    """The value of a metric on a test set, with the signature needed to compare values."""
 
     metric: str
     """The registered name of the metric."""
     value: float
-    """In the metric's own units; for all that come with nmt, per cent."""
+    """The score in the metric's unit; per cent for all metrics of nmt."""
     details: str
-    """What the value is made of, for BLEU the four precisions, brevity penalty and lengths."""
+    """Parts of the value: for BLEU the four precisions, brevity penalty and lengths."""
     signature: str
-    """Settings and versions; values may be compared if and only if their signatures agree."""
+    """Settings and versions; values are comparable if and only if their signatures agree."""
     higher_is_better: bool
     """False for error rates."""
 
@@ -52,19 +52,19 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True)
 class Metric(ABC):
-    """What is counted in each sentence, and what the sum of the counts over sentences makes.
+    """A metric: counts for each sentence, and a value computed from the sums of the counts.
 
-    So a test set, one sentence and any sample of sentences are scored by the same code. The mean of
-    sentence scores is not, in general, the score of the test set.
+    The same code scores a test set, one sentence and any sample of sentences. In general, the mean
+    of sentence scores is not the score of the test set.
     """
 
     registry: ClassVar[Registry[Metric]]
     higher_is_better: ClassVar[bool] = True
     needs_source: ClassVar[bool] = False
-    """Whether it looks at what was translated, too."""
+    """Whether the metric needs the source sentences."""
 
     name: str = ""
-    """Which metric: see the registry."""
+    """Registered name of the metric."""
 
     def score(
         self,
@@ -72,7 +72,7 @@ class Metric(ABC):
         references: Sequence[str],
         sources: Sequence[str] | None = None,
     ) -> Score:
-        """The score of a test set; arguments and errors as in `checked_counts`."""
+        """Return the score of a test set; arguments and errors as in `checked_counts`."""
         return self.total(self.checked_counts(hypotheses, references, sources))
 
     def checked_counts(
@@ -81,11 +81,16 @@ class Metric(ABC):
         references: Sequence[str],
         sources: Sequence[str] | None = None,
     ) -> Counts:
-        """What is counted in each hypothesis, against the reference of the same line.
+        """Check the arguments, and return the counts of each hypothesis.
+
+        Args:
+            hypotheses: detokenised translations.
+            references: one for each hypothesis, in the same order.
+            sources: the source sentences; None if they are not known.
 
         Raises:
-            NmtError: there is nothing to score, or not one reference for every hypothesis, or no
-                sources where the metric needs them.
+            NmtError: there is nothing to score, the numbers of lines differ, or the metric needs
+                sources and there are none.
             TypeError: one string was given.
         """
         refuse_one_string(hypotheses, "hypotheses")
@@ -109,7 +114,7 @@ class Metric(ABC):
         return self.counts(hypotheses, references, sources or ())
 
     def total(self, counts: Counts) -> Score:
-        """The score of the sentences, one or many, in which so much was counted."""
+        """Return the score of one or more sentences from their counts."""
         value, details = self.compute(counts)
         return Score(
             metric=self.name,
@@ -120,14 +125,14 @@ class Metric(ABC):
         )
 
     def for_language(self, target_lang: str) -> Metric:
-        """Return the metric with the settings of a target language wherever those are "auto"."""
+        """Return the metric with the settings of a target language in place of "auto"."""
         return self
 
     def for_sentences(self) -> Metric:
-        """The metric with the settings that make sense for single sentences.
+        """Return the metric with settings that suit single sentences.
 
         Raises:
-            NmtError: there are none.
+            NmtError: the metric cannot score single sentences.
         """
         return self
 
@@ -135,15 +140,15 @@ class Metric(ABC):
     def counts(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str]
     ) -> Counts:
-        """What is counted in each sentence; no sources where nobody gave them."""
+        """Return the counts of each sentence; `sources` is empty if there are none."""
 
     @abstractmethod
     def compute(self, counts: Counts) -> tuple[float, str]:
-        """The value for at least one sentence, and what it is made of."""
+        """Return the value for one or more sentences, and its parts as text."""
 
     @abstractmethod
     def signature(self) -> str:
-        """All that decides about the value: settings and versions."""
+        """Return all settings and versions that influence the value."""
 
 
 metrics: Registry[Metric] = Registry("metric")
@@ -156,17 +161,17 @@ class SacreMetric(Metric):
 
     @abstractmethod
     def scorer(self) -> SacreBleuMetric:
-        """The object of sacreBLEU with these settings."""
+        """Return sacreBLEU's metric with these settings."""
 
     def details(self, result: Any) -> str:
-        """What a result of the scorer is made of."""
+        """Return the parts of the scorer's result as text."""
         return f"({result.name})"
 
     @cached_property
     def _scorer(self) -> SacreBleuMetric:
         try:
             scorer = self.scorer()
-        except NmtError as error:  # a tokeniser with a package of its own
+        except NmtError as error:  # the package of a tokeniser is missing
             raise NmtError(f"{self.name}: {error}") from None
         scorer.num_refs = 1  # for the signature
         return scorer
@@ -174,17 +179,17 @@ class SacreMetric(Metric):
     def counts(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str]
     ) -> Counts:
-        """What sacreBLEU's own tests of significance resample, too."""
+        """Return sacreBLEU's statistics, the ones that its significance tests resample."""
         counted: Counts = self._scorer._extract_corpus_statistics(hypotheses, [references])
         return counted
 
     def compute(self, counts: Counts) -> tuple[float, str]:
-        """The value in per cent."""
+        """Return the value in per cent, and its parts."""
         result = self._scorer._aggregate_and_compute(counts)
         return result.score, self.details(result)
 
     def signature(self) -> str:
-        """As sacreBLEU writes it."""
+        """Return sacreBLEU's signature."""
         return str(self._scorer.get_signature())
 
 
@@ -195,12 +200,13 @@ class Bleu(SacreMetric):
 
     tokenize: str = AUTO
     """sacreBLEU's tokeniser: 13a (WMT's), intl, char, zh, ja-mecab, ko-mecab, flores200, none;
-    "auto" is that of the target language: zh for Chinese, ja-mecab and ko-mecab for Japanese and
-    Korean (without their packages char), char for Thai, Lao, Khmer and Burmese, 13a for others."""
+    "auto" is the tokeniser of the target language: zh for Chinese, ja-mecab and ko-mecab for
+    Japanese and Korean (without their packages char), char for Thai, Lao, Khmer and Burmese, 13a
+    for others."""
     lowercase: bool = False
     """Whether case is ignored."""
     smoothing: Literal["exp", "floor", "add-k", "none"] = "exp"
-    """What stands for an n-gram precision of zero (Chen and Cherry 2014)."""
+    """Method of smoothing an n-gram precision of zero (Chen and Cherry 2014)."""
     effective_order: bool = False
     """Whether n-grams longer than all hypotheses are left out, as for single sentences."""
 
@@ -208,45 +214,45 @@ class Bleu(SacreMetric):
         check_tokenizer(self.tokenize)
 
     def for_language(self, target_lang: str) -> Bleu:
-        """With the tokeniser of the language."""
+        """Return the metric with the tokeniser of the language."""
         if self.tokenize != AUTO:
             return self
         return replace(self, tokenize=tokenizer_for(target_lang))
 
     def scorer(self) -> BLEU:
-        """With these settings."""
+        """Return sacreBLEU's metric with these settings."""
         return bleu(
             self.tokenize,
             lowercase=self.lowercase,
             smooth_method=self.smoothing,
             effective_order=self.effective_order,
-            force=self.tokenize == "none",  # where tokenised text is no mistake to warn about
+            force=self.tokenize == "none",  # no warning about tokenised text
         )
 
     def details(self, result: BLEUScore) -> str:
-        """Precisions, brevity penalty and lengths."""
+        """Return precisions, brevity penalty and lengths."""
         return bleu_details(result)
 
     def for_sentences(self) -> Bleu:
-        """With the effective order, as sacreBLEU does it."""
+        """Return the metric with the effective order, as sacreBLEU scores sentences."""
         if self.smoothing == "none":
             raise NmtError(NOT_FOR_SENTENCES.format(self.name))
         return replace(self, effective_order=True)
 
 
-metrics.add("tokenized_bleu", Bleu(tokenize="none", smoothing="none"))  # what multi-bleu.perl gives
+metrics.add("tokenized_bleu", Bleu(tokenize="none", smoothing="none"))  # as multi-bleu.perl
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chrf(SacreMetric):
-    """The F-score of character n-grams, chrF (Popović 2015), and of words too, chrF++ (2017)."""
+    """F-score of character n-grams, chrF (Popović 2015); with word n-grams, chrF++ (2017)."""
 
     char_order: int = 6
     """Longest n-gram of characters."""
     word_order: int = 0
     """Longest n-gram of words; 2 makes it chrF++."""
     beta: int = 2
-    """How many times recall counts as much as precision."""
+    """Weight of recall, as a multiple of the weight of precision."""
     lowercase: bool = False
     """Whether case is ignored."""
 
@@ -259,7 +265,7 @@ class Chrf(SacreMetric):
             raise ValueError(f"beta must be at least 1, not {self.beta}")
 
     def scorer(self) -> CHRF:
-        """With these settings."""
+        """Return sacreBLEU's metric with these settings."""
         return CHRF(
             char_order=self.char_order,
             word_order=self.word_order,
@@ -268,7 +274,7 @@ class Chrf(SacreMetric):
         )
 
     def signature(self) -> str:
-        """sacreBLEU's, and beta, which it leaves out."""
+        """Return sacreBLEU's signature with beta, which sacreBLEU omits."""
         return f"beta:{self.beta}|{super().signature()}"
 
 
@@ -281,7 +287,7 @@ metrics.add("chrf++", Chrf(word_order=2))
 class Ter(SacreMetric):
     """Translation edit rate (Snover et al. 2006): edits and shifts per reference word.
 
-    In per cent, above 100 where a hypothesis needs more edits than it has words.
+    In per cent; above 100 if a hypothesis needs more edits than the reference has words.
     """
 
     higher_is_better: ClassVar[bool] = False
@@ -296,7 +302,7 @@ class Ter(SacreMetric):
     of kana); "auto" is true for these. Tercom knows no words of Thai, Lao, Khmer and Burmese."""
 
     def for_language(self, target_lang: str) -> Ter:
-        """With the tokenisation of the language."""
+        """Return the metric with the tokenisation of the language."""
         splits = languages.scripts(target_lang)[0] in ("Hani", "Hans", "Hant", "Jpan")
         return replace(
             self,
@@ -305,7 +311,7 @@ class Ter(SacreMetric):
         )
 
     def scorer(self) -> TER:
-        """With these settings."""
+        """Return sacreBLEU's metric with these settings."""
         return TER(
             case_sensitive=not self.lowercase,
             normalized=self.normalize is True,
@@ -313,7 +319,7 @@ class Ter(SacreMetric):
         )
 
     def details(self, result: TERScore) -> str:
-        """Edits and words."""
+        """Return the numbers of edits and of reference words."""
         return f"(edits = {result.num_edits} ref_len = {result.ref_length:.0f})"
 
 
@@ -322,7 +328,7 @@ class ScoreConfig:
     """The recipe's section ``score``."""
 
     metrics: tuple[Metric, ...] = (metrics["bleu"], metrics["chrf"])
-    """What is computed, in this order; a name, or a mapping with the name and its settings."""
+    """Metrics to compute, in this order; each is a name, or a mapping with name and settings."""
 
     def __post_init__(self) -> None:
         if not self.metrics:
@@ -330,7 +336,7 @@ class ScoreConfig:
 
 
 def bleu_details(result: BLEUScore) -> str:
-    """Precisions, brevity penalty and lengths, as sacreBLEU and multi-bleu.perl print them."""
+    """Return precisions, brevity penalty and lengths, as sacreBLEU prints them."""
     precisions = "/".join(f"{precision:.1f}" for precision in result.precisions)
     return (
         f"{precisions} (BP = {result.bp:.3f} ratio = {result.ratio:.3f} "

@@ -1,8 +1,8 @@
 """The BLEU of *Attention Is All You Need* for English-German.
 
 The protocol is older than the paper (GNMT and ConvS2S report on it too): Moses tokenisation, then
-compounds split at their hyphens, then multi-bleu.perl. Never compare it with sacreBLEU: the same
-translations have 29.3 on this scale and 28.6 on the other (Ott et al. 2018).
+compounds split at their hyphens, then multi-bleu.perl. Never compare this BLEU with sacreBLEU's:
+the same translations have 29.3 by this protocol and 28.6 by sacreBLEU (Ott et al. 2018).
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ class PaperBleu(SacreMetric):
     split_compounds: bool = True
     """Whether ``rich-text`` counts as ``rich ##AT##-##AT## text``."""
     normalize_reference: bool = False
-    """Whether typographic punctuation becomes ASCII in the reference too; the protocol does that
-    to the hypothesis alone."""
+    """Whether typographic punctuation becomes ASCII in the reference, too; the protocol only
+    normalises the hypothesis."""
 
     def scorer(self) -> BLEU:
-        """multi-bleu.perl."""
+        """Return the BLEU of multi-bleu.perl."""
         return BLEU(tokenize="none", smooth_method="none", force=True)
 
     def details(self, result: BLEUScore) -> str:
-        """Precisions, brevity penalty and lengths."""
+        """Return precisions, brevity penalty and lengths."""
         return bleu_details(result)
 
     def for_sentences(self) -> PaperBleu:
-        """There are no such settings."""
+        """Raise an NmtError: the protocol does not smooth, so it cannot score sentences."""
         raise NmtError(NOT_FOR_SENTENCES.format(self.name))
 
     def counts(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str]
     ) -> Counts:
-        """What multi-bleu.perl counts, case kept, after the protocol's tokenisation."""
-        from sacremoses import MosesPunctNormalizer, MosesTokenizer  # third of a second to import
+        """Return the counts of multi-bleu.perl, with case, after the protocol's tokenisation."""
+        from sacremoses import MosesPunctNormalizer, MosesTokenizer  # takes a third of a second
 
         moses = MosesTokenizer(self.target_lang)
         normalize: Callable[[str], str] = MosesPunctNormalizer().replace_unicode_punct
 
         def tokenize(line: str) -> str:
-            # Escaping (&quot;) would rename tokens on both sides alike, and BLEU would not see it.
+            # Escaping (&quot;) renames tokens on both sides alike, so it would not change BLEU.
             text: str = moses.tokenize(line, escape=False, return_str=True)
             return split_compounds(text) if self.split_compounds else text
 
@@ -66,7 +66,7 @@ class PaperBleu(SacreMetric):
         )
 
     def signature(self) -> str:
-        """Every step of the protocol, in the manner of sacreBLEU."""
+        """Return every step of the protocol, in the form of sacreBLEU's signatures."""
         steps = {
             "nrefs": 1,
             "case": "mixed",
@@ -82,9 +82,9 @@ class PaperBleu(SacreMetric):
 
 
 def split_compounds(line: str) -> str:
-    """The line with every hyphen inside a word set apart, as ``##AT##-##AT##``.
+    """Return the line with hyphens inside words split off, as ``##AT##-##AT##``.
 
-    Like the protocol's own pattern, it does not look again at the letter after a hyphen: ``a-b-c``
-    becomes ``a ##AT##-##AT## b-c``, while ``ab-cd-ef`` is split twice.
+    Like the pattern of the protocol, a match consumes the letter after a hyphen: ``a-b-c`` becomes
+    ``a ##AT##-##AT## b-c``, while ``ab-cd-ef`` is split twice.
     """
     return re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", line)

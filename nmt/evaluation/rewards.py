@@ -1,6 +1,6 @@
-"""Rewards of single translations, for training: from 0, nothing of the reference, to 1.
+"""Rewards of single translations, for training: from 0 (nothing of the reference) to 1.
 
-They read text, as metrics do, so that they mean the same whatever the subwords are.
+Rewards compare text, as metrics do, so they do not depend on the subwords.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ MAX_ORDER = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Reward(ABC):
-    """How good one translation is; unlike a metric's, its mean over sentences means something."""
+    """Quality of one translation; unlike a metric's, its mean over sentences is meaningful."""
 
     registry: ClassVar[Registry[Reward]]
 
     name: str = ""
-    """Which reward."""
+    """Registered name of the reward."""
 
     @abstractmethod
     def __call__(self, hypothesis: str, reference: str) -> float:
-        """The reward, from 0 to 1; more is better."""
+        """Return the reward, from 0 to 1; higher is better."""
 
     def for_language(self, target_lang: str) -> Reward:
-        """Return the reward with the settings of a target language wherever those are "auto"."""
+        """Return the reward with the settings of a target language in place of "auto"."""
         return self
 
 
@@ -49,13 +49,13 @@ class WordReward(Reward):
 
     tokenize: str = AUTO
     """sacreBLEU's tokeniser: 13a (WMT's), intl, char, zh, ja-mecab, ko-mecab, flores200, none;
-    "auto" is that of the target language, as for the metric bleu."""
+    "auto" is the tokeniser of the target language, as for the metric bleu."""
 
     def __post_init__(self) -> None:
         check_tokenizer(self.tokenize)
 
     def for_language(self, target_lang: str) -> WordReward:
-        """With the tokeniser of the language."""
+        """Return the reward with the tokeniser of the language."""
         if self.tokenize != AUTO:
             return self
         return replace(self, tokenize=tokenizer_for(target_lang))
@@ -64,25 +64,25 @@ class WordReward(Reward):
 @rewards.register("gleu")
 @dataclass(frozen=True, kw_only=True)
 class Gleu(WordReward):
-    """The GLEU of GNMT (Wu et al. 2016): the lesser of precision and recall of all 1- to 4-grams.
+    """The GLEU of GNMT (Wu et al. 2016): the lower of precision and recall of all 1- to 4-grams.
 
-    Each n-gram is found in the other text as often as it is there.
+    An n-gram matches at most as often as it occurs in the other text.
     """
 
     def __call__(self, hypothesis: str, reference: str) -> float:
-        """Common n-grams over those of the text that has more of them."""
+        """Return common n-grams / n-grams of the text that has more of them."""
         split = _bleu(self.tokenize).tokenizer
-        own, wanted = (_ngrams(split(text).split()) for text in (hypothesis, reference))
-        return (own & wanted).total() / max(own.total(), wanted.total(), 1)
+        proposed, expected = (_ngrams(split(text).split()) for text in (hypothesis, reference))
+        return (proposed & expected).total() / max(proposed.total(), expected.total(), 1)
 
 
 @rewards.register("bleu")
 @dataclass(frozen=True, kw_only=True)
 class SentenceBleu(WordReward):
-    """BLEU of a sentence, with one added to the counts of 2- to 4-grams (Lin and Och 2004)."""
+    """BLEU of a sentence, with 1 added to the counts of 2- to 4-grams (Lin and Och 2004)."""
 
     def __call__(self, hypothesis: str, reference: str) -> float:
-        """By sacreBLEU, over 100."""
+        """Return sacreBLEU's score divided by 100."""
         score: float = _bleu(self.tokenize).sentence_score(hypothesis, [reference]).score
         return score / 100
 
@@ -90,16 +90,16 @@ class SentenceBleu(WordReward):
 @rewards.register("chrf")
 @dataclass(frozen=True, kw_only=True)
 class SentenceChrf(Reward):
-    """chrF of a sentence: the F-score of character n-grams (Popović 2015)."""
+    """chrF of a sentence: F-score of character n-grams (Popović 2015)."""
 
     def __call__(self, hypothesis: str, reference: str) -> float:
-        """By sacreBLEU, over 100."""
+        """Return sacreBLEU's score divided by 100."""
         score: float = _chrf().sentence_score(hypothesis, [reference]).score
         return score / 100
 
 
 def _ngrams(words: Sequence[str]) -> Counter[tuple[str, ...]]:
-    """How often each sequence of 1 to 4 words is there."""
+    """Return the number of occurrences of each sequence of 1 to 4 words."""
     return Counter(
         tuple(words[at : at + order])
         for order in range(1, MAX_ORDER + 1)

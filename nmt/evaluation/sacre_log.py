@@ -1,4 +1,4 @@
-"""sacreBLEU's own warnings as lines of ours: each once, and never on the line of a progress bar."""
+"""Print sacreBLEU's warnings in the form of nmt's: each once, and above any progress bar."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 
 class Teller(logging.Handler):
-    """Prints each message once on stderr, above the progress bars that are shown there."""
+    """Logging handler that prints each message once on stderr, above any progress bar."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

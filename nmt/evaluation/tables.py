@@ -1,7 +1,7 @@
-"""Scores as tables in which no value can be taken for one with another signature.
+"""Print scores as tables that never mix values with different signatures.
 
-A column holds values of one metric with one signature, which stands below the table. Where the
-same metric is there with several signatures, every such column has a number.
+A column holds values of one metric with one signature; the signature stands below the table. If a
+metric has several signatures, its columns are numbered.
 """
 
 from __future__ import annotations
@@ -15,38 +15,40 @@ from nmt.evaluation.comparison import Result
 Form = Literal["text", "markdown", "latex"]
 Row = Sequence[str]
 Note = tuple[str, str]
-"""What is explained, and how."""
+"""A term and its explanation."""
 
 SIGNIFICANT = 0.05
 METHODS = {"bs": "paired bootstrap resampling", "ar": "paired approximate randomisation"}
 
 
 def table(results: Sequence[Result], form: Form, test_set: str) -> str:
-    """A row for each system, columns for each metric, and below them all that decides about values.
+    """Return a table of systems (rows) and metrics (columns), with signatures below.
 
     Args:
-        results: in the order of columns and rows.
-        form: text for people, Markdown, or LaTeX for the package booktabs.
-        test_set: what the systems translated, in words.
+        results: results in the order of columns and rows.
+        form: plain text, Markdown, or LaTeX for the package booktabs.
+        test_set: name of the test set, for the notes.
     """
-    rows = {each.system: [each.system] for each in results}
+    rows = {result.system: [result.system] for result in results}
     heads, notes = ["system"], [("test set", test_set)]
-    columns = list(dict.fromkeys((each.score.metric, each.score.signature) for each in results))
-    for label, (metric, signature) in zip(_labels(columns), columns, strict=True):
-        own = [it for it in results if (it.score.metric, it.score.signature) == (metric, signature)]
-        cells = _cells(label, own)
+    keys = [(result.score.metric, result.score.signature) for result in results]
+    columns = list(dict.fromkeys(keys))
+    for label, column in zip(_labels(columns), columns, strict=True):
+        of_column = [result for result, key in zip(results, keys, strict=True) if key == column]
+        cells = _cells(label, of_column)
         heads += cells
-        found = {each.system: each for each in own}
+        by_system = {result.system: result for result in of_column}
         for system, row in rows.items():
-            row += [write(found[system]) if system in found else "-" for write in cells.values()]
-        is_error = not own[0].score.higher_is_better
-        notes.append((label, signature + (" (lower is better)" if is_error else "")))
+            result = by_system.get(system)
+            row += ["-" if result is None else write(result) for write in cells.values()]
+        is_error = not of_column[0].score.higher_is_better
+        notes.append((label, column[1] + (" (lower is better)" if is_error else "")))
     write_table = {"text": _text, "markdown": _markdown, "latex": _latex}[form]
     return write_table([heads, *rows.values()], notes + _samples(results))
 
 
 def _labels(columns: Sequence[tuple[str, str]]) -> list[str]:
-    """The names of the metrics; with a number where one has several signatures."""
+    """Return the names of the metrics, numbered if a metric has several signatures."""
     names = [metric for metric, _ in columns]
     ambiguous = {name for name, count in Counter(names).items() if count > 1}
     return [
@@ -56,11 +58,11 @@ def _labels(columns: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _cells(label: str, results: Sequence[Result]) -> dict[str, Callable[[Result], str]]:
-    """What is said of a result by one metric: the head of each column, and how to fill it."""
-    cells: dict[str, Callable[[Result], str]] = {label: lambda it: f"{it.score.value:.2f}"}
-    if any(each.mean is not None for each in results):
-        cells["mean ± 95%"] = lambda it: f"{it.mean:.2f} ± {it.interval:.2f}"
-    if any(each.p_value is not None for each in results):
+    """Return the columns of one metric: heads, and functions from a result to a cell."""
+    cells: dict[str, Callable[[Result], str]] = {label: lambda result: f"{result.score.value:.2f}"}
+    if any(result.mean is not None for result in results):
+        cells["mean ± 95%"] = lambda result: f"{result.mean:.2f} ± {result.interval:.2f}"
+    if any(result.p_value is not None for result in results):
         cells["p"] = _p_value
     return cells
 
@@ -72,12 +74,12 @@ def _p_value(result: Result) -> str:
 
 
 def _samples(results: Sequence[Result]) -> list[Note]:
-    """What means, intervals and p-values are, where there are any."""
+    """Return notes that explain means, intervals and p-values, if there are any."""
     notes = []
-    samples = next((each.samples for each in results if each.samples), "")
-    if any(each.mean is not None for each in results):
+    samples = next((result.samples for result in results if result.samples), "")
+    if any(result.mean is not None for result in results):
         notes.append(("mean ± 95%", f"of bootstrap samples, {samples}"))
-    if baseline := next((each.baseline for each in results if each.baseline), None):
+    if baseline := next((result.baseline for result in results if result.baseline), None):
         method = METHODS[samples.partition(":")[0]]
         notes.append(("p", f"{method} against {baseline}, {samples}; * below {SIGNIFICANT}"))
     return notes
@@ -100,7 +102,7 @@ def _markdown(rows: Sequence[Row], notes: Sequence[Note]) -> str:
 
 
 def _aligned(row: Row, widths: Sequence[int]) -> list[str]:
-    """The first cell on the left of its column, numbers on the right."""
+    """Return the cells padded: the first aligned left, numbers aligned right."""
     numbers = zip(row[1:], widths[1:], strict=True)
     return [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in numbers)]
 

@@ -1,4 +1,4 @@
-"""Test sets by name, fetched and kept by sacreBLEU in ``~/.sacrebleu``, or in ``$SACREBLEU``."""
+"""Test sets by name; sacreBLEU downloads them into ``~/.sacrebleu``, or into ``$SACREBLEU``."""
 
 from __future__ import annotations
 
@@ -17,44 +17,48 @@ from nmt.io.lines import Lines
 from nmt.recipe.registry import unknown
 
 TIMEOUT = 60.0
-"""Seconds without an answer after which a server counts as out of reach."""
+"""Seconds without an answer after which a server counts as unreachable."""
 
 
 @dataclass(frozen=True)
 class TestSet:
-    """What is to be translated, and how a human did."""
+    """Source sentences, and their translations by humans."""
 
     __test__ = False  # to pytest
 
     name: str
     references: Sequence[str]
     sources: Sequence[str] | None = None
-    """None where they are not known."""
+    """Source sentences; None if they are not known."""
     target_lang: str = ""
-    """Of the references; empty where it is not known."""
+    """Language of the references; empty if it is not known."""
 
     def __str__(self) -> str:
         return f"{self.name}, {len(self.references):,} lines"
 
 
 def names() -> list[str]:
-    """The names of all test sets, such as ``wmt14/full``."""
+    """Return the names of all test sets, such as ``wmt14/full``."""
     return sorted(DATASETS)
 
 
 def language_pairs(name: str) -> list[str]:
-    """The language pairs of a test set, such as ``en-de``."""
+    """Return the language pairs of a test set, such as ``en-de``.
+
+    Raises:
+        NmtError: there is no such test set.
+    """
     if name not in DATASETS:
         raise NmtError(unknown("test set", name, DATASETS))
     return sorted(DATASETS[name].langpairs)
 
 
 def by_name(name: str, pair: str) -> TestSet:
-    """The test set of that name, which is fetched where it was not yet.
+    """Return a test set, after downloading it if necessary.
 
     Raises:
-        NmtError: there is no such test set or language pair, it has more than one reference, it
-            cannot be fetched, or what was fetched before is damaged.
+        NmtError: there is no such test set or language pair, the test set has more than one
+            reference, the download fails, or an earlier download is damaged.
     """
     if pair not in language_pairs(name):
         raise NmtError(f"{name}: {unknown('language pair', pair, DATASETS[name].langpairs)}")
@@ -72,9 +76,9 @@ def by_name(name: str, pair: str) -> TestSet:
 
 @contextmanager
 def _fetching(name: str, home: Path) -> Iterator[None]:
-    """Makes one line of each way to fail, and removes the files that a failed attempt began.
+    """Turn each failure into an NmtError, and remove the files of a failed attempt.
 
-    sacreBLEU takes a file that is there for a file that is whole.
+    sacreBLEU takes any existing file for a complete one.
     """
     before, timeout = set(home.rglob("*")), socket.getdefaulttimeout()
     socket.setdefaulttimeout(TIMEOUT)
@@ -84,7 +88,7 @@ def _fetching(name: str, home: Path) -> Iterator[None]:
         for path in set(home.rglob("*")) - before:
             if path.is_file():
                 path.unlink()
-        # A file missing from what was unpacked: that was cut short by a kill.
+        # A file of the unpacked archive is missing: a kill interrupted the unpacking.
         if isinstance(error, FileNotFoundError) and home.exists():
             raise NmtError(f"{name}: damaged; remove {home}, so that it is fetched again") from None
         reason = " ".join(str(getattr(error, "reason", error)).split())

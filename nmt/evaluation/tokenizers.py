@@ -1,7 +1,7 @@
-"""sacreBLEU's tokenisers: one for each target language, and BLEU with any of them.
+"""Choose sacreBLEU's tokeniser for a target language, and make BLEU with any tokeniser.
 
-The default of sacreBLEU, 13a, finds words between spaces: it takes a sentence of Japanese for one
-word, and then BLEU is 0 for nearly every translation.
+The default of sacreBLEU, 13a, splits text at spaces and punctuation. Most of a Japanese sentence is
+then one word, and BLEU is 0 for nearly every translation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nmt.errors import NmtError
 from nmt.recipe.registry import unknown
 
 AUTO: Final = "auto"
-"""Stands for the tokeniser of the target language; for 13a where the language is not known."""
+"""Stands for the tokeniser of the target language; for 13a if the language is not known."""
 
 _BY_SCRIPT = {
     "Hani": "zh",
@@ -32,30 +32,34 @@ _BY_SCRIPT = {
     "Khmr": "char",
     "Mymr": "char",
 }
-"""As sacreBLEU recommends where it has a tokeniser of the language's own."""
+"""Tokeniser for each script; sacreBLEU's recommendation for languages with a tokeniser."""
 
 _EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}
-"""Tokenisers that need packages, and the extra of sacreBLEU that brings them."""
+"""Tokenisers that need packages, and the extra of sacreBLEU that installs these."""
 
 
 def check_tokenizer(name: str) -> None:
-    """Raises a ValueError where there is no tokeniser of that name."""
+    """Check that a tokeniser exists.
+
+    Raises:
+        ValueError: there is no tokeniser of that name.
+    """
     known = [AUTO, *BLEU.TOKENIZERS]
     if name not in known:
         raise ValueError(unknown("tokenizer", name, known))
 
 
 def tokenizer_for(target_lang: str) -> str:
-    """The tokeniser of a target language.
+    """Return the name of the tokeniser of a target language.
 
-    Where its package is not installed that is "char", and a line on stderr says so once.
+    If its package is not installed, return "char" and print one warning on stderr.
     """
     name = _BY_SCRIPT.get(languages.scripts(target_lang)[0], BLEU.TOKENIZER_DEFAULT)
     return _installed(name) if name in _EXTRAS else name
 
 
 def bleu(tokenize: str, **settings: Any) -> BLEU:
-    """Return the BLEU of sacreBLEU with a tokeniser.
+    """Return sacreBLEU's BLEU with a tokeniser.
 
     Raises:
         NmtError: a package that the tokeniser needs is not installed.
@@ -72,7 +76,7 @@ def _installed(name: str) -> str:
     try:
         bleu(name)
     except NmtError:
-        if os.environ.get("RANK", "0") == "0":  # of the processes that torchrun starts
+        if os.environ.get("RANK", "0") == "0":  # the first process of torchrun
             print(
                 f"nmt: warning: {name} is not installed, so BLEU and GLEU count characters (char); "
                 f"for words: pip install 'sacrebleu[{_EXTRAS[name]}]'",
