@@ -41,8 +41,8 @@ class StopRequests:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        is_first, self.received = not self.received, number
+        is_first_signal, self.received = not self.received, number
         if number == signal.SIGINT:
             signal.signal(number, self._before[number])  # type: ignore[arg-type]
-        if is_first and self._acknowledge:
+        if is_first_signal and self._acknowledge:
             self._acknowledge(signal.Signals(number))
