@@ -83,11 +83,17 @@ def test_a_compressed_file_is_read_as_a_plain_one(tmp_path: Path) -> None:
             assert read(Lines.open(path)) == ["ä", "", "b"]
 
 
-@pytest.mark.parametrize("end", [0, -20])
+@pytest.mark.parametrize(
+    "damage",
+    [lambda data: data[:-20], lambda data: b"", lambda data: bytes(len(data) // 4 * 4)],
+    ids=["cut", "empty", "zeros"],
+)
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
-def test_a_truncated_file_is_named(tmp_path: Path, suffix: str, end: int) -> None:
+def test_a_damaged_file_is_named(
+    tmp_path: Path, suffix: str, damage: Callable[[bytes], bytes]
+) -> None:
     path = tmp_path / f"a{suffix}"
-    path.write_bytes(COMPRESSIONS[suffix](os.urandom(9999))[:end])
+    path.write_bytes(damage(COMPRESSIONS[suffix](os.urandom(9999))))
     with pytest.raises(NmtError) as error:
         list(Lines.open(path)._raw())
     kind = {".gz": "gzip", ".xz": "xz", ".zst": "zstd"}[suffix]

@@ -142,8 +142,8 @@ def decompressed(file: io.BufferedReader, path: Path) -> BinaryIO:
     if path.suffix == ".zst" and zstd is None:
         raise NmtError(f"{path}: reading .zst needs a package; pip install backports.zstd")
     with named_damage(path):
-        if not file.peek(1):
-            raise EOFError  # as all formats do but gzip, which reads an empty text
+        if file.peek(1)[:1] in (b"", b"\0"):  # for which gzip and xz would give an empty text
+            raise EOFError
     module = {".gz": gzip, ".xz": lzma, ".zst": zstd}[path.suffix]
     # Without a buffer these modules read lines in Python, several times more slowly.
     return io.BufferedReader(cast(io.RawIOBase, module.open(file)), 1 << 18)

@@ -21,6 +21,7 @@ from pathlib import Path
 from random import Random
 
 import ctranslate2  # noqa: F401 -- imported once, for all that are forked
+from tqdm import tqdm
 
 import nmt.export
 import nmt.inference.ctranslate2
@@ -169,7 +170,8 @@ def main() -> None:
     outcomes = []
     gc.freeze()  # or collecting would copy the pages of every fork
     with get_context("fork").Pool(options.jobs) as pool:
-        for outcome in pool.imap_unordered(_run, [(case, source) for case in wanted]):
+        done = pool.imap_unordered(_run, [(case, source) for case in wanted])
+        for outcome in tqdm(done, total=len(wanted), unit=" mutations", disable=None):
             outcomes.append(outcome)
             if outcome.name in FAULTS:
                 last = outcome.done.err.strip().split("\n")[-1][:300]
