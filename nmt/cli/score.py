@@ -59,7 +59,6 @@ def score(
         str | None,
         typer.Option(
             "--testset",
-            "-t",
             metavar="NAME",
             help="A test set that sacreBLEU knows, such as wmt14/full; see nmt testset.",
             show_default=False,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from nmt.cli.app import app
 from nmt.runs import Run
@@ -75,6 +76,13 @@ def test_the_help_of_the_program_names_every_command(nmt: Any) -> None:
     assert (done.status, done.err) == (0, "")
     _, commands = done.out.split("Commands:\n")
     assert re.findall(r"^  ([a-z]\S+)  ", commands, re.MULTILINE) == COMMANDS
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_flag_of_a_command_means_two_things(name: str) -> None:
+    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    flags = [flag for parameter in command.params for flag in parameter.opts]
+    assert len(flags) == len(set(flags))
 
 
 def test_the_example_of_every_help_runs_one_after_the_other(nmt: Any, shell: Shell) -> None:
