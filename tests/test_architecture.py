@@ -24,7 +24,7 @@ LAYERS = (
     {"plugins"},
     {"io"},
     {"languages", "recipe", "runtime"},
-    {"errors"},
+    {"errors", "messages"},
 )
 ENTRANCES = {"nmt", "nmt.__main__"}  # which may import the command line
 

@@ -23,10 +23,11 @@ from nmt.cli import (
     train,
     translate,
 )
-from nmt.cli.console import one_line, say, write_utf8
+from nmt.cli.console import write_utf8
 from nmt.cli.habits import answer
 from nmt.errors import LostPeerError, NmtError, explain
 from nmt.io.files import named
+from nmt.messages import one_line, say
 from nmt.runtime.memory import is_out_of_memory
 
 app = typer.Typer(

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.console import say
 from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
+from nmt.messages import say
 
 EXAMPLE = """Example:
 

@@ -1,4 +1,4 @@
-"""Standard streams: results go to stdout, messages to stderr; stdin is read once."""
+"""Standard streams in UTF-8; results on stdout; inputs and outputs that must differ."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from typing import TextIO
 import typer
 
 from nmt.errors import NmtError
-
-LONGEST_MESSAGE = 1000
-"""Characters of a message; text from a damaged file may be longer."""
+from nmt.messages import printable
 
 
 def write_utf8(*streams: TextIO) -> None:
@@ -23,33 +21,9 @@ def write_utf8(*streams: TextIO) -> None:
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
-def printable(line: str) -> str:
-    """Return the line with control characters, which a terminal might obey, as escapes."""
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in line
-    )
-
-
 def show(lines: str) -> None:
     """Print a result for people, with escapes for control characters; programs read JSON."""
     print("\n".join(map(printable, lines.split("\n"))))
-
-
-def one_line(message: str) -> str:
-    """Return a message that is safe for a terminal: with escapes, and cut if long."""
-    line = printable(message)
-    return line if len(line) <= LONGEST_MESSAGE else f"{line[:LONGEST_MESSAGE]} ..."
-
-
-def say(message: str) -> None:
-    """Print a message on stderr."""
-    print(message, file=sys.stderr, flush=True)
-
-
-def warn(message: str) -> None:
-    """Print a warning on stderr, as one line."""
-    say(one_line(f"nmt: warning: {message}"))
 
 
 def check_stdin(*inputs: Path | None) -> None:

@@ -5,9 +5,9 @@ from typing import Annotated, cast, get_args
 
 import typer
 
-from nmt.cli.console import say
 from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.errors import NmtError
+from nmt.messages import say
 from nmt.recipe.registry import unknown
 
 EXAMPLE = "Example: nmt export --format ctranslate2 --model checkpoints --output exported"

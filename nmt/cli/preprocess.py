@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt.cli.console import say
 from nmt.cli.plugins import PluginFlag, TrustFlag
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
 from nmt.errors import NmtError
+from nmt.messages import say
 from nmt.recipe.config import build
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from typing import Annotated, Any
 
 import typer
 
-from nmt.cli.console import say
 from nmt.cli.plugins import import_named
 from nmt.errors import NmtError
 from nmt.io.files import open_regular
+from nmt.messages import say
 from nmt.plugins import TRUST, import_plugins, is_trusted, not_imported, plugin_names
 from nmt.recipe.config import dump, flatten, parse_assignment, parse_yaml, set_path
 from nmt.recipe.registry import unknown

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from nmt.cli.console import check_stdin, say, warn
+from nmt.cli.console import check_stdin
 from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
 from nmt.cli.score_by_model import open_model, score_by_model
 from nmt.errors import NmtError
 from nmt.io.lines import COMPRESSED, Lines
 from nmt.languages import is_unspaced
+from nmt.messages import say, warn
 from nmt.recipe.config import build
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.console import say
 from nmt.errors import NmtError
+from nmt.messages import say
 
 EXAMPLE = "Example: nmt shortlist --data data-bin --model checkpoints"
 

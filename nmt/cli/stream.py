@@ -13,11 +13,11 @@ from typing import IO, TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from nmt.cli import forms
-from nmt.cli.console import say, warn
 from nmt.cli.requests import Requests
 from nmt.errors import NmtError
 from nmt.io import files
 from nmt.io.lines import Lines
+from nmt.messages import say, warn
 
 if TYPE_CHECKING:
     from nmt.inference import LineTranslator

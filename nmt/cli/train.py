@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt.cli.console import say, warn
 from nmt.cli.plugins import PluginFlag, TrustFlag
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
 from nmt.errors import NmtError
+from nmt.messages import say, warn
 
 if TYPE_CHECKING:
     from nmt.runs import Run

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
 import typer
 
 from nmt.cli import forms
-from nmt.cli.console import check_output, check_stdin, warn
+from nmt.cli.console import check_output, check_stdin
 from nmt.cli.plugins import PluginFlag, TrustFlag
 from nmt.cli.recipe import ConfigFlag, SetFlag, load
 from nmt.cli.requests import Requests
 from nmt.cli.stream import translate_stream, writer
 from nmt.errors import NmtError
+from nmt.messages import warn
 from nmt.recipe.config import build
 from nmt.recipe.registry import unknown
 

@@ -20,7 +20,7 @@ class Teller(logging.Handler):
         message = record.getMessage()
         if message not in self._told:
             self._told.add(message)
-            tqdm.write(f"nmt: warning: sacreBLEU: {message}", file=sys.stderr)
+            tqdm.write(f"nmt: warning: sacreBLEU: {message}\n", file=sys.stderr, end="")
 
 
 logging.getLogger("sacrebleu").addHandler(Teller())

@@ -7,7 +7,6 @@ then one word, and BLEU is 0 for nearly every translation.
 from __future__ import annotations
 
 import os
-import sys
 from functools import cache
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from sacrebleu.metrics.bleu import BLEU
 
 from nmt import languages
 from nmt.errors import NmtError
+from nmt.messages import warn
 from nmt.recipe.registry import unknown
 
 AUTO: Final = "auto"
@@ -77,10 +77,9 @@ def _installed(name: str) -> str:
         bleu(name)
     except NmtError:
         if os.environ.get("RANK", "0") == "0":  # the first process of torchrun
-            print(
-                f"nmt: warning: {name} is not installed, so BLEU and GLEU count characters (char); "
-                f"for words: pip install 'sacrebleu[{_EXTRAS[name]}]'",
-                file=sys.stderr,
+            warn(
+                f"{name} is not installed, so BLEU and GLEU count characters (char); "
+                f"for words: pip install 'sacrebleu[{_EXTRAS[name]}]'"
             )
         return "char"
     return name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 
 from nmt.errors import NmtError
+from nmt.messages import warn
 from nmt.models import Model, ModelConfig
 from nmt.preprocess.subwords import Subwords
 from nmt.recipe.config import build
@@ -69,10 +69,9 @@ def _find(path: Path) -> tuple[Run, Checkpoint]:
         if (checkpoint := run.checkpoint("best")) is not None:
             return run, checkpoint
         if (checkpoint := run.checkpoint("last")) is not None:
-            print(
-                f"nmt: warning: {path}: validation has not found a best checkpoint yet; "
-                f"{checkpoint.path.name}, the last, is used",
-                file=sys.stderr,
+            warn(
+                f"{path}: validation has not found a best checkpoint yet; "
+                f"{checkpoint.path.name}, the last, is used"
             )
             return run, checkpoint
         raise NmtError(f"{path}: the run has no checkpoint yet")

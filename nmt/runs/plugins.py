@@ -7,7 +7,6 @@ that resumes with other sources replaces the directory, and may be killed meanwh
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from nmt.errors import NmtError
 from nmt.io import files
 from nmt.io.documents import DocumentFormat
 from nmt.io.files import FileFacts
+from nmt.messages import warn
 from nmt.plugins import TRUST, import_copies, is_trusted, not_imported, plugin_sources
 
 PLUGINS = "plugins"
@@ -101,10 +101,9 @@ def import_plugins_of_run(run: Path, modules: Sequence[str], trusted: bool) -> N
     if missing:
         import_copies(missing, copies, run / PLUGINS, str(run))
     if copies and (changed := differing(plugin_sources(modules), copies)):
-        print(
-            f"nmt: warning: {run}: {', '.join(changed)}: differs from the copy in {run / PLUGINS}, "
-            "with which the run was trained",
-            file=sys.stderr,
+        warn(
+            f"{run}: {', '.join(changed)}: differs from the copy in {run / PLUGINS}, "
+            "with which the run was trained"
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from nmt.errors import NmtError
 from nmt.io import files
 from nmt.io.documents import DocumentFormat
 from nmt.io.files import FileFacts
+from nmt.messages import warn
 from nmt.plugins import plugin_names
 from nmt.preprocess.subwords import Subwords
 from nmt.runs.checkpoint import OPTIMIZER, VERSION, WEIGHTS, Checkpoint
@@ -227,7 +227,7 @@ class Run:
                     "wait for it, or choose another --save-dir"
                 ) from None
             except OSError as error:  # a file system without locks
-                print(f"nmt: warning: {path}: cannot be locked: {error.strerror}", file=sys.stderr)
+                warn(f"{path}: cannot be locked: {error.strerror}")
             files.sweep(path)
             yield
 

@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from nmt.data.loader import Update
 from nmt.io import files
+from nmt.messages import say
 from nmt.training.tensorboard import Board
 
 SILENCE = 60.0
@@ -186,7 +187,7 @@ class Report:
         """Print a line for people."""
         self.spoke = time.monotonic()
         if not self.quiet:
-            self.bar.write(message, file=sys.stderr)
+            self.bar.write(f"{message}\n", file=sys.stderr, end="")  # in one write
             sys.stderr.flush()
 
     def note(self, message: str) -> None:
@@ -201,7 +202,7 @@ class Report:
         again = "; Ctrl-C again ends at once, without it" if number == Signals.SIGINT else ""
         start = "\n" if self.has_bar else ""
         with suppress(RuntimeError):  # the signal came while another line was being written
-            print(f"{start}{by}: saving after this update{again}", file=sys.stderr, flush=True)
+            say(f"{start}{by}: saving after this update{again}")
 
     def training(self, record: Record) -> None:
         """Report the updates since the last report."""

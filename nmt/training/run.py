@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import secrets
-import sys
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +15,7 @@ from nmt.data.dataset import Dataset
 from nmt.errors import NmtError
 from nmt.inference.config import SearchConfig
 from nmt.inference.translator import Translator
+from nmt.messages import warn
 from nmt.models import Model, ModelConfig
 from nmt.plugins import plugin_sources
 from nmt.preprocess.subwords import Subwords
@@ -120,7 +120,7 @@ def train(
     config = experiment.train
     warning = check_precision(config.precision, world.device)
     if warning and world.is_main:
-        print(f"nmt: warning: train.precision: {warning}", file=sys.stderr)
+        warn(f"train.precision: {warning}")
     subwords = Subwords.of(dataset)
     torch.manual_seed(config.seed)
     model = experiment.model.build(subwords.source_size, subwords.target_size, subwords.shared)
@@ -246,10 +246,9 @@ def _keep_plugins(run: Run, experiment: Experiment) -> None:
     if not (changed := differing(sources, copies)):
         return
     if copies:
-        print(
-            f"nmt: warning: {', '.join(changed)}: differs from the copy with which {run.path} was "
-            "trained so far; training goes on with yours, and the run keeps a copy of it instead",
-            file=sys.stderr,
+        warn(
+            f"{', '.join(changed)}: differs from the copy with which {run.path} was trained so "
+            "far; training goes on with yours, and the run keeps a copy of it instead"
         )
     write_plugins(run.path, sources)
 
@@ -287,10 +286,9 @@ def _compare_languages(given: str, parent: Run, dataset: Dataset) -> None:
     of_data = f"{dataset.manifest.source_lang} to {dataset.manifest.target_lang}"
     of_weights = f"{parent.source_lang} to {parent.target_lang}"
     if of_data != of_weights:
-        print(
-            f"nmt: warning: --init-from {given} translates {of_weights}, but {dataset.path} "
-            f"is {of_data}; if that is not meant, give another --data or --init-from",
-            file=sys.stderr,
+        warn(
+            f"--init-from {given} translates {of_weights}, but {dataset.path} "
+            f"is {of_data}; if that is not meant, give another --data or --init-from"
         )
 
 
@@ -308,7 +306,7 @@ def _resume(trainer: Trainer) -> None:
             state = TrainerState.from_checkpoint(checkpoint)
         except NmtError as error:
             if trainer.world.is_main:
-                print(f"nmt: warning: {error}", file=sys.stderr)
+                warn(str(error))
             continue
         trainer.restore(weights, optimizer, state, checkpoint.scores)
         if trainer.world.is_main:

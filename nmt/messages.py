@@ -1,0 +1,33 @@
+"""Messages for people, on stderr: each line is one write, so that processes do not mix theirs."""
+
+from __future__ import annotations
+
+import sys
+
+LONGEST_MESSAGE = 1000
+"""Characters of a message; text from a damaged file may be longer."""
+
+
+def say(message: str) -> None:
+    """Print a message on stderr, together with its newline in one write."""
+    sys.stderr.write(f"{message}\n")
+    sys.stderr.flush()
+
+
+def warn(message: str) -> None:
+    """Print a warning on stderr, as one line."""
+    say(one_line(f"nmt: warning: {message}"))
+
+
+def one_line(message: str) -> str:
+    """Return a message that is safe for a terminal: with escapes, and cut if long."""
+    line = printable(message)
+    return line if len(line) <= LONGEST_MESSAGE else f"{line[:LONGEST_MESSAGE]} ..."
+
+
+def printable(line: str) -> str:
+    """Return the line with control characters, which a terminal might obey, as escapes."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in line
+    )
