@@ -172,7 +172,7 @@ class Setting:
         model.train()
         split = dataset.split("train")
         trainer = Trainer(None, self.train, model.to(world.device), split, world)  # type: ignore[arg-type]
-        return lambda update: trainer._step(update, 1e-4), trainer.loader.updates(1)
+        return lambda update: trainer.step(update, 1e-4), trainer.loader.updates(1)
 
     def plain(
         self, world: World, kind: type[Plain] = Plain

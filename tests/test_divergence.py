@@ -12,6 +12,7 @@ from nmt.models import Model, architectures
 from nmt.runtime.distributed import World
 from nmt.training.config import TrainConfig
 from nmt.training.divergence import FiniteWatch, FirstNonFinite
+from nmt.training.loop import TrainingLoop
 from nmt.training.report import Report
 from nmt.training.trainer import Trainer
 
@@ -49,6 +50,10 @@ def spoil(model: Model, updates: set[int], trainer: Trainer) -> None:
     model.encoder[0].feed_forward.inner.register_forward_hook(hook)
 
 
+def loop(trainer: Trainer, report: Report) -> TrainingLoop:
+    return TrainingLoop(trainer, validation=None, report=report)  # type: ignore[arg-type]
+
+
 def weights(model: Model) -> list[torch.Tensor]:
     return [weight.detach().clone() for weight in model.parameters()]
 
@@ -58,13 +63,13 @@ def test_an_update_that_is_not_finite_is_skipped_and_its_first_module_named(
 ) -> None:
     spoil(trainer.model, {2}, trainer)
     updates = trainer.loader.updates(1)
-    assert trainer._step(next(updates), 0.1) == []
+    assert trainer.step(next(updates), 0.1) == []
     before = weights(trainer.model)
     second = next(updates)
-    assert trainer._step(second, 0.1) == [second]
+    assert trainer.step(second, 0.1) == [second]
     assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer.model), strict=True))
     with Report(tmp_path / "log.jsonl", 10, 0) as report:
-        trainer._note_failure(second, report)
+        loop(trainer, report)._note_failure(second)
     said = capsys.readouterr().err
     assert "skipped | update 2" in said
     assert "first in encoder.0.feed_forward.inner" in said
@@ -72,7 +77,7 @@ def test_an_update_that_is_not_finite_is_skipped_and_its_first_module_named(
     assert trainer.running_stats.sums()["updates"] == 1
     assert torch.tensor(list(trainer.running_stats.sums().values())).isfinite().all()
     trainer.state.update = 10
-    assert trainer._step(next(updates), 0.1) == []
+    assert trainer.step(next(updates), 0.1) == []
     assert not torch.equal(before[0], weights(trainer.model)[0])
 
 
@@ -81,13 +86,14 @@ def test_too_many_skipped_updates_end_training_and_name_the_last_checkpoint(
 ) -> None:
     spoil(trainer.model, {1, 2, 3}, trainer)
     with Report(tmp_path / "log.jsonl", 10, 0) as report:
+        training = loop(trainer, report)
         updates = trainer.loader.updates(1)
         for _ in range(2):
-            (failed,) = trainer._step(next(updates), 0.1)
-            trainer._note_failure(failed, report)
-        (failed,) = trainer._step(next(updates), 0.1)
+            (failed,) = trainer.step(next(updates), 0.1)
+            training._note_failure(failed)
+        (failed,) = trainer.step(next(updates), 0.1)
         with pytest.raises(NmtError, match=r"update 3: training diverged: 3 updates .* last good"):
-            trainer._note_failure(failed, report)
+            training._note_failure(failed)
 
 
 def test_a_gradient_that_overflows_in_the_backward_pass_is_skipped_too(trainer: Trainer) -> None:
@@ -96,7 +102,7 @@ def test_a_gradient_that_overflows_in_the_backward_pass_is_skipped_too(trainer: 
     weight.register_hook(lambda gradient: gradient * float("inf"))
     update = next(updates)
     before = weights(trainer.model)
-    assert trainer._step(update, 0.1) == [update]
+    assert trainer.step(update, 0.1) == [update]
     assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer.model), strict=True))
 
 
@@ -106,7 +112,7 @@ def test_a_loss_that_is_not_finite_is_named_where_every_module_s_output_is(
     update = next(trainer.loader.updates(1))
     with torch.no_grad():
         trainer.model.output.weight[1] = float("nan")  # of a token that is in no sentence
-    assert trainer._origin(update) == "first in the logits or the loss"
+    assert trainer.origin(update) == "first in the logits or the loss"
 
 
 def test_the_process_is_named_on_which_a_value_first_was_not_finite(trainer: Trainer) -> None:
@@ -119,7 +125,7 @@ def test_the_process_is_named_on_which_a_value_first_was_not_finite(trainer: Tra
     spoil(trainer.model, {1}, trainer)
     update = next(trainer.loader.updates(1))
     trainer.world = Second(rank=1, size=2)
-    assert trainer._origin(update) == "first in encoder.0.feed_forward.inner on rank 1"
+    assert trainer.origin(update) == "first in encoder.0.feed_forward.inner on rank 1"
 
 
 def test_a_gradient_is_scaled_down_only_where_it_is_greater_than_allowed(trainer: Trainer) -> None:

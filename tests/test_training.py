@@ -562,7 +562,7 @@ def test_the_sums_of_a_report_go_on_with_another_number_of_processes(
     trainer = Trainer(loaded.run, config, loaded.model, split, World())
     windows = [{"updates": 2.0, "loss": 3.0}, {"updates": 2.0, "loss": 5.0}]
     state = replace(TrainerState.from_checkpoint(loaded.checkpoint), running_stats=windows)
-    trainer.restore(loaded.checkpoint.weights(), loaded.checkpoint.optimizer(), state, {})
+    trainer.restore(loaded.checkpoint.weights(), loaded.checkpoint.optimizer(), state)
     sums = trainer.running_stats.sums()
     assert (sums["updates"], sums["loss"], sums["tokens"]) == (4.0, 8.0, 0.0)
 

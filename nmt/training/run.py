@@ -25,6 +25,7 @@ from nmt.runs.plugins import differing, read_plugins, write_plugins
 from nmt.runtime.distributed import World
 from nmt.runtime.precision import check_precision, pick_precision
 from nmt.training.config import TrainConfig
+from nmt.training.loop import TrainingLoop
 from nmt.training.preflight import fit_micro_batches, preflight
 from nmt.training.report import Report
 from nmt.training.state import TrainerState
@@ -110,7 +111,7 @@ def train(
         trust_plugins: whether plugins of the run in `init_from` may be imported.
 
     Returns:
-        The run, and the reason why training ended; see :meth:`nmt.training.trainer.Trainer.train`.
+        The run, and the reason why training ended; see :meth:`nmt.training.loop.TrainingLoop.run`.
 
     Raises:
         NmtError: the dataset or the run cannot be used, or the run has another recipe.
@@ -143,7 +144,7 @@ def train(
             )
             in_epoch = lru_cache(maxsize=1)(lambda epoch: replace(sampled, epoch=epoch))
             trainer.loader = replace(trainer.loader, in_epoch=in_epoch)
-        _resume(trainer)
+        scores = _resume(trainer)
         translator = Translator(
             model,
             subwords,
@@ -175,7 +176,9 @@ def train(
             done = trainer.state.update
             if done and not dry_run:
                 report.record("resumed", {"update": done, "processes": world.size})
-            reason = "dry run" if dry_run else trainer.train(validation, report)
+            reason = "dry run"
+            if not dry_run:
+                reason = TrainingLoop(trainer, validation, report, scores).run()
             if trainer.state.update == done and reason in GO_ON:
                 report.say(f"nothing to do after update {done}: {GO_ON[reason]}")
     return run, reason
@@ -292,8 +295,11 @@ def _compare_languages(given: str, parent: Run, dataset: Dataset) -> None:
         )
 
 
-def _resume(trainer: Trainer) -> None:
+def _resume(trainer: Trainer) -> dict[str, float]:
     """Resume from the newest undamaged checkpoint; without checkpoints, start from update 1.
+
+    Returns:
+        The scores of the last update; empty if it was not validated.
 
     Raises:
         NmtError: there are checkpoints, but none can be resumed.
@@ -308,16 +314,17 @@ def _resume(trainer: Trainer) -> None:
             if trainer.world.is_main:
                 warn(str(error))
             continue
-        trainer.restore(weights, optimizer, state, checkpoint.scores)
+        trainer.restore(weights, optimizer, state)
         if trainer.world.is_main:
             # A kill may have come between saving and linking.
-            trainer.run.link(checkpoint, trainer.is_at_best)
-        return
+            trainer.run.link(checkpoint, state.is_at_best)
+        return checkpoint.scores
     if paths:
         raise NmtError(
             f"{trainer.run.path}: none of its {len(paths)} checkpoints can be resumed; begin again "
             f"with another --save-dir, and --init-from {trainer.run.path} if its weights are sound"
         )
+    return {}
 
 
 def _introduce(experiment: Experiment, trainer: Trainer, report: Report) -> None:

@@ -54,6 +54,11 @@ class TrainerState:
             if name not in MEASURED and isinstance(value, (int, float)) and value < 0:
                 raise ValueError(f"{name} must be at least 0, not {value}")
 
+    @property
+    def is_at_best(self) -> bool:
+        """Return whether the current update has the best validation so far."""
+        return self.best_update == self.update
+
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint) -> TrainerState:
         """Return the state that a checkpoint holds.

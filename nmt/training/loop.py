@@ -1,0 +1,169 @@
+"""The training loop: updates, and between them reports, validations and checkpoints.
+
+:meth:`TrainingLoop.run` repeats these steps until there is a reason to stop:
+
+1. Take the next update from the batch loader, and its learning rate from the schedule.
+2. Let the trainer run the update (:mod:`nmt.training.trainer`).
+3. Every `log_every` updates, report loss, perplexity and speed.
+4. If a validation is due (:mod:`nmt.training.milestones`), validate, and remember the best score.
+5. If a checkpoint is due, or the score is the best so far, write a checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+
+from nmt.data.batches import make_batch
+from nmt.data.loader import Update, prefetch
+from nmt.errors import NmtError
+from nmt.training.milestones import Milestones
+from nmt.training.report import Report, RunningStats, summarize
+from nmt.training.signals import StopRequests
+from nmt.training.stopwatch import Stopwatch
+from nmt.training.trainer import Trainer
+from nmt.training.validation import Validation
+
+
+class TrainingLoop:
+    """Lets a trainer run updates, and reports, validates and saves between them."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        validation: Validation,
+        report: Report,
+        scores: dict[str, float] | None = None,
+    ) -> None:
+        """Prepare to train after the trainer's last update.
+
+        Args:
+            trainer: new, or restored from a checkpoint.
+            validation: computes the scores of the validation set.
+            report: the log.
+            scores: of the trainer's last update; None or empty if it was not validated.
+        """
+        self.trainer = trainer
+        self.validation = validation
+        self.report = report
+        self.scores = scores or {}  # of the current update
+        self.milestones = Milestones(trainer.config, trainer.state, trainer.last_update)
+        self.stopwatch = Stopwatch(trainer.state.seconds, trainer.state.seconds_since_report)
+
+    def run(self) -> str:
+        """Train until there is a reason to stop.
+
+        Returns:
+            The reason: "max_updates", "max_epochs", "max_minutes", "patience", or "signal N".
+
+        Raises:
+            NmtError: more than `max_skipped` updates had a gradient that is not finite.
+        """
+        trainer, milestones = self.trainer, self.milestones
+        trainer.model.train()
+        no_sentences = make_batch(trainer.loader.split, np.array([], np.int64))
+        trainer.try_batch(no_sentences)  # initialises sharding
+        self.stopwatch.start()
+        self.report.begin()
+        reason = self._reason_to_stop(0)
+        if milestones.is_validation_due(reason) and not self.scores:
+            # The interruption came before the validation of this update.
+            self._save(self._validate())
+            reason = reason or milestones.out_of_patience()
+        updates = prefetch(trainer.loader.updates(trainer.state.update + 1))
+        with StopRequests(self.report.acknowledge) as requests, contextlib.closing(updates):
+            while reason is None:
+                self._run_update(next(updates))
+                reason = self._reason_to_stop(requests.received)
+                is_best = False
+                if milestones.is_validation_due(reason):
+                    if reason or milestones.is_save_due():
+                        self._save(is_best)  # validation may outlast a launcher's grace time
+                    is_best = self._validate()
+                    reason = reason or milestones.out_of_patience()
+                if reason or is_best or milestones.is_save_due():
+                    self._save(is_best)
+        return reason
+
+    def _run_update(self, update: Update) -> None:
+        """Run an update, and report the updates since the last report if that is due."""
+        config = self.trainer.config
+        rate = config.schedule.rate(
+            update.number,
+            self.trainer.model.output.in_features,
+            self.trainer.last_update,
+            self.trainer.state.plateaus,
+        )
+        self.scores = {}
+        for failed in self.trainer.step(update, rate):
+            self._note_failure(failed)
+        self.report.advance(update.number, self.stopwatch.total)
+        if update.number % config.log_every == 0:
+            self._report_training(update, rate)
+
+    def _note_failure(self, update: Update) -> None:
+        """Report a skipped update with its origin; raise an NmtError after `max_skipped`."""
+        trainer, state = self.trainer, self.trainer.state
+        state.skipped += 1
+        where = trainer.origin(update)
+        sentences = sum(len(batch.source) for batch in update.batches)
+        self.report.skipped(update.number, where, sentences)
+        if state.skipped > trainer.config.max_skipped:
+            raise NmtError(
+                f"update {update.number}: training diverged: {state.skipped} updates had a "
+                f"gradient that is not finite, {where}; the last good checkpoint is "
+                f"{(trainer.run.path / 'last').resolve()}. Begin again in another --save-dir with "
+                "a lower --lr, a longer --warmup-updates or train.clip_norm=1; or, if these were "
+                "accidents, resume with a higher train.max_skipped"
+            )
+
+    def _report_training(self, update: Update, rate: float) -> None:
+        """Report the sums since the last report over all processes, and reset them."""
+        world = self.trainer.world
+        local = self.trainer.running_stats.sums()
+        sums = dict(zip(local, world.sum(list(local.values())), strict=True))
+        # Each process counts the same updates and the norm of the same gradient.
+        for name in ("updates", "grad_norm"):
+            sums[name] /= world.size
+        record = summarize(
+            sums,
+            update=update.number,
+            epoch=update.epoch,
+            lr=rate,
+            seconds=self.stopwatch.lap(),
+            total=self.stopwatch.total,
+            has_reward=self.trainer.config.loss.translates,
+        )
+        self.report.training(record)
+        self.trainer.running_stats = RunningStats()
+
+    def _reason_to_stop(self, stop_signal: int) -> str | None:
+        # A signal may reach only one process, and clocks differ: all take the maximum.
+        signal, seconds = self.trainer.world.max([stop_signal, self.stopwatch.total])
+        self.trainer.state.seconds = seconds
+        return f"signal {signal:.0f}" if signal else self.milestones.reason_to_stop()
+
+    def _validate(self) -> bool:
+        """Validate, and return whether the score is the best so far."""
+        with self.stopwatch.paused(), self.trainer.evaluating():
+            self.scores = self.validation()
+        is_best = self.milestones.count_validation(self.scores)
+        self.report.validation(self.trainer.state.update, self.scores, is_best)
+        return is_best
+
+    def _save(self, is_best: bool) -> None:
+        """Write a checkpoint of the current update."""
+        trainer, state = self.trainer, self.trainer.state
+        for failed in trainer.watch.rest():  # so that a resumed run knows all failures
+            self._note_failure(failed)
+        state.saved_seconds = state.seconds
+        state.seconds_since_report = self.stopwatch.seconds_since_report
+        with self.stopwatch.paused():
+            weights, optimizer = trainer.snapshot()
+            if trainer.world.is_main:
+                trainer.run.save(
+                    state.update, weights, optimizer, dict(vars(state)), self.scores, is_best
+                )
+                trainer.run.prune(trainer.config.keep_last)
+            trainer.world.barrier()
