@@ -18,6 +18,7 @@ from nmt.evaluation import ScoreConfig
 from nmt.inference import SearchConfig
 from nmt.models import architectures
 from nmt.preprocess.config import PreprocessConfig
+from nmt.recipe.config import changeable
 from nmt.recipe.registry import Registry
 from nmt.training.config import TrainConfig
 
@@ -27,6 +28,7 @@ SECTIONS = {
     "search": SearchConfig,
     "score": ScoreConfig,
 }
+RESUME = " A resumed run may change it."
 WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
 HEAD = """\
 # The recipe, key by key
@@ -42,6 +44,9 @@ imported only with `--plugin` or `--trust-plugins`.
 A missing key has the default below. Where a key takes a *choice*, the recipe gives a name
 (`loss: cross_entropy`) or a name with keys of its own (`loss: {name: cross_entropy}`); keys without
 a name change the default choice (`schedule: {lr: 0.001}`).
+
+A resumed run may change the keys of `model` and `train` that say so, and all keys of the other
+sections.
 """
 
 
@@ -89,9 +94,10 @@ def differences(entry: Any, other: Any, skip: str) -> str:
 def print_keys(instance: Any, choices: dict[str, Registry[Any]], skip: str = "") -> None:
     """Prints a table of an instance's fields, and collects the choices among their types."""
     hints = get_type_hints(type(instance))
+    may_change = changeable(type(instance))
     rows = [
         f"| `{name}` | {type_text(hints[name], choices)} | `{value_text(getattr(instance, name))}` "
-        f"| {meaning} |"
+        f"| {meaning}{RESUME if name in may_change and 'resumed run' not in meaning else ''} |"
         for name, meaning in field_documentation(instance).items()
         if name != skip
     ]

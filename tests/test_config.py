@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmt.errors import NmtError
-from nmt.recipe.config import build, dump, flatten, parse_assignment, parse_yaml, set_path
+from nmt.recipe.config import (
+    MayChange,
+    build,
+    changeable,
+    dump,
+    flatten,
+    parse_assignment,
+    parse_yaml,
+    set_path,
+)
 from nmt.recipe.registry import Registry
 
 
@@ -446,3 +455,14 @@ def test_a_key_of_another_choice_is_answered_with_that_choice() -> None:
         with pytest.raises(NmtError) as error:
             build(TrainConfig, values, "train")
         assert str(error.value) == message
+
+
+@dataclass(frozen=True)
+class Limits:
+    size: int = 1
+    steps: MayChange[int | None] = None
+
+
+def test_fields_that_a_resumed_run_may_change_are_marked_by_their_type() -> None:
+    assert changeable(Limits) == ["steps"]
+    assert build(Limits, {"steps": "3"}, "limits") == Limits(steps=3)

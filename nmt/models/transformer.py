@@ -43,6 +43,7 @@ from nmt.models.transformer_layers import (
     TransformerState,
     scale_for_deep_norm,
 )
+from nmt.recipe.config import MayChange
 
 Stack = Literal["encoder", "decoder"]
 
@@ -98,7 +99,7 @@ class TransformerConfig(ModelConfig):
     """Attention pattern of the encoder's self-attention."""
     decoder_attention: AttentionPattern = patterns["full"]
     """Attention pattern of the decoder's self-attention, over earlier positions."""
-    alignment_layer: int | None = None
+    alignment_layer: MayChange[int | None] = None
     """Decoder layer, from 1, whose attention to the source gives word alignments and the coverage
     penalty; None for the last layer, or the last but one of six or more. Runs store the number."""
 

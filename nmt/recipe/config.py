@@ -11,7 +11,7 @@ import dataclasses
 import math
 import types
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -19,6 +19,17 @@ from nmt.errors import NmtError
 from nmt.recipe.registry import Registry, unknown
 
 T = TypeVar("T")
+
+_MAY_CHANGE = "may change"
+
+MayChange = Annotated[T, _MAY_CHANGE]
+"""Type of a field that may have another value when a run is resumed: ``MayChange[int]``."""
+
+
+def changeable(kind: type) -> list[str]:
+    """Return the names of the fields that may have another value when a run is resumed."""
+    hints = get_type_hints(kind, include_extras=True)
+    return [name for name, hint in hints.items() if get_origin(hint) is Annotated]
 
 
 def build(kind: type[T], values: object, where: str, base: T | None = None) -> T:

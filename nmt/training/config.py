@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nmt.evaluation.metrics import Metric, metrics
+from nmt.recipe.config import MayChange
 from nmt.runtime.precision import Precision
 from nmt.training.losses import Loss, losses
 from nmt.training.optimizers import OptimizerConfig, optimizers
@@ -18,31 +19,32 @@ from nmt.training.schedules import Schedule, schedules
 class TrainConfig:
     """The recipe's section ``train``; the defaults are those of the paper's base model."""
 
-    data: str = "data-bin"
+    data: MayChange[str] = "data-bin"
     """Dataset directory, made by ``nmt preprocess``."""
-    save_dir: str = "checkpoints"
+    save_dir: MayChange[str] = "checkpoints"
     """Run directory; an existing run is resumed."""
     tokens_per_update: int = 25000
     """Average target tokens of one optimizer update, without padding, over all processes. The
     sentences of an update depend on this and the seed, not on the machine."""
-    max_tokens: Literal["auto"] | int = 4096
+    max_tokens: MayChange[Literal["auto"] | int] = 4096
     """Largest number of positions of one side of a micro-batch, padding included; all passes or
     samples of the loss count. Bounds the memory of a device. "auto" finds the largest size that
     fits the GPUs before the first update, and again if the run is resumed on other GPUs; on a CPU
     it is 4096."""
-    max_updates: int = 100_000
+    max_updates: MayChange[int] = 100_000
     """Optimizer updates after which training ends. A resumed run may raise it, unless the schedule
     depends on it, as linear and cosine do."""
-    max_epochs: int | None = None
+    max_epochs: MayChange[int | None] = None
     """Epochs after which training ends, if `max_updates` is not reached before. A resumed run may
     raise it under the same condition as `max_updates`."""
-    init_from: str | None = None
+    init_from: MayChange[str | None] = None
     """Run or checkpoint whose weights a new run starts from; the counters start at 0. The
-    vocabulary must be the same: preprocess with `subword_model` set to that run."""
+    vocabulary must be the same: preprocess with `subword_model` set to that run. A resumed run may
+    leave it out."""
     freeze: tuple[str, ...] = ()
     """Weights that are not trained: shell patterns of their names in `model.safetensors`, such as
     "encoder.*". Put a pattern that begins with `*` in quotes."""
-    max_minutes: float | None = None
+    max_minutes: MayChange[float | None] = None
     """Minutes of training, over all resumes, after which training ends."""
     subword_sampling: float | None = None
     """Subword regularisation: segments the training text differently in each epoch. For BPE, the
@@ -61,7 +63,7 @@ class TrainConfig:
     ema_decay: float = 0.0
     """Decay per update of an exponential moving average of the weights, such as 0.9999.
     Validation, checkpoints and therefore translations then use the average. 0 for none."""
-    max_skipped: int = 10
+    max_skipped: MayChange[int] = 10
     """Largest number of updates skipped because their gradient is not finite; one more ends
     training."""
     seed: int = 1
@@ -72,34 +74,34 @@ class TrainConfig:
     compile: bool = False
     """Whether to compile the model (torch.compile). Compiling takes minutes at the start; training
     is then faster on a GPU, but slower on a CPU."""
-    sharding: Sharding = "none"
+    sharding: MayChange[Sharding] = "none"
     """Sharding over the processes. "full" shards weights, gradients and the optimizer's state
     (FSDP2, ZeRO-3), for models whose training does not fit one GPU; the weights alone must fit, for
     validation. "none" keeps all of them on each process (DDP)."""
-    device: str = "auto"
+    device: MayChange[str] = "auto"
     """Device: cpu, cuda, cuda:N, or auto, a GPU if there is one."""
-    valid_every: int = 1000
+    valid_every: MayChange[int] = 1000
     """Updates between validations."""
-    valid_minutes: float | None = None
+    valid_minutes: MayChange[float | None] = None
     """Minutes of training between validations, in addition to those of `valid_every`."""
     valid_metrics: tuple[Metric, ...] = (metrics["bleu"],)
     """Metrics of translations of the validation set; may be empty."""
     best_metric: str = "bleu"
     """Score that decides the best checkpoint: loss, perplexity, or one of `valid_metrics`."""
-    patience: int | None = None
+    patience: MayChange[int | None] = None
     """Validations in a row without a new best after which training ends."""
-    save_every: int = 1000
+    save_every: MayChange[int] = 1000
     """Updates between checkpoints."""
-    save_minutes: float | None = None
+    save_minutes: MayChange[float | None] = None
     """Minutes of training between checkpoints, in addition to those of `save_every`."""
-    keep_last: int = 5
+    keep_last: MayChange[int] = 5
     """Number of newest checkpoints to keep; the best one is always kept."""
-    log_every: int = 100
+    log_every: MayChange[int] = 100
     """Updates between reports."""
-    tensorboard: bool = False
+    tensorboard: MayChange[bool] = False
     """Whether to write reports to TensorBoard, too; needs the extra
     ``nmt-toolkit[tensorboard]``."""
-    timeout_minutes: float = 10.0
+    timeout_minutes: MayChange[float] = 10.0
     """Minutes that a process waits for the others before training ends with the ranks of the late
     ones; must be longer than writing a checkpoint takes."""
 

@@ -19,7 +19,7 @@ from nmt.messages import warn
 from nmt.models import Model, ModelConfig
 from nmt.plugins import plugin_sources
 from nmt.preprocess.subwords import Subwords
-from nmt.recipe.config import build, dump, flatten
+from nmt.recipe.config import build, changeable, dump, flatten
 from nmt.runs import Checkpoint, Run, load_model, set_weights, weights_of
 from nmt.runs.plugins import differing, read_plugins, write_plugins
 from nmt.runtime.distributed import World
@@ -33,35 +33,6 @@ from nmt.training.subword_sampling import SampledSplit
 from nmt.training.tensorboard import Board
 from nmt.training.trainer import Trainer
 from nmt.training.validation import Validation
-
-MAY_CHANGE = (
-    "model.alignment_layer",
-    "train.data",
-    "train.init_from",
-    "train.save_dir",
-    "train.sharding",
-    "train.max_tokens",
-    "train.max_updates",
-    "train.max_epochs",
-    "train.max_minutes",
-    "train.device",
-    "train.valid_every",
-    "train.valid_minutes",
-    "train.patience",
-    "train.save_every",
-    "train.save_minutes",
-    "train.keep_last",
-    "train.log_every",
-    "train.tensorboard",
-    "train.max_skipped",
-    "train.timeout_minutes",
-)
-"""Keys that a resumed run may change.
-
-`max_updates` and `max_epochs` may change only if the schedule does not depend on the last update,
-and `init_from` only to nothing. The sections search, score and preprocess may change freely.
-"""
-
 
 GO_ON = {
     "max_updates": "to go on, raise --max-updates, or begin another run with --init-from this one",
@@ -225,7 +196,8 @@ def _refuse_changes(run: Run, experiment: Experiment) -> None:
         flatten({"model": dump(version.model), "train": dump(version.train)})
         for version in (begun, experiment)
     )
-    may_change = list(MAY_CHANGE)
+    may_change = [f"model.{key}" for key in changeable(type(experiment.model))]
+    may_change += [f"train.{key}" for key in changeable(TrainConfig)]
     if experiment.train.schedule.depends_on_max_updates:
         may_change.remove("train.max_updates")
         may_change.remove("train.max_epochs")

@@ -13,7 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from nmt.training.run import MAY_CHANGE
+from nmt.models.transformer import TransformerConfig
+from nmt.recipe.config import changeable
+from nmt.training.config import TrainConfig
+
+MAY_CHANGE = [f"model.{key}" for key in changeable(TransformerConfig)]
+MAY_CHANGE += [f"train.{key}" for key in changeable(TrainConfig)]
 
 
 @dataclass(frozen=True)
