@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -86,58 +87,36 @@ class SlicedLoss(torch.autograd.Function):
         device = states.device.type
         inputs, matrix, offset = _in_autocast_dtype(states, weight, bias)
         rows = max(1, SLICE_ELEMENTS[device] // len(weight))
-        # The sum of the logits over tokens and vocabulary is the product of two sums.
-        input_sum, weight_sum = inputs.sum(0, dtype=torch.float32), weight.sum(0)
-        all_logits = input_sum.double() @ weight_sum.double()
         nll = torch.zeros((), dtype=torch.float64, device=states.device)
         log_normalisers, pad_logits = torch.zeros_like(nll), torch.zeros_like(nll)
-        d_states = torch.empty_like(inputs) if wants_gradient else None
-        d_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_gradient else None
-        d_bias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None else None
+        gradients = _Gradients.zeros(inputs, weight, bias) if wants_gradient else None
         room = inputs.new_empty(min(rows, len(inputs)), len(weight))
         with torch.autocast(device, enabled=False):
             for first in range(0, len(inputs), rows):
                 part = slice(first, first + rows)
                 gold = labels[part, None]
-                row = torch.arange(len(gold), device=gold.device)[:, None]
                 logits = torch.mm(inputs[part], matrix.t(), out=room[: len(gold)])
                 if offset is not None:
                     logits += offset
                 gold_logits = logits.gather(1, gold).float()
-                highest = logits.amax(1, keepdim=True).float()
                 pad_logits += logits[:, PAD].sum(dtype=torch.float64)
-                p = _softmax_(logits)
-                highest_p, gold_p = p.amax(1, keepdim=True).float(), p.gather(1, gold).float()
-                # bf16 rounds a probability near 1 to 1, so sum the other probabilities.
-                p[row, gold] = 0.0
-                total = gold_p + p.sum(1, keepdim=True).float()
-                # Use the likeliest token: its probability is never too small for a logarithm.
-                log_z = highest - (highest_p / total).log()
+                p, gold_p, total, log_z = _softmax_without_label_(logits, gold)
                 nll += (log_z - gold_logits).sum(dtype=torch.float64)
                 log_normalisers += log_z.sum(dtype=torch.float64)
-                if d_states is None or d_weight is None:
+                if gradients is None:
                     continue
                 # The gradient without -other_mass in all places, which is added after the loop.
-                p[row, gold] = (gold_p - (label_mass - other_mass) * total).to(p.dtype)
+                p.scatter_(1, gold, (gold_p - (label_mass - other_mass) * total).to(p.dtype))
                 p[:, PAD] -= pad_mass - other_mass
-                d_logits = p if p.dtype == logits.dtype else logits.copy_(p)
-                torch.mm(d_logits, matrix, out=d_states[part])
-                d_weight += d_logits.t() @ inputs[part]
-                if d_bias is not None:
-                    d_bias += p.sum(0, dtype=torch.float32)
-        if other_mass and d_states is not None and d_weight is not None:
-            d_states -= other_mass * weight_sum
-            d_weight -= other_mass * input_sum
-            if d_bias is not None:
-                d_bias -= other_mass * len(inputs)
-        if offset is not None:
-            all_logits += len(inputs) * offset.sum(dtype=torch.float64)
+                gradients.add(part, p, inputs, matrix, room=logits)
+        all_logits = _SumOfLogits(inputs, weight, offset)
         loss = (label_mass - other_mass) * nll
-        loss += other_mass * (len(weight) * log_normalisers - all_logits)
+        loss += other_mass * (len(weight) * log_normalisers - all_logits.value())
         loss += (pad_mass - other_mass) * (log_normalisers - pad_logits)
-        if wants_gradient:
-            ctx.save_for_backward(d_states, d_weight, d_bias)
-            ctx.dtypes = (states.dtype, weight.dtype)
+        if gradients is not None:
+            if other_mass:
+                all_logits.subtract_gradient(gradients, other_mass)
+            gradients.save(ctx, states, weight)
         loss, nll = loss.float(), nll.float()
         ctx.mark_non_differentiable(nll)
         return loss, nll
@@ -146,6 +125,68 @@ class SlicedLoss(torch.autograd.Function):
     def backward(ctx: Any, d_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         """Return the kept gradients times the gradient of the loss."""
         return *_chain(ctx, d_loss), None, None, None
+
+
+@dataclass
+class _Gradients:
+    """Gradients of a sliced loss with respect to states, weight and bias, to be filled."""
+
+    states: Tensor
+    weight: Tensor
+    bias: Tensor | None
+
+    @classmethod
+    def zeros(cls, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> _Gradients:
+        return cls(
+            torch.empty_like(inputs),  # each slice sets its rows
+            torch.zeros_like(weight, dtype=torch.float32),
+            None if bias is None else torch.zeros_like(bias, dtype=torch.float32),
+        )
+
+    def add(
+        self, part: slice, d_logits: Tensor, inputs: Tensor, matrix: Tensor, room: Tensor
+    ) -> None:
+        """Add the gradients of a slice of tokens, from those with respect to its logits.
+
+        Args:
+            part: which of the tokens.
+            d_logits: [R, V] in any floating dtype.
+            inputs: of the output layer, of all tokens [P, D].
+            matrix: weights of the output layer [V, D] in the dtype of the matrix products.
+            room: [R, V] in that dtype; overwritten.
+        """
+        if self.bias is not None:
+            self.bias += d_logits.sum(0, dtype=torch.float32)
+        if d_logits.dtype != room.dtype:
+            d_logits = room.copy_(d_logits)
+        torch.mm(d_logits, matrix, out=self.states[part])
+        self.weight += d_logits.t() @ inputs[part]
+
+    def save(self, ctx: Any, states: Tensor, weight: Tensor) -> None:
+        """Keep the gradients for the backward pass, with the dtypes of its results."""
+        ctx.save_for_backward(self.states, self.weight, self.bias)
+        ctx.dtypes = (states.dtype, weight.dtype)
+
+
+class _SumOfLogits:
+    """The sum of the logits over tokens and vocabulary: the product of two sums."""
+
+    def __init__(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+        self.tokens, self.bias = len(inputs), bias
+        self.input_sum, self.weight_sum = inputs.sum(0, dtype=torch.float32), weight.sum(0)
+
+    def value(self) -> Tensor:
+        total = self.input_sum.double() @ self.weight_sum.double()
+        if self.bias is not None:
+            total += self.tokens * self.bias.sum(dtype=torch.float64)
+        return total
+
+    def subtract_gradient(self, gradients: _Gradients, factor: float) -> None:
+        """Subtract the gradient of the sum, times a factor."""
+        gradients.states -= factor * self.weight_sum
+        gradients.weight -= factor * self.input_sum
+        if gradients.bias is not None:
+            gradients.bias -= factor * self.tokens
 
 
 class SlicedDivergence(torch.autograd.Function):
@@ -166,9 +207,7 @@ class SlicedDivergence(torch.autograd.Function):
         # A slice holds two passes, and about four tables [2, R, V] at a time.
         rows = max(1, SLICE_ELEMENTS[device] // (8 * len(weight)))
         total = torch.zeros((), dtype=torch.float64, device=states.device)
-        d_states = torch.empty_like(halves)
-        d_weight = torch.zeros_like(weight, dtype=torch.float32) if wants_gradient else None
-        d_bias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None else None
+        gradients = _Gradients.zeros(inputs, weight, bias) if wants_gradient else None
         with torch.autocast(device, enabled=False):
             for first in range(0, halves.shape[1], rows):
                 part = halves[:, first : first + rows]  # [2, R, D]
@@ -177,24 +216,47 @@ class SlicedDivergence(torch.autograd.Function):
                 log_ratio = log_p - log_p.flip(0)
                 divergences = (p * log_ratio).sum(-1, keepdim=True)  # [2, R, 1]
                 total += 0.5 * divergences.sum(dtype=torch.float64)
-                if d_weight is None:
+                if gradients is None:
                     continue
                 # With respect to one pass's logits: the divergence from that pass, then that to it.
                 d_logits = p * (log_ratio - divergences) + (p - p.flip(0))
                 d_logits = (0.5 * d_logits).to(matrix.dtype)
-                d_states[:, first : first + rows] = d_logits @ matrix
-                d_weight += d_logits.flatten(0, 1).t() @ part.flatten(0, 1)
-                if d_bias is not None:
-                    d_bias += d_logits.sum((0, 1), dtype=torch.float32)
-        if wants_gradient:
-            ctx.save_for_backward(d_states.flatten(0, 1), d_weight, d_bias)
-            ctx.dtypes = (states.dtype, weight.dtype)
+                gradients.states.view_as(halves)[:, first : first + rows] = d_logits @ matrix
+                gradients.weight += d_logits.flatten(0, 1).t() @ part.flatten(0, 1)
+                if gradients.bias is not None:
+                    gradients.bias += d_logits.sum((0, 1), dtype=torch.float32)
+        if gradients is not None:
+            gradients.save(ctx, states, weight)
         return total.float()
 
     @staticmethod
     def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor | None, ...]:
         """Return the kept gradients times the gradient of the loss."""
         return *_chain(ctx, d_loss), None
+
+
+def _softmax_without_label_(
+    logits: Tensor, labels: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the softmax of each row, in place, with zero for the label, and its label apart.
+
+    Args:
+        logits: [R, V] in the dtype of the matrix products.
+        labels: [R, 1] int64.
+
+    Returns:
+        The rounded probabilities [R, V] of all tokens but the label; and, each [R, 1] float32, the
+        label's probability, the sum of all rounded probabilities, and the logarithm of the sum of
+        the exponentials of the logits.
+    """
+    highest = logits.amax(1, keepdim=True).float()
+    p = _softmax_(logits)
+    highest_p, label_p = p.amax(1, keepdim=True).float(), p.gather(1, labels).float()
+    # bf16 rounds a probability near 1 to 1, so sum the other probabilities.
+    p.scatter_(1, labels, 0.0)
+    total = label_p + p.sum(1, keepdim=True).float()
+    # Use the likeliest token: its probability is never too small for a logarithm.
+    return p, label_p, total, highest - (highest_p / total).log()
 
 
 def _softmax_(logits: Tensor) -> Tensor:
