@@ -13,7 +13,7 @@ from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
 from nmt.recipe.config import build
 from nmt.search import Beam, Greedy, LengthPenalty, Strategy, length_penalties
-from nmt.search.base import Continuations, top
+from nmt.search.continuations import Continuations, top
 
 NONE = length_penalties["none"]
 PENALTIES = [length_penalties[name] for name in length_penalties]

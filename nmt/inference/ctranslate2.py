@@ -31,7 +31,7 @@ from nmt.inference.translation import Sentence
 from nmt.runtime.precision import InferencePrecision
 from nmt.runtime.processes import available_cores
 from nmt.search import Beam, Greedy, Hypothesis
-from nmt.search.base import best_first
+from nmt.search.hypotheses import best_first
 from nmt.search.ranking import NoPenalty, PenaltyWithAlpha
 
 ALMOST_NONE = 1e-6

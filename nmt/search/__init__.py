@@ -5,11 +5,12 @@ A strategy calls only ``start``, ``step`` and ``select`` of a model; see
 and constraint.
 """
 
-from nmt.search.base import Hypothesis, Strategy, strategies
+from nmt.search.base import Strategy, strategies
 from nmt.search.beam import Beam
 from nmt.search.constraints import Constraint, Prefixes, constraints
 from nmt.search.diverse import DiverseBeam
 from nmt.search.greedy import Greedy
+from nmt.search.hypotheses import Hypothesis
 from nmt.search.lexical import LexicalBeam
 from nmt.search.ranking import LengthPenalty, length_penalties
 from nmt.search.sample import Sample

@@ -10,41 +10,19 @@ model can produce n.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
 from nmt.models.base import Model
 from nmt.recipe.registry import Registry
 from nmt.search.constraints import Constraint
-
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """One output of a search."""
-
-    tokens: list[int]
-    """Target ids, without BOS and EOS."""
-
-    log_probability: float
-    """Natural logarithm, summed over the tokens and, where finished, the EOS."""
-
-    score: float
-    """Ranking score: the log-probability after any length penalty."""
-
-    finished: bool
-    """Whether the hypothesis ended with EOS; otherwise it was cut at the maximum length."""
-
-    @property
-    def output(self) -> list[int]:
-        """Target ids, with EOS if the hypothesis is finished."""
-        return [*self.tokens, EOS] if self.finished else self.tokens
+from nmt.search.continuations import Continuations
+from nmt.search.hypotheses import Hypotheses, Hypothesis
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,45 +103,25 @@ class Strategy(ABC):
             raise ValueError(f"a max_length must be at least 1, not {shortest}")
         if count < 1:
             raise ValueError(f"count must be at least 1, not {count}")
-        results: dict[int, list[Hypothesis]] = {}
-        sentences = torch.arange(len(source), device=source.device)  # still in the batch
-        limits = max_lengths
-        state = model.start(source, longest)
         if phrases is None:
             search_state = self.open(source, max_lengths, count)
         else:
             search_state = self.open_with(source, max_lengths, count, phrases)
+        sentences = torch.arange(len(source), device=source.device)
+        batch = _Unfinished(sentences, max_lengths, search_state, constraints)
+        results: dict[int, list[Hypothesis]] = {}
+        state = model.start(source, longest)
         for step in range(1, longest + 1):
-            logits = model.step(search_state.alive.last, state)
-            continuations = Continuations.from_logits(logits)
-            for constraint in constraints:
-                constraint.mask_continuations(
-                    continuations.log_probabilities, search_state.alive.tokens
-                )
-            parents = search_state.advance(continuations)
-            done = search_state.is_done() | (limits <= step)
-            is_nan = search_state.alive.log_probabilities.isnan().any(1)
-            num_done, num_nan = (
-                torch.stack((done, is_nan)).sum(1).tolist()
-            )  # synchronises with the device
-            if num_nan:
-                raise NmtError(
-                    f"step {step} of the search: the model's logits are not numbers; "
-                    "it has diverged: use another checkpoint"
-                )
-            if num_done:
-                leaving, staying = done.nonzero()[:, 0], (~done).nonzero()[:, 0]
-                hypotheses = search_state.select_sentences(leaving).hypotheses()
-                results.update(zip(sentences[leaving].tolist(), hypotheses, strict=True))
-                if len(staying) == 0:
+            logits = model.step(batch.search_state.alive.last, state)
+            parents = batch.advance(logits)
+            done = batch.done(step)
+            if done is not None:
+                results.update(batch.hypotheses(done.nonzero()[:, 0]))
+                if len(results) == len(source):
                     break
-                if parents is None:
-                    parents = torch.arange(logits.shape[:2].numel(), device=logits.device)
-                    parents = parents.view(logits.shape[:2])
-                parents = parents[staying]
-                sentences, limits = sentences[staying], limits[staying]
-                search_state = search_state.select_sentences(staying)
-                constraints = [constraint.select_sentences(staying) for constraint in constraints]
+                staying = (~done).nonzero()[:, 0]
+                batch = batch.select_sentences(staying)
+                parents = (_every_row(logits) if parents is None else parents)[staying]
             if parents is not None:
                 state.select(parents)
         if not all(results.values()):
@@ -207,156 +165,56 @@ class SearchState(ABC):
 
 
 @dataclass(frozen=True)
-class Hypotheses:
-    """R sequences for each of B sentences."""
+class _Unfinished:
+    """The sentences of a batch whose search is not finished."""
 
-    tokens: Tensor  # [B, R, T] int64, BOS first, PAD after EOS
-    log_probabilities: Tensor  # [B, R] float32
-    scores: Tensor  # [B, R] float32; minus infinity where there is no sequence
+    sentences: Tensor
+    """Their indices in the batch, [B] int64."""
+    max_lengths: Tensor
+    search_state: SearchState
+    constraints: Sequence[Constraint]
 
-    @property
-    def last(self) -> Tensor:
-        """Last token of each row, [B, R]: the model's next input.
+    def advance(self, logits: Tensor) -> Tensor | None:
+        """Extend all sequences by a token that the constraints allow; return their parents."""
+        continuations = Continuations.from_logits(logits)
+        for constraint in self.constraints:
+            constraint.mask_continuations(
+                continuations.log_probabilities, self.search_state.alive.tokens
+            )
+        return self.search_state.advance(continuations)
 
-        The last token of an ended row is UNK; nothing reads the model's output for the row.
+    def done(self, step: int) -> Tensor | None:
+        """Return a mask of the sentences that are finished, [B] bool, or None if there are none.
+
+        Raises:
+            NmtError: the logits of the step were NaN.
         """
-        last = self.tokens[:, :, -1]
-        return last.masked_fill((last == EOS) | (last == PAD), UNK)
+        done = self.search_state.is_done() | (self.max_lengths <= step)
+        is_nan = self.search_state.alive.log_probabilities.isnan().any(1)
+        num_done, num_nan = torch.stack((done, is_nan)).sum(1).tolist()  # waits for the device
+        if num_nan:
+            raise NmtError(
+                f"step {step} of the search: the model's logits are not numbers; "
+                "it has diverged: use another checkpoint"
+            )
+        return done if num_done else None
 
-    @classmethod
-    def open(cls, source: Tensor) -> Hypotheses:
-        """Return one row per sentence, which contains only BOS."""
-        tokens = source.new_full((len(source), 1, 1), BOS)
-        zeros = torch.zeros(tokens.shape[:2], device=source.device)
-        return cls(tokens, zeros, zeros)
+    def hypotheses(self, indices: Tensor) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Return the index and the hypotheses of some of the sentences."""
+        hypotheses = self.search_state.select_sentences(indices).hypotheses()
+        return zip(self.sentences[indices].tolist(), hypotheses, strict=True)
 
-    def extend(self, tokens: Tensor, log_probabilities: Tensor, scores: Tensor) -> Hypotheses:
-        """Append one token to each row; all arguments are [B, R]."""
-        return Hypotheses(
-            torch.cat((self.tokens, tokens[..., None]), dim=-1), log_probabilities, scores
+    def select_sentences(self, sentences: Tensor) -> _Unfinished:
+        """Return some of the sentences: indices [B'] int64."""
+        return _Unfinished(
+            self.sentences[sentences],
+            self.max_lengths[sentences],
+            self.search_state.select_sentences(sentences),
+            [constraint.select_sentences(sentences) for constraint in self.constraints],
         )
 
-    def take(self, index: Tensor) -> Hypotheses:
-        """Select the rows `index` [B, R'] of each sentence."""
-        wide = index[..., None].expand(-1, -1, self.tokens.size(-1))
-        return Hypotheses(
-            self.tokens.gather(1, wide),
-            self.log_probabilities.gather(1, index),
-            self.scores.gather(1, index),
-        )
 
-    def select_sentences(self, sentences: Tensor) -> Hypotheses:
-        """Select all rows of the given sentences: indices [B'] int64."""
-        return Hypotheses(
-            self.tokens[sentences], self.log_probabilities[sentences], self.scores[sentences]
-        )
-
-    def without(self, pruned: Tensor) -> Hypotheses:
-        """Set scores and log-probabilities to minus infinity where `pruned` [B, R] is True."""
-        never = float("-inf")
-        return Hypotheses(
-            self.tokens,
-            self.log_probabilities.masked_fill(pruned, never),
-            self.scores.masked_fill(pruned, never),
-        )
-
-    def hypotheses(self) -> list[list[Hypothesis]]:
-        """Return the rows of each sentence in order, without rows scored minus infinity."""
-        sentences = zip(
-            self.tokens.tolist(),
-            self.log_probabilities.tolist(),
-            self.scores.tolist(),
-            strict=True,
-        )
-        return [
-            [
-                _hypothesis(tokens, log_probability, score)
-                for tokens, log_probability, score in zip(*sentence, strict=True)
-                if score > float("-inf")
-            ]
-            for sentence in sentences
-        ]
-
-
-def best_first(hypotheses: Iterable[Hypothesis], count: int) -> list[Hypothesis]:
-    """Sort hypotheses by score, finished ones first.
-
-    Cut hypotheses are returned only if fewer than `count` are finished.
-    """
-    ranked = sorted(hypotheses, key=lambda hypothesis: (not hypothesis.finished, -hypothesis.score))
-    finished = sum(hypothesis.finished for hypothesis in ranked)
-    return ranked[:finished] if finished >= count else ranked
-
-
-def _hypothesis(tokens: list[int], log_probability: float, score: float) -> Hypothesis:
-    finished = EOS in tokens
-    end = tokens.index(EOS) if finished else len(tokens)
-    return Hypothesis(tokens[1:end], log_probability, score, finished)
-
-
-@dataclass(frozen=True)
-class Continuations:
-    """The tokens that may follow each row."""
-
-    log_probabilities: Tensor
-    """[B, K, V] float32, from the model; minus infinity for tokens that may not follow, such as PAD
-    and BOS."""
-
-    @classmethod
-    def from_logits(cls, logits: Tensor) -> Continuations:
-        """Normalise the model's logits: [B, K, V] of any floating dtype."""
-        # On a CPU log_softmax takes half the time of logsumexp, though it writes all values.
-        log_probabilities = logits.log_softmax(-1, dtype=torch.float32)
-        log_probabilities[..., PAD : BOS + 1 : BOS - PAD] = float("-inf")
-        return cls(log_probabilities)
-
-    def likeliest(self, count: int) -> tuple[Tensor, Tensor]:
-        """Return the likeliest tokens of each row.
-
-        Args:
-            count: number of tokens per row.
-
-        Returns:
-            float32 log-probabilities and int64 tokens, both [B, K, C]: at least the `count`
-            likeliest tokens, or the whole vocabulary. Tokens ascend, so that a caller that takes
-            the first of equals takes the lowest id. A token that may not follow is replaced by UNK
-            with minus infinity.
-        """
-        values, tokens = top(self.log_probabilities, min(count, self.log_probabilities.size(-1)))
-        tokens, order = tokens.sort(-1)  # [B, K, C]
-        values = values.gather(-1, order)
-        return values, tokens.masked_fill(values.isneginf(), UNK)
-
-    def of_tokens(self, tokens: Tensor) -> Tensor:
-        """Return the log-probability of one token per row, [B, K'] float32.
-
-        Args:
-            tokens: [B, K'] int64; K' equals K unless K is 1.
-        """
-        log_probabilities = self.log_probabilities.expand(-1, tokens.size(1), -1)
-        return log_probabilities.gather(-1, tokens[..., None])[..., 0]
-
-
-BLOCK = 64
-"""Width of the blocks of which :func:`top` first takes the maxima: a few of the widest vectors."""
-
-
-def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `count` largest values along the last dimension and their indices, like ``topk``.
-
-    The largest values lie in the blocks with the largest maxima, so only these blocks are searched.
-    On a CPU this takes a quarter of the time of ``topk``. The index of a value of minus infinity
-    may be beyond the end of the dimension.
-    """
-    width = values.size(-1)
-    if width < 2 * BLOCK * count:
-        return values.topk(count)
-    if width % BLOCK:
-        values = F.pad(values, (0, -width % BLOCK), value=float("-inf"))
-    blocks = values.reshape(-1, BLOCK)  # [rows n, BLOCK]
-    maxima = blocks.amax(-1).view(*values.shape[:-1], -1)  # [..., n]
-    chosen = maxima.topk(count, sorted=False).indices  # [..., count]
-    firsts = torch.arange(0, len(blocks), maxima.size(-1), device=values.device)  # of each row
-    rows = (firsts.view(*values.shape[:-1], 1) + chosen).flatten()
-    largest, at = blocks[rows].view(*values.shape[:-1], -1).topk(count)
-    return largest, chosen.gather(-1, at // BLOCK) * BLOCK + at % BLOCK
+def _every_row(logits: Tensor) -> Tensor:
+    """Return the index of each row of the logits [B, K, V], as ``State.select`` expects it."""
+    shape = logits.shape[:2]
+    return torch.arange(shape.numel(), device=logits.device).view(shape)

@@ -16,15 +16,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt.data.vocabulary import EOS, PAD
-from nmt.search.base import (
-    Continuations,
-    Hypotheses,
-    Hypothesis,
-    SearchState,
-    Strategy,
-    best_first,
-    strategies,
-)
+from nmt.search.base import SearchState, Strategy, strategies
+from nmt.search.continuations import Continuations
+from nmt.search.hypotheses import Hypotheses, Hypothesis, best_first
 from nmt.search.ranking import LengthPenalty, length_penalties
 
 Own = TypeVar("Own", bound="BeamState")

@@ -14,7 +14,7 @@ from torch import Tensor
 from nmt.data.batches import as_rows, target_input
 from nmt.data.vocabulary import EOS, PAD
 from nmt.models.base import Model
-from nmt.search.base import Hypothesis, best_first
+from nmt.search.hypotheses import Hypothesis, best_first
 
 LEAST = 1e-9
 """Lower bound on the attention of a source token: log(0) would exclude the output."""

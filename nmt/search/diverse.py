@@ -15,15 +15,10 @@ import torch
 from torch import Tensor
 
 from nmt.data.vocabulary import EOS, PAD
-from nmt.search.base import (
-    Continuations,
-    Hypotheses,
-    Hypothesis,
-    SearchState,
-    best_first,
-    strategies,
-)
+from nmt.search.base import SearchState, strategies
 from nmt.search.beam import Beam, BeamState
+from nmt.search.continuations import Continuations
+from nmt.search.hypotheses import Hypotheses, Hypothesis, best_first
 
 LAST = 1e4
 """Penalty for a sequence of an earlier group: larger than any other difference of scores."""

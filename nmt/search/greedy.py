@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from nmt.data.vocabulary import EOS
-from nmt.search.base import Continuations, Hypotheses, Hypothesis, SearchState, Strategy, strategies
+from nmt.search.base import SearchState, Strategy, strategies
+from nmt.search.continuations import Continuations
+from nmt.search.hypotheses import Hypotheses, Hypothesis
 
 
 @strategies.register("greedy")

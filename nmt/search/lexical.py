@@ -15,9 +15,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt.data.vocabulary import EOS, PAD, UNK
-from nmt.search.base import Continuations, Hypotheses, Hypothesis, SearchState, strategies
+from nmt.search.base import SearchState, strategies
 from nmt.search.beam import Beam, BeamState
 from nmt.search.constraints import NEVER
+from nmt.search.continuations import Continuations
+from nmt.search.hypotheses import Hypotheses, Hypothesis
 
 
 @strategies.register("lexical_beam")

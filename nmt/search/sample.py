@@ -15,15 +15,9 @@ import torch
 from torch import Tensor
 
 from nmt.data.vocabulary import BOS, EOS, PAD
-from nmt.search.base import (
-    Continuations,
-    Hypotheses,
-    Hypothesis,
-    SearchState,
-    Strategy,
-    best_first,
-    strategies,
-)
+from nmt.search.base import SearchState, Strategy, strategies
+from nmt.search.continuations import Continuations
+from nmt.search.hypotheses import Hypotheses, Hypothesis, best_first
 
 
 @strategies.register("sample")
