@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from nmt.data.dataset import Dataset
+from nmt.data.dataset import Dataset, Split
 from nmt.errors import NmtError
 from nmt.inference.config import SearchConfig
 from nmt.inference.translator import Translator
@@ -34,7 +34,7 @@ from nmt.training.tensorboard import Board
 from nmt.training.trainer import Trainer
 from nmt.training.validation import Validation
 
-GO_ON = {
+REMEDIES = {
     "max_updates": "to go on, raise --max-updates, or begin another run with --init-from this one",
     "max_epochs": "to go on, raise --max-epochs, or begin another run with --init-from this one",
     "max_minutes": "to go on, raise --max-minutes",
@@ -109,49 +109,20 @@ def train(
             if world.is_main:
                 _compare_languages(config.init_from, parent, dataset)
         trainer = Trainer(run, config, model.to(world.device), split, world)
-        if config.subword_sampling is not None:
-            sampled = SampledSplit(
-                split=split, subwords=subwords, alpha=config.subword_sampling, seed=config.seed
-            )
-            in_epoch = lru_cache(maxsize=1)(lambda epoch: replace(sampled, epoch=epoch))
-            trainer.loader = replace(trainer.loader, in_epoch=in_epoch)
+        _sample_subwords(trainer, subwords)
         scores = _resume(trainer)
-        translator = Translator(
-            model,
-            subwords,
-            experiment.search,
-            world.device,
-            pick_precision(config.precision, world.device),
-            languages=run.languages,
-        )
-        validation = Validation(held_out, translator, config.valid_metrics, world, config.precision)
-        limit = math.inf if config.max_minutes is None else 60 * config.max_minutes
-        board = None
-        if config.tensorboard and world.is_main:
-            board = Board(run.path / "tensorboard", trainer.state.update)
-        with Report(
-            run.path / "log.jsonl",
-            trainer.last_update,
-            trainer.state.update,
-            quiet=not world.is_main,
-            max_seconds=limit,
-            board=board,
-        ) as report:
+        validation = _prepare_validation(experiment, trainer, subwords, held_out)
+        with _open_report(trainer) as report:
             _introduce(experiment, trainer, report)
-            if dry_run or trainer.state.update == 0:
-                for name, value in preflight(trainer, validation):
-                    report.say(f"{name + ':':<26} {value}")
-            elif trainer.needs_trial:
-                fit_micro_batches(trainer)
-                report.say(f"micro-batches of up to {trainer.loader.max_tokens:,} positions")
-            done = trainer.state.update
-            if done and not dry_run:
-                report.record("resumed", {"update": done, "processes": world.size})
-            reason = "dry run"
-            if not dry_run:
-                reason = TrainingLoop(trainer, validation, report, scores).run()
-            if trainer.state.update == done and reason in GO_ON:
-                report.say(f"nothing to do after update {done}: {GO_ON[reason]}")
+            _check_before_training(trainer, validation, report, dry_run)
+            if dry_run:
+                return run, "dry run"
+            first = trainer.state.update
+            if first:
+                report.record("resumed", {"update": first, "processes": world.size})
+            reason = TrainingLoop(trainer, validation, report, scores).run()
+            if trainer.state.update == first and reason in REMEDIES:
+                report.say(f"nothing to do after update {first}: {REMEDIES[reason]}")
     return run, reason
 
 
@@ -297,6 +268,63 @@ def _resume(trainer: Trainer) -> dict[str, float]:
             f"with another --save-dir, and --init-from {trainer.run.path} if its weights are sound"
         )
     return {}
+
+
+def _sample_subwords(trainer: Trainer, subwords: Subwords) -> None:
+    """Let the trainer segment the training text anew in each epoch, if the recipe says so."""
+    config = trainer.config
+    if config.subword_sampling is None:
+        return
+    sampled = SampledSplit(
+        split=trainer.loader.split,
+        subwords=subwords,
+        alpha=config.subword_sampling,
+        seed=config.seed,
+    )
+    in_epoch = lru_cache(maxsize=1)(lambda epoch: replace(sampled, epoch=epoch))
+    trainer.loader = replace(trainer.loader, in_epoch=in_epoch)
+
+
+def _prepare_validation(
+    experiment: Experiment, trainer: Trainer, subwords: Subwords, split: Split
+) -> Validation:
+    """Return the validation of the trainer's model, which translates as ``translate`` does."""
+    config, world = experiment.train, trainer.world
+    translator = Translator(
+        trainer.model,
+        subwords,
+        experiment.search,
+        world.device,
+        pick_precision(config.precision, world.device),
+        languages=trainer.run.languages,
+    )
+    return Validation(split, translator, config.valid_metrics, world, config.precision)
+
+
+def _open_report(trainer: Trainer) -> Report:
+    """Return the report that continues the run's log."""
+    config, run, update = trainer.config, trainer.run, trainer.state.update
+    has_board = config.tensorboard and trainer.world.is_main
+    return Report(
+        run.path / "log.jsonl",
+        trainer.last_update,
+        update,
+        quiet=not trainer.world.is_main,
+        max_seconds=math.inf if config.max_minutes is None else 60 * config.max_minutes,
+        board=Board(run.path / "tensorboard", update) if has_board else None,
+    )
+
+
+def _check_before_training(
+    trainer: Trainer, validation: Validation, report: Report, dry_run: bool
+) -> None:
+    """Run the preflight check of a new run; in a resumed one, find micro-batches if necessary."""
+    if dry_run or trainer.state.update == 0:
+        for name, value in preflight(trainer, validation):
+            report.say(f"{name + ':':<26} {value}")
+    elif trainer.needs_trial:
+        fit_micro_batches(trainer)
+        report.say(f"micro-batches of up to {trainer.loader.max_tokens:,} positions")
 
 
 def _introduce(experiment: Experiment, trainer: Trainer, report: Report) -> None:
