@@ -12,7 +12,7 @@ from nmt.search import Hypothesis
 
 
 @pytest.mark.parametrize(
-    ("text", "places", "words"),
+    ("text", "offsets", "words"),
     [
         ("ab cd", [0, 1, 2, 3, 4], [0, 0, 1, 1, 1]),
         ("  ab  cd ", [0, 2, 4, 7, 8, 9], [0, 0, 1, 1, -1, -1]),
@@ -21,9 +21,9 @@ from nmt.search import Hypothesis
     ],
 )
 def test_a_piece_belongs_to_the_word_in_which_it_begins(
-    text: str, places: list[int], words: list[int]
+    text: str, offsets: list[int], words: list[int]
 ) -> None:
-    assert words_of_pieces(text, places) == words
+    assert words_of_pieces(text, offsets) == words
 
 
 def test_pieces_of_a_word_attend_together() -> None:
@@ -86,12 +86,12 @@ def test_pieces_begin_where_the_text_says() -> None:
     subwords = Subwords(train_subwords(text, SubwordTraining(vocab_size=300)))
     line = "  the  cat\u00b4s\u3000\u306d\U0001f600 dog"
     (ids,) = subwords.encode_source([line])
-    (places,) = subwords.source_places([line])
-    assert len(ids) == len(places)
-    words = words_of_pieces(line, places)
+    (offsets,) = subwords.source_offsets([line])
+    assert len(ids) == len(offsets)
+    words = words_of_pieces(line, offsets)
     assert sorted({*words}) == list(range(len(line.split())))
     assert words == sorted(words)
-    (made,), (places,) = subwords.decode_target([ids]), subwords.target_places([ids])
-    assert len(ids) == len(places)
-    assert sorted({*words_of_pieces(made, places)}) == list(range(len(made.split())))
-    assert subwords.target_places([]) == []
+    (made,), (offsets,) = subwords.decode_target([ids]), subwords.target_offsets([ids])
+    assert len(ids) == len(offsets)
+    assert sorted({*words_of_pieces(made, offsets)}) == list(range(len(made.split())))
+    assert subwords.target_offsets([]) == []

@@ -175,14 +175,14 @@ def test_every_process_of_a_machine_takes_its_own_gpu(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert pick_device("auto", 1) == pick_device("cuda", 1) == torch.device("cuda:1")
     assert pick_device("cuda:0", 1) == torch.device("cuda:0")
-    with pytest.raises(NmtError, match=re.escape("device 'cuda:2' is not there: 2 GPUs found")):
+    with pytest.raises(NmtError, match=re.escape("device 'cuda:2' does not exist: 2 GPUs found")):
         pick_device("auto", 2)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("name", ["cuda", "cuda:1"])
 def test_a_gpu_that_is_not_there_is_an_error(name: str) -> None:
-    with pytest.raises(NmtError, match="is not there: 0 GPUs found"):
+    with pytest.raises(NmtError, match="does not exist: 0 GPUs found"):
         pick_device(name)
 
 

@@ -42,6 +42,12 @@ RETIRED = {
     "since_lap": "seconds_since_report",
     "bars": "logits_mask",
     "forbid": "mask_continuations",
+    "own_criterion": "criterion",
+    "Own": "Self",
+    "it": "the noun",
+    "each": "the noun",
+    "own": "the noun",
+    "found": "the noun",
 }
 """Names that were ours alone, and the term of the field that took the place of each."""
 

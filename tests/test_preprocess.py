@@ -573,7 +573,7 @@ def test_after_a_worker_was_killed_the_same_call_goes_on(here, monkeypatch):
     with counted(monkeypatch, calls):
         with monkeypatch.context() as patch:
             patch.setattr(encoding.Encoder, "__call__", die)
-            remedy = "a worker process was killed, .*; the same command goes on, .* fewer --workers"
+            remedy = "a worker process was killed, .* again to resume, .* fewer --workers"
             with pytest.raises(NmtError, match=remedy):
                 preprocess(config(subword_model=model, workers=2))
         made = preprocess(config(subword_model=model)).fingerprint

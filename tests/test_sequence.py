@@ -278,7 +278,7 @@ def test_values_that_make_no_sense_are_refused(values: dict[str, Any], message: 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_such_a_loss_needs_a_trained_model_and_all_its_weights(name: str) -> None:
-    with pytest.raises(ValueError, match=f"loss {name} goes on from a trained model; give its run"):
+    with pytest.raises(ValueError, match=f"loss {name} needs a trained model; give its run"):
         TrainConfig(loss=losses[name])
     with pytest.raises(ValueError, match=f"loss {name} needs all weights; take sharding none"):
         TrainConfig(loss=losses[name], init_from="run", sharding="full")

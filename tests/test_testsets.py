@@ -112,7 +112,7 @@ def test_a_wrong_checksum_is_never_used(home: Path) -> None:
         with pytest.raises(NmtError) as error:
             testsets.by_name("wrong", "en-de")
         assert str(error.value).startswith(
-            "wrong: cannot be fetched: what came is not what its checksum says; "
+            "wrong: cannot be fetched: the downloaded file does not match its checksum; "
         )
         assert files(home) == []
 

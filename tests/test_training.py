@@ -83,7 +83,7 @@ def test_a_run_that_is_done_stays_as_it_is(train: Any, run: Path) -> None:
     done = train(run)
     assert done.status == 0
     assert (
-        "nothing to do after update 6: to go on, raise --max-updates, or begin another run with "
+        "nothing to do after update 6: to continue, raise --max-updates, or start a new run with "
         "--init-from this one\ntraining ended: max_updates\n"
     ) in done.err
     assert {path: path.read_bytes() for path in run.rglob("*.safetensors")} == before

@@ -51,7 +51,7 @@ OUT_OF_MEMORY = (
 
 
 INTERRUPTED = "interrupted"
-GOES_ON = f"{INTERRUPTED}; the same command goes on from what is saved"
+RESUMABLE = f"{INTERRUPTED}; run the same command again to resume"
 
 
 STDOUT = "stdout"
@@ -84,9 +84,9 @@ def _add(
     app.command(name, short_help=summary, epilog=_as_written(example))(run)
 
 
-_add("preprocess", preprocess.preprocess, preprocess.EXAMPLE, GOES_ON)
+_add("preprocess", preprocess.preprocess, preprocess.EXAMPLE, RESUMABLE)
 _add("inspect", inspect.inspect, inspect.EXAMPLE)
-_add("train", train.train, train.EXAMPLE, GOES_ON)
+_add("train", train.train, train.EXAMPLE, RESUMABLE)
 _add("average-checkpoints", average.average_checkpoints, average.EXAMPLE)
 _add("shortlist", shortlist.shortlist, shortlist.EXAMPLE)
 _add("export", export.export, export.EXAMPLE)

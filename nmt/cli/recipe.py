@@ -89,11 +89,11 @@ def load(
     for layer in (dict(base or {}), read(config)):
         _merge(values, layer)
     assigned = [parse_assignment(text) for text in assignments or []]
-    given = {path: value for path, value in flags.items() if value is not None}
+    set_by_flags = {path: value for path, value in flags.items() if value is not None}
     for choice in [
-        path for path in given if any(key.startswith(f"{path}.") for key, _ in assigned)
+        path for path in set_by_flags if any(key.startswith(f"{path}.") for key, _ in assigned)
     ]:
-        set_path(values, choice, given.pop(choice))
+        set_path(values, choice, set_by_flags.pop(choice))
     for path, value in assigned:
         if "." not in path and path not in SECTIONS and (paths := homes(path)):
             raise NmtError(f"--set {path}: a key without its section; did you mean {paths[0]!r}?")
@@ -101,7 +101,7 @@ def load(
         if "." not in path:
             raise NmtError(f"--set {path}: expected section.key=value")
         set_path(values, path, value)
-    for path, value in given.items():
+    for path, value in set_by_flags.items():
         set_path(values, path, value)
     file = config or RECIPE
     listed = plugin_names(values.pop("plugins", None), str(file))

@@ -275,7 +275,7 @@ def _metrics_of_links(files: dict[str, Sequence[str]]) -> list[Metric]:
     """Return the metric of alignments, after checking every line of the files.
 
     Raises:
-        NmtError: a line holds a word that is no link.
+        NmtError: a line holds a word that is not a link.
     """
     from nmt.evaluation.alignments import AlignmentErrorRate, check_lines
 

@@ -23,14 +23,14 @@ def parse(line: str, place: str) -> tuple[set[Link], set[Link]]:
     """Return the sure links and the possible links of a line; sure links are possible, too.
 
     Raises:
-        NmtError: a word of the line is no link; the message begins with `place`.
+        NmtError: a word of the line is not a link; the message begins with `place`.
     """
     sure, possible = set(), set()
     for word in line.split():
         match = LINK.fullmatch(word)
         if match is None:
             raise NmtError(
-                f'{place}: "{word[:40]}" is no link; write S-T, or S?T for a possible one, '
+                f'{place}: "{word[:40]}" is not a link; write S-T, or S?T for a possible one, '
                 "where S and T are numbers of words, from 0"
             )
         link = int(match[1]), int(match[3])
@@ -44,7 +44,7 @@ def check_lines(files: Mapping[str, Iterable[str]]) -> None:
     """Check that every word of every file is a link.
 
     Raises:
-        NmtError: a word is no link; the message names its file and line.
+        NmtError: a word is not a link; the message names its file and line.
     """
     for name, lines in files.items():
         for number, line in enumerate(lines, start=1):

@@ -93,13 +93,13 @@ class Resampling:
             return [self._interval(counted, counts) for counts in systems.values()]
 
     def _interval(self, counted: Any, counts: Counts) -> significance.Result:
-        whole = counted._aggregate_and_compute(counts)
+        result = counted._aggregate_and_compute(counts)
         if not self.confidence:
-            return significance.Result(whole.score)
+            return significance.Result(result.score)
         number = self.count or SAMPLES["bs"]
         _, samples = significance._bootstrap_resample(counts, counted, number)
-        whole.estimate_ci(samples)
-        return significance.Result(whole.score, mean=whole._mean, ci=whole._ci)
+        result.estimate_ci(samples)
+        return significance.Result(result.score, mean=result._mean, ci=result._ci)
 
     def __str__(self) -> str:
         """Return the settings in the form of a signature; empty if nothing is sampled."""

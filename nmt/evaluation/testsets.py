@@ -93,7 +93,7 @@ def _fetching(name: str, home: Path) -> Iterator[None]:
             raise NmtError(f"{name}: damaged; remove {home}, so that it is fetched again") from None
         reason = " ".join(str(getattr(error, "reason", error)).split())
         if isinstance(error, SystemExit):
-            reason = "what came is not what its checksum says"
+            reason = "the downloaded file does not match its checksum"
         raise NmtError(
             f"{name}: cannot be fetched: {reason}; where the network does not allow it, copy "
             f"{SACREBLEU_DIR} from a machine where it does, or give the files with --reference"

@@ -25,32 +25,32 @@ def word_starts(text: str) -> list[int]:
     return [word.start() for word in re.finditer(r"\S+", text)]
 
 
-def words_of_pieces(text: str, places: Sequence[int]) -> list[int]:
+def words_of_pieces(text: str, offsets: Sequence[int]) -> list[int]:
     """Return the index of the word to which each piece belongs, from 0; -1 for none.
 
     Args:
         text: as it was encoded or decoded.
-        places: the offset at which each piece begins; white space before a word belongs to the
+        offsets: the offset at which each piece begins; white space before a word belongs to the
             word.
     """
     starts = word_starts(text)
     words = []
-    for place in places:
-        word = re.compile(r"\s*\S").match(text, place)
+    for offset in offsets:
+        word = re.compile(r"\s*\S").match(text, offset)
         words.append(bisect_right(starts, word.end() - 1) - 1 if word else -1)
     return words
 
 
-def piece_starts(places: Sequence[int]) -> list[int]:
+def piece_starts(offsets: Sequence[int]) -> list[int]:
     """Return the offsets at which pieces begin; the bytes of one character share one offset."""
-    return sorted({*places})
+    return sorted({*offsets})
 
 
 def linked(
     source: str,
-    source_places: list[int],
+    source_offsets: list[int],
     text: str,
-    places: list[int],
+    offsets: list[int],
     weights: Tensor,
     unit: Unit = "words",
 ) -> Links:
@@ -58,9 +58,9 @@ def linked(
 
     Args:
         source: a line.
-        source_places: offsets at which the S pieces of the source begin.
+        source_offsets: offsets at which the S pieces of the source begin.
         text: translation of the line.
-        places: offsets at which the T pieces of the text begin.
+        offsets: offsets at which the T pieces of the text begin.
         weights: [at least T, S' + 1], the attention of each piece of the text to each piece of the
             source. S' is below S if the source was cut; the last column belongs to the EOS.
         unit: units to align.
@@ -69,7 +69,7 @@ def linked(
         The aligned units, in the order of the text.
     """
     (source_starts, of_source), (starts, of_text) = (
-        _units(line, begins, unit) for line, begins in ((source, source_places), (text, places))
+        _units(line, begins, unit) for line, begins in ((source, source_offsets), (text, offsets))
     )
     columns = torch.tensor(of_source[: weights.size(1) - 1], dtype=torch.int64)
     rows = torch.tensor(of_text, dtype=torch.int64)
@@ -93,9 +93,9 @@ def numbered(links: Links, starts: tuple[Sequence[int], Sequence[int]]) -> list[
     return sorted(pairs, key=lambda pair: (pair[1], pair[0]))
 
 
-def _units(text: str, places: list[int], unit: Unit) -> tuple[list[int], list[int]]:
+def _units(text: str, offsets: list[int], unit: Unit) -> tuple[list[int], list[int]]:
     """Return the offsets of the units of a text, and the unit index of each piece, -1 for none."""
     if unit == "words":
-        return word_starts(text), words_of_pieces(text, places)
-    starts = piece_starts(places)
-    return starts, [bisect_right(starts, place) - 1 for place in places]
+        return word_starts(text), words_of_pieces(text, offsets)
+    starts = piece_starts(offsets)
+    return starts, [bisect_right(starts, offset) - 1 for offset in offsets]

@@ -101,13 +101,13 @@ class LineTranslator(ABC):
             parts_of_all = [part for line in divided for part in line]
             results = iter(self._translate_parts(parts_of_all, count, scored, aligned))
             for _, *others in divided:
-                whole = next(results)
+                joined = next(results)
                 for part in others:  # white space between two parts belongs to the second
                     space = part.text[: len(part.text) - len(part.text.lstrip())]
-                    pairs = zip(whole, next(results), strict=False)
-                    whole = [first.followed_by(second, space) for first, second in pairs]
-                self.empty += bool(whole[0].source.strip()) and not whole[0].text.strip()
-                yield whole
+                    pairs = zip(joined, next(results), strict=False)
+                    joined = [first.followed_by(second, space) for first, second in pairs]
+                self.empty += bool(joined[0].source.strip()) and not joined[0].text.strip()
+                yield joined
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[float]]:
         """Return the log-probability of each token of given translations, the EOS last.
@@ -140,18 +140,18 @@ class LineTranslator(ABC):
         refuse_one_string(sources, "sources")
         refuse_one_string(targets, "targets")
         weights = self.attention(*self._encode_pairs(sources, targets))
-        places = zip(
-            self.subwords.source_places(list(sources)),
-            self.subwords.target_line_places(list(targets)),
+        offsets = zip(
+            self.subwords.source_offsets(list(sources)),
+            self.subwords.target_line_offsets(list(targets)),
             strict=True,
         )
         return [
             numbered(
-                linked(source, source_places, target, target_places, pair_weights),
+                linked(source, source_offsets, target, target_offsets, pair_weights),
                 (word_starts(source), word_starts(target)),
             )
-            for source, target, (source_places, target_places), pair_weights in zip(
-                sources, targets, places, weights, strict=True
+            for source, target, (source_offsets, target_offsets), pair_weights in zip(
+                sources, targets, offsets, weights, strict=True
             )
         ]
 
@@ -213,8 +213,8 @@ class LineTranslator(ABC):
     ) -> list[dict[str, Any]]:
         outputs = [translation.hypothesis.output for translation in translations]
         weights = self.attention([sentence.source for sentence in sentences], outputs)
-        sources = self.subwords.source_places([translation.source for translation in translations])
-        texts = self.subwords.target_places(
+        sources = self.subwords.source_offsets([translation.source for translation in translations])
+        texts = self.subwords.target_offsets(
             [translation.hypothesis.tokens for translation in translations]
         )
         fields: list[dict[str, Any]] = []
@@ -227,14 +227,14 @@ class LineTranslator(ABC):
                 fields[-1]["piece_starts"] = piece_starts(source), piece_starts(text)
         return fields
 
-    def _ranked(self, found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
+    def _ranked(self, lists: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
         """Sort the hypotheses by minimum Bayes risk, if the configuration has a metric for it."""
         if self.config.mbr is None:
-            return found
-        flat = [hypothesis.tokens for hypotheses in found for hypothesis in hypotheses]
+            return lists
+        flat = [hypothesis.tokens for hypotheses in lists for hypothesis in hypotheses]
         texts = iter(self.subwords.decode_target(flat))
         ranked = []
-        for hypotheses in found:
+        for hypotheses in lists:
             candidates = list(islice(texts, len(hypotheses)))
             values = expected_utilities(candidates, self.config.mbr) if candidates else []
             scored = [

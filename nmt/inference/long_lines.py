@@ -37,7 +37,7 @@ def _boundary(text: str) -> int:
     middle = len(text) // 2
     for boundary in BOUNDARIES:
         starts = (match.start() for match in boundary.finditer(text))
-        places = [start for start in starts if first < start < last]
-        if places:
-            return min(places, key=lambda place: abs(place - middle))
+        splits = [start for start in starts if first < start < last]
+        if splits:
+            return min(splits, key=lambda split: abs(split - middle))
     return min(max(middle, 1), len(text) - 1)

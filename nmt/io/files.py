@@ -157,7 +157,7 @@ def point(link: Path, target: str) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def sweep(directory: Path, name: str = "*", own: Path | None = None) -> None:
+def sweep(directory: Path, name: str = "*", partial: Path | None = None) -> None:
     """Remove partial files of killed processes, and restore what they were replacing.
 
     A directory that a live process has locked, as :func:`whole_directory` does, is kept.
@@ -165,11 +165,11 @@ def sweep(directory: Path, name: str = "*", own: Path | None = None) -> None:
     Args:
         directory: the directory to sweep.
         name: pattern of the final names of the files and directories.
-        own: the partial directory of this process; kept even on a file system without locks.
+        partial: the partial directory of this process; kept even on a file system without locks.
     """
     for kind in ("old", "partial", "new"):
         for left in directory.glob(f".{name}.{kind}-*"):
-            if left == own:
+            if left == partial:
                 continue
             path = directory / left.name[1:].rpartition(f".{kind}-")[0]
             if left.is_symlink() or not left.is_dir():
@@ -222,7 +222,7 @@ def open_checked(path: Path, facts: FileFacts, remedy: str) -> BinaryIO:
     """Open a file of the expected size.
 
     Raises:
-        NmtError: the file is missing, is no regular file, or has another size.
+        NmtError: the file is missing, is not a regular file, or has another size.
     """
     try:
         file = open_regular(path)
@@ -239,7 +239,7 @@ def read_checked(path: Path, facts: FileFacts, remedy: str) -> bytes:
     """Return the content of a file of the expected size and checksum.
 
     Raises:
-        NmtError: the file is missing, is no regular file, or has changed.
+        NmtError: the file is missing, is not a regular file, or has changed.
     """
     with open_checked(path, facts, remedy) as file:
         content = file.read(facts.bytes)
@@ -251,7 +251,7 @@ def check(path: Path, facts: FileFacts, remedy: str) -> None:
     """Read a file in bounded memory and compare its size and checksum with the expected ones.
 
     Raises:
-        NmtError: the file is missing, is no regular file, or has changed.
+        NmtError: the file is missing, is not a regular file, or has changed.
     """
     with open_checked(path, facts, remedy) as file:
         check_digest(_digest(file), path, facts, remedy)
@@ -268,7 +268,7 @@ def read_bounded(path: Path, most: int) -> bytes:
 
     Raises:
         OSError: the file cannot be read.
-        NmtError: the file is larger, or is no regular file.
+        NmtError: the file is larger, or is not a regular file.
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size

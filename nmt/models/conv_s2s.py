@@ -152,7 +152,7 @@ class DecoderLayer(Layer):
         output: Tensor = (self.answer(context) + x) * HALF
         return output
 
-    def whole(self, x: Tensor, embedded: Tensor, memory: Memory) -> Tensor:
+    def all_steps(self, x: Tensor, embedded: Tensor, memory: Memory) -> Tensor:
         """Map whole targets [B, T, I] to [B, T, D]."""
         output: Tensor = self.attend(self.units(x), embedded, memory) + self.bypass(x)
         return output * HALF
@@ -210,7 +210,7 @@ class ConvS2S(Model):
         embedded = self.target_embedding(target)
         x = self.decoder_input(embedded)
         for layer in self.decoder:
-            x = layer.whole(x, embedded, memory)
+            x = layer.all_steps(x, embedded, memory)
         last: Tensor = self.dropout(self.decoder_output(x))
         return last
 
@@ -221,7 +221,7 @@ class ConvS2S(Model):
         x, weights = self.decoder_input(embedded), []
         for layer in self.decoder:
             weights.append(layer.weights(layer.units(x), embedded, memory))
-            x = layer.whole(x, embedded, memory)
+            x = layer.all_steps(x, embedded, memory)
         return torch.stack(weights).mean(0)
 
     def start(self, source: Tensor, max_steps: int) -> RecurrentState:

@@ -99,8 +99,8 @@ class NeighbourhoodAttention(nn.Module):
 
         blocks = F.pad(queries, (0, 0, 0, end)).unflatten(2, (-1, size))  # type: ignore[no-untyped-call]
         scores = (blocks * queries.shape[-1] ** -0.5) @ around(keys)  # [B, H, blocks, r, keys]
-        key_places = torch.arange(2 * size + beyond, device=keys.device) - size
-        ahead = key_places[None] - torch.arange(size, device=keys.device)[:, None]
+        key_positions = torch.arange(2 * size + beyond, device=keys.device) - size
+        ahead = key_positions[None] - torch.arange(size, device=keys.device)[:, None]
         near = (ahead.abs() <= self.radius) & (ahead <= (0 if causal else size))
         allowed = around(mask.transpose(2, 3)) & near  # [B, 1, blocks, r, keys]
         # A finite value: a block of padding has no allowed key, and -inf would give NaN.

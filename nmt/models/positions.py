@@ -69,8 +69,8 @@ class LearnedPositions(nn.Module):
     def forward(self, first: int, count: int, device: torch.device) -> Tensor:
         """Return encodings [count, D] of positions ``first`` to ``first + count - 1``."""
         positions = torch.arange(first, first + count, device=device)
-        rows: Tensor = self.table(positions.clamp(max=self.table.num_embeddings - 1))
-        return rows
+        vectors: Tensor = self.table(positions.clamp(max=self.table.num_embeddings - 1))
+        return vectors
 
 
 class NoPositions(nn.Module):
@@ -215,8 +215,8 @@ class RotaryAttention(nn.Module):
 
     def turn(self, x: Tensor, first: int) -> Tensor:
         """Rotate `x` [B, H, T, C], which holds the positions from `first` on; same shape."""
-        places = torch.arange(first, first + x.shape[2], device=x.device, dtype=torch.float32)
-        angles = places[:, None] * torch.tensor(self.rates, device=x.device)  # [T, C/2]
+        positions = torch.arange(first, first + x.shape[2], device=x.device, dtype=torch.float32)
+        angles = positions[:, None] * torch.tensor(self.rates, device=x.device)  # [T, C/2]
         sines, cosines = angles.sin().to(x.dtype), angles.cos().to(x.dtype)
         even, odd = x[..., ::2], x[..., 1::2]
         turned = (even * cosines - odd * sines, even * sines + odd * cosines)
@@ -312,13 +312,13 @@ class RelativeAttention(nn.Module):
     ) -> Tensor:
         """Attend with positions; arguments of :func:`nmt.models.attention.mix_values`."""
         queries = queries * queries.shape[-1] ** -0.5
-        rows = _distances(queries, keys).clamp(-self.clip, self.clip) + self.clip  # [Q, S]
+        indices = _distances(queries, keys).clamp(-self.clip, self.clip) + self.clip  # [Q, S]
         scores = queries @ keys.transpose(-1, -2)
-        rows = rows.expand_as(scores)
-        scores = scores + (queries @ self.keys.t().to(queries.dtype)).gather(-1, rows)
+        indices = indices.expand_as(scores)
+        scores = scores + (queries @ self.keys.t().to(queries.dtype)).gather(-1, indices)
         weights = attention_weights(scores, mask, causal, dropout)
         by_distance = weights.new_zeros(*weights.shape[:3], len(self.values))
-        by_distance = by_distance.scatter_add(-1, rows, weights)  # [B, H, Q, 2k+1]
+        by_distance = by_distance.scatter_add(-1, indices, weights)  # [B, H, Q, 2k+1]
         return weights @ values + by_distance @ self.values.to(weights.dtype)
 
 
@@ -327,5 +327,5 @@ def _distances(queries: Tensor, keys: Tensor) -> Tensor:
 
     The queries belong to the last keys.
     """
-    places = torch.arange(keys.shape[2], device=keys.device)
-    return places[None] - places[keys.shape[2] - queries.shape[2] :, None]
+    positions = torch.arange(keys.shape[2], device=keys.device)
+    return positions[None] - positions[keys.shape[2] - queries.shape[2] :, None]

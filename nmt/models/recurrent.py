@@ -68,9 +68,9 @@ class BothDirections(nn.Module):
 
 def turn_around(x: Tensor, mask: Tensor) -> Tensor:
     """Reverse the tokens of each sentence of `x` [B, S, D]; padding stays in place."""
-    places = torch.arange(x.shape[1], device=x.device).expand_as(mask)
+    positions = torch.arange(x.shape[1], device=x.device).expand_as(mask)
     last = mask.sum(1, keepdim=True) - 1
-    source = torch.where(mask, last - places, places)
+    source = torch.where(mask, last - positions, positions)
     return x.gather(1, source[..., None].expand_as(x))
 
 

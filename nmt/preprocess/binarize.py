@@ -252,10 +252,10 @@ def _sample(
     if not sample:
         return [], []
     source, target = map(list, zip(*sample, strict=True))
-    tally = CleaningStats()
-    _, source, target = config.cleaned(source, target, held_out, tally)
+    stats = CleaningStats()
+    _, source, target = config.cleaned(source, target, held_out, stats)
     if not source:
-        raise _nothing_left(tally.dropped)
+        raise _nothing_left(stats.dropped)
     return source, target
 
 

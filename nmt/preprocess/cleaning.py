@@ -147,7 +147,7 @@ class Cleaning:
         return lines
 
     def cleaned(
-        self, source: list[str], target: list[str], held_out: frozenset[str], tally: CleaningStats
+        self, source: list[str], target: list[str], held_out: frozenset[str], stats: CleaningStats
     ) -> tuple[npt.NDArray[np.intp], list[str], list[str]]:
         """Apply the steps, except ``duplicates``, to training pairs.
 
@@ -155,13 +155,13 @@ class Cleaning:
             source: lines of text.
             target: as many lines.
             held_out: every line of the held-out splits, rewritten like the training text.
-            tally: counts the pairs dropped and the lines rewritten.
+            stats: counts the pairs dropped and the lines rewritten.
 
         Returns:
             The indices [kept] in `source` of the pairs that are kept, and both sides of these
             pairs, rewritten.
         """
-        places = np.arange(len(source))
+        indices = np.arange(len(source))
         for step in self.clean:
             if isinstance(step, Rewriting):
                 sides = [(side, step.lines(side)) for side in (source, target)]
@@ -172,17 +172,17 @@ class Cleaning:
                     for pair in zip(before, after, strict=True)
                     if pair[0] != pair[1]
                 ]
-                tally.rewrite(step.name, len(pairs), pairs)
+                stats.rewrite(step.name, len(pairs), pairs)
                 source, target = sides[0][1], sides[1][1]
             elif isinstance(step, Filtering):
                 kept = step.keep(source, target, held_out)
                 dropped = [not is_kept for is_kept in kept]
                 examples = zip(compress(source, dropped), compress(target, dropped), strict=True)
-                tally.drop(step.name, sum(dropped), examples)
+                stats.drop(step.name, sum(dropped), examples)
                 if any(dropped):
-                    places = places[kept]
+                    indices = indices[kept]
                     source, target = list(compress(source, kept)), list(compress(target, kept))
-        return places, source, target
+        return indices, source, target
 
 
 def judge(source: Lengths, target: Lengths, cleaning: Cleaning) -> npt.NDArray[np.intp]:

@@ -45,7 +45,7 @@ class Encoded:
     target: Sentences
     keys: Keys
     """Hashes of the pairs [n, 2], equal for equal pairs; [0, 2] if they are not needed."""
-    tally: CleaningStats
+    stats: CleaningStats
     block: Block
     """The block, without its text."""
 
@@ -74,8 +74,8 @@ class Encoder:
             NmtError: the text cannot be decoded, or a side is empty and `on_empty` is "error".
         """
         chunk = block.decode(self.cleaning.on_invalid_utf8)
-        tally, held_out = CleaningStats(), self.held_out
-        lines, *pairs = self.cleaning.cleaned(chunk.source, chunk.target, held_out, tally)
+        stats, held_out = CleaningStats(), self.held_out
+        lines, *pairs = self.cleaning.cleaned(chunk.source, chunk.target, held_out, stats)
         keys = np.empty((0, 2), np.uint64)
         if self.shards > 1 or self.cleaning.drops_duplicates:
             keys = _keys(*pairs)
@@ -84,7 +84,7 @@ class Encoder:
             keys, lines = keys[in_shard], lines[in_shard]
             pairs = [list(itertools.compress(side, in_shard)) for side in pairs]
             if block.first // CHUNK % self.shards != self.shard - 1:
-                tally = CleaningStats()  # every shard cleans every block, but only one counts it
+                stats = CleaningStats()  # every shard cleans every block, but only one counts it
         sides = [encode(side) for encode, side in zip(self._encode, pairs, strict=True)]
         results = judge(sides[0].lengths, sides[1].lengths, self.cleaning)
         for reason in list(CleaningResult)[1:]:
@@ -99,12 +99,12 @@ class Encoder:
                     "mend it or set on_empty to drop"
                 )
             examples = ([side[i] for side in pairs] for i in dropped)
-            tally.drop(reason.name.lower(), len(dropped), examples)
+            stats.drop(reason.name.lower(), len(dropped), examples)
         kept = results == CleaningResult.KEPT
         if len(keys):
             keys = keys[kept]
         source, target = (side.keep(kept) for side in sides)
-        return Encoded(source, target, keys, tally, replace(block, source=b"", target=b""))
+        return Encoded(source, target, keys, stats, replace(block, source=b"", target=b""))
 
 
 def _keys(source: list[str], target: list[str]) -> Keys:
@@ -140,7 +140,7 @@ def encode(blocks: Iterable[Block], encoder: Encoder, workers: int) -> Iterator[
         except BrokenProcessPool:
             raise UnfinishedError(
                 "preprocess: a worker process was killed, most likely for want of memory; "
-                "the same command goes on, perhaps with fewer --workers"
+                "run the same command again to resume, perhaps with fewer --workers"
             ) from None
         finally:
             pool.shutdown(cancel_futures=True)
@@ -228,7 +228,7 @@ class Spool:
                 out["keys"].write(block.keys.tobytes())
                 progress.lines[corpus] += block.block.lines
                 progress.pairs[corpus] += len(block.source.lengths)
-                progress.tally.add(block.tally)
+                progress.tally.add(block.stats)
                 if count % save_every == 0:
                     save()
             progress.is_done = True

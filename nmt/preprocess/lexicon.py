@@ -142,8 +142,8 @@ class Pairs:
             pairs = self.pair_of[begin : begin + taken]
             lengths = self.lengths[pairs]
             shifts = self.starts[pairs] - (np.cumsum(lengths) - lengths)
-            places = np.repeat(shifts, lengths) + np.arange(lengths.sum())
-            yield self.targets[begin : begin + taken], lengths, self.sources[places]
+            indices = np.repeat(shifts, lengths) + np.arange(lengths.sum())
+            yield self.targets[begin : begin + taken], lengths, self.sources[indices]
             ends = ends[taken:] - ends[taken - 1]
             begin += taken
 
@@ -217,12 +217,12 @@ class Block:
             table[self.cells] = self.counts / totals[self.cells % len(least)]
         counts = np.zeros_like(table)
         for targets, lengths, sources in pairs.links(self.first, self.last):
-            rows = (targets.astype(np.int64) - self.first) * len(least)
-            cells = np.repeat(rows, lengths) + sources
+            row_starts = (targets.astype(np.int64) - self.first) * len(least)
+            cells = np.repeat(row_starts, lengths) + sources
             weights = table[cells]
-            whole = np.add.reduceat(weights, np.cumsum(lengths) - lengths)
+            norms = np.add.reduceat(weights, np.cumsum(lengths) - lengths)
             # A target token dropped with every token of its sentence has no share.
-            shares = np.divide(1.0, whole, out=np.zeros_like(whole), where=whole > 0)
+            shares = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
             np.add.at(counts, cells, weights * np.repeat(shares, lengths))
         self.cells = np.flatnonzero(counts.reshape(shape) > least).astype(np.int32)
         self.counts = counts[self.cells].astype(np.float32)

@@ -34,7 +34,7 @@ def select_pairs(
         subwords: to show examples of duplicates as text.
         split: written, with its counts of dropped pairs and rewritten lines.
     """
-    tally = spool.progress.tally
+    stats = spool.progress.tally
     repeated = spool.repeated() if config.drops_duplicates else None
     start = 0
     with spool.reader() as read:
@@ -44,10 +44,10 @@ def select_pairs(
             new = size
             if repeated is not None:
                 new -= int(np.count_nonzero(repeated[start : start + size]))
-                tally.drop("duplicates", size - new)
+                stats.drop("duplicates", size - new)
             draw = CopyCounts(new, _wanted(corpus, new, config), (config.seed, number))
             if draw.wanted < new:
-                tally.drop("not_sampled", new - draw.wanted)
+                stats.drop("not_sampled", new - draw.wanted)
             for first in range(start, start + size, SELECTED_AT_ONCE):
                 last = min(first + SELECTED_AT_ONCE, start + size)
                 source, target = read(last - first)
@@ -55,14 +55,14 @@ def select_pairs(
                 if repeated is not None:
                     again = repeated[first:last]
                     shown = np.flatnonzero(again)[:MAX_EXAMPLES]
-                    tally.drop("duplicates", 0, _text(source, target, shown, subwords))
+                    stats.drop("duplicates", 0, _text(source, target, shown, subwords))
                 copies = draw.copies(~again)
                 split.append(source.keep(copies), target.keep(copies))
             start += size
     split.dropped, split.rewritten, split.examples = (
-        tally.dropped,
-        tally.rewritten,
-        tally.examples,
+        stats.dropped,
+        stats.rewritten,
+        stats.examples,
     )
 
 
@@ -92,15 +92,15 @@ class CopyCounts:
     def copies(self, present: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
         """Return the number of copies at the next positions [n]; 0 where no pair is present."""
         copies = np.where(present, self._per_pair, 0)
-        places = np.flatnonzero(present)
+        indices = np.flatnonzero(present)
         if self._more:
-            more, rest = divmod(self._more * len(places), self._left)
+            more, rest = divmod(self._more * len(indices), self._left)
             more += int(
                 self._random.integers(self._left) < rest
             )  # on average exactly the share of these pairs
-            copies[self._random.choice(places, more, replace=False)] += 1
+            copies[self._random.choice(indices, more, replace=False)] += 1
             self._more -= more
-        self._left -= len(places)
+        self._left -= len(indices)
         return copies
 
 

@@ -215,30 +215,30 @@ class Subwords:
         """Return the pieces of the ids; "▁" stands for a space."""
         return [self.target.id_to_piece(token) for token in ids]
 
-    def source_places(self, lines: list[str]) -> list[list[int]]:
+    def source_offsets(self, lines: list[str]) -> list[list[int]]:
         """Return the offset in each line, in characters, of the pieces of :meth:`encode_source`."""
-        return self._line_places(self.source, lines)
+        return self._line_offsets(self.source, lines)
 
-    def target_line_places(self, lines: list[str]) -> list[list[int]]:
+    def target_line_offsets(self, lines: list[str]) -> list[list[int]]:
         """Return the offset in each line, in characters, of the pieces of :meth:`encode_target`."""
-        return self._line_places(self.target, lines)
+        return self._line_offsets(self.target, lines)
 
-    def _line_places(
+    def _line_offsets(
         self, processor: sentencepiece.SentencePieceProcessor, lines: list[str]
     ) -> list[list[int]]:
         encoded = processor.encode(
             lines, return_type="offset_mapping", num_threads=self._num_threads
         )
-        return _places(encoded)
+        return _offsets(encoded)
 
-    def target_places(self, ids: list[list[int]]) -> list[list[int]]:
+    def target_offsets(self, ids: list[list[int]]) -> list[list[int]]:
         """Return the offset, in characters, of the pieces in the text of :meth:`decode_target`."""
         if not ids:
             return []
         decoded = self.target.decode(
             ids, return_type="offset_mapping", num_threads=self._num_threads
         )
-        return _places(decoded)
+        return _offsets(decoded)
 
     def _encode(
         self, processor: sentencepiece.SentencePieceProcessor, lines: list[str]
@@ -255,7 +255,7 @@ class Subwords:
         return [line.replace("\n", " ") for line in lines]  # byte pieces can spell a line feed
 
 
-def _places(mapped: list[dict[str, Any]]) -> list[list[int]]:
+def _offsets(mapped: list[dict[str, Any]]) -> list[list[int]]:
     return [[begin for begin, _ in sentence["offsets"]] for sentence in mapped]
 
 

@@ -55,19 +55,19 @@ def build(kind: type[T], values: object, where: str, base: T | None = None) -> T
         kind = type(base)
     hints = get_type_hints(kind)
     known = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    given: dict[str, object] = {}
+    converted: dict[str, object] = {}
     for key, value in values.items():
         if key not in known:
             raise NmtError(f"{where}: {_unknown_key(str(key), base, known, where)}")
         current = getattr(base, key) if base is not None else _default(known[key])
-        given[key] = _convert(hints[key], value, f"{where}.{key}", current)
+        converted[key] = _convert(hints[key], value, f"{where}.{key}", current)
     try:
         if base is not None:
-            return dataclasses.replace(base, **given)  # type: ignore[type-var]
-        missing = [name for name in known if name not in given and _is_required(known[name])]
+            return dataclasses.replace(base, **converted)  # type: ignore[type-var]
+        missing = [name for name in known if name not in converted and _is_required(known[name])]
         if missing:
             raise NmtError(f"{where}: {', '.join(missing)} must be given")
-        return kind(**given)
+        return kind(**converted)
     except ValueError as error:
         raise NmtError(f"{where}: {error}") from None
 

@@ -15,11 +15,11 @@ from typing import Any, Generic, TypeVar, cast
 
 from nmt.errors import NmtError
 
-T = TypeVar("T")
-C = TypeVar("C")
+Entry = TypeVar("Entry")
+EntryClass = TypeVar("EntryClass")
 
 
-class Registry(Generic[T]):
+class Registry(Generic[Entry]):
     """The entries of one kind, by name."""
 
     def __init__(self, kind: str, key: str = "name", flag: str | None = None) -> None:
@@ -33,9 +33,9 @@ class Registry(Generic[T]):
         self.kind = kind
         self.key = key
         self.flag = flag
-        self._entries: dict[str, T] = {}
+        self._entries: dict[str, Entry] = {}
 
-    def add(self, name: str, entry: C) -> C:
+    def add(self, name: str, entry: EntryClass) -> EntryClass:
         """Register an entry under a name, and return the entry with its name filled in.
 
         Raises:
@@ -44,19 +44,19 @@ class Registry(Generic[T]):
         if name in self._entries:
             raise ValueError(f"{self.kind} {name!r} is registered twice")
         named = dataclasses.replace(cast(Any, entry), **{self.key: name})
-        self._entries[name] = cast(T, named)
-        return cast(C, named)
+        self._entries[name] = cast(Entry, named)
+        return cast(EntryClass, named)
 
-    def register(self, name: str) -> Callable[[type[C]], type[C]]:
+    def register(self, name: str) -> Callable[[type[EntryClass]], type[EntryClass]]:
         """Return a class decorator that registers the dataclass with its default values."""
 
-        def decorate(entry: type[C]) -> type[C]:
+        def decorate(entry: type[EntryClass]) -> type[EntryClass]:
             self.add(name, entry())
             return entry
 
         return decorate
 
-    def __getitem__(self, name: str) -> T:
+    def __getitem__(self, name: str) -> Entry:
         """Return the entry of a name.
 
         Raises:
@@ -117,35 +117,37 @@ def _edits(name: str, other: str) -> float:
     """Return the number of typos between two names, or infinity if there are too many.
 
     A typo is an extra, missing or wrong letter, or two exchanged letters. The first letter and all
-    digits must agree: ``fp16`` is no typo of ``bf16``, nor ``int4`` of ``int8``.
+    digits must agree: ``fp16`` is not a typo of ``bf16``, nor ``int4`` of ``int8``.
     """
-    one, two = ("".join(re.findall(r"[^\W_]|\+", text.lower())) for text in (name, other))
-    if one[:1] != two[:1] or re.findall(r"\d", one) != re.findall(r"\d", two):
+    a, b = ("".join(re.findall(r"[^\W_]|\+", text.lower())) for text in (name, other))
+    if a[:1] != b[:1] or re.findall(r"\d", a) != re.findall(r"\d", b):
         return math.inf
-    before: list[int] = []
-    last = list(range(len(two) + 1))
-    for at, letter in enumerate(one):
-        row = [at + 1]
-        for to, wanted in enumerate(two):
-            row.append(min(last[to + 1] + 1, row[to] + 1, last[to] + (letter != wanted)))
-            if at and to and (letter, wanted) == (two[to - 1], one[at - 1]):
-                row[-1] = min(row[-1], before[to - 1] + 1)
-        before, last = last, row
-    is_swap = len(one) == len(two) and sorted(one) == sorted(two)
-    allowed = max(len(one) // 7, 1 if max(len(one), len(two)) > 3 or is_swap else 0)
-    return last[-1] if last[-1] <= allowed else math.inf
+    # Rows of the table of distances between the beginnings of both names (Damerau-Levenshtein).
+    two_rows_up: list[int] = []
+    row_up = list(range(len(b) + 1))
+    for i, letter in enumerate(a):
+        row = [i + 1]
+        for j, other_letter in enumerate(b):
+            row.append(min(row_up[j + 1] + 1, row[j] + 1, row_up[j] + (letter != other_letter)))
+            if i and j and (letter, other_letter) == (b[j - 1], a[i - 1]):
+                row[-1] = min(row[-1], two_rows_up[j - 1] + 1)
+        two_rows_up, row_up = row_up, row
+    distance = row_up[-1]
+    is_swap = len(a) == len(b) and sorted(a) == sorted(b)
+    allowed = max(len(a) // 7, 1 if max(len(a), len(b)) > 3 or is_swap else 0)
+    return distance if distance <= allowed else math.inf
 
 
 def _shared_words(name: str, other: str) -> tuple[int, int]:
     """Return the number of shared words, and minus that of other words; (0, 0) if no match."""
-    one, two = _words(name), _words(other)
-    in_both = [word for word in two if any(_is_same_word(mine, word) for mine in one)]
-    back = [mine for mine in one if any(_is_same_word(mine, word) for word in two)]
-    is_within = len(in_both) == len(two) or len(back) == len(one)
-    is_but_the_last = len(one) == len(two) > 2 and one[:-1] == two[:-1]
-    if not (is_within or is_but_the_last) or max(map(len, in_both), default=0) < 3:
+    words, known = _words(name), _words(other)
+    shared = [word for word in words if any(_is_same_word(word, one) for one in known)]
+    shared_known = [one for one in known if any(_is_same_word(word, one) for word in words)]
+    is_within = len(shared_known) == len(known) or len(shared) == len(words)
+    is_but_the_last = len(words) == len(known) > 2 and words[:-1] == known[:-1]
+    if not (is_within or is_but_the_last) or max(map(len, shared_known), default=0) < 3:
         return 0, 0
-    return len(in_both), len(in_both) + len(back) - len(one) - len(two)
+    return len(shared_known), len(shared_known) + len(shared) - len(words) - len(known)
 
 
 def _is_same_word(word: str, known: str) -> bool:

@@ -28,7 +28,7 @@ REGISTRATIONS = 4
 """Maximum number of registrations of a weight that is tied or parametrised."""
 
 OTHER_ELEMENTS = 1 << 24
-"""Maximum number of elements of a tensor that is no weight, such as a position table."""
+"""Maximum number of elements of a tensor that is not a weight, such as a position table."""
 
 
 def build_with(build: Callable[[], Model], weights: Tensors) -> Model:

@@ -70,7 +70,7 @@ class Checkpoint:
             description = _FORMAT.read(path / "checkpoint.json")
         except (FileNotFoundError, NotADirectoryError):
             raise NmtError(
-                f"{path / 'checkpoint.json'}: missing: {path} is no checkpoint; give one that "
+                f"{path / 'checkpoint.json'}: missing: {path} is not a checkpoint; give one that "
                 "`nmt train` has made"
             ) from None
         scores = {

@@ -85,7 +85,7 @@ class Run:
             description = _FORMAT.read(path / "run.json")
         except (FileNotFoundError, NotADirectoryError):
             raise NmtError(
-                f"{path / 'run.json'}: missing: {path} is no run; give one that `nmt train` has "
+                f"{path / 'run.json'}: missing: {path} is not a run; give one that `nmt train` has "
                 "made"
             ) from None
         return cls(path=path, recipe=read_recipe(path), **vars(description))
@@ -157,7 +157,7 @@ class Run:
         """Modules that the recipe names as plugins.
 
         Raises:
-            NmtError: the recipe has values that are no names of modules.
+            NmtError: the recipe has values that are not names of modules.
         """
         return plugin_names(self.recipe.get("plugins"), str(self.path / RECIPE))
 

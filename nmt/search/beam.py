@@ -21,7 +21,7 @@ from nmt.search.continuations import Continuations
 from nmt.search.hypotheses import Hypotheses, Hypothesis, best_first
 from nmt.search.ranking import LengthPenalty, length_penalties
 
-Own = TypeVar("Own", bound="BeamState")
+Self = TypeVar("Self", bound="BeamState")
 
 
 @strategies.register("beam")
@@ -89,18 +89,23 @@ class BeamState(SearchState):
 
     @classmethod
     def before_the_first_step(
-        cls: type[Own], strategy: Beam, source: Tensor, max_lengths: Tensor, count: int, **own: Any
-    ) -> Own:
-        """Return the initial state; `own` are the fields of a subclass."""
-        places = max(strategy.beam, count)
-        nothing = torch.full((len(source), places), float("-inf"), device=source.device)
+        cls: type[Self],
+        strategy: Beam,
+        source: Tensor,
+        max_lengths: Tensor,
+        count: int,
+        **fields: Any,
+    ) -> Self:
+        """Return the initial state; `fields` are the fields of a subclass."""
+        num_finished = max(strategy.beam, count)
+        nothing = torch.full((len(source), num_finished), float("-inf"), device=source.device)
         return cls(
             strategy=strategy,
             alive=Hypotheses.open(source),
             finished=Hypotheses(source.new_full((*nothing.shape, 1), PAD), nothing, nothing),
             final_divisors=strategy.length_penalty.divisor(max_lengths),
             count=count,
-            **own,
+            **fields,
         )
 
     def advance(self, continuations: Continuations) -> Tensor:
@@ -205,7 +210,7 @@ class BeamState(SearchState):
             return is_decided
         return is_decided & (best.isneginf() | ~self.finished.scores[:, self.count - 1].isneginf())
 
-    def select_sentences(self: Own, sentences: Tensor) -> Own:
+    def select_sentences(self: Self, sentences: Tensor) -> Self:
         """Return the state of the given sentences."""
         return replace(
             self,

@@ -21,7 +21,7 @@ LEAST = 1e-9
 
 
 def with_coverage(
-    found: Sequence[Sequence[Hypothesis]], model: Model, source: Tensor, beta: float
+    lists: Sequence[Sequence[Hypothesis]], model: Model, source: Tensor, beta: float
 ) -> list[list[Hypothesis]]:
     """Add the coverage penalty to the scores of hypotheses, and sort them again.
 
@@ -29,7 +29,7 @@ def with_coverage(
     does not need to be covered.
 
     Args:
-        found: the hypotheses of each sentence.
+        lists: the hypotheses of each sentence.
         model: with attention; used in its current mode, under the caller's contexts.
         source: [B, S] int64, the source of the search.
         beta: weight of the penalty, from 0.
@@ -40,8 +40,8 @@ def with_coverage(
     Raises:
         NmtError: the model has no attention.
     """
-    sentences = [at for at, hypotheses in enumerate(found) for _ in hypotheses]
-    outputs = [hypothesis.output for hypotheses in found for hypothesis in hypotheses]
+    sentences = [at for at, hypotheses in enumerate(lists) for _ in hypotheses]
+    outputs = [hypothesis.output for hypotheses in lists for hypothesis in hypotheses]
     target = as_rows(outputs).to(source.device)
     source = source[sentences]  # [N, S]
     weights = model.source_attention(source, target_input(target)).float()  # [N, T, S]
@@ -51,6 +51,6 @@ def with_coverage(
     penalties = iter((beta * (logarithms * is_token).sum(1)).tolist())
     penalised = [
         [replace(hypothesis, score=hypothesis.score + next(penalties)) for hypothesis in hypotheses]
-        for hypotheses in found
+        for hypotheses in lists
     ]
     return [best_first(hypotheses, len(hypotheses)) for hypotheses in penalised]

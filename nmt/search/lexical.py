@@ -76,7 +76,7 @@ class LexicalBeamState(BeamState):
         values = candidates.log_probabilities.masked_fill(is_eos, NEVER)
         return self._shared_out(values, candidates.tokens, self.strategy.beam)
 
-    def _shared_out(self, values: Tensor, sequences: Tensor, places: int) -> Tensor:
+    def _shared_out(self, values: Tensor, sequences: Tensor, count: int) -> Tensor:
         """Return the order [B, n] in which sequences [B, n, T] get places.
 
         First come the best sequences of each bank, as many as its share, the fullest bank first;
@@ -86,7 +86,7 @@ class LexicalBeamState(BeamState):
         banks = phrase_progress(sequences, self.phrases)[0].gather(1, order)
         rank = (banks[:, :, None] == banks[:, None]).tril(-1).sum(-1)  # within the bank
         most = (self.phrases != PAD).sum((1, 2))[:, None]  # required tokens
-        has_place = rank < (places // (most + 1)).clamp(min=1)
+        has_place = rank < (count // (most + 1)).clamp(min=1)
         has_place &= values.gather(1, order) > NEVER
         turn = (most - banks).where(has_place, most + 1)
         return order.gather(1, turn.argsort(dim=1, stable=True))
@@ -127,13 +127,13 @@ def phrase_progress(sequences: Tensor, phrases: Tensor) -> tuple[Tensor, Tensor,
     lengths, width = (phrases != PAD).sum(-1), phrases.size(-1)  # [B, P]
     total = sequences.size(-1)
     windows = F.pad(sequences, (0, width), value=PAD).unfold(-1, width, 1)  # [B, N, T + 1, L]
-    places = torch.arange(total + 1, device=phrases.device)[:, None]
-    beyond = places + torch.arange(width, device=phrases.device) >= total  # [T + 1, L]
+    starts = torch.arange(total + 1, device=phrases.device)[:, None]
+    beyond = starts + torch.arange(width, device=phrases.device) >= total  # [T + 1, L]
     wanted = phrases[:, None, :, None]  # [B, 1, P, 1, L]
     same = windows[:, :, None] == wanted  # [B, N, P, T + 1, L]
     appears = (same | (wanted == PAD)).all(-1).any(-1)  # [B, N, P]
     begun = (same | beyond).all(-1)  # prefixes at the end; always the empty one
-    reach = (begun * (total - places[:, 0])).amax(-1)  # [B, N, P], length of the longest prefix
+    reach = (begun * (total - starts[:, 0])).amax(-1)  # [B, N, P], length of the longest prefix
     reach = reach.masked_fill(appears, 0).clamp(max=width - 1)
     count = (appears * lengths[:, None]).sum(-1) + reach.amax(-1)
     following = wanted[:, :, :, 0].expand(-1, sequences.size(1), -1, -1)

@@ -145,7 +145,7 @@ class TrainConfig:
             )
         if self.loss.translates and self.init_from is None:
             raise ValueError(
-                f"loss {self.loss.name} goes on from a trained model; give its run as init_from"
+                f"loss {self.loss.name} needs a trained model; give its run as init_from"
             )
         if self.loss.translates and self.sharding == "full":
             raise ValueError(f"loss {self.loss.name} needs all weights; take sharding none")

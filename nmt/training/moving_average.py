@@ -50,11 +50,11 @@ class MovingAverage:
     @contextmanager
     def in_place_of_the_weights(self) -> Iterator[None]:
         """Give the model the averaged weights within the context, then restore its own exactly."""
-        own = {name: weight.data for name, weight in self._weights.items()}
+        trained = {name: weight.data for name, weight in self._weights.items()}
         for name, weight in self._weights.items():
             weight.data = self.values[name]
         try:
             yield
         finally:
             for name, weight in self._weights.items():
-                weight.data = own[name]
+                weight.data = trained[name]

@@ -53,7 +53,7 @@ class SingleProcess:
         """Set all gradients to None."""
         optimizer.zero_grad()
 
-    def whole(self, tensor: Tensor) -> Tensor:
+    def full_tensor(self, tensor: Tensor) -> Tensor:
         """Return the full tensor of a sharded one, on every process.
 
         The inverse of :meth:`shard`. A collective operation: all processes must call it.
@@ -121,7 +121,7 @@ class FullyShardedDataParallel(SingleProcess):
         self.root.set_requires_gradient_sync(is_last)
         return nullcontext()
 
-    def whole(self, tensor: Tensor) -> Tensor:
+    def full_tensor(self, tensor: Tensor) -> Tensor:
         """Return ``DTensor.full_tensor()``: all-gathered from the shards of all processes."""
         return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
@@ -192,7 +192,7 @@ def gather_tensors(
     """
     gathered = {}
     for name, tensor in tensors.items():
-        value = parallelism.whole(tensor)
+        value = parallelism.full_tensor(tensor)
         if keep:
             gathered[name] = value.cpu()
     return gathered

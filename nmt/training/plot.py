@@ -17,7 +17,7 @@ Curve = dict[int, float]
 WIDTH, HEIGHT = 720, 200
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 30, 30
 NOT_METRICS = {"record", "time", "update", "loss", "perplexity", "best"}
-"""Keys of a validation record that are no metrics."""
+"""Keys of a validation record that are not metrics."""
 
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd")
 
@@ -58,7 +58,7 @@ def read_curves(log: Path) -> dict[str, dict[str, Curve]]:
     If a resumed run repeated an update, the later record counts.
 
     Raises:
-        NmtError: a line is no record of training.
+        NmtError: a line is not a record of training.
     """
     panels: dict[str, dict[str, Curve]] = {}
     try:

@@ -129,8 +129,8 @@ class Report:
         self.log = log
         if not quiet and log.exists():
             with files.open_regular(log) as file:
-                whole, _, _ = file.read().rpartition(b"\n")
-            os.truncate(log, len(whole) + 1 if whole else 0)  # drop a line that a crash cut off
+                lines, _, _ = file.read().rpartition(b"\n")
+            os.truncate(log, len(lines) + 1 if lines else 0)  # drop a line that a crash cut off
         self.max_updates = max_updates
         self.max_seconds = max_seconds
         self.first = first

@@ -35,10 +35,10 @@ from nmt.training.trainer import Trainer
 from nmt.training.validation import Validation
 
 REMEDIES = {
-    "max_updates": "to go on, raise --max-updates, or begin another run with --init-from this one",
-    "max_epochs": "to go on, raise --max-epochs, or begin another run with --init-from this one",
-    "max_minutes": "to go on, raise --max-minutes",
-    "patience": "to go on, raise --patience, or begin another run with --init-from this one",
+    "max_updates": "to continue, raise --max-updates, or start a new run with --init-from this one",
+    "max_epochs": "to continue, raise --max-epochs, or start a new run with --init-from this one",
+    "max_minutes": "to continue, raise --max-minutes",
+    "patience": "to continue, raise --patience, or start a new run with --init-from this one",
 }
 """Remedies for a run that has ended, by the reason why training ended."""
 
@@ -194,7 +194,7 @@ def _keep_plugins(run: Run, experiment: Experiment) -> None:
     if copies:
         warn(
             f"{', '.join(changed)}: differs from the copy with which {run.path} was trained so "
-            "far; training goes on with yours, and the run keeps a copy of it instead"
+            "far; training continues with yours, and the run keeps a copy of it instead"
         )
     write_plugins(run.path, sources)
 
@@ -227,13 +227,13 @@ def _initialize(model: Model, parent: Path, subwords: Subwords, trust_plugins: b
     return loaded.run
 
 
-def _compare_languages(given: str, parent: Run, dataset: Dataset) -> None:
+def _compare_languages(init_from: str, parent: Run, dataset: Dataset) -> None:
     """Warn if the weights of `init_from` were trained on other languages than the dataset's."""
     of_data = f"{dataset.manifest.source_lang} to {dataset.manifest.target_lang}"
     of_weights = f"{parent.source_lang} to {parent.target_lang}"
     if of_data != of_weights:
         warn(
-            f"--init-from {given} translates {of_weights}, but {dataset.path} "
+            f"--init-from {init_from} translates {of_weights}, but {dataset.path} "
             f"is {of_data}; if that is not meant, give another --data or --init-from"
         )
 

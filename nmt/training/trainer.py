@@ -38,7 +38,7 @@ from nmt.training.parallel import gather_tensors, parallelize
 from nmt.training.report import RunningStats
 from nmt.training.state import TrainerState
 
-OWN = "weight"
+TRAINED_WEIGHT = "weight"
 """Key of the trained weights among a checkpoint's optimizer tensors, with a moving average.
 
 The checkpoint's model weights are then the average.
@@ -113,7 +113,7 @@ class Trainer:
         shard = self.parallel.shard
         if self.average:
             self.average.load(weights)
-            weights = {name: optimizer[f"{name}/{OWN}"] for name in weights}
+            weights = {name: optimizer[f"{name}/{TRAINED_WEIGHT}"] for name in weights}
         set_weights(self.model, {name: shard(weights[name], parameters[name]) for name in weights})
         for name, weight in parameters.items():
             if not weight.requires_grad:
@@ -121,7 +121,7 @@ class Trainer:
             self.optimizer.state[weight] = {
                 path.rpartition("/")[2]: shard(value, weight)
                 for path, value in optimizer.items()
-                if path.rpartition("/")[0] == name and not path.endswith(f"/{OWN}")
+                if path.rpartition("/")[0] == name and not path.endswith(f"/{TRAINED_WEIGHT}")
             }
         self.state = state
         self.scale.restore(self.state.loss_scale)
@@ -192,7 +192,8 @@ class Trainer:
     def _scale_gradients(self) -> Tensor:
         """Undo the loss scale, clip the gradients, and return their norm before clipping."""
         gradients = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
-        norm = self.parallel.whole(torch.nn.utils.get_total_norm(gradients)) / self.scale.value
+        norm = self.parallel.full_tensor(torch.nn.utils.get_total_norm(gradients))
+        norm = norm / self.scale.value
         factor = 1 / self.scale.value
         if self.config.clip_norm:
             factor = factor * (self.config.clip_norm / norm).clamp(max=1.0)
@@ -231,11 +232,11 @@ class Trainer:
                     nats += self.criterion(batch.to(self.world.device))["loss"]
         # The loss applies the output layer itself, so no module outputs the logits.
         here = first.name or (None if nats.isfinite() else "the logits or the loss")
-        places = [(rank, place) for rank, place in enumerate(self.world.gather(here)) if place]
-        if not places:
+        origins = [(rank, origin) for rank, origin in enumerate(self.world.gather(here)) if origin]
+        if not origins:
             return "in the backward pass"
-        rank, place = places[0]
-        return f"first in {place}" + (f" on rank {rank}" if self.world.size > 1 else "")
+        rank, origin = origins[0]
+        return f"first in {origin}" + (f" on rank {rank}" if self.world.size > 1 else "")
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the weights and the optimizer's tensors for a checkpoint, and complete `state`.
@@ -257,7 +258,7 @@ class Trainer:
         }
         if self.average:  # the checkpoint's model weights are the average
             weights = weights_of(self.model)
-            state.update({f"{name}/{OWN}": weight for name, weight in weights.items()})
+            state.update({f"{name}/{TRAINED_WEIGHT}": weight for name, weight in weights.items()})
         return state
 
     @contextmanager

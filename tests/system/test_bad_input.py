@@ -261,7 +261,7 @@ MISTAKES = {
         truncate("checkpoints/subwords.model", 100),
     ),
     "a device that is not there": Mistake(
-        f"{TRANSLATE} --device cuda:77", "device 'cuda:77' is not there: {number} GPUs found"
+        f"{TRANSLATE} --device cuda:77", "device 'cuda:77' does not exist: {number} GPUs found"
     ),
     "an unknown search strategy": Mistake(
         f"{TRANSLATE} --strategy beem",
@@ -301,11 +301,11 @@ MISTAKES = {
     ),
     "an average of no run": Mistake(
         f"{AVERAGE} --run corpus --last 1",
-        "corpus/run.json: missing: corpus is no run; give one that `nmt train` has made",
+        "corpus/run.json: missing: corpus is not a run; give one that `nmt train` has made",
     ),
     "an average of no checkpoint": Mistake(
         f"{AVERAGE} corpus",
-        "corpus/checkpoint.json: missing: corpus is no checkpoint; "
+        "corpus/checkpoint.json: missing: corpus is not a checkpoint; "
         "give one that `nmt train` has made",
     ),
     "an average in the place of a file": Mistake(

@@ -140,7 +140,7 @@ def test_training_goes_on_with_ones_own_plugin_and_keeps_a_copy_of_it(
     assert resumed.returncode == 0
     assert resumed.stderr.startswith(
         "nmt: warning: my_parts.py: differs from the copy with which run was trained so far; "
-        "training goes on with yours, and the run keeps a copy of it instead\n"
+        "training continues with yours, and the run keeps a copy of it instead\n"
     )
     assert copy.read_text() == own.read_text()
 

@@ -18,7 +18,7 @@ from trained_runs import assert_same_checkpoint, last_update, records
 
 from nmt.runs import Checkpoint
 
-GOES_ON = "nmt: error: interrupted; the same command goes on from what is saved\n"
+RESUMABLE = "nmt: error: interrupted; run the same command again to resume\n"
 
 UPDATES = 110
 OPTIONS = (
@@ -122,7 +122,7 @@ def test_an_interrupted_preprocess_says_how_to_go_on(corpus: Path, tmp_path: Pat
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (130, GOES_ON)
+    assert (process.returncode, err) == (130, RESUMABLE)
 
 
 def test_a_training_that_is_interrupted_before_it_begins_says_so(
@@ -133,4 +133,4 @@ def test_a_training_that_is_interrupted_before_it_begins_says_so(
 
     monkeypatch.setattr("nmt.training.run._open_run", interrupted)
     done = train(tmp_path / "run")
-    assert (done.status, done.err) == (130, GOES_ON)
+    assert (done.status, done.err) == (130, RESUMABLE)
