@@ -12,7 +12,7 @@ from nmt.errors import NmtError
 from nmt.models import Model, ModelConfig
 from nmt.recipe.config import build
 from nmt.runs import weights_of
-from nmt.runs.building import build_with
+from nmt.runs.building import build_new, build_with
 
 TINY = {
     "arch": "transformer_tiny",
@@ -88,3 +88,29 @@ def test_a_tensor_beside_the_weights_is_not_larger_without_bound() -> None:
     weights = weights_of(Unusual())
     with pytest.raises(NmtError, match="the model is larger than the weights"):
         build_with(lambda: Unusual(1 << 25), weights)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"d_model": 1 << 31},
+            r"the weights of this model take more than the [\d,.]+ GB of memory",
+        ),
+        ({"encoder_layers": 1 << 40, "d_ff": 1 << 20}, "the weights of this model take more than"),
+        ({"d_model": 1 << 61}, "no such model can be built: "),
+    ],
+)
+def test_a_new_model_beyond_the_memory_is_refused_before_it_is_allocated(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(NmtError, match=message):
+        build_new(lambda: build_tiny(**changes))
+
+
+def test_a_new_model_is_initialised_as_ever() -> None:
+    torch.manual_seed(1)
+    expected = weights_of(build_tiny())
+    torch.manual_seed(1)
+    weights = weights_of(build_new(build_tiny))
+    assert all(torch.equal(weights[name], value) for name, value in expected.items())

@@ -1,4 +1,4 @@
-"""Build models for the weights of a checkpoint, and stop if a model is larger than the weights."""
+"""Build models, and stop before a model takes more memory than it may."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from nmt.errors import NmtError
 from nmt.models import Model
 from nmt.runs.weights import Tensors, set_weights
+from nmt.runtime.memory import host_memory
 
 RANDOM_FILLS = ("normal_", "uniform_")
 """Suffixes of the names of torch's functions that fill a tensor with random numbers."""
@@ -31,6 +32,10 @@ OTHER_ELEMENTS = 1 << 24
 """Maximum number of elements of a tensor that is not a weight, such as a position table."""
 
 
+BYTES_OF_A_WEIGHT = 10_000
+"""Memory that a weight takes beside its elements, at least: its tensor and its module."""
+
+
 def build_with(build: Callable[[], Model], weights: Tensors) -> Model:
     """Return a model with the given weights.
 
@@ -46,24 +51,54 @@ def build_with(build: Callable[[], Model], weights: Tensors) -> Model:
         NmtError: the model has other weights, or cannot be built.
     """
     total = sum(weight.numel() for weight in weights.values())
+    model = _build_within(
+        build,
+        count=REGISTRATIONS * len(weights),
+        elements=REGISTRATIONS * total,
+        mode=_BuildingMode(max(total, OTHER_ELEMENTS), TOO_LARGE),
+    )
+    set_weights(model, weights)
+    return model
+
+
+def build_new(build: Callable[[], Model]) -> Model:
+    """Return a freshly initialised model.
+
+    Args:
+        build: builds the model from torch's global generator.
+
+    Raises:
+        NmtError: the weights alone take more memory than the machine has.
+    """
+    memory = host_memory()
+    too_large = (
+        f"the weights of this model take more than the {memory / 1e9:,.1f} GB of memory that there "
+        "are; lower the sizes in the recipe's section model, such as d_model, d_ff and the layers"
+    )
+    elements = memory // torch.float32.itemsize
+    with torch.random.fork_rng(devices=[]):  # weights without values take no memory
+        mode = _BuildingMode(elements, too_large)
+        _build_within(build, memory // BYTES_OF_A_WEIGHT, elements, mode)
+    return build()
+
+
+def _build_within(
+    build: Callable[[], Model], count: int, elements: int, mode: _BuildingMode
+) -> Model:
+    """Return the model, unless it has more weights, or larger ones; see :func:`build_with`."""
     try:
-        with (
-            _weights_within(REGISTRATIONS * len(weights), REGISTRATIONS * total),
-            _BuildingMode(max(total, OTHER_ELEMENTS)),
-        ):
-            model = build()
+        with _weights_within(count, elements, mode.message), mode:
+            return build()
     except BUILD_ERRORS as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise NmtError(f"no such model can be built: {reason}") from None
-    set_weights(model, weights)
-    return model
 
 
 TOO_LARGE = "the model is larger than the weights of the checkpoint"
 
 
 @contextmanager
-def _weights_within(count: int, elements: int) -> Iterator[None]:
+def _weights_within(count: int, elements: int, message: str) -> Iterator[None]:
     """Stop the building of a model with more weights, or with larger ones."""
 
     def register(module: nn.Module, name: str, weight: nn.Parameter | None) -> None:
@@ -71,7 +106,7 @@ def _weights_within(count: int, elements: int) -> Iterator[None]:
         count -= 1
         elements -= 0 if weight is None else weight.numel()
         if count < 0 or elements < 0:
-            raise NmtError(TOO_LARGE)
+            raise NmtError(message)
 
     hook = register_module_parameter_registration_hook(register)
     try:
@@ -83,9 +118,10 @@ def _weights_within(count: int, elements: int) -> Iterator[None]:
 class _BuildingMode(TorchFunctionMode):
     """Skips the random initialisation of weights, and raises at a tensor that is too large."""
 
-    def __init__(self, max_elements: int) -> None:
+    def __init__(self, max_elements: int, message: str) -> None:
         super().__init__()
         self._max_elements = max_elements
+        self.message = message
 
     def __torch_function__(
         self,
@@ -107,4 +143,4 @@ class _BuildingMode(TorchFunctionMode):
 
     def _check(self, result: object) -> None:
         if isinstance(result, Tensor) and result.numel() > self._max_elements:
-            raise NmtError(TOO_LARGE)
+            raise NmtError(self.message)

@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import re
+import resource
 import sys
 
 _REPORTS = re.compile(
@@ -26,6 +27,13 @@ def is_out_of_memory(error: Exception) -> bool:
         # Compare the name of torch's GPU error, because not every command imports torch.
         return type(error).__name__ == "OutOfMemoryError" or bool(_REPORTS.search(str(error)))
     return isinstance(error, MemoryError)
+
+
+def host_memory() -> int:
+    """Return the bytes of memory that this process may have: the machine's, or its limit."""
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return pages if limit == resource.RLIM_INFINITY else min(pages, limit)
 
 
 def keep_freed_memory() -> None:

@@ -21,6 +21,7 @@ from nmt.plugins import plugin_sources
 from nmt.preprocess.subwords import Subwords
 from nmt.recipe.config import build, changeable, dump, flatten
 from nmt.runs import Checkpoint, Run, load_model, set_weights, weights_of
+from nmt.runs.building import build_new
 from nmt.runs.plugins import differing, read_plugins, write_plugins
 from nmt.runtime.distributed import World
 from nmt.runtime.precision import check_precision, pick_precision
@@ -95,7 +96,8 @@ def train(
         warn(f"train.precision: {warning}")
     subwords = Subwords.of(dataset)
     torch.manual_seed(config.seed)
-    model = experiment.model.build(subwords.source_size, subwords.target_size, subwords.shared)
+    sizes = subwords.source_size, subwords.target_size, subwords.shared
+    model = build_new(lambda: experiment.model.build(*sizes))
     split, held_out = dataset.split("train"), dataset.split("valid")
     split.check()
     held_out.check()
