@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import random
@@ -54,6 +55,16 @@ train:
 search:
   strategy: greedy
 """
+
+
+def pytest_collection_finish() -> None:
+    """Exempts modules and collected tests, which live until the end, from garbage collection.
+
+    pytest collects garbage once more at the end of each worker of xdist, and execnet interrupts a
+    worker whose end takes more than 5 seconds: too few on a machine that has swapped them out.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

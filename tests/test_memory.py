@@ -1,4 +1,5 @@
 import errno
+import gc
 import platform
 import subprocess
 import sys
@@ -101,3 +102,7 @@ def last_kernel(call: str, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_training_keeps_few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "cache_hit" in last_kernel("", monkeypatch)
     assert "cache_miss" in last_kernel("keep_few_kernels()", monkeypatch)
+
+
+def test_the_garbage_collector_passes_over_modules_and_tests() -> None:
+    assert gc.get_freeze_count() > 100_000, "see pytest_collection_finish in conftest.py"
