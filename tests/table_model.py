@@ -48,10 +48,10 @@ class TableModel(Model):
 
         self.row = cache(row)
 
-    def states(self, source: Tensor, target: Tensor) -> Tensor:
+    def decode(self, source: Tensor, target: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def project(self, states: Tensor) -> Tensor:
+    def project(self, decoder_output: Tensor) -> Tensor:
         raise NotImplementedError
 
     def decode_step(self, tokens: Tensor, state: State) -> Tensor:

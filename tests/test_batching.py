@@ -125,7 +125,8 @@ def test_micro_batches_share_out_an_update_evenly_and_within_the_limit(
 def test_a_sentence_of_several_rows_takes_their_room_in_a_micro_batch(split: Split) -> None:
     order = BatchSampler(split.source_lengths, split.target_lengths, 100, seed=1)
     one, two = (
-        BatchLoader(split=split, sampler=order, max_tokens=16, rows=rows) for rows in (1, 2)
+        BatchLoader(split=split, sampler=order, max_tokens=16, rows_per_sentence=rows)
+        for rows in (1, 2)
     )
     assert [batch.num_sentences for batch in one.update(1).batches] == [3]
     assert sorted(batch.num_sentences for batch in two.update(1).batches) == [1, 2]

@@ -66,7 +66,7 @@ class Unusual(Model):
         self.register_buffer("table", torch.empty(size).normal_(generator=generator))
         self.first = float(self.get_buffer("table")[0])
 
-    def states(self, source: Tensor, target: Tensor) -> Tensor:
+    def decode(self, source: Tensor, target: Tensor) -> Tensor:
         raise NotImplementedError
 
     def start(self, source: Tensor, max_steps: int) -> Any:

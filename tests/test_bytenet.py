@@ -40,8 +40,8 @@ def test_the_source_is_unfolded_to_the_expected_length_and_the_decoder_goes_on()
     model = ByteNetConfig(width=4, sets=1, dilations=(1,)).build(9, 9, True).eval()
     encoded = model.encode(torch.tensor([[5, 6, 7, 8, EOS]]))
     assert encoded[0].any(dim=1).tolist() == [True] * 6 + [False] * (encoded.shape[1] - 6)
-    states = model.states(torch.tensor([[EOS]]), torch.tensor([[BOS, *[5] * 19]]))
-    assert states.shape == (1, 20, 8)
+    decoder_output = model.decode(torch.tensor([[EOS]]), torch.tensor([[BOS, *[5] * 19]]))
+    assert decoder_output.shape == (1, 20, 8)
 
 
 @torch.no_grad()

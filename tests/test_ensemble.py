@@ -80,8 +80,8 @@ def test_every_model_needs_a_weight() -> None:
 
 
 def test_an_ensemble_has_no_states() -> None:
-    with pytest.raises(TypeError, match="an ensemble has no states"):
-        Ensemble([TableModel(1)], (1,)).states(torch.zeros(1, 1), torch.zeros(1, 1))
+    with pytest.raises(TypeError, match="an ensemble has no decoder output"):
+        Ensemble([TableModel(1)], (1,)).decode(torch.zeros(1, 1), torch.zeros(1, 1))
 
 
 def test_the_command_takes_several_models(

@@ -43,6 +43,8 @@ RETIRED = {
     "bars": "logits_mask",
     "forbid": "mask_continuations",
     "own_criterion": "criterion",
+    "GO_ON": "REMEDIES",
+    "GOES_ON": "RESUMABLE",
     "Own": "Self",
     "it": "the noun",
     "each": "the noun",

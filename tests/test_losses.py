@@ -15,8 +15,8 @@ def value(loss: TokenLoss, label: int = 0, pad: int = 0) -> float:
     order = [pad, *[index for index in range(4) if index != pad]]
     output = torch.nn.Linear(4, 4, bias=False)
     torch.nn.init.eye_(output.weight)
-    states = torch.tensor([[LOGITS[index] for index in order]])
-    return loss(states, output, torch.tensor([order.index(label)]))[0].item()
+    hidden = torch.tensor([[LOGITS[index] for index in order]])
+    return loss(hidden, output, torch.tensor([order.index(label)]))[0].item()
 
 
 @pytest.mark.parametrize(
@@ -59,16 +59,16 @@ def test_a_perfect_model_scores_zero_by_the_definition_of_the_paper() -> None:
     label, other, _ = SMOOTHED.masses(4)
     output = torch.nn.Linear(4, 4, bias=False)
     torch.nn.init.eye_(output.weight)
-    states = torch.tensor([[math.log(label), *[math.log(other)] * 3]])
-    assert SMOOTHED(states, output, torch.tensor([0]))[0].item() == pytest.approx(0, abs=1e-6)
+    hidden = torch.tensor([[math.log(label), *[math.log(other)] * 3]])
+    assert SMOOTHED(hidden, output, torch.tensor([0]))[0].item() == pytest.approx(0, abs=1e-6)
 
 
 def test_two_passes_that_agree_cost_twice_the_cross_entropy_and_no_more() -> None:
     loss = losses["r_drop"]
     output = torch.nn.Linear(4, 7)
-    states, labels = torch.randn(3, 4), torch.tensor([1, 5, 2])
-    once, nll = replace(SMOOTHED, definition="uniform")(states, output, labels)
-    both, mean_nll = loss(states.repeat(2, 1), output, labels)
+    hidden, labels = torch.randn(3, 4), torch.tensor([1, 5, 2])
+    once, nll = replace(SMOOTHED, definition="uniform")(hidden, output, labels)
+    both, mean_nll = loss(hidden.repeat(2, 1), output, labels)
     torch.testing.assert_close(both, 2 * once)
     torch.testing.assert_close(mean_nll, nll)
 
@@ -78,10 +78,10 @@ def test_the_divergence_of_two_known_predictions() -> None:
     output = torch.nn.Linear(2, 2, bias=False)
     torch.nn.init.eye_(output.weight)
     one, two = (0.75, 0.25), (0.5, 0.5)
-    states = torch.tensor([one, two]).log()
+    hidden = torch.tensor([one, two]).log()
     cross_entropies = -math.log(one[1]) - math.log(two[1])
     divergence = 0.25 * math.log(0.75 / 0.5) + -0.25 * math.log(0.25 / 0.5)  # of (p - q) log p/q
-    value = loss(states, output, torch.tensor([1]))[0].item()
+    value = loss(hidden, output, torch.tensor([1]))[0].item()
     assert value == pytest.approx(cross_entropies + divergence / 2, rel=1e-5)
 
 
@@ -93,11 +93,11 @@ def test_in_bf16_a_label_that_is_nearly_certain_keeps_its_likelihood_and_gradien
     labels = torch.ones(5, dtype=torch.int64)
     nll, gradients = [], []
     for low in (False, True):
-        states = torch.tensor([[1.0, 0.0]]).repeat(5, 1).requires_grad_()
+        hidden = torch.tensor([[1.0, 0.0]]).repeat(5, 1).requires_grad_()
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=low):
-            loss, own = losses["cross_entropy"](states, output, labels)
+            loss, own = losses["cross_entropy"](hidden, output, labels)
         nll.append(own)
-        gradients += torch.autograd.grad(loss, states)
+        gradients += torch.autograd.grad(loss, hidden)
     assert nll[0].item() == pytest.approx(5 * 0.0015, rel=2e-2)
     torch.testing.assert_close(nll[1], nll[0], rtol=1e-2, atol=0.0)
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-2, atol=0.0)
@@ -111,13 +111,13 @@ def test_a_label_whose_probability_is_rounded_to_zero_costs_what_it_should(
     output = torch.nn.Linear(1, 4, bias=False)
     with torch.no_grad():
         output.weight.copy_(torch.tensor([[0.0], [0.0], [0.0], [200.0]]))
-    states = torch.ones(1, 1, requires_grad=True)
+    hidden = torch.ones(1, 1, requires_grad=True)
     with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
-        loss, nll = losses[name](states, output, torch.tensor([1]))
+        loss, nll = losses[name](hidden, output, torch.tensor([1]))
     label, other, _ = losses[name].masses(4)
     constant = losses[name].constant(4)
     assert nll.item() == pytest.approx(200.0)
     assert loss.item() == pytest.approx((label + 2 * other) * 200.0 - constant, rel=1e-3)
     loss.backward()
-    assert states.grad is not None
-    assert states.grad.item() == pytest.approx((label + 2 * other) * 200.0, rel=4e-3)
+    assert hidden.grad is not None
+    assert hidden.grad.item() == pytest.approx((label + 2 * other) * 200.0, rel=4e-3)

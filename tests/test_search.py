@@ -178,7 +178,7 @@ def test_equals_go_to_the_lowest_id(strategy: Strategy) -> None:
     model = Given({(): {UNK: 1 / 3, 4: 1 / 3, 5: 1 / 3}})
     (found,) = strategy.search(model, torch.tensor([[7, EOS]]), torch.tensor([5]))
     expected = [[UNK], [4], [5]]
-    assert [it.tokens for it in found][:3] == expected[: strategy.rows]
+    assert [it.tokens for it in found][:3] == expected[: strategy.rows_per_sentence]
 
 
 def test_the_likeliest_tokens_are_those_of_the_softmax() -> None:

@@ -249,14 +249,14 @@ def test_the_reward_rises(name: str) -> None:
 def test_log_probabilities_of_slices_are_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(4)
     output = torch.nn.Linear(8, 23)
-    states = torch.randn(11, 8, requires_grad=True)
+    decoder_output = torch.randn(11, 8, requires_grad=True)
     labels = torch.randint(0, 23, (11,))
-    weights = [states, *output.parameters()]
+    weights = [decoder_output, *output.parameters()]
     factors = torch.randn(11)
-    plain = output(states).log_softmax(-1)[torch.arange(11), labels]
+    plain = output(decoder_output).log_softmax(-1)[torch.arange(11), labels]
     expected = torch.autograd.grad(factors @ plain, weights)
     monkeypatch.setitem(log_probabilities.__globals__["SLICE_ELEMENTS"], "cpu", 100)
-    own = log_probabilities(states, output, labels)
+    own = log_probabilities(decoder_output, output, labels)
     torch.testing.assert_close(own, plain)
     for mine, theirs in zip(torch.autograd.grad(factors @ own, weights), expected, strict=True):
         torch.testing.assert_close(mine, theirs)

@@ -35,7 +35,7 @@ class BatchLoader:
     sampler: BatchSampler
     max_tokens: int
     """Largest number of positions of one side of a micro-batch."""
-    rows: int = 1
+    rows_per_sentence: int = 1
     """Number of rows that each sentence takes in a micro-batch."""
     process: int = 0
     num_processes: int = 1
@@ -53,7 +53,7 @@ class BatchLoader:
         """Return one update, by its number from 1."""
         target = self.sampler.target_lengths
         buckets = self.sampler.update(number)
-        max_tokens = self.max_tokens // self.rows
+        max_tokens = self.max_tokens // self.rows_per_sentence
         shares = micro_batches(buckets, self.sampler.longer_lengths, max_tokens, self.num_processes)
         epoch = self.sampler.epoch_of(number)
         split = self.in_epoch(epoch) if self.in_epoch else self.split

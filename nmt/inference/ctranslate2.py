@@ -78,7 +78,7 @@ class CTranslate2Translator(LineTranslator):
         if any(sentence.prefix or sentence.phrases for sentence in sentences.values()):
             raise NmtError("CTranslate2 places no phrases or beginnings; use --engine nmt")
         sources = {at: sentence.source for at, sentence in sentences.items()}
-        rows = self.config.strategy.rows
+        rows = self.config.strategy.rows_per_sentence
         cut = {}
         if count > rows:
             cut, sources = sources, {}
@@ -103,7 +103,9 @@ class CTranslate2Translator(LineTranslator):
             waiting = {
                 length: self._translator.translate_batch(
                     [self._source(sources[at]) for at in sentences],
-                    max_batch_size=max(1, self.config.batch_tokens // self.config.strategy.rows),
+                    max_batch_size=max(
+                        1, self.config.batch_tokens // self.config.strategy.rows_per_sentence
+                    ),
                     batch_type="tokens",
                     max_input_length=0,
                     max_decoding_length=self.config.max_length(length),

@@ -113,7 +113,7 @@ class Translator(LineTranslator):
         Each of several workers gets at least `BATCHES_A_WORKER` batches if there are enough
         sentences.
         """
-        rows, start = self.config.strategy.rows, 0
+        rows, start = self.config.strategy.rows_per_sentence, 0
         lengths = {at: max(SHORT, len(sentence.source)) for at, sentence in sentences.items()}
         shares = 1 if self._workers.count == 1 else BATCHES_A_WORKER * self._workers.count
         share = -(-rows * sum(lengths.values()) // shares)

@@ -49,7 +49,7 @@ class Model(nn.Module, ABC):
         return ()
 
     @abstractmethod
-    def states(self, source: Tensor, target: Tensor) -> Tensor:
+    def decode(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the decoder output for whole targets: the input of the output layer.
 
         Args:
@@ -60,21 +60,21 @@ class Model(nn.Module, ABC):
             [B, T, D] float.
         """
 
-    def project(self, states: Tensor) -> Tensor:
+    def project(self, decoder_output: Tensor) -> Tensor:
         """Return the logits [..., V] of a decoder output [..., D]."""
-        logits: Tensor = self.output(states)
+        logits: Tensor = self.output(decoder_output)
         return logits
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Return logits [B, T, V]; position t predicts the token that follows ``target[:, t]``."""
-        return self.project(self.states(source, target))
+        return self.project(self.decode(source, target))
 
     def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the attention of each target position to the source, for whole targets.
 
         Args:
-            source: [B, S] int64, as for :meth:`states`.
-            target: [B, T] int64, as for :meth:`states`.
+            source: [B, S] int64, as for :meth:`decode`.
+            target: [B, T] int64, as for :meth:`decode`.
 
         Returns:
             [B, T, S] float. Row t holds the attention weights of the step that reads target token t
@@ -101,7 +101,7 @@ class Model(nn.Module, ABC):
         )
 
     def auxiliary_loss(self) -> Tensor | float:
-        """Return the loss per target token that the last training pass of :meth:`states` adds."""
+        """Return the loss per target token that the last training pass of :meth:`decode` adds."""
         return 0.0
 
     @abstractmethod
@@ -109,7 +109,7 @@ class Model(nn.Module, ABC):
         """Return the state before any target token, with one row per sentence.
 
         Args:
-            source: [B, S] int64, as for :meth:`states`.
+            source: [B, S] int64, as for :meth:`decode`.
             max_steps: the largest number of steps that will follow, for caches allocated once.
         """
 

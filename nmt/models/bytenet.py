@@ -144,7 +144,7 @@ class ByteNet(Model):
             x = block.encode(x, mask)
         return x * mask
 
-    def states(self, source: Tensor, target: Tensor) -> Tensor:
+    def decode(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the decoder output [B, T, 2d] for whole targets."""
         encoded = self.encode(source)
         missing = target.shape[1] - encoded.shape[1]

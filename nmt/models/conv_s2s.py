@@ -204,7 +204,7 @@ class ConvS2S(Model):
             keys.register_hook(lambda gradient: gradient * share)
         return keys, (keys + embedded) * HALF, mask
 
-    def states(self, source: Tensor, target: Tensor) -> Tensor:
+    def decode(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the decoder output [B, T, D] for whole targets."""
         memory = self.encode(source)
         embedded = self.target_embedding(target)

@@ -38,9 +38,9 @@ class Ensemble(Model):
         self.shares = [weight / sum(weights) for weight in weights]
         self.average = average
 
-    def states(self, source: Tensor, target: Tensor) -> Tensor:
+    def decode(self, source: Tensor, target: Tensor) -> Tensor:
         """Raise a TypeError: every member has its own decoder output."""
-        raise TypeError("an ensemble has no states, and is not trained; ask for its logits")
+        raise TypeError("an ensemble has no decoder output, and is not trained; ask for its logits")
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the averaged log-probabilities [B, T, V] of whole targets."""
@@ -57,7 +57,7 @@ class Ensemble(Model):
 
     def decode_step(self, tokens: Tensor, state: State) -> Tensor:
         """Raise a TypeError: every member has its own decoder output."""
-        raise TypeError("an ensemble has no states; ask for its logits")
+        raise TypeError("an ensemble has no decoder output; ask for its logits")
 
     def step(self, tokens: Tensor, state: State) -> Tensor:
         """Return the averaged log-probabilities [B, K, V] of the next token."""

@@ -155,7 +155,7 @@ class GNMT(Model):
         values, _ = self.encoder(x)
         return self.decoder_bottom.attention.project(values), values, mask
 
-    def states(self, source: Tensor, target: Tensor) -> Tensor:
+    def decode(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the output of the decoder's top layer [B, T, D] for whole targets."""
         top, _ = self.decoder(*self._unroll_bottom(target, self.encode(source)))
         last: Tensor = self.dropout(top)

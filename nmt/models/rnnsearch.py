@@ -113,7 +113,7 @@ class RNNsearch(Model):
         from_the_right = states[:, 0].chunk(2, dim=-1)[1]
         return self.attention.project(states), states, mask, self.initial(from_the_right).tanh()
 
-    def states(self, source: Tensor, target: Tensor) -> Tensor:
+    def decode(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the maxout layer's output [B, T, l] for whole targets."""
         return self._maxout(*self._unroll(target, *self.encode(source)))
 

@@ -47,7 +47,7 @@ class Shortlisted(Model):
         self.logits_mask = nothing.masked_fill(~allowed, float("-inf"))[:, None]  # [B, 1, U]
         self.train(model.training)
 
-    def states(self, source: Tensor, target: Tensor) -> Tensor:
+    def decode(self, source: Tensor, target: Tensor) -> Tensor:
         """Raise a TypeError: score whole targets with the full model."""
         raise TypeError("a shortlist is for search; ask the model itself")
 

@@ -264,7 +264,7 @@ class Transformer(Model):
         x = self.encoder_end(x)
         return Memory([layer.cross.project(x) for layer in self.decoder], mask)
 
-    def states(self, source: Tensor, target: Tensor) -> Tensor:
+    def decode(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the decoder output [B, T, D] for whole targets.
 
         Targets begin with BOS: the outputs "shifted right" of figure 1.

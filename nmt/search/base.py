@@ -38,16 +38,16 @@ class Strategy(ABC):
 
     @property
     @abstractmethod
-    def rows(self) -> int:
+    def rows_per_sentence(self) -> int:
         """Maximum number of rows per sentence in one step of the model."""
 
     @property
     def max_hypotheses(self) -> int:
         """Maximum length of an n-best list that the strategy can guarantee.
 
-        The default is `rows`; a strategy that finds more or fewer overrides this property.
+        The default is `rows_per_sentence`; a strategy that finds more or fewer overrides it.
         """
-        return self.rows
+        return self.rows_per_sentence
 
     @abstractmethod
     def open(self, source: Tensor, max_lengths: Tensor, count: int) -> SearchState:

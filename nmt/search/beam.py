@@ -65,7 +65,7 @@ class Beam(Strategy):
                 raise ValueError(f"{key} must be at least 0, not {most:g}")
 
     @property
-    def rows(self) -> int:
+    def rows_per_sentence(self) -> int:
         """Beam size."""
         return self.beam
 

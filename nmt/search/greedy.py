@@ -18,7 +18,7 @@ class Greedy(Strategy):
     """One hypothesis per sentence; the score is the log-probability."""
 
     @property
-    def rows(self) -> int:
+    def rows_per_sentence(self) -> int:
         """One row per sentence."""
         return 1
 

@@ -59,7 +59,7 @@ class Sample(Strategy):
             raise ValueError(f"top_p lies in (0, 1], not {self.top_p:g}")
 
     @property
-    def rows(self) -> int:
+    def rows_per_sentence(self) -> int:
         """Number of samples per sentence."""
         return self.samples
 

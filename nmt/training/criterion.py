@@ -23,7 +23,7 @@ class Criterion(nn.Module, ABC):
     def __init__(self, model: Model, compile: bool = False) -> None:
         super().__init__()
         self.model = model
-        self.states = torch.compile(model.states, dynamic=True) if compile else model.states
+        self.decoder_output = torch.compile(model.decode, dynamic=True) if compile else model.decode
 
     @abstractmethod
     def forward(self, batch: Batch) -> dict[str, Tensor]:
@@ -65,7 +65,7 @@ class TokenCriterion(Criterion):
         target_positions = torch.cat(
             [batch.target_positions + n * positions for n in range(self.passes)]
         )
-        decoder_output = self.states(source, target).flatten(0, 1)  # [passes x B x T, D]
+        decoder_output = self.decoder_output(source, target).flatten(0, 1)  # [passes x B x T, D]
         decoder_output = decoder_output.index_select(0, target_positions)  # [passes x P, D]
         labels = batch.target_output.flatten().index_select(0, batch.target_positions)  # [P]
         loss, nll = self.cost(decoder_output, self.model.output, labels)

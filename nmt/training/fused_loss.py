@@ -19,37 +19,37 @@ Slices are large enough to keep the device busy. Logits have the dtype of the ma
 """
 
 
-def log_probabilities(states: Tensor, output: nn.Linear, labels: Tensor) -> Tensor:
+def log_probabilities(decoder_output: Tensor, output: nn.Linear, labels: Tensor) -> Tensor:
     """Return the log-probability of each label, in nats: [P] float32.
 
     Computes the logits of one slice of tokens at a time, and again for the gradient.
 
     Args:
-        states: decoder output [P, D].
+        decoder_output: decoder output [P, D].
         output: the model's output layer [V, D].
         labels: [P] int64.
     """
-    rows = max(1, SLICE_ELEMENTS[states.device.type] // output.out_features)
+    rows = max(1, SLICE_ELEMENTS[decoder_output.device.type] // output.out_features)
     parts = [
         checkpoint(
             _log_probabilities,
-            states[first : first + rows],
+            decoder_output[first : first + rows],
             output.weight,
             output.bias,
             labels[first : first + rows],
             use_reentrant=False,
             preserve_rng_state=False,
         )
-        for first in range(0, max(1, len(states)), rows)
+        for first in range(0, max(1, len(decoder_output)), rows)
     ]
     return torch.cat(parts)
 
 
 def _log_probabilities(
-    states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor
+    decoder_output: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor
 ) -> Tensor:
-    inputs, matrix, offset = _in_autocast_dtype(states, weight, bias)
-    with torch.autocast(states.device.type, enabled=False):
+    inputs, matrix, offset = _in_autocast_dtype(decoder_output, weight, bias)
+    with torch.autocast(decoder_output.device.type, enabled=False):
         logits = F.linear(inputs, matrix, offset).float()
         return -F.cross_entropy(logits, labels, reduction="none")
 
@@ -58,14 +58,14 @@ class SlicedLoss(torch.autograd.Function):
     """Loss and gradient of a linear layer and a softmax, a slice of tokens at a time.
 
     The gradient with respect to the logits has a closed form: softmax minus target distribution.
-    The forward pass therefore computes the gradients of states and weights at once, and keeps no
-    logits.
+    The forward pass therefore computes the gradients of decoder output and weights at once, and
+    keeps no logits.
     """
 
     @staticmethod
     def forward(
         ctx: Any,
-        states: Tensor,
+        decoder_output: Tensor,
         weight: Tensor,
         bias: Tensor | None,
         labels: Tensor,
@@ -76,7 +76,7 @@ class SlicedLoss(torch.autograd.Function):
 
         Args:
             ctx: autograd's context.
-            states: decoder output [P, D].
+            decoder_output: decoder output [P, D].
             weight: of the output layer [V, D].
             bias: of the output layer [V], or None.
             labels: [P] int64.
@@ -84,10 +84,10 @@ class SlicedLoss(torch.autograd.Function):
             wants_gradient: whether to compute the gradients.
         """
         label_mass, other_mass, pad_mass = masses
-        device = states.device.type
-        inputs, matrix, offset = _in_autocast_dtype(states, weight, bias)
+        device = decoder_output.device.type
+        inputs, matrix, offset = _in_autocast_dtype(decoder_output, weight, bias)
         rows = max(1, SLICE_ELEMENTS[device] // len(weight))
-        nll = torch.zeros((), dtype=torch.float64, device=states.device)
+        nll = torch.zeros((), dtype=torch.float64, device=decoder_output.device)
         log_normalisers, pad_logits = torch.zeros_like(nll), torch.zeros_like(nll)
         gradients = _Gradients.zeros(inputs, weight, bias) if wants_gradient else None
         room = inputs.new_empty(min(rows, len(inputs)), len(weight))
@@ -116,7 +116,7 @@ class SlicedLoss(torch.autograd.Function):
         if gradients is not None:
             if other_mass:
                 all_logits.subtract_gradient(gradients, other_mass)
-            gradients.save(ctx, states, weight)
+            gradients.save(ctx, decoder_output, weight)
         loss, nll = loss.float(), nll.float()
         ctx.mark_non_differentiable(nll)
         return loss, nll
@@ -129,9 +129,9 @@ class SlicedLoss(torch.autograd.Function):
 
 @dataclass
 class _Gradients:
-    """Gradients of a sliced loss with respect to states, weight and bias, to be filled."""
+    """Gradients of a sliced loss with respect to decoder output, weight and bias, to be filled."""
 
-    states: Tensor
+    inputs: Tensor
     weight: Tensor
     bias: Tensor | None
 
@@ -159,13 +159,13 @@ class _Gradients:
             self.bias += d_logits.sum(0, dtype=torch.float32)
         if d_logits.dtype != room.dtype:
             d_logits = room.copy_(d_logits)
-        torch.mm(d_logits, matrix, out=self.states[part])
+        torch.mm(d_logits, matrix, out=self.inputs[part])
         self.weight += d_logits.t() @ inputs[part]
 
-    def save(self, ctx: Any, states: Tensor, weight: Tensor) -> None:
+    def save(self, ctx: Any, decoder_output: Tensor, weight: Tensor) -> None:
         """Keep the gradients for the backward pass, with the dtypes of its results."""
-        ctx.save_for_backward(self.states, self.weight, self.bias)
-        ctx.dtypes = (states.dtype, weight.dtype)
+        ctx.save_for_backward(self.inputs, self.weight, self.bias)
+        ctx.dtypes = (decoder_output.dtype, weight.dtype)
 
 
 class _SumOfLogits:
@@ -183,7 +183,7 @@ class _SumOfLogits:
 
     def subtract_gradient(self, gradients: _Gradients, factor: float) -> None:
         """Subtract the gradient of the sum, times a factor."""
-        gradients.states -= factor * self.weight_sum
+        gradients.inputs -= factor * self.weight_sum
         gradients.weight -= factor * self.input_sum
         if gradients.bias is not None:
             gradients.bias -= factor * self.tokens
@@ -193,20 +193,20 @@ class SlicedDivergence(torch.autograd.Function):
     """Mean of KL(p1 || p2) and KL(p2 || p1), and its gradient, a slice of tokens at a time.
 
     Summed over the tokens, in nats. p1 and p2 are the predictions from the first and the second
-    half of the states [2P, D].
+    half of the decoder output [2P, D].
     """
 
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, wants_gradient: bool
+        ctx: Any, decoder_output: Tensor, weight: Tensor, bias: Tensor | None, wants_gradient: bool
     ) -> Tensor:
         """Return the divergence and, with `wants_gradient`, keep its gradients."""
-        device = states.device.type
-        inputs, matrix, offset = _in_autocast_dtype(states, weight, bias)
+        device = decoder_output.device.type
+        inputs, matrix, offset = _in_autocast_dtype(decoder_output, weight, bias)
         halves = inputs.view(2, len(inputs) // 2, inputs.shape[1])  # [2, P, D]
         # A slice holds two passes, and about four tables [2, R, V] at a time.
         rows = max(1, SLICE_ELEMENTS[device] // (8 * len(weight)))
-        total = torch.zeros((), dtype=torch.float64, device=states.device)
+        total = torch.zeros((), dtype=torch.float64, device=decoder_output.device)
         gradients = _Gradients.zeros(inputs, weight, bias) if wants_gradient else None
         with torch.autocast(device, enabled=False):
             for first in range(0, halves.shape[1], rows):
@@ -221,12 +221,12 @@ class SlicedDivergence(torch.autograd.Function):
                 # With respect to one pass's logits: the divergence from that pass, then that to it.
                 d_logits = p * (log_ratio - divergences) + (p - p.flip(0))
                 d_logits = (0.5 * d_logits).to(matrix.dtype)
-                gradients.states.view_as(halves)[:, first : first + rows] = d_logits @ matrix
+                gradients.inputs.view_as(halves)[:, first : first + rows] = d_logits @ matrix
                 gradients.weight += d_logits.flatten(0, 1).t() @ part.flatten(0, 1)
                 if gradients.bias is not None:
                     gradients.bias += d_logits.sum((0, 1), dtype=torch.float32)
         if gradients is not None:
-            gradients.save(ctx, states, weight)
+            gradients.save(ctx, decoder_output, weight)
         return total.float()
 
     @staticmethod
@@ -266,21 +266,21 @@ def _softmax_(logits: Tensor) -> Tensor:
 
 
 def _in_autocast_dtype(
-    states: Tensor, weight: Tensor, bias: Tensor | None
+    decoder_output: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return states, weight and bias in the dtype that autocast would use."""
-    device = states.device.type
+    """Return decoder output, weight and bias in the dtype that autocast would use."""
+    device = decoder_output.device.type
     low = torch.is_autocast_enabled(device)
     dtype = torch.get_autocast_dtype(device) if low else weight.dtype
-    return states.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+    return decoder_output.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
 
 
 def _chain(ctx: Any, d_loss: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return the gradients that the forward pass saved, times the gradient of the loss."""
-    d_states, d_weight, d_bias = ctx.saved_tensors
+    d_inputs, d_weight, d_bias = ctx.saved_tensors
     states_dtype, weight_dtype = ctx.dtypes
     return (
-        (d_states * d_loss).to(states_dtype),
+        (d_inputs * d_loss).to(states_dtype),
         (d_weight * d_loss).to(weight_dtype),
         None if d_bias is None else d_bias * d_loss,
     )

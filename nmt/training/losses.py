@@ -41,7 +41,7 @@ class Loss(ABC):
 
     @property
     @abstractmethod
-    def rows(self) -> int:
+    def rows_per_sentence(self) -> int:
         """Return the number of rows that a sentence takes in the model's batch."""
 
     @abstractmethod
@@ -67,7 +67,7 @@ class TokenLoss(Loss):
     """Forward passes per batch, each with its own dropout."""
 
     @property
-    def rows(self) -> int:
+    def rows_per_sentence(self) -> int:
         """Return the number of passes."""
         return self.passes
 
@@ -83,11 +83,13 @@ class TokenLoss(Loss):
         """Return the nats to subtract from the loss of each token."""
         return 0.0
 
-    def __call__(self, states: Tensor, output: nn.Linear, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, decoder_output: Tensor, output: nn.Linear, labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Return the loss and the negative log-likelihood, both summed over tokens, in nats.
 
         Args:
-            states: decoder output [passes x P, D] at the positions of the labels.
+            decoder_output: decoder output [passes x P, D] at the positions of the labels.
             output: the model's output layer [V, D].
             labels: [P] int64, the tokens to predict, without padding.
 
@@ -97,7 +99,7 @@ class TokenLoss(Loss):
         vocabulary = output.weight.shape[0]
         masses = self.masses(vocabulary)
         loss, nll = SlicedLoss.apply(  # type: ignore[no-untyped-call]
-            states, output.weight, output.bias, labels, masses, torch.is_grad_enabled()
+            decoder_output, output.weight, output.bias, labels, masses, torch.is_grad_enabled()
         )
         return loss - self.constant(vocabulary) * len(labels), nll
 
@@ -167,10 +169,12 @@ class RDrop(LabelSmoothedCrossEntropy):
         if self.alpha < 0.0:
             raise ValueError(f"alpha must not be negative, is {self.alpha}")
 
-    def __call__(self, states: Tensor, output: nn.Linear, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, decoder_output: Tensor, output: nn.Linear, labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Return the loss of both passes [2P, D], and their mean negative log-likelihood."""
-        loss, nll = super().__call__(states, output, labels.repeat(self.passes))
+        loss, nll = super().__call__(decoder_output, output, labels.repeat(self.passes))
         divergence = SlicedDivergence.apply(  # type: ignore[no-untyped-call]
-            states, output.weight, output.bias, torch.is_grad_enabled()
+            decoder_output, output.weight, output.bias, torch.is_grad_enabled()
         )
         return loss + self.alpha * divergence, nll / self.passes

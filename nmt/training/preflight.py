@@ -61,7 +61,8 @@ def preflight(trainer: Trainer, validation: Validation) -> Rows:
 def fit_micro_batches(trainer: Trainer) -> None:
     """Set `max_tokens` to the largest micro-batch of longest pairs that fits each GPU."""
     trainer.allocate()
-    split, rows, world = trainer.loader.split, trainer.loader.rows, trainer.world
+    split, world = trainer.loader.split, trainer.world
+    rows = trainer.loader.rows_per_sentence
     fits = rows * int(max(split.source_lengths.max(), split.target_lengths.max()))
     for tokens in _candidates(fits, rows * trainer.config.tokens_per_update // world.size):
         try:
@@ -92,7 +93,7 @@ def longest_batch(split: Split, max_tokens: int) -> Batch:
 def _try_longest_batch(trainer: Trainer) -> None:
     """Run the longest batch forward and backward; raise an NmtError if it does not fit."""
     max_tokens = trainer.loader.max_tokens
-    batch = longest_batch(trainer.loader.split, max_tokens // trainer.loader.rows)
+    batch = longest_batch(trainer.loader.split, max_tokens // trainer.loader.rows_per_sentence)
     try:
         trainer.try_batch(batch)
     except torch.cuda.OutOfMemoryError:

@@ -63,7 +63,7 @@ class SequenceLoss(Loss):
         return replace(self, reward=self.reward.for_language(target_lang))
 
     @property
-    def rows(self) -> int:
+    def rows_per_sentence(self) -> int:
         """Return the number of samples plus one, for the reference."""
         return self.samples + 1
 
@@ -216,7 +216,9 @@ class SequenceCriterion(Criterion):
 
     def _score(self, rows: Batch) -> Tensor:
         """Return the log-probability of each translation: [N] float32."""
-        decoder_output = self.states(rows.source, rows.target_input).flatten(0, 1)  # [N x T, D]
+        decoder_output = self.decoder_output(rows.source, rows.target_input).flatten(
+            0, 1
+        )  # [N x T, D]
         labels = rows.target_output.flatten()
         log_probs = log_probabilities(
             decoder_output.index_select(0, rows.target_positions),

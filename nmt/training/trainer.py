@@ -81,7 +81,7 @@ class Trainer:
             split=split,
             sampler=self.sampler,
             max_tokens=4096 if config.max_tokens == "auto" else config.max_tokens,
-            rows=config.loss.rows,
+            rows_per_sentence=config.loss.rows_per_sentence,
             process=world.rank,
             num_processes=world.size,
             pinned=world.device.type == "cuda",

@@ -125,8 +125,8 @@ def test_padding_moves_nothing(model: Model) -> None:
 def test_the_first_loss_is_near_that_of_guessing(model: Model) -> None:
     source, target = some_sources(), some_targets(length=7)
     with torch.no_grad():
-        states = model.states(source, target[:, :-1]).flatten(0, 1)
-        _, nll = losses["cross_entropy"](states, model.output, target[:, 1:].flatten())
+        decoder_output = model.decode(source, target[:, :-1]).flatten(0, 1)
+        _, nll = losses["cross_entropy"](decoder_output, model.output, target[:, 1:].flatten())
     guessing = torch.log(torch.tensor(float(VOCABULARY)))
     assert abs(nll / 18 - guessing) < 1.0
 

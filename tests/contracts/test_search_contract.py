@@ -159,9 +159,9 @@ def test_a_list_of_a_beam_begins_with_what_is_found_without_it(strategy: Beam, s
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("strategy", [it for it in variants() if it.rows > 1], ids=ids)
+@pytest.mark.parametrize("strategy", [it for it in variants() if it.rows_per_sentence > 1], ids=ids)
 def test_a_list_may_be_longer_than_the_search_is_wide(strategy: Strategy, seed: int) -> None:
-    count = 2 * strategy.rows
+    count = 2 * strategy.rows_per_sentence
     (found,) = strategy.search(
         TableModel(seed), random_sources(seed, 1), torch.tensor([16]), count=count
     )

@@ -25,20 +25,20 @@ class Uncached(Model):
         super().__init__()
         self.model = model
 
-    def states(self, source: Tensor, target: Tensor) -> Tensor:
-        return self.model.states(source, target)
+    def decode(self, source: Tensor, target: Tensor) -> Tensor:
+        return self.model.decode(source, target)
 
     def start(self, source: Tensor, max_steps: int) -> State:
         return Targets(source)
 
-    def project(self, states: Tensor) -> Tensor:
-        return self.model.project(states)
+    def project(self, decoder_output: Tensor) -> Tensor:
+        return self.model.project(decoder_output)
 
     def decode_step(self, tokens: Tensor, state: object) -> Tensor:
         assert isinstance(state, Targets)
         state.targets = torch.cat((state.targets, tokens[..., None]), dim=-1)
         rows = state.source[:, None].expand(-1, tokens.size(1), -1).flatten(0, 1)
-        last = self.model.states(rows, state.targets.flatten(0, 1))[:, -1]
+        last = self.model.decode(rows, state.targets.flatten(0, 1))[:, -1]
         return last.view(*tokens.shape, -1)
 
 

@@ -98,15 +98,17 @@ def test_the_sliced_loss_and_its_gradients_are_those_of_the_plain_one(
     torch.manual_seed(4)
     output = torch.nn.Linear(8, 23, bias=bias)
     passes = losses[name].passes
-    states = torch.randn(passes * 11, 8, requires_grad=True)
+    decoder_output = torch.randn(passes * 11, 8, requires_grad=True)
     labels = torch.randint(1, 23, (11,))
-    weights = [states, *output.parameters()]
+    weights = [decoder_output, *output.parameters()]
     labels_of_all = labels.repeat(passes)
-    expected = plain(losses[name], output(states), labels_of_all)
+    expected = plain(losses[name], output(decoder_output), labels_of_all)
     expected_gradients = torch.autograd.grad(3.0 * expected, weights)
-    loss, nll = losses[name](states, output, labels)
+    loss, nll = losses[name](decoder_output, output, labels)
     torch.testing.assert_close(loss, expected)
-    likelihoods = torch.nn.functional.cross_entropy(output(states), labels_of_all, reduction="sum")
+    likelihoods = torch.nn.functional.cross_entropy(
+        output(decoder_output), labels_of_all, reduction="sum"
+    )
     torch.testing.assert_close(nll, likelihoods / passes)
     for own, other in zip(
         torch.autograd.grad(3.0 * loss, weights), expected_gradients, strict=True
@@ -127,11 +129,11 @@ def test_a_loss_of_no_tokens_is_zero_and_so_is_its_gradient(name: str) -> None:
 def test_under_autocast_a_loss_keeps_float32_gradients_near_the_exact_ones(name: str) -> None:
     torch.manual_seed(4)
     output = torch.nn.Linear(8, 23)
-    states = torch.randn(losses[name].passes * 11, 8)
+    decoder_output = torch.randn(losses[name].passes * 11, 8)
     labels = torch.randint(1, 23, (11,))
-    exact, _ = losses[name](states, output, labels)
+    exact, _ = losses[name](decoder_output, output, labels)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        low, _ = losses[name](states.bfloat16().requires_grad_(), output, labels)
+        low, _ = losses[name](decoder_output.bfloat16().requires_grad_(), output, labels)
     low.backward()
     assert math.isclose(low.item(), exact.item(), rel_tol=1e-2)
     assert output.weight.grad.dtype == torch.float32
