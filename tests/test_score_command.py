@@ -393,11 +393,20 @@ def test_a_model_scores_pairs_of_lines(trained: Path, nmt: Callable[..., Any]) -
     done = nmt("score", "output.txt", "test.de", "--model", trained, "--source", "test.de")
     assert (done.status, done.out) == (2, "")
     assert "--model scores one file at a time" in done.err
-    done = nmt("score", "output.txt", "--model", trained, "--source", "test.de", "--paired", "bs")
-    assert (done.status, done.out) == (2, "")
-    assert (
-        "--model goes with no --reference, --metric, --alignments, or table of metrics" in done.err
-    )
+    refused = {
+        "--metric": ("bleu",),
+        "--paired": ("bs",),
+        "--confidence": (),
+        "--samples": (100,),
+        "--sentence-level": (),
+        "--table": ("latex",),
+    }
+    for flag, value in refused.items():
+        flags = ("--model", trained, "--source", "test.de", flag, *value)
+        done = nmt("score", "output.txt", *flags)
+        assert (done.status, done.out) == (2, "")
+        message = done.err.partition("--model goes with no --reference, ")[2]
+        assert flag in message
     Path("source.txt").write_text("one\ntwo\n")
     done = nmt("score", "output.txt", "--model", trained, "--source", "source.txt")
     assert (done.status, done.out) == (1, "")

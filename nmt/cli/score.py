@@ -211,7 +211,8 @@ def score(
         is_measured = reference or metric or alignments
         if is_measured or paired or confidence or samples or sentence_level or table:
             raise typer.BadParameter(
-                "--model goes with no --reference, --metric, --alignments, or table of metrics"
+                "--model goes with no --reference, --metric, --alignments, --paired, --confidence, "
+                "--samples, --sentence-level or --table"
             )
         if len(files) > 1:
             raise typer.BadParameter("--model scores one file at a time")
