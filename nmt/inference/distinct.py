@@ -1,7 +1,8 @@
 """Lists of translations that differ in their texts.
 
 A search finds hypotheses that differ in their tokens. Several hypotheses may segment the same text
-into different subwords. If too few distinct texts remain, the search runs again for a longer list.
+into different subwords. If too few distinct texts remain, the search runs again for a list twice as
+long, up to eight times the requested length. After that, the list of a sentence stays too short.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from nmt.inference.translation import Sentence
 from nmt.search import Hypothesis
 
 LONGER_LISTS = (1, 2, 4, 8)
-"""Factors of the requested number of hypotheses, in turn. Few sentences need more than two."""
+"""Factors of the requested number of hypotheses, in turn. Few sentences need more than two.
+
+The last factor bounds the time of the search.
+"""
 
 Lists = Iterable[tuple[int, list[Hypothesis]]]
 
