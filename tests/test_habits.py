@@ -92,6 +92,7 @@ def test_every_remedy_exists(command: str, remedy: str) -> None:
         ("train --encoder-layers 3", "no option --encoder-layers; use --set "
          "model.encoder_layers=VALUE"),
         ("translate --pruning 3", "no option --pruning; use --set search.strategy.pruning=VALUE"),
+        ("train --schedule cosine", "no option --schedule; use --set train.schedule=VALUE"),
         ("translate --beem 3", "no option --beem; did you mean --beam?"),
         ("train --frobnicate", "no option --frobnicate"),
     ],

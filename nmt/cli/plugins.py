@@ -16,16 +16,18 @@ PluginFlag = Annotated[
         "--plugin",
         metavar="MODULE",
         help="Import a Python module of your own, from the current directory or where Python "
-        "looks; may be given several times.",
+        "looks. May be given several times.",
         show_default=False,
+        rich_help_panel="Plugins",
     ),
 ]
 TrustFlag = Annotated[
     bool,
     typer.Option(
         "--trust-plugins",
-        help="Import the plugins of the run, and of a recipe that was found, not given: this runs "
+        help="Import the plugins of the run, and of a recipe that was found, not given. This runs "
         "their Python code. NMT_TRUST_PLUGINS=1 does the same.",
+        rich_help_panel="Plugins",
     ),
 ]
 

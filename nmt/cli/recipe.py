@@ -20,21 +20,34 @@ from nmt.errors import NmtError
 from nmt.io.files import open_regular
 from nmt.messages import say
 from nmt.plugins import TRUST, import_plugins, is_trusted, not_imported, plugin_names
-from nmt.recipe.config import dump, flatten, parse_assignment, parse_yaml, set_path
+from nmt.recipe.config import parse_assignment, parse_yaml, set_path
 from nmt.recipe.registry import unknown
+from nmt.recipe.schema import Schema
 
 RECIPE = Path("nmt.yaml")
 MAX_BYTES = 1 << 20
 """Largest recipe, in bytes."""
 
-SECTIONS = ("preprocess", "model", "train", "search", "score")
+DEFAULT_ARCH = "transformer_base"
+SECTIONS = {
+    "preprocess": "nmt.preprocess.config.PreprocessConfig",
+    "model": f"nmt.models.base.ModelConfig {DEFAULT_ARCH}",
+    "train": "nmt.training.config.TrainConfig",
+    "search": "nmt.inference.config.SearchConfig",
+    "score": "nmt.evaluation.metrics.ScoreConfig",
+}
+"""Dataclass of each section, and the default of a section that is a choice."""
+
+SCHEMA = Schema(SECTIONS)
 
 ConfigFlag = Annotated[
     Path | None,
     typer.Option(
         "--config",
-        help="Recipe (YAML). Default: nmt.yaml in the current directory, where there is one.",
+        metavar="FILE",
+        help="Recipe (YAML).  [default: nmt.yaml, if the current directory has one]",
         show_default=False,
+        rich_help_panel="Recipe",
     ),
 ]
 SetFlag = Annotated[
@@ -42,8 +55,9 @@ SetFlag = Annotated[
     typer.Option(
         "--set",
         metavar="SECTION.KEY=VALUE",
-        help="Any key of the recipe; may be given several times.",
+        help="Set any key of the recipe (docs/recipe.md). May be given several times.",
         show_default=False,
+        rich_help_panel="Recipe",
     ),
 ]
 
@@ -168,15 +182,7 @@ def _text(path: Path, is_given: bool) -> str:
 
 def homes(key: str) -> list[str]:
     """Return the dotted paths in all sections that end with a key, the shortest first."""
-    from nmt.evaluation import ScoreConfig
-    from nmt.inference import SearchConfig
-    from nmt.models import architectures
-    from nmt.preprocess.config import PreprocessConfig
-    from nmt.training.config import TrainConfig
-
-    parts = (PreprocessConfig(), architectures["transformer_base"], TrainConfig(), SearchConfig())
-    sections = dict(zip(SECTIONS, map(dump, (*parts, ScoreConfig())), strict=True))
-    paths = [path for path in flatten(sections) if path.endswith(f".{key}")]
+    paths = [path for path in SCHEMA.paths() if path.endswith(f".{key}")]
     return sorted(paths, key=lambda path: path.count("."))
 
 
