@@ -39,7 +39,7 @@ def _page(name: str, command: Any) -> str:
         parts.append(f"```sh\n{_example(example[0])}\n```")
     panels: dict[str, list[str]] = {}
     for parameter in command.get_params(context):
-        if not getattr(parameter, "hidden", False):
+        if not getattr(parameter, "hidden", False) and parameter.name != "help":
             is_argument = parameter.param_type_name == "argument"
             default = "Arguments" if is_argument else "Options"
             panel = getattr(parameter, "rich_help_panel", None) or default
@@ -61,10 +61,11 @@ def _parameter(parameter: Any, context: Any) -> str:
 
 
 def _prose(text: str) -> str:
-    """Return plain text as Markdown, with options and quoted commands as code."""
+    """Return plain text as Markdown: options and quoted commands as code, documents as links."""
     text = " ".join(text.replace("\b", "").split())
     pieces = re.split(r'("nmt [^"]+"|(?<![\w-])--[a-z][\w-]*)', text)
-    return "".join(
+    markdown = "".join(
         f"`{piece.strip(chr(34))}`" if at % 2 else re.sub(r"([\\`*_<>\[\]|])", r"\\\1", piece)
         for at, piece in enumerate(pieces)
     )
+    return re.sub(r"docs/(\w+\.md)", r"[docs/\1](../\1)", markdown)

@@ -721,4 +721,4 @@ def test_the_defaults_in_the_help_are_those_of_the_recipe():
     for flag in ("vocab-size", "model-type", "output-dir", "workers", "seed", "character-coverage"):
         default = getattr(PreprocessConfig(), flag.replace("-", "_"))
         _, _, about = text.partition(f"--{flag} ")
-        assert f"Default: {default}" in about.split(" --")[0]
+        assert f"[default: {default}]" in about.split(" --")[0]

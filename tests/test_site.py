@@ -104,9 +104,13 @@ def test_the_page_of_a_command_has_its_options_and_its_example(reference: dict[s
         assert "```sh\nnmt " in page
         for parameter in command.params:
             if not getattr(parameter, "hidden", False):
-                assert parameter.opts[0] in page
+                is_argument = parameter.param_type_name == "argument"
+                assert ((is_argument and parameter.metavar) or parameter.opts[0]) in page
     assert "`-b, --beam, --beam-size" in written["translate"]
     assert "by `--alignments` " not in written["export"]
+    assert "[docs/outputs.md](../outputs.md)" in written["translate"]
+    assert "## Search\n\n`--strategy NAME`\n:   " in written["translate"]
+    assert "--help" not in written["translate"]
 
 
 def test_text_of_help_is_not_taken_for_markdown(reference: dict[str, Any]) -> None:

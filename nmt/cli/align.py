@@ -28,8 +28,8 @@ def align(
         int | None,
         typer.Option(
             min=1,
-            help="The decoder layer of a Transformer whose attention is used, from 1. Default: "
-            "the alignment_layer of the run's model.",
+            help="The decoder layer of a Transformer whose attention is used, from 1.  [default: "
+            "alignment_layer of the run's model]",
             show_default=False,
         ),
     ] = None,

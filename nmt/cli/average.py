@@ -18,14 +18,15 @@ def average_checkpoints(
         list[Path] | None, typer.Argument(help="Checkpoints of one run, or use --last, --best.")
     ] = None,
     run: Annotated[
-        Path | None, typer.Option(help="Run directory, for --last and --best [checkpoints].")
+        Path | None,
+        typer.Option(help="Run directory, for --last and --best.  [default: checkpoints]"),
     ] = None,
     last: Annotated[int | None, typer.Option(min=1, help="Average the newest N.")] = None,
     best: Annotated[
         int | None, typer.Option(min=1, help="Average the N that validated best, of those kept.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Run directory to write [RUN/averaged].")
+        Path | None, typer.Option(help="Run directory to write.  [default: RUN/averaged]")
     ] = None,
     plugin: PluginFlag = None,
     trust_plugins: TrustFlag = False,

@@ -25,7 +25,7 @@ def rescore(
         Path | None,
         typer.Argument(
             help='The list, by the lines of the source: "id ||| text ||| features ||| score"; '
-            "plain, .gz, .xz or .zst. Default, and -: stdin.",
+            "plain, .gz, .xz or .zst; - for stdin.  [default: -]",
             show_default=False,
         ),
     ] = None,

@@ -10,8 +10,6 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
 from nmt.cli import forms
 from nmt.cli.requests import Requests
 from nmt.errors import NmtError
@@ -20,6 +18,8 @@ from nmt.io.lines import Lines
 from nmt.messages import say, warn
 
 if TYPE_CHECKING:
+    from tqdm import tqdm
+
     from nmt.inference import LineTranslator
     from nmt.runtime.distributed import World
 
@@ -76,6 +76,8 @@ def _progress(source: Lines | Requests, target: IO[bytes], world: World) -> tqdm
     """Return a progress bar; shown on a terminal unless lines are read or written there."""
     is_free = not source.is_typed and not target.isatty()
     is_shown = world.is_main and sys.stderr.isatty() and is_free
+    from tqdm import tqdm
+
     return tqdm(
         unit=" lines", file=sys.stderr, dynamic_ncols=True, leave=False, disable=not is_shown
     )

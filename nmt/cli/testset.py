@@ -10,7 +10,7 @@ EXAMPLE = "Example: nmt testset wmt14/full"
 def print_testset(
     name: Annotated[
         str | None,
-        typer.Argument(help="Which one. Default: print all names.", show_default=False),
+        typer.Argument(help="Name of a test set; print all names without it.", show_default=False),
     ] = None,
     pair: Annotated[
         str | None,
@@ -18,15 +18,13 @@ def print_testset(
             "--language-pair",
             "-l",
             metavar="S-T",
-            help="From which language to which. Default: print those there are.",
+            help="Source and target language; print the pairs of the test set without it.",
             show_default=False,
         ),
     ] = None,
-    side: Annotated[
-        Literal["source", "reference"], typer.Option(help="Which text to print.")
-    ] = "source",
+    side: Annotated[Literal["source", "reference"], typer.Option(help="Text to print.")] = "source",
 ) -> None:
-    """Print a test set by its name, or which ones there are.
+    """Print a test set by its name, or the names of all.
 
     For example, "nmt testset wmt14/full -l en-de | nmt translate" translates newstest2014, and
     "nmt score --testset wmt14/full -l en-de" scores the translations.

@@ -328,7 +328,8 @@ class ScoreConfig:
     """The recipe's section ``score``."""
 
     metrics: tuple[Metric, ...] = (metrics["bleu"], metrics["chrf"])
-    """Metrics to compute, in this order; each is a name, or a mapping with name and settings."""
+    """Metrics to compute, in this order. In a recipe each is a name, or a mapping with a name and
+    its settings."""
 
     def __post_init__(self) -> None:
         if not self.metrics:

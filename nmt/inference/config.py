@@ -22,16 +22,16 @@ class SearchConfig:
     """The recipe's section ``search``. Lengths are in pieces and include EOS."""
 
     strategy: Strategy = strategies["beam"]
-    """Search strategy; the default is the paper's beam of 4 with the length penalty of GNMT."""
+    """Search strategy. The default is the paper's: a beam of 4 with the length penalty of GNMT."""
 
     constraints: tuple[Constraint, ...] = ()
     """Constraints on the tokens of a translation; a list of names, or of mappings with a name and
     its settings."""
 
     mbr: Metric | None = None
-    """Minimum Bayes risk: ranks the hypotheses of the strategy, such as samples, by their mean
-    agreement with the other hypotheses under a sentence-level metric, such as chrf or bleu. The
-    mean is the score, in per cent, and negative for an error rate."""
+    """Minimum Bayes risk: ranks hypotheses, such as samples, by their mean agreement with the other
+    hypotheses under a sentence-level metric, such as chrf or bleu. The mean is the score, in per
+    cent, and negative for an error rate."""
 
     coverage_penalty: float = 0.0
     """beta of GNMT's coverage penalty (Wu et al. 2016 use 0.2): hypotheses that leave parts of the
@@ -49,22 +49,24 @@ class SearchConfig:
     added."""
 
     max_length_offset: int = 50
-    """Number of pieces added to the maximum length by the ratio; 50 is the paper's."""
+    """Tokens by which a translation may be longer than its source times `max_length_ratio`; 50 is
+    the paper's."""
 
     max_source_length: int = 1024
     """Maximum length of a source; longer sources are cut or split, and counted."""
 
     on_long_line: Literal["cut", "split"] = "cut"
-    """Treatment of a longer source: `cut` drops the rest; `split` divides the line at the ends of
-    sentences, else of clauses, else of words, and joins the translations of the parts."""
+    """Treatment of a source longer than `max_source_length`: `cut` drops the rest; `split` divides
+    the line at the ends of sentences, else of clauses, else of words, and joins the translations of
+    the parts."""
 
     on_invalid_utf8: OnInvalidUtf8 = "error"
-    """Treatment of bytes that are not UTF-8; "replace" substitutes U+FFFD."""
+    """Treatment of bytes that are not UTF-8: an error, or replace them by U+FFFD."""
 
     batch_tokens: int = 16384
-    """Maximum number of source tokens in a batch, including padding, times the rows of the search.
-    A sentence of fewer than 16 tokens counts as 16. More is faster on a GPU until its memory is
-    full."""
+    """Maximum number of source tokens in a batch, including padding, times the rows of the search
+    (beam size or samples). A sentence of fewer than 16 tokens counts as 16. More is faster on a GPU
+    until its memory is full."""
 
     window: int = 4096
     """Number of lines read ahead and sorted by length, so that batches contain little padding."""

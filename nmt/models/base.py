@@ -138,7 +138,7 @@ class ModelConfig(ABC):
     registry: ClassVar[Registry[ModelConfig]]
 
     arch: str = ""
-    """Name of the architecture whose values the other keys override."""
+    """Architecture, whose values the other keys of `model` override (docs/systems.md)."""
 
     def resolved(self) -> ModelConfig:
         """Return the config with derived defaults filled in, as a run stores it."""

@@ -71,7 +71,7 @@ class TransformerConfig(ModelConfig):
     d_v: int | None = None
     """Width of a head's values; None for d_model / heads."""
     dropout: float = 0.1
-    """P_drop, on sublayer outputs and on embedding sums."""
+    """Dropout rate (P_drop) on sublayer outputs and embedding sums."""
     attention_dropout: float = 0.0
     """Dropout on attention weights; the paper has none. A performer has no weights: with a
     performer, this key affects only decoder and cross-attention."""

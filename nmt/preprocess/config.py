@@ -24,28 +24,30 @@ class PreprocessConfig(Cleaning, SubwordTraining):
     """
 
     source_lang: str = ""
-    """Language to translate from, as file names end; needed."""
+    """Language to translate from, as the file names of corpora end; required."""
 
     target_lang: str = ""
-    """Language to translate into, as file names end; needed."""
+    """Language to translate into, as the file names of corpora end; required."""
 
     train: tuple[str | Corpus, ...] = ()
-    """The training corpora, which are read one after the other; needed. To use more or less of a
-    corpus, write ``{path: PREFIX, weight: 0.5, max_pairs: 1000000}``: ``weight`` is how often each
-    of its pairs is in the dataset (2: twice; 0.5: a random half of the pairs); ``max_pairs`` is the
-    largest number of pairs to take, at random if the corpus has more."""
+    """Training corpus, required: the files PREFIX.LANG of both languages, one sentence a line,
+    plain or .gz, .xz, .zst; or FILE.tsv with source, tab, target on a line; or - for such lines
+    from stdin. Several corpora are read one after the other. To use more or less of a corpus, write
+    ``{path: PREFIX, weight: 0.5, max_pairs: 1000000}``: ``weight`` is how often each of its pairs
+    is in the dataset (2: twice; 0.5: a random half of the pairs); ``max_pairs`` is the largest
+    number of pairs to take, at random if the corpus has more."""
 
     valid: str | None = None
-    """Prefix of the corpus that training is watched with; needed."""
+    """Corpus for validation during training, required: the PREFIX of its files."""
 
     test: str | None = None
-    """Prefix of a corpus for the final scores."""
+    """Corpus for the final scores: the PREFIX of its files."""
 
     output_dir: str = "data-bin"
     """Directory to write; an older dataset there is replaced once the new one is complete."""
 
     separate_vocabularies: bool = False
-    """Whether each side learns subwords of its own; the paper shares one vocabulary."""
+    """Learn subwords for each language by itself; the paper shares one vocabulary."""
 
     subword_model: str | None = None
     """Existing subwords to use instead of learning any: a ``.model`` file for both sides, or the
@@ -56,9 +58,9 @@ class PreprocessConfig(Cleaning, SubwordTraining):
     dataset is the same for any number."""
 
     shard: str | None = None
-    """``I/N``: make the I-th of N parts of the dataset, each perhaps on another machine, in
-    output_dir/shard-I-of-N; when all are there, output_dir is the dataset. ``auto`` takes I and N
-    from torchrun or from a Slurm array."""
+    """Make the I-th of N parts of the dataset, for instance on one of N machines; ``auto`` takes
+    I/N from torchrun or a Slurm array. A part is output_dir/shard-I-of-N; when all are there,
+    output_dir is the dataset."""
 
     def __post_init__(self) -> None:
         Cleaning.__post_init__(self)

@@ -38,14 +38,15 @@ class SubwordTraining:
     """Number of token ids, including the four special ones; of each side if they are separate."""
 
     model_type: Literal["bpe", "unigram"] = "bpe"
-    """BPE, as in the paper (section 5.1); unigram learns more slowly and encodes faster."""
+    """Kind of subwords: bpe, as in the paper (section 5.1), or unigram, which learns more slowly
+    and encodes faster."""
 
     character_coverage: float = 0.9995
     """Share of all characters that get a piece of their own; rarer ones become bytes or UNK."""
 
     byte_fallback: bool = True
-    """Whether a character without a piece is spelt in bytes, at the cost of 256 pieces, so that
-    no text of any script becomes UNK. Turn it off for vocabularies of a few hundred pieces."""
+    """Spell characters without a piece in bytes, at the cost of 256 pieces, so that no text becomes
+    UNK. Turn it off for vocabularies of a few hundred pieces."""
 
     normalization: Literal["nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity"] = "nmt_nfkc"
     """SentencePiece's rule for the text before it is cut; "_cf" also folds case."""
@@ -57,7 +58,7 @@ class SubwordTraining:
     """Sentences, drawn at random, from which subwords are learned; bounds time and memory."""
 
     seed: int = 1
-    """Seed of that sample, and of the samples of corpora with ``weight`` or ``max_pairs``."""
+    """Random seed of the sample from which subwords are learned, and of samples of corpora."""
 
     def __post_init__(self) -> None:
         if self.vocab_size <= len(_SPECIAL_PIECES):

@@ -32,10 +32,11 @@ class Beam(Strategy):
     count_key: ClassVar[str | None] = "beam"
 
     beam: int = 4
-    """Alive sequences per sentence, and the most hypotheses returned; 4 is the paper's."""
+    """Beam size: alive sequences per sentence, and the most hypotheses returned; the paper's is
+    4."""
 
     length_penalty: LengthPenalty = length_penalties["gnmt"]
-    """Divisor of the log-probability; the paper's is gnmt with alpha 0.6."""
+    """Length penalty, a divisor of the log-probability; the paper's is gnmt with alpha 0.6."""
 
     stop: Literal["optimistic", "all_finished", "first_beam"] = "optimistic"
     """When the search of a sentence stops. `optimistic` (the paper's): as many hypotheses are

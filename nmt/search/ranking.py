@@ -52,7 +52,8 @@ class PenaltyWithAlpha(LengthPenalty):
     """A length penalty with an exponent."""
 
     alpha: float
-    """Exponent: 0 ranks by log-probability alone, more prefers longer outputs."""
+    """Exponent of the length penalty; 0 ranks by log-probability alone, more prefers longer
+    outputs."""
 
     def __post_init__(self) -> None:
         if not self.alpha >= 0:
@@ -62,10 +63,12 @@ class PenaltyWithAlpha(LengthPenalty):
 @length_penalties.register("gnmt")
 @dataclass(frozen=True, kw_only=True)
 class GnmtPenalty(PenaltyWithAlpha):
-    """((5 + length) / 6) ^ alpha (Wu et al. 2016, equation 14)."""
+    """((5 + length) / 6) ^ alpha (Wu et al. 2016, equation 14).
+
+    The Transformer paper takes alpha 0.6 (section 6.1).
+    """
 
     alpha: float = 0.6
-    """Exponent: 0 ranks by log-probability alone; 0.6 is the Transformer paper's (section 6.1)."""
 
     def divisor(self, lengths: Tensor) -> Tensor:
         """Return the divisors: 1 for a lone EOS, 1.73 for 10 tokens with alpha 0.6."""
@@ -75,10 +78,12 @@ class GnmtPenalty(PenaltyWithAlpha):
 @length_penalties.register("power")
 @dataclass(frozen=True, kw_only=True)
 class PowerPenalty(PenaltyWithAlpha):
-    """length ^ alpha, as in fairseq, Marian and Sockeye; differs from GNMT's at the same alpha."""
+    """length ^ alpha, as in fairseq, Marian and Sockeye; differs from GNMT's at the same alpha.
+
+    Alpha 1 ranks by the mean log-probability of a token.
+    """
 
     alpha: float = 1.0
-    """Exponent: 0 ranks by log-probability alone; 1 by the mean log-probability of a token."""
 
     def divisor(self, lengths: Tensor) -> Tensor:
         """Return the divisors: the length itself with alpha 1."""

@@ -39,14 +39,14 @@ class Sample(Strategy):
     model's distribution."""
 
     top_k: int | None = None
-    """Number of likeliest tokens to draw from (Fan et al. 2018)."""
+    """Number of likeliest tokens to draw from (Fan et al. 2018); all by default."""
 
     top_p: float | None = None
     """Total probability of the likeliest tokens to draw from (nucleus sampling, Holtzman et al.
-    2020)."""
+    2020); all by default."""
 
     seed: int = 1
-    """Random seed; another seed gives other samples."""
+    """Random seed; another seed gives other samples, and equal lines have equal samples."""
 
     def __post_init__(self) -> None:
         if self.samples < 1:

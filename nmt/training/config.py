@@ -27,10 +27,10 @@ class TrainConfig:
     """Average target tokens of one optimizer update, without padding, over all processes. The
     sentences of an update depend on this and the seed, not on the machine."""
     max_tokens: MayChange[Literal["auto"] | int] = 4096
-    """Largest number of positions of one side of a micro-batch, padding included; all passes or
-    samples of the loss count. Bounds the memory of a device. "auto" finds the largest size that
-    fits the GPUs before the first update, and again if the run is resumed on other GPUs; on a CPU
-    it is 4096."""
+    """Size of a micro-batch in positions of one side, with padding, or auto: the largest size that
+    fits the GPUs. Bounds the memory of a device. All passes or samples of the loss count. "auto"
+    tries sizes before the first update, and again if the run is resumed on other GPUs; on a CPU it
+    is 4096."""
     max_updates: MayChange[int] = 100_000
     """Optimizer updates after which training ends. A resumed run may raise it, unless the schedule
     depends on it, as linear and cosine do."""
@@ -47,8 +47,8 @@ class TrainConfig:
     max_minutes: MayChange[float | None] = None
     """Minutes of training, over all resumes, after which training ends."""
     subword_sampling: float | None = None
-    """Subword regularisation: segments the training text differently in each epoch. For BPE, the
-    share of merges that are left out, such as 0.1 (BPE-dropout). For unigram models, the exponent
+    """Subword regularisation: segments the training text differently in each epoch; 0.1 is usual.
+    For BPE, the share of merges that are left out (BPE-dropout). For unigram models, the exponent
     of the probabilities; a smaller one gives more variety. `max_tokens`, `tokens_per_update` and
     the loss per token count the tokens of the stored, shorter segmentation. None for none."""
     optimizer: OptimizerConfig = optimizers["adam"]
@@ -72,12 +72,12 @@ class TrainConfig:
     """Precision of matrix products: fp32, bf16, fp16 (with loss scaling), or auto, the fastest on
     the hardware. Weights and the optimizer's state are always float32."""
     compile: bool = False
-    """Whether to compile the model (torch.compile). Compiling takes minutes at the start; training
-    is then faster on a GPU, but slower on a CPU."""
+    """Compile the model (torch.compile). Takes minutes at the start; training is then faster on a
+    GPU, but slower on a CPU."""
     sharding: MayChange[Sharding] = "none"
-    """Sharding over the processes. "full" shards weights, gradients and the optimizer's state
-    (FSDP2, ZeRO-3), for models whose training does not fit one GPU; the weights alone must fit, for
-    validation. "none" keeps all of them on each process (DDP)."""
+    """Sharding of weights, gradients and optimizer state over the processes: none (DDP) or full
+    (FSDP2, ZeRO-3). "full" is for models whose training does not fit one GPU; the weights alone
+    must fit, for validation."""
     device: MayChange[str] = "auto"
     """Device: cpu, cuda, cuda:N, or auto, a GPU if there is one."""
     valid_every: MayChange[int] = 1000

@@ -22,9 +22,9 @@ class Schedule(ABC):
     name: str = ""
     """Name of the schedule."""
     lr: float | None = None
-    """The highest learning rate."""
+    """Peak learning rate. Without it, inverse_sqrt takes the paper's; other schedules need it."""
     warmup_updates: int = 4000
-    """Updates of linear rise from 0 to the highest learning rate."""
+    """Updates of linear warm-up from 0 to the peak learning rate."""
 
     def __post_init__(self) -> None:
         if self.warmup_updates < 0:

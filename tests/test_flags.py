@@ -1,0 +1,88 @@
+"""Flags that set keys of the recipe take type, help and default from the fields of the keys."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import typer
+from test_schema import documentation, owners, plain
+
+from nmt.cli import preprocess, score, train, translate
+from nmt.cli.app import app
+from nmt.cli.flags import Flag, flags_of, summary
+
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+TABLES = {
+    "preprocess": preprocess.FLAGS,
+    "train": train.FLAGS,
+    "translate": translate.FLAGS,
+    "score": score.FLAGS,
+}
+FLAGS = [(command, flag) for command, table in TABLES.items() for flag in flags_of(table)]
+
+
+def option(command: str, name: str) -> Any:
+    return next(each for each in COMMANDS[command].params if each.name == name)
+
+
+every_flag = pytest.mark.parametrize(
+    ("command", "flag"), FLAGS, ids=[f"{command} {flag.long}" for command, flag in FLAGS]
+)
+
+
+@every_flag
+def test_the_help_of_a_flag_is_the_docstring_of_its_field(command: str, flag: Flag) -> None:
+    text = documentation(owners(flag.path)[0])[flag.path.rpartition(".")[2]]
+    said = option(command, flag.name).help
+    for owner, other in FLAGS:  # a flag may stand for its key
+        if owner == command:
+            key = other.path.rpartition(".")[2]
+            said = re.sub(rf"(?<![\w-]){other.long}(?![\w-])", key, said)
+    said = re.sub(r"  \[.*\]$", "", said).removesuffix(" May be given several times.")
+    said, _, _ = said.partition(" One of ")
+    sentence, *_ = re.split(r"(?<=\.)\s(?=[A-Z\"`])", text)
+    assert said.startswith(sentence.replace("`", ""))
+    assert text.replace("`", "").startswith(said)
+
+
+@every_flag
+def test_the_help_of_a_flag_names_the_default_of_its_field(command: str, flag: Flag) -> None:
+    name = flag.path.rpartition(".")[2]
+    defaults = [plain(getattr(part, name)) for part in owners(flag.path)]
+    default = ", ".join(defaults[0]) if isinstance(defaults[0], tuple) else defaults[0]
+    said = option(command, flag.name).help
+    if name != "arch" and len(set(defaults)) > 1:
+        assert f"default: {default} with " in said
+    elif default is None or default is False or default == "":
+        assert "default:" not in said
+    else:
+        assert said.endswith(f"default: {'true' if default is True else default}]")
+
+
+def test_a_help_has_whole_sentences_while_they_are_short() -> None:
+    long = "It says more than anyone who asks for a list of options would like to read " * 2
+    assert summary("One. Two (Wu et al. 2016).\n    Three.") == "One. Two (Wu et al. 2016). Three."
+    assert summary(f"One. {long}. Three.") == "One."
+    assert summary(f"{long}.") == f"{long}."
+
+
+def test_names_of_choices_are_completed(nmt: Callable[..., Any], monkeypatch: Any) -> None:
+    monkeypatch.setenv("_NMT_COMPLETE", "complete_bash")
+    for line, expected in {
+        "translate --strategy l": ["lexical_beam"],
+        "translate --stop ": ["optimistic", "all_finished", "first_beam"],
+        "train --arch transformer_b": [
+            "transformer_base",
+            "transformer_big",
+            "transformer_big_en_fr",
+        ],
+        "score --metric chr": ["chrf", "chrf++"],
+        "preprocess --clean h": ["held_out"],
+        "train --wa": ["--warmup-updates"],
+    }.items():
+        monkeypatch.setenv("COMP_WORDS", f"nmt {line}")
+        monkeypatch.setenv("COMP_CWORD", str(len(line.split(" "))))
+        assert nmt().out.split() == expected
