@@ -3,45 +3,30 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import typer
 
 from nmt import __version__
-from nmt.cli import (
-    align,
-    average,
-    export,
-    inspect,
-    preprocess,
-    rescore,
-    score,
-    shortlist,
-    testset,
-    train,
-    translate,
-)
 from nmt.cli.console import write_utf8
 from nmt.cli.habits import answer
+from nmt.cli.help import Command, Group
 from nmt.errors import LostPeerError, NmtError, explain
 from nmt.io.files import named
 from nmt.messages import one_line, say
 from nmt.runtime.memory import is_out_of_memory
 
-app = typer.Typer(
-    name="nmt",
-    help="Train, average, translate with and score neural machine translation models.",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-
 
 def _as_written(text: str) -> str:
     """Return the text with click's mark against wrapping, so that examples can be copied."""
-    return "\n\n".join(f"\b\n{paragraph}" for paragraph in text.split("\n\n"))
+    return "\n\n".join(
+        f"\b\n{paragraph}" if paragraph.startswith((" ", "Example")) else paragraph
+        for paragraph in text.split("\n\n")
+    )
 
 
 OUT_OF_MEMORY = (
@@ -66,9 +51,29 @@ class _InterruptedError(Exception):
     """Ctrl-C. Typer would turn KeyboardInterrupt into status 130 without a message."""
 
 
-def _add(
-    name: str, command: Callable[..., None], example: str, interrupted: str = INTERRUPTED
-) -> None:
+COMMANDS = {
+    "preprocess": "preprocess.preprocess",
+    "inspect": "inspect.inspect",
+    "train": "train.train",
+    "average-checkpoints": "average.average_checkpoints",
+    "shortlist": "shortlist.shortlist",
+    "export": "export.export",
+    "translate": "translate.translate",
+    "align": "align.align",
+    "rescore": "rescore.rescore",
+    "testset": "testset.print_testset",
+    "score": "score.score",
+}
+"""Module and function of each command, in the order of ``nmt --help``."""
+
+
+@functools.cache
+def _command(name: str) -> Any:
+    """Return a command, after importing its module."""
+    module = importlib.import_module(f"nmt.cli.{COMMANDS[name].partition('.')[0]}")
+    command = getattr(module, COMMANDS[name].partition(".")[2])
+    interrupted = RESUMABLE if name in ("preprocess", "train") else INTERRUPTED
+
     @functools.wraps(command)
     def run(*arguments: object, **options: object) -> None:
         try:
@@ -80,21 +85,47 @@ def _add(
         except KeyboardInterrupt:
             raise _InterruptedError(interrupted) from None
 
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
     summary, _, _ = str(command.__doc__).partition("\n")
-    app.command(name, short_help=summary, epilog=_as_written(example))(run)
+    single.command(name, cls=Command, short_help=summary, epilog=_as_written(module.EXAMPLE))(run)
+    return typer.main.get_command(single)
 
 
-_add("preprocess", preprocess.preprocess, preprocess.EXAMPLE, RESUMABLE)
-_add("inspect", inspect.inspect, inspect.EXAMPLE)
-_add("train", train.train, train.EXAMPLE, RESUMABLE)
-_add("average-checkpoints", average.average_checkpoints, average.EXAMPLE)
-_add("shortlist", shortlist.shortlist, shortlist.EXAMPLE)
-_add("export", export.export, export.EXAMPLE)
-_add("translate", translate.translate, translate.EXAMPLE)
-_add("align", align.align, align.EXAMPLE)
-_add("rescore", rescore.rescore, rescore.EXAMPLE)
-_add("testset", testset.print_testset, testset.EXAMPLE)
-_add("score", score.score, score.EXAMPLE)
+class _Commands(Mapping[str, Any]):
+    """The commands by name; each is imported when it is looked up."""
+
+    def __getitem__(self, name: str) -> Any:
+        return _command(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class _Program(Group):
+    """The program with its commands."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{**settings, "commands": _Commands()})
+
+    def get_params(self, ctx: Any) -> Any:
+        """Return the options of the program, which are flags."""
+        flags = super().get_params(ctx)
+        for flag in flags:
+            flag.default = False  # to convert None, Typer would import pydantic, which takes long
+        return flags
+
+
+app = typer.Typer(
+    name="nmt",
+    cls=_Program,
+    help="Train, average, translate with and score neural machine translation models.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 
 
 def _print_version(wanted: bool) -> None:

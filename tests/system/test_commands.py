@@ -18,7 +18,7 @@ from nmt.cli.app import app
 from nmt.runs import Run
 
 Shell = Callable[..., "subprocess.CompletedProcess[str]"]
-COMMANDS = [str(command.name) for command in app.registered_commands]
+COMMANDS = list(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 
 
 @pytest.fixture
