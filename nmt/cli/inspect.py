@@ -34,13 +34,9 @@ def inspect(
 ) -> None:
     """Show what a dataset or a run holds.
 
-    For a dataset: pairs, tokens (including the end of sentence) and unknown tokens of every split;
-    lengths in tokens (mean, median, 90 and 99 per cent, greatest; all but the mean are taken from
-    at most 100,000 sentences spread over the split); the pairs that cleaning dropped, by reason,
-    and the lines that it rewrote, with the first examples; the first training pairs, as pieces ("▁"
-    is a space); the fingerprint, equal for equal data.
-
-    For a run: languages, architecture and data; each checkpoint with its validation scores.
+    For a dataset: the pairs, tokens and lengths of every split, the effect of cleaning, the first
+    training pairs, and the fingerprint. For a run: languages, architecture, data, and each
+    checkpoint with its validation scores. docs/outputs.md describes the lines.
     """
     if (path / "run.json").exists():
         _run(path, verify, as_json)

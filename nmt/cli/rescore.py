@@ -49,13 +49,9 @@ def rescore(
 ) -> None:
     """Score an n-best list by a model.
 
-    The list has the form of Moses, as nmt translate --n-best writes it, with numbers in ascending
-    order. Each line is printed with one more feature: the natural logarithm of the probability that
-    the model gives to the translation and its end of sentence, as nmt score --model prints it.
-
-    With --weights the score becomes the weighted sum of the named features, and the translations
-    of a line are sorted by score. With --best one line is printed for each line of --source: the
-    text of its first translation, or an empty line.
+    Prints the list, as nmt translate --n-best writes it, with one more feature: the log-probability
+    that the model gives to each translation. With --weights the translations of a line are sorted
+    by the weighted sum of features. docs/outputs.md describes the lines.
     """
     listed = n_best or Path("-")
     check_stdin(source, listed)

@@ -30,7 +30,7 @@ def shortlist(
         typer.Option(min=1, help="The most training pairs to read, spread over the dataset."),
     ] = 500_000,
     iterations: Annotated[
-        int, typer.Option(min=1, help="Of the expectation maximisation of IBM model 1.")
+        int, typer.Option(min=1, help="Iterations of expectation maximisation (IBM model 1).")
     ] = 5,
 ) -> None:
     """Learn which target tokens may translate which source tokens, for faster search.
@@ -38,11 +38,8 @@ def shortlist(
     The shortlist is written to the directory of the run, whose subwords must be those of the
     dataset. Averaging the run copies the shortlist. "nmt translate --shortlist" then searches, for
     each line, only among the --best translations of its source tokens, the --first most frequent
-    tokens and, if both languages share one vocabulary, the source tokens themselves.
-
-    Prints the path of the file on stdout. Prints on stderr the number of pairs read, the mean
-    length of the lists of the validation sentences, and the share of reference tokens on these
-    lists.
+    tokens and, if both languages share one vocabulary, the source tokens themselves. Prints the
+    path of the file; docs/outputs.md describes the report on stderr.
     """
     from nmt.data.dataset import Dataset
     from nmt.preprocess.lexicon import LexiconConfig, learn_shortlist, measured
