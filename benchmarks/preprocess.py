@@ -37,7 +37,7 @@ import sentencepiece
 from nmt.data.columns import Sentences
 from nmt.data.dataset import Dataset
 from nmt.data.manifest import MANIFEST, MANIFESTS, OFFSET_TYPE, Manifest, fingerprint_of
-from nmt.data.sampler import BatchSampler
+from nmt.data.sampler import RandomSampler
 from nmt.data.vocabulary import EOS
 from nmt.data.writer import DatasetWriter, staging
 from nmt.preprocess.corpus import Bitext
@@ -238,7 +238,7 @@ def make_order(pairs: int) -> dict[str, float]:
     other = np.maximum(2, some * random.normal(1, 0.15, len(some))).astype(np.int32)
     target, source = np.resize(some, pairs), np.resize(other, pairs)
     start = time.perf_counter()
-    order = BatchSampler(source, target, 25_000, seed=1)
+    order = RandomSampler(source, target, 25_000, seed=1)
     shared = time.perf_counter() - start
     start = time.perf_counter()
     order.epoch(1)

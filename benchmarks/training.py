@@ -36,7 +36,7 @@ from nmt.data.batches import Batch
 from nmt.data.columns import Sentences
 from nmt.data.dataset import Dataset
 from nmt.data.loader import BatchLoader, Update
-from nmt.data.sampler import BatchSampler
+from nmt.data.sampler import samplers
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.data.writer import DatasetWriter, staging
 from nmt.models import Model, ModelConfig
@@ -85,22 +85,25 @@ class Plain:
         for batch in update.batches:
             batch = batch.to(self.world.device)
             with autocast(self.train.precision, self.world.device):
-                loss = self.loss(self.logits(batch).flatten(0, 1), batch.target_output.flatten())
+                target = batch.packing.target
+                logits = self.logits(target.pad(batch.target_input), batch)
+                loss = self.loss(logits.flatten(0, 1), target.pad(batch.target_output).flatten())
             (loss / update.target_tokens).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def logits(self, batch: Batch) -> Tensor:
-        """Logits [B, T, V]."""
+    def logits(self, target: Tensor, batch: Batch) -> Tensor:
+        """Logits [B, T, V] of padded target inputs [B, T]."""
+        source = batch.packing.source.pad(batch.source)
         scale = math.sqrt(self.config.d_model)
         causal = nn.Transformer.generate_square_subsequent_mask(
-            batch.target_input.shape[1], device=self.world.device
+            target.shape[1], device=self.world.device
         )
-        padding = torch.zeros(batch.source.shape, device=self.world.device)
-        padding = padding.masked_fill(batch.source == PAD, float("-inf"))
+        padding = torch.zeros(source.shape, device=self.world.device)
+        padding = padding.masked_fill(source == PAD, float("-inf"))
         states = self.transformer(
-            self.embedding(batch.source) * scale,
-            self.embedding(batch.target_input) * scale,
+            self.embedding(source) * scale,
+            self.embedding(target) * scale,
             tgt_mask=causal,
             src_key_padding_mask=padding,
             memory_key_padding_mask=padding,
@@ -145,12 +148,13 @@ class Peer(Plain):
         )
         self.loss = nn.CrossEntropyLoss(label_smoothing=0.1, ignore_index=PAD, reduction="sum")
 
-    def logits(self, batch: Batch) -> Tensor:
-        """Logits [B, T, V]."""
+    def logits(self, target: Tensor, batch: Batch) -> Tensor:
+        """Logits [B, T, V] of padded target inputs [B, T]."""
+        source = batch.packing.source.pad(batch.source)
         return self.modules(
-            input_ids=batch.source,
-            attention_mask=batch.source != PAD,
-            decoder_input_ids=batch.target_input,
+            input_ids=source,
+            attention_mask=source != PAD,
+            decoder_input_ids=target,
             use_cache=False,
         ).logits
 
@@ -182,10 +186,12 @@ class Setting:
         loop = kind(self.model, self.train, dataset.manifest.source_vocabulary, world)
         split = dataset.split("train")
         lengths = split.source_lengths, split.target_lengths
-        order = BatchSampler(*lengths, self.train.tokens_per_update, self.train.seed)
+        order = samplers[self.train.batching](
+            *lengths, self.train.tokens_per_update, self.train.seed
+        )
         loader = BatchLoader(
             split=split,
-            order=order,
+            sampler=order,
             max_tokens=4096 if self.train.max_tokens == "auto" else self.train.max_tokens,
             pinned=world.device.type == "cuda",
         )

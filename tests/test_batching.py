@@ -7,11 +7,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.data.batches import as_groups, as_rows, make_batch, target_input
+from nmt.data.batches import Batch, as_groups, as_rows, make_batch, target_input
 from nmt.data.columns import Sentences
 from nmt.data.dataset import Dataset, Split
 from nmt.data.loader import BatchLoader, Update, prefetch
-from nmt.data.sampler import BatchSampler, in_length_order, micro_batches
+from nmt.data.packing import Packing
+from nmt.data.sampler import (
+    BatchSampler,
+    BucketSampler,
+    RandomSampler,
+    in_length_order,
+    micro_batches,
+    packed_micro_batches,
+)
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.data.writer import DatasetWriter, staging
 
@@ -27,16 +35,21 @@ def everything(order: BatchSampler, epoch: int) -> list[int]:
     return sorted(int(index) for bucket in order.epoch(epoch) for index in bucket)
 
 
+SAMPLERS = pytest.mark.parametrize("sampler", [RandomSampler, BucketSampler])
+
+
+@SAMPLERS
 @given(LENGTHS, st.integers(1, 20_000), st.integers(0, 5))
 @settings(deadline=None, max_examples=50)
 def test_an_epoch_holds_every_sentence_once(
-    pairs: list[tuple[int, int]], tokens_per_update: int, seed: int
+    sampler: type[BatchSampler], pairs: list[tuple[int, int]], tokens_per_update: int, seed: int
 ) -> None:
-    order = BatchSampler(*arrays(pairs), tokens_per_update, seed)
+    order = sampler(*arrays(pairs), tokens_per_update, seed)
     for epoch in (1, 2):
         assert everything(order, epoch) == list(range(len(pairs)))
         first = (epoch - 1) * order.updates_per_epoch + 1
         updates = range(first, first + order.updates_per_epoch)
+        assert all(sum(map(len, order.update(update))) for update in updates)
         assert {order.epoch_of(update) for update in updates} == {epoch}
         seen = sorted(int(i) for u in updates for bucket in order.update(u) for i in bucket)
         assert seen == list(range(len(pairs)))
@@ -73,10 +86,11 @@ def lengths_like_a_corpus(count: int) -> tuple[np.ndarray, np.ndarray]:
     return source, target
 
 
-def test_updates_hold_the_stated_number_of_target_tokens() -> None:
+@SAMPLERS
+def test_updates_hold_the_stated_number_of_target_tokens(sampler: type[BatchSampler]) -> None:
     source, target = lengths_like_a_corpus(40_000)
     for tokens_per_update in (1000, 4096, 25_000):
-        order = BatchSampler(source, target, tokens_per_update, seed=1)
+        order = sampler(source, target, tokens_per_update, seed=1)
         sizes = [
             sum(int(target[bucket].sum()) for bucket in order.update(update))
             for update in range(1, order.updates_per_epoch)
@@ -85,10 +99,11 @@ def test_updates_hold_the_stated_number_of_target_tokens() -> None:
         assert max(sizes) < 1.2 * tokens_per_update
 
 
-def test_an_update_is_a_function_of_its_number_and_the_seed() -> None:
+@SAMPLERS
+def test_an_update_is_a_function_of_its_number_and_the_seed(sampler: type[BatchSampler]) -> None:
     source, target = lengths_like_a_corpus(2000)
-    one, same = (BatchSampler(source, target, 1000, seed=1) for _ in range(2))
-    other = BatchSampler(source, target, 1000, seed=2)
+    one, same = (sampler(source, target, 1000, seed=1) for _ in range(2))
+    other = sampler(source, target, 1000, seed=2)
     far = 3 * one.updates_per_epoch + 2
     assert [b.tolist() for b in one.update(far)] == [b.tolist() for b in same.update(far)]
     assert [b.tolist() for b in one.update(far)] != [b.tolist() for b in other.update(far)]
@@ -97,13 +112,23 @@ def test_an_update_is_a_function_of_its_number_and_the_seed() -> None:
 
 def test_sentences_of_like_length_share_a_bucket() -> None:
     source, target = lengths_like_a_corpus(200_000)
-    order = BatchSampler(source, target, 25_000, seed=1)
+    order = BucketSampler(source, target, 25_000, seed=1)
     padded = sum(
         len(bucket) * int(side[bucket].max())
         for bucket in order.epoch(1)
         for side in (source, target)
     )
     assert 1 - (source.sum() + target.sum()) / padded < 0.03
+
+
+@pytest.mark.parametrize("tokens_per_update", [1000, 2000, 25_000])
+def test_random_updates_are_alike(tokens_per_update: int) -> None:
+    """The variance of mean lengths is that of independent draws, within a tenth."""
+    source, target = lengths_like_a_corpus(1_000_000)
+    order = RandomSampler(source, target, tokens_per_update, seed=1)
+    updates = [target[order.update(update)[0]] for update in range(1, order.updates_per_epoch + 1)]
+    between = sum(len(it) * (it.mean() - target.mean()) ** 2 for it in updates)
+    assert between / target.var() / len(updates) == pytest.approx(1, abs=0.1)
 
 
 @given(LENGTHS, st.integers(20, 500), st.integers(1, 5))
@@ -113,17 +138,57 @@ def test_micro_batches_share_out_an_update_evenly_and_within_the_limit(
 ) -> None:
     source, target = arrays(pairs)
     longer = np.maximum(source, target)
-    buckets = BatchSampler(source, target, 500, seed=1).update(1)
-    shares = micro_batches(buckets, longer, max_tokens, processes)
-    assert len({len(share) for share in shares}) == 1
-    dealt = [int(index) for share in shares for part in share for index in part]
-    assert sorted(dealt) == sorted(int(index) for bucket in buckets for index in bucket)
-    for part in (part for share in shares for part in share if len(part) > 1):
-        assert len(part) * longer[part].max() <= max_tokens
+    sampler = RandomSampler(source, target, 500, seed=1)
+    [update] = sampler.update(1)
+    for divide in (micro_batches, packed_micro_batches):
+        shares = divide([update], sampler, max_tokens, processes)
+        assert len({len(share) for share in shares}) == 1
+        dealt = [int(index) for share in shares for part in share for index in part]
+        assert sorted(dealt) == sorted(update.tolist())
+        for part in (part for share in shares for part in share if len(part) > 1):
+            padded = len(part) * longer[part].max()
+            packed = max(source[part].sum(), target[part].sum())
+            assert (padded if divide is micro_batches else packed) <= max_tokens
+
+
+def test_packed_micro_batches_fill_their_memory() -> None:
+    source, target = lengths_like_a_corpus(10_000)
+    sampler = RandomSampler(source, target, 25_000, seed=1)
+    for update in range(1, 6):
+        parts = packed_micro_batches(sampler.update(update), sampler, 4096)[0]
+        assert len(parts) in (7, 8)
+        tokens = [int((source + target)[part].sum()) for part in parts]
+        assert max(tokens) - min(tokens) < 2 * (source + target).max()
+
+
+@given(LENGTHS, st.integers(1, 3))
+@settings(deadline=None, max_examples=50)
+def test_rows_hold_every_token_once(pairs: list[tuple[int, int]], heads: int) -> None:
+    packing = Packing.of(*arrays(pairs))
+    for side in (packing.source, packing.target):
+        rows, length = side.shape
+        assert rows == packing.source.shape[0]
+        count = int(side.lengths.sum())
+        for parts in (1, 3):
+            vectors = torch.arange(count * parts * heads)
+            arranged = vectors[side.to_rows(parts, heads)]
+            assert len(arranged) == parts * rows * heads * length
+            assert torch.equal(arranged[side.from_rows(parts, heads)], vectors)
+        assert int((side.sentences >= 0).sum()) == count
+        assert len(side.empty_places(heads)) == heads * (rows * length - count)
+        assert torch.equal(side.unpad(side.pad(torch.arange(count))), torch.arange(count))
+        assert side.mask.sum(1).tolist() == side.lengths.tolist()
+
+
+def test_rows_of_ordinary_sentences_are_nearly_full() -> None:
+    source, target = lengths_like_a_corpus(150)
+    for side in (packing := Packing.of(source, target)).source, packing.target:
+        rows, length = side.shape
+        assert side.lengths.sum() > 0.8 * rows * length
 
 
 def test_a_sentence_of_several_rows_takes_their_room_in_a_micro_batch(split: Split) -> None:
-    order = BatchSampler(split.source_lengths, split.target_lengths, 100, seed=1)
+    order = RandomSampler(split.source_lengths, split.target_lengths, 100, seed=1)
     one, two = (
         BatchLoader(split=split, sampler=order, max_tokens=16, rows_per_sentence=rows)
         for rows in (1, 2)
@@ -149,18 +214,19 @@ def split(tmp_path: Path) -> Split:
 
 def test_a_batch_begins_with_bos_and_predicts_up_to_eos(split: Split) -> None:
     batch = make_batch(split, np.array([2, 0]))
-    assert batch.source.tolist() == [[7, 8, 9, EOS], [4, 5, EOS, PAD]]
-    assert batch.target_input.tolist() == [[BOS, 8, 9, 4], [BOS, 5, PAD, PAD]]
-    assert batch.target_output.tolist() == [[8, 9, 4, EOS], [5, EOS, PAD, PAD]]
-    assert batch.target_positions.tolist() == [0, 1, 2, 3, 4, 5]
+    assert batch.source.tolist() == [7, 8, 9, EOS, 4, 5, EOS]
+    assert batch.target_input.tolist() == [BOS, 8, 9, 4, BOS, 5]
+    assert batch.target_output.tolist() == [8, 9, 4, EOS, 5, EOS]
+    padded = batch.packing.target.pad(batch.target_input)
+    assert padded.tolist() == [[BOS, 8, 9, 4], [BOS, 5, PAD, PAD]]
     assert batch.num_positions == 16
     assert batch.num_tokens == 13
 
 
 def test_a_batch_of_nothing_has_nothing_to_predict(split: Split) -> None:
     batch = make_batch(split, np.array([], dtype=np.int64))
-    assert batch.source.tolist() == [[EOS]]
-    assert len(batch.target_positions) == 0
+    assert batch.source.tolist() == [EOS]
+    assert len(batch.target_output) == 0
 
 
 def test_validation_batches_hold_every_sentence_in_order_of_length(split: Split) -> None:
@@ -187,16 +253,20 @@ def test_prefetching_gives_the_items_in_order_and_hands_on_an_error() -> None:
 
 def test_tensors_of_a_batch_are_whole_numbers_of_64_bits(split: Split) -> None:
     batch = make_batch(split, np.array([0, 1, 2]))
-    for tensor in (batch.source, batch.target_input, batch.target_output, batch.target_positions):
+    for tensor in (batch.source, batch.target_input, batch.target_output):
         assert tensor.dtype == torch.int64
+
+
+def sentences(batch: Batch) -> tuple[torch.Tensor, ...]:
+    return torch.split(batch.source, batch.packing.source.lengths.tolist())
 
 
 def test_two_processes_are_fed_the_sentences_that_one_is(split: Split) -> None:
     def sources(update: Update) -> list[list[int]]:
-        rows = [row for batch in update.batches for row in batch.source.tolist()]
-        return sorted([token for token in row if token != PAD] for row in rows)
+        rows = [row for batch in update.batches for row in sentences(batch)]
+        return sorted(row.tolist() for row in rows)
 
-    order = BatchSampler(split.source_lengths, split.target_lengths, 100, seed=1)
+    order = RandomSampler(split.source_lengths, split.target_lengths, 100, seed=1)
     alone = BatchLoader(split=split, sampler=order, max_tokens=8)
     pair = [replace(alone, process=process, num_processes=2) for process in range(2)]
     one, first, second = (next(loader.updates(3)) for loader in (alone, *pair))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from nmt.data.batches import Batch
+from nmt.data.batches import batch_of
 from nmt.errors import NmtError
 from nmt.models import ModelConfig, architectures
 from nmt.models.feed_forward import FeedForwardPart, feed_forwards
@@ -78,12 +78,7 @@ def test_the_penalty_of_a_model_is_added_for_every_target_token() -> None:
         feed_forward=build(FeedForwardPart, EXPERTS, "here"),
     )
     model = config.build(12, 12, True)
-    batch = Batch(
-        source=torch.tensor([[5, 6, 3]]),
-        target_input=torch.tensor([[2, 7, 8, 9]]),
-        target_output=torch.tensor([[7, 8, 9, 3]]),
-        target_positions=torch.arange(4),
-    )
+    batch = batch_of(torch.tensor([[5, 6, 3]]), torch.tensor([[7, 8, 9, 3]]))
     sums = TokenCriterion(model, losses["cross_entropy"])(batch)
     assert model.auxiliary_loss().item() > 0
     torch.testing.assert_close(sums["loss"], sums["nll"] + 4 * model.auxiliary_loss())

@@ -163,7 +163,7 @@ def test_the_longest_batch_holds_the_longest_pairs_that_fit(dataset: Path) -> No
     split = Dataset.open(dataset).split("train")
     longer = np.maximum(split.source_lengths, split.target_lengths)
     batch = longest_batch(split, max_tokens=3 * int(longer.max()))
-    assert len(batch.source) == 3
-    assert max(batch.source.shape[1], batch.target_output.shape[1]) == longer.max()
-    assert len(longest_batch(split, max_tokens=1).source) == 1
-    assert len(longest_batch(split, max_tokens=10**9).source) == len(split)
+    assert batch.num_sentences == 3
+    assert max(batch.packing.source.longest, batch.packing.target.longest) == longer.max()
+    assert longest_batch(split, max_tokens=1).num_sentences == 1
+    assert longest_batch(split, max_tokens=10**9).num_sentences == len(split)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from trained_runs import assert_same_checkpoint, records
 
-from nmt.data.batches import Batch
+from nmt.data.batches import Batch, batch_of
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
 from nmt.models import Model, architectures
@@ -54,22 +54,13 @@ def make_batch(pairs: list[tuple[list[int], tuple[int, ...]]]) -> Batch:
         width = max(map(len, rows))
         return torch.tensor([row + [PAD] * (width - len(row)) for row in rows])
 
-    output = table([list(target) for _, target in pairs])
-    return Batch(
-        source=table([source for source, _ in pairs]),
-        target_input=table([[BOS, *target[:-1]] for _, target in pairs]),
-        target_output=output,
-        target_positions=(output != PAD).flatten().nonzero()[:, 0],
+    return batch_of(
+        table([source for source, _ in pairs]), table([list(target) for _, target in pairs])
     )
 
 
 BATCH = make_batch([(SOURCE, REFERENCE)])
-EMPTY = Batch(
-    source=torch.tensor([[EOS]]),
-    target_input=torch.tensor([[BOS]]),
-    target_output=torch.tensor([[PAD]]),
-    target_positions=torch.tensor([], dtype=torch.int64),
-)
+EMPTY = batch_of(torch.tensor([[EOS]]), torch.tensor([[PAD]]))
 
 
 def all_translations() -> list[tuple[int, ...]]:

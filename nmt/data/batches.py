@@ -1,8 +1,8 @@
-"""Batches: sentence pairs as padded tensors."""
+"""Batches: sentence pairs as tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,49 +12,66 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt.data.manifest import Side
+from nmt.data.packing import Packing
 from nmt.data.sampler import Indices
 from nmt.data.vocabulary import BOS, EOS, PAD
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sentence pairs as tensors, padded on the right."""
+    """Sentence pairs as tokens one after another, without padding."""
 
     source: Tensor
-    """[B, S] int64, each row ends with EOS."""
+    """[P'] int64, each sentence ends with EOS."""
     target_input: Tensor
-    """[B, T] int64, each row begins with BOS."""
+    """[P] int64, each sentence begins with BOS."""
     target_output: Tensor
-    """[B, T] int64, the tokens to predict: each row ends with EOS."""
-    target_positions: Tensor
-    """[P] int64, the flat positions in `target_output` that are not padding."""
+    """[P] int64, the tokens to predict: each sentence ends with EOS."""
+    packing: Packing
+    """Lengths of the sentences, from which padded tensors can be made."""
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on a device; the copy is asynchronous if the batch is pinned."""
         if device.type == "cpu":
             return self
-        tensors = (self.source, self.target_input, self.target_output, self.target_positions)
-        return Batch(*(tensor.to(device, non_blocking=True) for tensor in tensors))
+        return self._map(
+            lambda tensor: tensor.to(device, non_blocking=True), self.packing.to(device)
+        )
 
     def pin(self) -> Batch:
         """Return the batch in page-locked memory, from which a GPU copies in the background."""
-        tensors = (self.source, self.target_input, self.target_output, self.target_positions)
-        return Batch(*(tensor.pin_memory() for tensor in tensors))
+        return self._map(Tensor.pin_memory, self.packing)
+
+    def repeated(self, count: int) -> Batch:
+        """Return a batch of all sentences, then all again, `count` times."""
+        if count == 1:
+            return self
+        sides = (self.packing.source, self.packing.target)
+        packing = Packing.of(*(np.tile(side.lengths, count) for side in sides)).to(
+            self.source.device
+        )
+        return self._map(lambda tensor: tensor.repeat(count), packing)
+
+    def _map(self, change: Callable[[Tensor], Tensor], packing: Packing) -> Batch:
+        tensors = (self.source, self.target_input, self.target_output)
+        source, target_input, target_output = map(change, tensors)
+        return Batch(source, target_input, target_output, packing)
 
     @property
     def num_positions(self) -> int:
-        """Number of positions of both sides, padding included."""
-        return self.source.numel() + self.target_output.numel()
+        """Number of positions of both sides, if sentences are padded."""
+        sides = (self.packing.source, self.packing.target)
+        return sum(len(side.lengths) * side.longest for side in sides)
 
     @property
     def num_tokens(self) -> int:
-        """Number of tokens of both sides, without padding."""
-        return int((self.source != PAD).sum()) + len(self.target_positions)
+        """Number of tokens of both sides."""
+        return len(self.source) + len(self.target_output)
 
     @property
     def num_sentences(self) -> int:
-        """Number of pairs; 0 for an empty batch, although its tensors have one row."""
-        return int((self.target_output[:, 0] != PAD).sum())
+        """Number of pairs; 0 for an empty batch, although it has a source of one token."""
+        return int(np.count_nonzero(self.packing.target.lengths))
 
 
 class Padded(Protocol):
@@ -77,9 +94,15 @@ def make_batch(split: Padded, indices: Indices) -> Batch:
 
 
 def batch_of(source: Tensor, target: Tensor) -> Batch:
-    """Return the batch of padded sources [B, S] and targets [B, T], both int64."""
-    target_positions = (target != PAD).flatten().nonzero()[:, 0]
-    return Batch(source, target_input(target), target, target_positions)
+    """Return the batch of padded sources [B, S] and targets [B, T], both int64 on a CPU."""
+    source_lengths, target_lengths = ((side != PAD).sum(1).numpy() for side in (source, target))
+    read = target_input(target)
+    return Batch(
+        source[source != PAD],
+        read[target != PAD],
+        target[target != PAD],
+        Packing.of(source_lengths, target_lengths),
+    )
 
 
 def target_input(target: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from nmt.data.batches import Batch, Padded, make_batch
 from nmt.data.dataset import Split
-from nmt.data.sampler import BatchSampler, micro_batches
+from nmt.data.sampler import BatchSampler, micro_batches, packed_micro_batches
 
 T = TypeVar("T")
 
@@ -23,6 +23,8 @@ class Update:
     number: int
     epoch: int
     batches: list[Batch]
+    num_positions: int
+    """Positions of both sides in the batches, with padding if the model needs any."""
     target_tokens: int
     """Target tokens of the whole update, over all processes: the divisor of the loss."""
 
@@ -34,7 +36,9 @@ class BatchLoader:
     split: Split
     sampler: BatchSampler
     max_tokens: int
-    """Largest number of positions of one side of a micro-batch."""
+    """Largest number of tokens of one side of a micro-batch, with padding if there is any."""
+    packs: bool = False
+    """Whether the model computes on tokens alone, so that micro-batches need no padding."""
     rows_per_sentence: int = 1
     """Number of rows that each sentence takes in a micro-batch."""
     process: int = 0
@@ -53,15 +57,18 @@ class BatchLoader:
         """Return one update, by its number from 1."""
         target = self.sampler.target_lengths
         buckets = self.sampler.update(number)
+        divide = packed_micro_batches if self.packs else micro_batches
         max_tokens = self.max_tokens // self.rows_per_sentence
-        shares = micro_batches(buckets, self.sampler.longer_lengths, max_tokens, self.num_processes)
+        shares = divide(buckets, self.sampler, max_tokens, self.num_processes)
         epoch = self.sampler.epoch_of(number)
         split = self.in_epoch(epoch) if self.in_epoch else self.split
         batches = [make_batch(split, indices) for indices in shares[self.process]]
+        counts = (batch.num_tokens if self.packs else batch.num_positions for batch in batches)
         return Update(
             number=number,
             epoch=epoch,
             batches=[batch.pin() for batch in batches] if self.pinned else batches,
+            num_positions=sum(counts),
             target_tokens=sum(int(target[bucket].sum()) for bucket in buckets),
         )
 

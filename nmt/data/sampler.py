@@ -1,12 +1,13 @@
 """Sampling of batches: the sentences of each update, and their split into micro-batches.
 
-The order of an epoch is a pure function of (lengths, tokens per update, seed, epoch). The sampler
-sorts sentences by length, cuts them into *buckets* of similar length and shuffles the buckets.
-Consecutive buckets form an update. Only then are an update's buckets cut into micro-batches that
-fit a device, and distributed over the processes: an update holds the same sentences on any machine.
+The updates of an epoch are a pure function of (lengths, tokens per update, seed, epoch): an update
+holds the same sentences on any machine. Only then are the sentences of an update distributed over
+processes and cut into micro-batches that fit a device.
 """
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +22,21 @@ BUCKET_TOKENS = 3600
 The value is a little under 4096, so that a padded bucket still fits the usual micro-batch.
 """
 
+LEAST_FILL = 0.6
+"""Share of the positions of a micro-batch that hold a token, for models that need padding.
+
+For recurrent and convolutional models, dividing a batch of 1,024 tokens by this costs less than
+computing the padding, and dividing further costs more.
+"""
+
+FEW_SENTENCES = 8
+"""Micro-batches of fewer sentences are not divided for their padding."""
+
 _LONGEST = np.iinfo(np.int16).max
 """Longer sentences are sorted as if they had this length: numpy sorts 16 bits in linear time."""
 
 
-class BatchSampler:
+class BatchSampler(ABC):
     """The updates of every epoch, addressed by the number of the update."""
 
     def __init__(
@@ -35,7 +46,7 @@ class BatchSampler:
         tokens_per_update: int,
         seed: int,
     ) -> None:
-        """Compute the cuts between buckets, which all epochs share.
+        """Prepare the epochs.
 
         Args:
             source_lengths: [n], tokens of each source with EOS.
@@ -47,55 +58,159 @@ class BatchSampler:
         self.target_lengths = np.asarray(target_lengths)
         self.longer_lengths = np.maximum(self.source_lengths, self.target_lengths)
         self.seed = seed
+        self._epoch: tuple[int, list[Indices]] | None = None
+
+    updates_per_epoch: int
+    """Number of updates of an epoch."""
+
+    @abstractmethod
+    def update(self, update: int) -> list[Indices]:
+        """Return the sentences of an update (from 1), in groups that are sorted by length."""
+
+    @abstractmethod
+    def _divide(self, random: np.random.Generator) -> list[Indices]:
+        """Return the sentences of an epoch in groups, in training order."""
+
+    def epoch_of(self, update: int) -> int:
+        """Return the epoch (from 1) of an update (from 1)."""
+        return (update - 1) // self.updates_per_epoch + 1
+
+    def epoch(self, epoch: int) -> list[Indices]:
+        """Return all sentences of an epoch (from 1) in groups, in training order."""
+        if self._epoch is None or self._epoch[0] != epoch:
+            random = np.random.Generator(np.random.PCG64([self.seed, epoch]))
+            self._epoch = (epoch, self._divide(random))
+        return self._epoch[1]
+
+    def _shuffled(self, random: np.random.Generator) -> Indices:
+        """Return all sentences in random order."""
+        count = len(self.target_lengths)
+        return random.permutation(np.arange(count, dtype=np.int32 if count < 2**31 else np.int64))
+
+
+class RandomSampler(BatchSampler):
+    """Updates of sentences drawn at random from the whole corpus, each once in an epoch."""
+
+    def __init__(
+        self,
+        source_lengths: NDArray[np.integer],
+        target_lengths: NDArray[np.integer],
+        tokens_per_update: int,
+        seed: int,
+    ) -> None:
+        """Prepare the epochs; see :class:`BatchSampler`."""
+        super().__init__(source_lengths, target_lengths, tokens_per_update, seed)
+        self.total = int(self.target_lengths.sum(dtype=np.int64))
+        count = round(self.total / tokens_per_update)
+        self.updates_per_epoch = min(max(1, count), max(1, len(self.target_lengths)))
+
+    def update(self, update: int) -> list[Indices]:
+        """Return the sentences of an update (from 1), sorted by length."""
+        sentences = self.epoch(self.epoch_of(update))[(update - 1) % self.updates_per_epoch]
+        lengths = self.source_lengths[sentences], self.target_lengths[sentences]
+        return [sentences[np.lexsort(lengths)]]
+
+    def _divide(self, random: np.random.Generator) -> list[Indices]:
+        """Cut the shuffled corpus into updates with nearly the same number of target tokens."""
+        shuffled = self._shuffled(random)
+        tokens_so_far = np.cumsum(self.target_lengths[shuffled], dtype=np.int64)
+        update = np.arange(1, self.updates_per_epoch)
+        cuts = np.searchsorted(tokens_so_far, update * (self.total / self.updates_per_epoch))
+        # An update has at least one sentence, however long its neighbours are.
+        cuts = np.maximum.accumulate(np.maximum(cuts - update, 0)) + update
+        return np.split(shuffled, np.minimum(cuts, len(shuffled) - self.updates_per_epoch + update))
+
+
+class BucketSampler(BatchSampler):
+    """Updates of sentences of similar length, which need little padding.
+
+    The sampler sorts sentences by length, cuts them into *buckets* and shuffles the buckets.
+    Consecutive buckets form an update; the last update of an epoch may be smaller.
+    """
+
+    def __init__(
+        self,
+        source_lengths: NDArray[np.integer],
+        target_lengths: NDArray[np.integer],
+        tokens_per_update: int,
+        seed: int,
+    ) -> None:
+        """Compute the cuts between buckets, which all epochs share; see :class:`BatchSampler`."""
+        super().__init__(source_lengths, target_lengths, tokens_per_update, seed)
         self.buckets_per_update = max(1, round(tokens_per_update / BUCKET_TOKENS))
         bucket_tokens = tokens_per_update / self.buckets_per_update
         # Sentences are sorted by target length first, so the cuts are the same in every epoch.
         tokens_so_far = np.cumsum(np.sort(self.target_lengths), dtype=np.int64)
         bucket = ((tokens_so_far - 1) / bucket_tokens).astype(np.int64)
         self.cuts = np.flatnonzero(np.diff(bucket)) + 1
-        self._epoch: tuple[int, list[Indices]] | None = None
-
-    @property
-    def updates_per_epoch(self) -> int:
-        """Number of updates of an epoch; the last update may be smaller."""
-        return -(-(len(self.cuts) + 1) // self.buckets_per_update)
-
-    def epoch_of(self, update: int) -> int:
-        """Return the epoch (from 1) of an update (from 1)."""
-        return (update - 1) // self.updates_per_epoch + 1
+        self.updates_per_epoch = -(-(len(self.cuts) + 1) // self.buckets_per_update)
 
     def update(self, update: int) -> list[Indices]:
-        """Return the buckets of an update (from 1): sentence indices, each sorted by length."""
+        """Return the buckets of an update (from 1), each sorted by length."""
         buckets = self.epoch(self.epoch_of(update))
         first = (update - 1) % self.updates_per_epoch * self.buckets_per_update
         return buckets[first : first + self.buckets_per_update]
 
-    def epoch(self, epoch: int) -> list[Indices]:
-        """Return all buckets of an epoch (from 1), in training order."""
-        if self._epoch is None or self._epoch[0] != epoch:
-            random = np.random.Generator(np.random.PCG64([self.seed, epoch]))
-            count = len(self.target_lengths)
-            kind = np.int32 if count < 2**31 else np.int64
-            shuffled = random.permutation(np.arange(count, dtype=kind))
-            target, source = (
-                np.minimum(lengths, _LONGEST).astype(np.int16)[shuffled]
-                for lengths in (self.target_lengths, self.source_lengths)
-            )
-            # Sort sources up and down in turn: a bucket of two target lengths has similar sources.
-            source[target % 2 == 1] *= -1
-            buckets = np.split(shuffled[np.lexsort((source, target))], self.cuts)
-            self._epoch = (epoch, [buckets[i] for i in random.permutation(len(buckets))])
-        return self._epoch[1]
+    def _divide(self, random: np.random.Generator) -> list[Indices]:
+        """Cut the sorted corpus into buckets, and shuffle the buckets."""
+        shuffled = self._shuffled(random)
+        target, source = (
+            np.minimum(lengths, _LONGEST).astype(np.int16)[shuffled]
+            for lengths in (self.target_lengths, self.source_lengths)
+        )
+        # Sort sources up and down in turn: a bucket of two target lengths has similar sources.
+        source[target % 2 == 1] *= -1
+        buckets = np.split(shuffled[np.lexsort((source, target))], self.cuts)
+        return [buckets[i] for i in random.permutation(len(buckets))]
+
+
+samplers: dict[str, type[BatchSampler]] = {"random": RandomSampler, "bucketed": BucketSampler}
+"""Samplers by the value of ``train.batching``."""
+
+
+def packed_micro_batches(
+    groups: list[Indices], sampler: BatchSampler, max_tokens: int, processes: int = 1
+) -> list[list[Indices]]:
+    """Distribute an update's sentences: every process gets micro-batches of nearly equal tokens.
+
+    Args:
+        groups: the sentences of the update.
+        sampler: its lengths.
+        max_tokens: largest number of tokens of one side of a micro-batch; a longer sentence becomes
+            a micro-batch by itself.
+        processes: number of processes that share the update.
+
+    Returns:
+        The micro-batches of each process, as arrays of sentence indices.
+    """
+    sentences = np.concatenate(groups)
+    source, target = sampler.source_lengths[sentences], sampler.target_lengths[sentences]
+    order = np.argsort(-sampler.longer_lengths[sentences], kind="stable")  # rows of similar length
+    tokens = np.stack((source, target))[:, order].astype(np.int64)
+    middle = np.cumsum(tokens.sum(0)) - tokens.sum(0) / 2
+    count = processes * -(-int(tokens.sum(1).max()) // (max_tokens * processes))
+    while True:
+        part = np.minimum(count * middle / tokens.sum(), count - 1).astype(np.int64)
+        if count >= len(sentences):  # each by itself
+            part = np.arange(len(sentences))
+        sizes = [np.bincount(part, side, count).max() for side in tokens]
+        if max(sizes) <= max_tokens or count >= len(sentences):
+            break
+        count += processes
+    parts = np.split(sentences[order], np.searchsorted(part, np.arange(1, count)))
+    return [parts[rank::processes] for rank in range(processes)]
 
 
 def micro_batches(
-    buckets: list[Indices], lengths: NDArray[np.integer], max_tokens: int, processes: int = 1
+    groups: list[Indices], sampler: BatchSampler, max_tokens: int, processes: int = 1
 ) -> list[list[Indices]]:
-    """Distribute an update's sentences: every process gets the same number of micro-batches.
+    """Distribute an update's sentences over processes, for a model that needs padding.
+
+    Every process gets the same number of micro-batches.
 
     Args:
-        buckets: the sentences of the update, sorted by length within each bucket.
-        lengths: length of the longer side of each pair, for all sentences.
+        groups: the sentences of the update, sorted by length within each group.
+        sampler: its lengths.
         max_tokens: largest number of positions of one side of a micro-batch, padding included; a
             longer sentence becomes a micro-batch by itself.
         processes: number of processes that share the update.
@@ -103,7 +218,8 @@ def micro_batches(
     Returns:
         The micro-batches of each process, as arrays of sentence indices.
     """
-    parts = [part for bucket in buckets for part in _fit(bucket, lengths, max_tokens)]
+    lengths = sampler.longer_lengths
+    parts = [part for group in groups for part in _fit(group, lengths, max_tokens, LEAST_FILL)]
     while len(parts) % processes:
         largest = max(range(len(parts)), key=lambda i: len(parts[i]))
         whole = parts[largest]
@@ -112,15 +228,21 @@ def micro_batches(
     return [parts[rank::processes] for rank in range(processes)]
 
 
-def _fit(bucket: Indices, lengths: NDArray[np.integer], max_tokens: int) -> list[Indices]:
-    """Halve the bucket until each part has at most `max_tokens` positions."""
-    if len(bucket) <= 1 or len(bucket) * int(lengths[bucket].max()) <= max_tokens:
-        return [bucket]
-    middle = len(bucket) // 2
-    return [
-        *_fit(bucket[:middle], lengths, max_tokens),
-        *_fit(bucket[middle:], lengths, max_tokens),
-    ]
+def _fit(
+    group: Indices, lengths: NDArray[np.integer], max_tokens: int, fill: float = 0.0
+) -> list[Indices]:
+    """Halve sorted sentences until each part has at most `max_tokens` positions.
+
+    Parts of enough sentences are halved also while less than the share `fill` of the positions
+    holds a token.
+    """
+    count = len(group)
+    positions = count * int(lengths[group].max(initial=0))
+    is_full = count < FEW_SENTENCES or lengths[group].sum() >= fill * positions
+    if count <= 1 or (positions <= max_tokens and is_full):
+        return [group]
+    parts = (group[: count // 2], group[count // 2 :])
+    return [small for part in parts for small in _fit(part, lengths, max_tokens, fill)]
 
 
 def in_length_order(split: Split, max_tokens: int) -> list[Indices]:

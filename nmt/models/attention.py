@@ -153,6 +153,11 @@ class Attend(nn.Module):
             nn.Linear(heads.count * heads.value_width, heads.width, bias=heads.bias)
         )
 
+    @property
+    def rate(self) -> float:
+        """Dropout rate on the attention weights, 0 outside training."""
+        return self.dropout if self.training else 0.0
+
     def forward(
         self,
         queries: Tensor,
@@ -173,8 +178,7 @@ class Attend(nn.Module):
         Returns:
             [B, Q, D].
         """
-        rate = self.dropout if self.training else 0.0
-        mixed = self.attention_fn(queries, keys, values, mask, causal, rate)
+        mixed = self.attention_fn(queries, keys, values, mask, causal, self.rate)
         output: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return output
 

@@ -17,6 +17,7 @@ from typing import ClassVar, Protocol
 
 from torch import Tensor, nn
 
+from nmt.data.packing import Packing
 from nmt.errors import NmtError
 from nmt.recipe.registry import Registry
 
@@ -41,6 +42,9 @@ class Model(nn.Module, ABC):
     output: nn.Linear
     """The output layer [V, D]. Losses use the layer directly, to avoid storing all logits."""
 
+    packs: ClassVar[bool] = False
+    """Whether :meth:`decode_packs` computes on tokens alone, so that batches need no padding."""
+
     def fsdp_modules(self) -> Iterable[nn.Module]:
         """Return modules that every forward pass calls equally often, whatever the batch holds.
 
@@ -59,6 +63,23 @@ class Model(nn.Module, ABC):
         Returns:
             [B, T, D] float.
         """
+
+    def decode_packs(self, source: Tensor, target: Tensor, packing: Packing) -> Tensor:
+        """Return the decoder output at the target's tokens, for whole targets.
+
+        Models with :attr:`packs` compute it without padding. The default computes :meth:`decode` of
+        padded sentences, with the same result.
+
+        Args:
+            source: [P'] int64, the source's tokens, one sentence after another.
+            target: [P] int64, the target's input tokens; each sentence begins with BOS.
+            packing: the lengths of the sentences.
+
+        Returns:
+            [P, D] float.
+        """
+        padded = self.decode(packing.source.pad(source), packing.target.pad(target))
+        return packing.target.unpad(padded)
 
     def project(self, decoder_output: Tensor) -> Tensor:
         """Return the logits [..., V] of a decoder output [..., D]."""

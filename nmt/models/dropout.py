@@ -25,12 +25,12 @@ class Dropout(nn.Module):
         if not self.training or self.rate == 0.0:
             return x
         if x.device.type == "cpu" and not torch.compiler.is_compiling():  # compiled: own draws
-            return x * _keep_mask(x, self.rate)
+            return x * keep_mask(x, self.rate)
         return F.dropout(x, self.rate)
 
 
 @torch.no_grad()
-def _keep_mask(x: Tensor, rate: float) -> Tensor:
+def keep_mask(x: Tensor, rate: float) -> Tensor:
     """Return 0 with probability `rate`, else 1 / (1 - rate); shape and dtype of `x`."""
     words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64)
     eighths = words.random_(-(1 << 63), None).view(torch.int8)[: x.numel()]

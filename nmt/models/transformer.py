@@ -17,7 +17,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from nmt.data.packing import Pack, Packing
 from nmt.data.vocabulary import PAD
 from nmt.errors import NmtError
 from nmt.models.attention import CrossAttention, Heads, SelfAttention
@@ -204,6 +206,8 @@ class TransformerConfig(ModelConfig):
 class Transformer(Model):
     """The encoder-decoder of the paper's figure 1."""
 
+    packs = True
+
     def __init__(
         self, config: TransformerConfig, source_vocabulary: int, target_vocabulary: int
     ) -> None:
@@ -277,6 +281,24 @@ class Transformer(Model):
         last: Tensor = self.decoder_end(x)
         return last
 
+    def decode_packs(self, source: Tensor, target: Tensor, packing: Packing) -> Tensor:
+        """Return the decoder output [P, D] at the target's tokens; computes no padding."""
+        tokens, packing = len(target), packing.rounded
+        source, target = (
+            F.pad(ids, (0, int(side.lengths[-1])))
+            for ids, side in ((source, packing.source), (target, packing.target))
+        )
+        x = self._embed_pack(self.source_embedding, source, packing.source)
+        for encoder_layer in self.encoder:
+            x = encoder_layer(x, packing.source)
+        encoded = self.encoder_end(x)
+        y = self._embed_pack(self.target_embedding, target, packing.target)
+        for layer in self.decoder:
+            y = layer(y, [layer.cross.project_memory(encoded)], packing)
+        self.tokens = source != PAD, target != PAD
+        last: Tensor = self.decoder_end(y)
+        return last[:tokens]
+
     def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the attention [B, T, S] of the alignment layer, averaged over heads."""
         memory = self.encode(source)
@@ -327,6 +349,13 @@ class Transformer(Model):
         """Embed whole targets [B, T], with positions: [B, T, D]."""
         positions = self.positions(0, target.shape[1], target.device)
         return self._embed(self.target_embedding, target, positions)
+
+    def _embed_pack(self, table: nn.Module, tokens: Tensor, pack: Pack) -> Tensor:
+        """Embed the tokens of a pack [P], with positions: [P, D]."""
+        positions = self.positions(0, pack.longest, tokens.device)
+        if positions.dim() > 1:
+            positions = positions.index_select(0, pack.positions)
+        return self._embed(table, tokens, positions)
 
     def _embed(self, table: nn.Module, tokens: Tensor, positions: Tensor) -> Tensor:
         embedded: Tensor = self.dropout(table(tokens) * self.scale + positions)

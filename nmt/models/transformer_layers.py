@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from nmt.data.packing import Pack, Packing
+from nmt.models import packed_attention
 from nmt.models.attention import CrossAttention, SelfAttention
-from nmt.models.residual import (
-    PostNorm,
-)
+from nmt.models.residual import PostNorm
 from nmt.models.state import BeamAncestry, Cache, Memory, OrderedCache, SharedCache
 
 
@@ -42,18 +42,18 @@ class EncoderLayer(nn.Module):
         self.feed_forward = feed_forward
         self.feed_forward_residual = residual()
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Return the layer's output [B, S, D] for its input `x` [B, S, D].
+    def forward(self, x: Tensor, sentences: Tensor | Pack) -> Tensor:
+        """Return the layer's output for its input `x`, of the same shape.
 
         `prepare` and `combine` around each sublayer compute LayerNorm(x + Dropout(sublayer(x))), or
         the residual that the recipe chooses; see :mod:`nmt.models.residual`.
 
         Args:
-            x: [B, S, D].
-            mask: [B, 1, 1, S] bool, True at tokens.
+            x: padded sentences [B, S, D], or a pack [P, D].
+            sentences: the mask [B, 1, 1, S] bool, True at tokens; or the pack.
         """
-        projected = self.attention.project(self.attention_residual.prepare(x))
-        x = self.attention_residual.combine(x, self.attention.attend(*projected, mask))
+        attended = _attend(self.attention, self.attention_residual.prepare(x), sentences)
+        x = self.attention_residual.combine(x, attended)
         output = self.feed_forward(self.feed_forward_residual.prepare(x))
         return self.feed_forward_residual.combine(x, output)
 
@@ -77,25 +77,30 @@ class DecoderLayer(nn.Module):
         self.feed_forward = feed_forward
         self.feed_forward_residual = residual()
 
-    def forward(self, x: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
-        """Return the layer's output [B, T, D] for whole targets.
+    def forward(
+        self, x: Tensor, memory: Sequence[Tensor], sentences: Tensor | Packing | None
+    ) -> Tensor:
+        """Return the layer's output for whole targets, of the same shape.
 
         Args:
-            x: [B, T, D].
-            memory: keys [B, H, S, C] and values [B, H, S, C'] of the source.
-            mask: [B, 1, 1, S] bool, True at tokens; None where nothing is padding.
+            x: padded targets [B, T, D], or a pack [P, D].
+            memory: keys [B, H, S, C] and values [B, H, S, C'] of the source; of a pack both side by
+                side, [P', H*C + H*C'].
+            sentences: the mask of the source [B, 1, 1, S] bool, True at tokens, or None where
+                nothing is padding; or the packing.
         """
-        return self._after_attention(x, self._attend_to_past(x), memory, mask)
+        attended = self._attend_to_past(
+            x, sentences.target if isinstance(sentences, Packing) else None
+        )
+        return self._after_attention(x, attended, memory, sentences)
 
     def source_attention(self, x: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
         """Return the attention weights [B, T, S] of whole targets `x` [B, T, D] to the source."""
         x = self.attention_residual.combine(x, self._attend_to_past(x))
         return self.cross.weights(self.cross_residual.prepare(x), keys, mask)
 
-    def _attend_to_past(self, x: Tensor) -> Tensor:
-        projected = self.attention.project(self.attention_residual.prepare(x))
-        attended: Tensor = self.attention.attend(*projected, causal=True)
-        return attended
+    def _attend_to_past(self, x: Tensor, pack: Pack | None = None) -> Tensor:
+        return _attend(self.attention, self.attention_residual.prepare(x), pack, causal=True)
 
     def step(
         self,
@@ -110,13 +115,31 @@ class DecoderLayer(nn.Module):
         return self._after_attention(x, attended, memory, mask)
 
     def _after_attention(
-        self, x: Tensor, attended: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor | None
+        self,
+        x: Tensor,
+        attended: Tensor,
+        memory: Sequence[Tensor],
+        sentences: Tensor | Packing | None,
     ) -> Tensor:
         x = self.attention_residual.combine(x, attended)
-        context = self.cross(self.cross_residual.prepare(x), *memory, mask)
+        queries = self.cross_residual.prepare(x)
+        if isinstance(sentences, Packing):
+            context = packed_attention.cross_attention(self.cross, queries, memory[0], sentences)
+        else:
+            context = self.cross(queries, *memory, sentences)
         x = self.cross_residual.combine(x, context)
         output = self.feed_forward(self.feed_forward_residual.prepare(x))
         return self.feed_forward_residual.combine(x, output)
+
+
+def _attend(
+    attention: SelfAttention, x: Tensor, sentences: Tensor | Pack | None, causal: bool = False
+) -> Tensor:
+    """Return self-attention within padded sentences with a mask, or within those of a pack."""
+    if isinstance(sentences, Pack):
+        return packed_attention.self_attention(attention, x, sentences, causal)
+    attended: Tensor = attention.attend(*attention.project(x), sentences, causal)
+    return attended
 
 
 class TransformerState:

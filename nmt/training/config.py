@@ -26,11 +26,15 @@ class TrainConfig:
     tokens_per_update: int = 25000
     """Average target tokens of one optimizer update, without padding, over all processes. The
     sentences of an update depend on this and the seed, not on the machine."""
+    batching: Literal["random", "bucketed"] = "random"
+    """Sentences of an update: random ones of the corpus, or bucketed by length. Random updates are
+    alike. Bucketed ones need less padding, as in other toolkits; small ones then hold sentences of
+    a single length, from which a model learns less."""
     max_tokens: MayChange[Literal["auto"] | int] = 4096
-    """Size of a micro-batch in positions of one side, with padding, or auto: the largest size that
-    fits the GPUs. Bounds the memory of a device. All passes or samples of the loss count. "auto"
-    tries sizes before the first update, and again if the run is resumed on other GPUs; on a CPU it
-    is 4096."""
+    """Size of a micro-batch in tokens of one side, or auto: the largest size that fits the GPUs.
+    Bounds the memory of a device. All passes or samples of the loss count, and padding, if the
+    model needs any. "auto" tries sizes before the first update, and again if the run is resumed on
+    other GPUs; on a CPU it is 4096."""
     max_updates: MayChange[int] = 100_000
     """Optimizer updates after which training ends. A resumed run may raise it, unless the schedule
     depends on it, as linear and cosine do."""

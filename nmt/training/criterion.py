@@ -23,7 +23,8 @@ class Criterion(nn.Module, ABC):
     def __init__(self, model: Model, compile: bool = False) -> None:
         super().__init__()
         self.model = model
-        self.decoder_output = torch.compile(model.decode, dynamic=True) if compile else model.decode
+        decode = model.decode_packs
+        self.decoder_output = torch.compile(decode, dynamic=True) if compile else decode
 
     @abstractmethod
     def forward(self, batch: Batch) -> dict[str, Tensor]:
@@ -58,15 +59,8 @@ class TokenCriterion(Criterion):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return "loss" and "nll", summed over the batch's target tokens."""
-        source, target = (
-            rows.repeat(self.passes, 1) for rows in (batch.source, batch.target_input)
-        )
-        positions = batch.target_input.numel()
-        target_positions = torch.cat(
-            [batch.target_positions + n * positions for n in range(self.passes)]
-        )
-        decoder_output = self.decoder_output(source, target).flatten(0, 1)  # [passes x B x T, D]
-        decoder_output = decoder_output.index_select(0, target_positions)  # [passes x P, D]
-        labels = batch.target_output.flatten().index_select(0, batch.target_positions)  # [P]
-        loss, nll = self.cost(decoder_output, self.model.output, labels)
+        labels = batch.target_output
+        batch = batch.repeated(self.passes)
+        decoder_output = self.decoder_output(batch.source, batch.target_input, batch.packing)
+        loss, nll = self.cost(decoder_output, self.model.output, labels)  # of [passes x P, D]
         return {"loss": loss + len(labels) * self.model.auxiliary_loss(), "nll": nll}

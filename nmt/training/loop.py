@@ -107,7 +107,7 @@ class TrainingLoop:
         trainer, state = self.trainer, self.trainer.state
         state.skipped += 1
         where = trainer.origin(update)
-        sentences = sum(len(batch.source) for batch in update.batches)
+        sentences = sum(batch.num_sentences for batch in update.batches)
         self.report.skipped(update.number, where, sentences)
         if state.skipped > trainer.config.max_skipped:
             raise NmtError(

@@ -97,19 +97,19 @@ def _try_longest_batch(trainer: Trainer) -> None:
     try:
         trainer.try_batch(batch)
     except torch.cuda.OutOfMemoryError:
-        if len(batch.source) == 1:
+        longest = f"{batch.packing.source.longest} and {batch.packing.target.longest} tokens"
+        if batch.num_sentences == 1:
             loss, samples = trainer.config.loss, ""
             if isinstance(loss, SequenceLoss):
                 samples = f"lower train.loss.samples from {loss.samples}, or "
             raise NmtError(
-                f"the longest pair, {batch.source.shape[1]} and {batch.target_output.shape[1]} "
-                f"tokens, does not fit the memory of the device; {samples}preprocess with a lower "
+                f"the longest pair, {longest}, does not fit the memory of the device; "
+                f"{samples}preprocess with a lower "
                 "preprocess.max_tokens_per_sentence, or train a smaller model"
             ) from None
         raise NmtError(
-            f"the longest batch, {len(batch.source)} pairs of up to {batch.source.shape[1]} and "
-            f"{batch.target_output.shape[1]} tokens, does not fit the memory of the device; lower "
-            f"--max-tokens from {max_tokens}: the update stays the same"
+            f"the longest batch, {batch.num_sentences} pairs of up to {longest}, does not fit the "
+            f"memory of the device; lower --max-tokens from {max_tokens}: the update stays the same"
         ) from None
 
 
@@ -118,7 +118,7 @@ ORDINARY = 8
 
 
 def _time_ordinary_batches(trainer: Trainer) -> float:
-    """Return the seconds per position of the first batches, forward and backward.
+    """Return the seconds per token of the first batches, forward and backward.
 
     As in training, batches differ in shape, and a CPU makes kernels for each new shape.
     """
@@ -129,7 +129,7 @@ def _time_ordinary_batches(trainer: Trainer) -> float:
         trainer.try_batch(batch)
     if trainer.world.device.type == "cuda":
         torch.cuda.synchronize()
-    return (time.perf_counter() - start) / sum(batch.num_positions for batch in batches)
+    return (time.perf_counter() - start) / sum(batch.num_tokens for batch in batches)
 
 
 def _try_checkpoint(trainer: Trainer) -> int:
@@ -164,14 +164,14 @@ def _try_checkpoint(trainer: Trainer) -> int:
     return needed
 
 
-def _describe(trainer: Trainer, seconds_per_position: float, kept: int) -> Rows:
+def _describe(trainer: Trainer, seconds_per_token: float, kept: int) -> Rows:
     config, order, world = trainer.config, trainer.sampler, trainer.world
     split = trainer.loader.split
     first = trainer.loader.update(1)
     tokens = int(split.source_lengths.sum() + split.target_lengths.sum())
     updates = trainer.last_update - trainer.state.update
     limit = math.inf if config.max_minutes is None else 60 * config.max_minutes
-    per_update = tokens / order.updates_per_epoch / world.size * seconds_per_position
+    per_update = tokens / order.updates_per_epoch / world.size * seconds_per_token
     processes = "1 process" if world.size == 1 else f"{world.size} processes"
     batches = len(first.batches)
     shown = "1 micro-batch" if batches == 1 else f"{batches} micro-batches"

@@ -54,9 +54,9 @@ class RunningStats:
         """
         counts = {
             "updates": 1,
-            "target_tokens": sum(len(batch.target_positions) for batch in update.batches),
+            "target_tokens": sum(len(batch.target_output) for batch in update.batches),
             "tokens": sum(batch.num_tokens for batch in update.batches),
-            "positions": sum(batch.num_positions for batch in update.batches),
+            "positions": update.num_positions,
             "sentences": sum(batch.num_sentences for batch in update.batches),
         }
         for name, count in counts.items():

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from nmt.data.batches import Batch, as_rows, batch_of
-from nmt.data.vocabulary import PAD
 from nmt.evaluation.rewards import Reward, rewards
 from nmt.models import Model
 from nmt.runs import Run
@@ -141,7 +140,8 @@ class Candidates:
     def batch(self, source: Tensor) -> Batch:
         """Return a batch of all N translations with their sources, given sources [B, S]."""
         target = as_rows([row for translations in self.tokens for row in translations])
-        return batch_of(source.repeat_interleave(self.exist.sum(1), 0), target).to(source.device)
+        sources = source.repeat_interleave(self.exist.sum(1), 0)
+        return batch_of(sources.cpu(), target).to(source.device)
 
     def table(self, values: Tensor) -> Tensor:
         """Return the values [N] of all translations as a table [B, C], 0 without a translation."""
@@ -169,11 +169,12 @@ class SequenceCriterion(Criterion):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return the summed "loss" and "reward" of sentences, and the "nll" of their references."""
         candidates = self.draw_candidates(batch)
-        log_probabilities = candidates.table(self._score(candidates.batch(batch.source)))
+        source = batch.packing.source.pad(batch.source)
+        log_probabilities = candidates.table(self._score(candidates.batch(source)))
         is_sentence = candidates.counts.any(1)  # False for the rows of an empty batch
         cost = self.loss.cost(log_probabilities, candidates)[is_sentence].sum()
         nll = -log_probabilities[:, 0].sum()
-        penalty = len(batch.target_positions) * self.model.auxiliary_loss()
+        penalty = len(batch.target_output) * self.model.auxiliary_loss()
         return {
             "loss": cost + self.loss.likelihood * nll + penalty,
             "nll": nll.detach(),
@@ -182,9 +183,12 @@ class SequenceCriterion(Criterion):
 
     def draw_candidates(self, batch: Batch) -> Candidates:
         """Return the reference and the samples of each sentence; no samples for an empty batch."""
-        references = [tuple(row[row != PAD].tolist()) for row in batch.target_output.cpu()]
+        lengths = batch.packing.target.lengths.tolist()
+        references = [
+            tuple(row.tolist()) for row in torch.split(batch.target_output.cpu(), lengths)
+        ]
         nothing = [Counter[Tokens]() for _ in references]
-        samples = self._sample(batch) if len(batch.target_positions) else nothing
+        samples = self._sample(batch) if len(batch.target_output) else nothing
         counts = [
             {reference: 0} | sampled for reference, sampled in zip(references, samples, strict=True)
         ]
@@ -205,25 +209,18 @@ class SequenceCriterion(Criterion):
     def _sample(self, batch: Batch) -> list[Counter[Tokens]]:
         """Return the count of each sampled translation, for each sentence."""
         strategy = Sample(samples=self.loss.samples, seed=self.sampling_seed)
-        max_lengths = MAX_RATIO * (batch.target_output != PAD).sum(1)
+        source, target = batch.packing.source, batch.packing.target
+        max_lengths = MAX_RATIO * torch.from_numpy(target.lengths).to(batch.source.device)
         was_training = self.model.training
         self.model.eval()
         with torch.no_grad():
-            by_sentence = strategy.search(self.model, batch.source, max_lengths)
+            by_sentence = strategy.search(self.model, source.pad(batch.source), max_lengths)
         self.model.train(was_training)
         torch.clear_autocast_cache()  # it holds weights cast without a gradient
         return [Counter(tuple(sample.output) for sample in samples) for samples in by_sentence]
 
     def _score(self, rows: Batch) -> Tensor:
         """Return the log-probability of each translation: [N] float32."""
-        decoder_output = self.decoder_output(rows.source, rows.target_input).flatten(
-            0, 1
-        )  # [N x T, D]
-        labels = rows.target_output.flatten()
-        log_probs = log_probabilities(
-            decoder_output.index_select(0, rows.target_positions),
-            self.model.output,
-            labels.index_select(0, rows.target_positions),
-        )
-        by_token = log_probs.new_zeros(labels.shape).index_copy(0, rows.target_positions, log_probs)
-        return by_token.view(rows.target_output.shape).sum(1)
+        decoder_output = self.decoder_output(rows.source, rows.target_input, rows.packing)
+        by_token = log_probabilities(decoder_output, self.model.output, rows.target_output)
+        return rows.packing.target.pad(by_token).sum(1)

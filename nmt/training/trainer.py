@@ -24,7 +24,7 @@ from torch import Tensor
 from nmt.data.batches import Batch
 from nmt.data.dataset import Split
 from nmt.data.loader import BatchLoader, Update
-from nmt.data.sampler import BatchSampler
+from nmt.data.sampler import samplers
 from nmt.models import Model
 from nmt.runs import Run, set_weights, weights_of
 from nmt.runtime.distributed import World
@@ -74,7 +74,7 @@ class Trainer:
         self.config = config
         self.model = model
         self.world = world
-        self.sampler = BatchSampler(
+        self.sampler = samplers[config.batching](
             split.source_lengths, split.target_lengths, config.tokens_per_update, config.seed
         )
         self.loader = BatchLoader(
@@ -82,6 +82,7 @@ class Trainer:
             sampler=self.sampler,
             max_tokens=4096 if config.max_tokens == "auto" else config.max_tokens,
             rows_per_sentence=config.loss.rows_per_sentence,
+            packs=model.packs,
             process=world.rank,
             num_processes=world.size,
             pinned=world.device.type == "cuda",

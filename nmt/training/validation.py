@@ -110,4 +110,4 @@ class Validation:
         with torch.no_grad(), autocast(self.precision, self.world.device):
             nll = self.criterion(batch.to(self.world.device))["nll"]
         self.criterion.train(was_training)
-        return nll, len(batch.target_positions)
+        return nll, len(batch.target_output)

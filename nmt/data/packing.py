@@ -1,0 +1,232 @@
+"""Packing: the tokens of a batch one after another, without padding.
+
+Token-wise layers run on a *pack*, [P, D]. Attention alone needs to know which tokens belong to one
+sentence. On a CPU it works on *rows*: each row holds several whole sentences, so that the rows are
+nearly full although the sentences differ in length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Lengths = NDArray[np.integer]
+
+GRAIN = 64
+"""Packs of a multiple of so many tokens have few shapes; each new one costs a CPU new kernels."""
+
+CPU = torch.device("cpu")
+
+SHORTEST_ROW = 32
+"""Least length of a row, unless a batch has fewer tokens; products of shorter rows are slow."""
+
+
+class Rows:
+    """Rows of whole sentences; the target of a sentence is in the same row as its source."""
+
+    def __init__(self, source_lengths: Lengths, target_lengths: Lengths) -> None:
+        self._lengths = np.stack((source_lengths, target_lengths)).astype(np.int64)
+
+    @cached_property
+    def of_sentences(self) -> Lengths:
+        """[B] the row of each sentence.
+
+        From the longest pair to the shortest, each is put into the row that then is least full on
+        its fuller side.
+        """
+        lengths = self._lengths
+        longest = max(SHORTEST_ROW, int(lengths.max()))
+        filled = np.zeros((2, max(1, round(int(lengths.sum(1).max()) / longest))), np.int64)
+        row_of = np.zeros(lengths.shape[1], np.int64)
+        for at in np.argsort(-lengths.sum(0), kind="stable"):
+            pair = lengths[:, at, None]
+            row = row_of[at] = (filled + pair).max(0).argmin()
+            filled[:, row] += pair[:, 0]
+        return row_of
+
+
+@dataclass(frozen=True)
+class Pack:
+    """One side of a batch of B sentences: where its P tokens are."""
+
+    lengths: Lengths
+    """[B] numbers of tokens, on the host."""
+    rows: Rows
+    """The rows of both sides."""
+    device: torch.device = CPU
+    _made: dict[Hashable, Tensor] = field(default_factory=dict, compare=False, repr=False)
+
+    def to(self, device: torch.device) -> Pack:
+        """Return the pack with tensors on a device."""
+        return Pack(self.lengths, self.rows, device)
+
+    @property
+    def longest(self) -> int:
+        """Number of tokens of the longest sentence, at least 1."""
+        return int(self.lengths.max(initial=1))
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """[P] int64, the position of each token in its sentence, from 0."""
+        return self._tensor(self._positions)
+
+    @cached_property
+    def tokens(self) -> Tensor:
+        """[P] int64, the flat index of each token among padded sentences [B, longest]."""
+        starts = np.arange(len(self.lengths)) * self.longest
+        return self._tensor(np.repeat(starts, self.lengths) + self._positions)
+
+    @cached_property
+    def ends(self) -> Tensor:
+        """[B + 1] int32, the end of each sentence in the pack, after a 0."""
+        return self._tensor(np.concatenate(([0], np.cumsum(self.lengths))).astype(np.int32))
+
+    def pad(self, x: Tensor) -> Tensor:
+        """Return tokens [P] or vectors [P, W] as padded sentences [B, longest, ...].
+
+        Padding is 0, for token ids PAD.
+        """
+        count, rest = len(self.lengths), x.shape[1:]
+        padded = x.new_zeros(count * self.longest, *rest).index_copy(0, self.tokens, x)
+        return padded.view(count, self.longest, *rest)
+
+    def unpad(self, padded: Tensor) -> Tensor:
+        """Return padded sentences [B, longest, ...] as tokens [P, ...]."""
+        return padded.flatten(0, 1).index_select(0, self.tokens)
+
+    @property
+    def mask(self) -> Tensor:
+        """[B, longest] bool, True at tokens of padded sentences."""
+        return self.pad(torch.ones_like(self.tokens, dtype=torch.bool))
+
+    @cached_property
+    def _positions(self) -> NDArray[np.int64]:
+        starts = np.cumsum(self.lengths) - self.lengths
+        return np.arange(int(self.lengths.sum())) - np.repeat(starts, self.lengths)
+
+    @cached_property
+    def shape(self) -> tuple[int, int]:
+        """(R, L): the number of rows, and the number of tokens of the fullest row."""
+        filled = np.bincount(self.rows.of_sentences, weights=self.lengths)
+        return len(filled), -(-int(filled.max()) // 8) * 8  # whole vectors of a processor
+
+    @cached_property
+    def _places(self) -> NDArray[np.int64]:
+        """[P], the flat index of each token among the rows [R, L]."""
+        row_of = self.rows.of_sentences
+        order = np.argsort(row_of, kind="stable")
+        lengths = self.lengths[order]
+        begins = np.cumsum(lengths) - lengths  # of a sentence, if rows were not divided
+        first = np.searchsorted(row_of[order], np.arange(self.shape[0]))
+        starts = np.empty_like(begins)
+        starts[order] = begins - begins[first][row_of[order]]
+        starts += row_of * self.shape[1]
+        return np.repeat(starts, self.lengths) + self._positions
+
+    @cached_property
+    def sentences(self) -> Tensor:
+        """[R, L] int64, the number of the sentence from 0 at each place of the rows; -1 nowhere."""
+        sentences = np.full(self.shape[0] * self.shape[1], -1)
+        sentences[self._places] = np.repeat(np.arange(len(self.lengths)), self.lengths)
+        return self._tensor(sentences.reshape(self.shape))
+
+    def to_rows(self, parts: int, heads: int) -> Tensor:
+        """Return the index that arranges vectors by part, row, head and place in the row.
+
+        Vectors are the slices of [P, parts * heads * C] of length C. A place without a token gets a
+        vector of the first token.
+
+        Returns:
+            [parts * R * heads * L] int64, into the vectors [P * parts * heads].
+        """
+
+        def make() -> NDArray[np.int64]:
+            tokens = np.zeros(self.shape[0] * self.shape[1], np.int64)
+            tokens[self._places] = np.arange(len(self._places))
+            token = tokens.reshape(self.shape[0], 1, self.shape[1])
+            part, head = np.arange(parts)[:, None, None, None], np.arange(heads)[:, None]
+            return (token * parts + part) * heads + head
+
+        return self._once(("to_rows", parts, heads), make)
+
+    def from_rows(self, parts: int, heads: int) -> Tensor:
+        """Return the inverse of :meth:`to_rows`: [P * parts * heads], into parts of rows."""
+
+        def make() -> NDArray[np.int64]:
+            row, place = np.divmod(self._places[:, None, None], self.shape[1])
+            part, head = np.arange(parts)[:, None], np.arange(heads)
+            return ((part * self.shape[0] + row) * heads + head) * self.shape[1] + place
+
+        return self._once(("from_rows", parts, heads), make)
+
+    def empty_places(self, heads: int) -> Tensor:
+        """Return the flat indices among [R, heads, L] of the places without a token."""
+
+        def make() -> NDArray[np.int64]:
+            is_empty = np.ones(self.shape[0] * self.shape[1], bool)
+            is_empty[self._places] = False
+            row, place = np.divmod(np.flatnonzero(is_empty)[:, None], self.shape[1])
+            return (row * heads + np.arange(heads)) * self.shape[1] + place
+
+        return self._once(("empty", heads), make)
+
+    def bias(self, keys: Pack, causal: bool, dtype: torch.dtype) -> Tensor:
+        """Return [R, 1, L, L'], to be added to scores: 0 within a sentence, else very negative.
+
+        Args:
+            keys: the pack of the keys, with the same sentences in the same rows.
+            causal: whether a token sees only the tokens up to itself; for keys of the same pack.
+            dtype: of the scores.
+        """
+        key = ("bias", keys is self, causal, dtype)
+        if key not in self._made:
+            allowed = self.sentences[:, :, None] == keys.sentences[:, None, :]
+            if causal:
+                allowed = allowed.tril()
+            # Finite, so that an empty place does not become NaN.
+            scores = torch.zeros(allowed.shape, dtype=dtype, device=self.device)
+            scores.masked_fill_(~allowed, torch.finfo(dtype).min / 2)
+            self._made[key] = scores[:, None]
+        return self._made[key]
+
+    def _once(self, key: Hashable, make: Callable[[], NDArray[Any]]) -> Tensor:
+        if key not in self._made:
+            self._made[key] = self._tensor(make().ravel())
+        return self._made[key]
+
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Both sides of a batch."""
+
+    source: Pack
+    target: Pack
+
+    @classmethod
+    def of(cls, source_lengths: Lengths, target_lengths: Lengths) -> Packing:
+        """Return a packing of pairs of sentences with these lengths [B]."""
+        rows = Rows(source_lengths, target_lengths)
+        return cls(Pack(source_lengths, rows), Pack(target_lengths, rows))
+
+    def to(self, device: torch.device) -> Packing:
+        """Return the packing with tensors on a device."""
+        return Packing(self.source.to(device), self.target.to(device))
+
+    @cached_property
+    def rounded(self) -> Packing:
+        """The same with one more pair, which makes the tokens of each side a multiple of GRAIN."""
+        lengths = (
+            np.append(side.lengths, -side.lengths.sum() % GRAIN)
+            for side in (self.source, self.target)
+        )
+        return Packing.of(*lengths).to(self.source.device)

@@ -1,0 +1,221 @@
+"""Multi-head attention on packs: the tokens of a batch one after another, without padding.
+
+The results are those of :mod:`nmt.models.attention` for padded sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmt.data.packing import Pack, Packing
+from nmt.models.attention import (
+    LONG,
+    Attend,
+    CrossAttention,
+    FullAttention,
+    SelfAttention,
+    split_heads,
+)
+from nmt.models.dropout import keep_mask
+
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # an older torch
+    varlen_attn = None  # type: ignore[assignment]
+
+
+def self_attention(attention: SelfAttention, x: Tensor, pack: Pack, causal: bool = False) -> Tensor:
+    """Return the attended values [P, D] of the tokens `x` [P, D], within each sentence."""
+    projected = (attention.project_in(x),)
+    mixed = _mix(
+        attention.attend, projected, attention.sizes, attention.counts, (pack, pack), causal
+    )
+    output: Tensor = attention.attend.output(mixed)
+    return output
+
+
+def cross_attention(
+    attention: CrossAttention, x: Tensor, memory: Tensor, packing: Packing
+) -> Tensor:
+    """Return the attended values [P, D] of the target's tokens.
+
+    Args:
+        attention: the layer.
+        x: the target's tokens [P, D].
+        memory: the layer's keys and values of the source's tokens [P', ...], side by side.
+        packing: the source and the target.
+    """
+    projected = (attention.project_query(x), memory)
+    sizes = [projected[0].shape[1], *attention.sizes]
+    counts = [attention.heads, attention.memory_heads, attention.memory_heads]
+    packs = (packing.target, packing.source)
+    output: Tensor = attention.attend.output(
+        _mix(attention.attend, projected, sizes, counts, packs)
+    )
+    return output
+
+
+def _mix(
+    attend: Attend,
+    projected: tuple[Tensor, ...],
+    sizes: Sequence[int],
+    counts: Sequence[int],
+    packs: tuple[Pack, Pack],
+    causal: bool = False,
+) -> Tensor:
+    """Return the values [P, H * C], mixed by their weights.
+
+    Args:
+        attend: the attention after its projections.
+        projected: queries, keys and values side by side [P, ...]; or queries [P, ...], and keys and
+            values side by side [P', ...].
+        sizes: numbers of columns of queries, keys and values.
+        counts: numbers of heads of queries, keys and values.
+        packs: of the queries and of the keys.
+        causal: whether a query sees only the keys up to itself.
+    """
+    is_plain = type(attend.attention_fn) is FullAttention
+    if is_plain and len({*sizes}) == len({*counts}) == 1:
+        if _has_flash(projected[0], attend.rate):
+            return _flash_attention(projected, packs, counts[0], causal)
+        if all(pack.shape[1] <= LONG for pack in packs):
+            by_rows: Tensor = _RowAttention.apply(  # type: ignore[no-untyped-call]
+                projected[0], *projected[1:] or (None,), packs, counts[0], causal, attend.rate
+            )
+            return by_rows
+    of_queries, of_keys = packs
+    parts = projected[-1].split_with_sizes(list(sizes[len(projected) - 1 :]), 1)
+    queries, keys, values = (
+        split_heads(pack.pad(part), count)
+        for part, pack, count in zip(
+            (*projected[:-1], *parts), (of_queries, of_keys, of_keys), counts, strict=True
+        )
+    )
+    mask = of_keys.mask[:, None, None]  # [B, 1, 1, S]
+    mixed = attend.attention_fn(queries, keys, values, mask, causal, attend.rate)
+    return of_queries.unpad(mixed.transpose(1, 2).flatten(2))
+
+
+def _has_flash(projected: Tensor, dropout: float) -> bool:
+    """Return whether torch has a fused attention on packs: in half precision on a GPU."""
+    return (
+        varlen_attn is not None
+        and projected.is_cuda
+        and projected.dtype in (torch.bfloat16, torch.float16)
+        and dropout == 0.0
+    )
+
+
+def _flash_attention(
+    projected: tuple[Tensor, ...], packs: tuple[Pack, Pack], heads: int, causal: bool
+) -> Tensor:
+    """Return the mixed values [P, H * C] by torch's attention on sequences of varying length."""
+    of_queries, of_keys = packs
+    width = sum(part.shape[1] for part in projected) // (3 * heads)
+    queries, keys, values = (
+        vectors
+        for part in projected
+        for vectors in part.view(len(part), -1, heads, width).unbind(1)
+    )
+    mixed = varlen_attn(
+        queries,
+        keys,
+        values,
+        of_queries.ends,
+        of_keys.ends,
+        of_queries.longest,
+        of_keys.longest,
+        window_size=(-1, 0) if causal else (-1, -1),
+    )
+    assert isinstance(mixed, Tensor)  # no logarithms of sums are asked for
+    return mixed.flatten(1)
+
+
+class _RowAttention(torch.autograd.Function):
+    """Scaled dot-product attention on rows of several sentences, with its gradient.
+
+    One function instead of a dozen operations: heads are split while tokens move to rows, and most
+    operations work in place.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        projected: Tensor,
+        memory: Tensor | None,
+        packs: tuple[Pack, Pack],
+        heads: int,
+        causal: bool,
+        dropout: float,
+    ) -> Tensor:
+        """Return the mixed values [P, H * C].
+
+        Args:
+            ctx: autograd's context.
+            projected: queries [P, H * C]; or queries, keys and values [P, 3 * H * C].
+            memory: keys and values [P', 2 * H * C]; None if `projected` holds them.
+            packs: of the queries and of the keys.
+            heads: H.
+            causal: whether a query sees only the keys up to itself.
+            dropout: dropout rate on the attention weights.
+        """
+        of_queries, of_keys = packs
+        with torch.autocast(projected.device.type, enabled=False):
+            if memory is None:
+                queries, keys, values = _to_rows(projected, of_queries, 3, heads)
+            else:
+                [queries], (keys, values) = (
+                    _to_rows(projected, of_queries, 1, heads),
+                    _to_rows(memory, of_keys, 2, heads),
+                )
+            queries *= queries.shape[-1] ** -0.5
+            scores = torch.bmm(queries, keys.transpose(1, 2))  # [R * H, L, L']
+            by_row = scores.view(of_queries.shape[0], heads, *scores.shape[1:])
+            by_row += of_queries.bias(of_keys, causal, scores.dtype)
+            weights = torch.softmax(scores, -1, out=scores)
+            kept = keep_mask(weights, dropout) if dropout else None
+            mixed = torch.bmm(weights if kept is None else weights * kept, values)
+        ctx.save_for_backward(queries, keys, values, weights, kept)
+        ctx.packs, ctx.heads, ctx.has_memory = packs, heads, memory is not None
+        return _from_rows((mixed,), of_queries, heads)
+
+    @staticmethod
+    def backward(ctx: Any, d_mixed: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of `projected` and `memory`."""
+        queries, keys, values, weights, kept = ctx.saved_tensors
+        (of_queries, of_keys), heads = ctx.packs, ctx.heads
+        [d_rows] = _to_rows(d_mixed.contiguous(), of_queries, 1, heads)
+        d_rows.view(-1, d_rows.shape[-1]).index_fill_(0, of_queries.empty_places(heads), 0.0)
+        used = weights if kept is None else weights * kept
+        d_values = torch.bmm(used.transpose(1, 2), d_rows)
+        d_weights = torch.bmm(d_rows, values.transpose(1, 2))
+        if kept is not None:
+            d_weights *= kept
+        d_scores = torch._softmax_backward_data(d_weights, weights, -1, weights.dtype)
+        d_queries = torch.bmm(d_scores, keys).mul_(queries.shape[-1] ** -0.5)
+        d_keys = torch.bmm(d_scores.transpose(1, 2), queries)
+        if not ctx.has_memory:
+            d_projected = _from_rows((d_queries, d_keys, d_values), of_queries, heads)
+            return d_projected, None, None, None, None, None
+        d_projected = _from_rows((d_queries,), of_queries, heads)
+        d_memory = _from_rows((d_keys, d_values), of_keys, heads)
+        return d_projected, d_memory, None, None, None, None
+
+
+def _to_rows(x: Tensor, pack: Pack, parts: int, heads: int) -> tuple[Tensor, ...]:
+    """Return each part of the tokens `x` [P, parts * H * C] as rows of heads [R * H, L, C]."""
+    (rows, length), width = pack.shape, x.shape[1] // (parts * heads)
+    arranged = x.view(-1, width).index_select(0, pack.to_rows(parts, heads))
+    return arranged.view(parts, rows * heads, length, width).unbind(0)
+
+
+def _from_rows(arranged: tuple[Tensor, ...], pack: Pack, heads: int) -> Tensor:
+    """Return the inverse of :func:`_to_rows`: parts of rows as tokens [P, parts * H * C]."""
+    vectors = torch.cat(arranged).flatten(0, 1) if len(arranged) > 1 else arranged[0].flatten(0, 1)
+    tokens = vectors.index_select(0, pack.from_rows(len(arranged), heads))
+    width = len(arranged) * heads * vectors.shape[1]
+    return tokens.view(tokens.numel() // width, width)
