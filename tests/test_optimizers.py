@@ -1,22 +1,28 @@
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from tiny_models import VOCABULARY, tiny
+from torch import nn
+from trained_runs import records
 
+from nmt.errors import NmtError
 from nmt.training.config import TrainConfig
+from nmt.training.muon import hidden_matrices, orthogonalize
 from nmt.training.optimizers import optimizers
 
 
 def test_adam_has_the_paper_s_values() -> None:
-    weight = torch.nn.Parameter(torch.zeros(1))
-    defaults = optimizers["adam"].build([weight]).defaults
+    defaults = optimizers["adam"].build(nn.Linear(1, 1)).defaults
     assert (defaults["betas"], defaults["eps"]) == ((0.9, 0.98), 1e-9)
     assert defaults["weight_decay"] == 0
 
 
 def test_adamw_takes_its_decay_off_the_weight_itself() -> None:
-    weight = torch.nn.Parameter(torch.ones(1))
-    optimizer = replace(optimizers["adamw"], weight_decay=0.1).build([weight])
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = replace(optimizers["adamw"], weight_decay=0.1).build(nn.ParameterList([weight]))
     optimizer.param_groups[0]["lr"] = 0.5
     weight.grad = torch.zeros(1)
     optimizer.step()
@@ -27,8 +33,8 @@ def test_adamw_takes_its_decay_off_the_weight_itself() -> None:
 def test_adafactor_follows_gradients_whose_squares_are_above_its_first_epsilon(eps: float) -> None:
     config = optimizers["adafactor"]
     assert config.eps == 1e-30  # type: ignore[attr-defined]
-    weight = torch.nn.Parameter(torch.zeros(2, 3))
-    optimizer = replace(config, eps=eps).build([weight])  # type: ignore[call-arg]
+    weight = nn.Parameter(torch.zeros(2, 3))
+    optimizer = replace(config, eps=eps).build(nn.ParameterList([weight]))  # type: ignore[call-arg]
     optimizer.param_groups[0]["lr"] = 0.01
     # Squares of rank one, which rows and columns give exactly: every step is as large, and of an
     # unused column nothing, not a division of nothing by nothing.
@@ -50,6 +56,92 @@ def test_nesterov_without_momentum_is_refused() -> None:
 def test_an_optimizer_that_needs_whole_weights_is_not_sharded() -> None:
     with pytest.raises(ValueError, match="adafactor cannot be split; take adam, or sharding none"):
         TrainConfig(optimizer=optimizers["adafactor"], sharding="full")
+    with pytest.raises(ValueError, match="muon cannot be split; take adam, or sharding none"):
+        TrainConfig(optimizer=optimizers["muon"], sharding="full")
     with pytest.raises(ValueError, match="max_tokens auto is found by each process alone"):
         TrainConfig(max_tokens="auto", sharding="full")
     TrainConfig(optimizer=optimizers["adam"], sharding="full")
+
+
+def named_hidden_matrices(name: str) -> tuple[set[str], nn.Module]:
+    model = tiny(name).build(VOCABULARY, VOCABULARY, True)
+    found = set(map(id, hidden_matrices(model)))
+    return {key for key, weight in model.named_parameters() if id(weight) in found}, model
+
+
+def test_muon_gets_the_matrices_of_hidden_layers_and_no_tied_or_output_layer() -> None:
+    names, model = named_hidden_matrices("transformer_base")  # tied embeddings
+    assert {name.rpartition(".")[2] for name in names} == {"weight"}
+    every = {name for name, weight in model.named_parameters() if weight.ndim == 2}
+    (embedding,) = every - names
+    assert model.get_parameter(embedding) is model.output.weight
+    names, model = named_hidden_matrices("gnmt")
+    every = {name for name, weight in model.named_parameters() if weight.ndim == 2}
+    assert {name for name in every - names if "embedding" not in name} == {"output.weight"}
+    assert any("weight_hh" in name for name in names)
+
+
+def test_muon_leaves_frozen_matrices_alone() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[0].requires_grad_(False)
+    (matrix,) = hidden_matrices(model)
+    assert matrix is model[1].weight
+
+
+def test_muon_refuses_a_model_without_hidden_matrices() -> None:
+    model = tiny("conv_s2s").build(VOCABULARY, VOCABULARY, True)
+    with pytest.raises(NmtError, match=r"the model has none: take train\.optimizer=adamw"):
+        optimizers["muon"].build(model)
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (4, 9), (9, 4)])
+def test_orthogonalized_matrices_keep_their_singular_vectors(shape: tuple[int, int]) -> None:
+    generator = torch.Generator().manual_seed(3)
+    left, _, right = torch.linalg.svd(torch.randn(shape, generator=generator), full_matrices=False)
+    matrix = left @ torch.linspace(5.0, 0.5, min(shape)).diag() @ right
+    rotated = left.T @ orthogonalize(matrix, 5) @ right.T
+    assert ((rotated.diagonal() > 0.6) & (rotated.diagonal() < 1.3)).all()
+    assert (rotated - rotated.diagonal().diag()).abs().max() < 0.05
+    assert not orthogonalize(torch.zeros(shape), 5).any()
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch has no Muon before 2.9")
+def test_muon_takes_the_steps_of_torch_s_muon_and_adamw() -> None:
+    torch.manual_seed(5)
+    ours, theirs = nn.Linear(6, 4), nn.Linear(6, 4)
+    theirs.load_state_dict(ours.state_dict())
+    optimizer = replace(optimizers["muon"], weight_decay=0.3).build(ours)  # type: ignore[call-arg]
+    muon = torch.optim.Muon(
+        [theirs.weight], lr=0.02, weight_decay=0.3, adjust_lr_fn="match_rms_adamw"
+    )
+    adamw = torch.optim.AdamW([theirs.bias], lr=0.02, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.02
+    for _ in range(5):
+        for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            one.grad = torch.randn(one.shape)
+            other.grad = one.grad.clone()
+        for each in (optimizer, muon, adamw):
+            each.step()
+    torch.testing.assert_close(ours.weight, theirs.weight, atol=1e-3, rtol=0.0)  # of bfloat16
+    torch.testing.assert_close(ours.bias, theirs.bias)
+
+
+def test_muon_decays_hidden_matrices_alone() -> None:
+    model = nn.Linear(2, 2)
+    before = [weight.detach().clone() for weight in model.parameters()]
+    optimizer = replace(optimizers["muon"], weight_decay=0.1).build(model)  # type: ignore[call-arg]
+    optimizer.param_groups[0]["lr"] = optimizer.param_groups[1]["lr"] = 0.5
+    for weight in model.parameters():
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    torch.testing.assert_close(model.weight, 0.95 * before[0])
+    assert torch.equal(model.bias, before[1])
+
+
+def test_muon_learns_with_a_scaled_loss(train: Any, tmp_path: Path) -> None:
+    options = ("--set", "train.optimizer=muon", "--precision", "fp16", "--max-updates", 20)
+    assert train(tmp_path / "run", *options, "--valid-every", 5).status == 0
+    losses = [line["loss"] for line in records(tmp_path / "run") if line["record"] == "validation"]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.8 * losses[0]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from nmt.errors import NmtError
 from nmt.recipe.registry import Registry
+from nmt.training.muon import MuonWithAdamW, hidden_matrices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +32,24 @@ class OptimizerConfig(ABC):
     """Whether the optimizer can step a shard of each weight, for ``train.sharding: full``."""
 
     @abstractmethod
-    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Return a torch optimizer of the parameters; the trainer sets the learning rate."""
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return a torch optimizer of the model's trainable weights.
+
+        The trainer sets the learning rate before each step. The optimizer's state of a weight is
+        tensors by name; checkpoints store them, and a resumed run continues from them alone.
+
+        Raises:
+            NmtError: the optimizer does not fit the model.
+        """
 
 
 optimizers: Registry[OptimizerConfig] = Registry("optimizer")
 OptimizerConfig.registry = optimizers
+
+
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """Return the weights of a model that are not frozen; tied ones once."""
+    return [weight for weight in model.parameters() if weight.requires_grad]
 
 
 def _check_share(name: str, value: float) -> None:
@@ -69,9 +82,11 @@ class Adam(OptimizerConfig):
             _check_share("betas", beta)
         _check_positive("eps", self.eps)
 
-    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return a fused ``torch.optim.Adam``."""
-        return torch.optim.Adam(parameters, lr=0.0, betas=self.betas, eps=self.eps, fused=True)
+        return torch.optim.Adam(
+            trainable(model), lr=0.0, betas=self.betas, eps=self.eps, fused=True
+        )
 
 
 @optimizers.register("adamw")
@@ -86,10 +101,10 @@ class AdamW(Adam):
         super().__post_init__()
         _check_decay(self.weight_decay)
 
-    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return a fused ``torch.optim.AdamW``."""
         return torch.optim.AdamW(
-            parameters,
+            trainable(model),
             lr=0.0,
             betas=self.betas,
             eps=self.eps,
@@ -119,10 +134,10 @@ class SGD(OptimizerConfig):
         if self.nesterov and self.momentum == 0.0:
             raise ValueError("nesterov needs a momentum")
 
-    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return a fused ``torch.optim.SGD``."""
         optimizer = torch.optim.SGD(
-            parameters, lr=0.0, momentum=self.momentum, nesterov=self.nesterov, fused=True
+            trainable(model), lr=0.0, momentum=self.momentum, nesterov=self.nesterov, fused=True
         )
         if self.momentum:
             # Otherwise a skipped first step would leave the buffers uninitialised.
@@ -161,10 +176,10 @@ class Adafactor(OptimizerConfig):
             _check_positive(name, getattr(self, name))
         _check_decay(self.weight_decay)
 
-    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return a ``torch.optim.Adafactor`` that can skip a step."""
         return _SkippingAdafactor(
-            parameters,
+            trainable(model),
             lr=0.0,
             beta2_decay=-self.decay,
             eps=(math.sqrt(self.eps), self.min_scale),  # torch squares the first
@@ -187,9 +202,57 @@ class Adadelta(OptimizerConfig):
         _check_share("rho", self.rho)
         _check_positive("eps", self.eps)
 
-    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return a ``torch.optim.Adadelta`` that can skip a step."""
-        return _SkippingAdadelta(parameters, lr=0.0, rho=self.rho, eps=self.eps)
+        return _SkippingAdadelta(trainable(model), lr=0.0, rho=self.rho, eps=self.eps)
+
+
+@optimizers.register("muon")
+@dataclass(frozen=True, kw_only=True)
+class Muon(Adam):
+    """Muon (Jordan et al. 2024) for hidden matrices, and AdamW for all other weights.
+
+    Muon replaces the momentum of a matrix by the nearest orthogonal matrix. The matrices are those
+    of linear and recurrent layers, without the output layer and matrices tied to embeddings. All
+    other weights have Adam's steps, with `betas` and `eps`. Steps of Muon are scaled to the usual
+    size of Adam's (Liu et al. 2025), so one learning rate serves both.
+    """
+
+    can_be_sharded: ClassVar[bool] = False
+
+    momentum: float = 0.95
+    """Share of the running mean of gradients that is kept per update; Nesterov's form."""
+    iterations: int = 5
+    """Newton-Schulz iterations per update that make a matrix nearly orthogonal."""
+    weight_decay: float = 0.1
+    """Share of each hidden matrix that is taken off per update, times the learning rate. Norms,
+    biases, embeddings and the output layer have no decay."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_share("momentum", self.momentum)
+        _check_decay(self.weight_decay)
+        if self.iterations < 1:
+            raise ValueError(f"iterations must be at least 1, is {self.iterations}")
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return Muon and a fused ``torch.optim.AdamW`` as one optimizer."""
+        matrices = hidden_matrices(model)
+        if not matrices:
+            raise NmtError(
+                "muon needs trainable matrices of linear or recurrent layers, without weight "
+                "normalisation; the model has none: take train.optimizer=adamw"
+            )
+        known = set(map(id, matrices))
+        return MuonWithAdamW(
+            matrices,
+            [weight for weight in trainable(model) if id(weight) not in known],
+            momentum=self.momentum,
+            iterations=self.iterations,
+            weight_decay=self.weight_decay,
+            betas=self.betas,
+            eps=self.eps,
+        )
 
 
 class _SkippingAdafactor(torch.optim.Adafactor):

@@ -93,9 +93,7 @@ class Trainer:
         self.parallel = parallelize(self.criterion, model.fsdp_modules(), config.sharding, world)
         is_fp16 = pick_precision(config.precision, world.device) == "fp16"
         self.scale = LossScale(is_fp16, world.device)
-        self.optimizer = config.optimizer.build(
-            [weight for weight in model.parameters() if weight.requires_grad]
-        )
+        self.optimizer = config.optimizer.build(model)
         self.state = TrainerState()
         self.running_stats = RunningStats()
         self.watch: FiniteWatch[Update] = FiniteWatch()
@@ -155,8 +153,9 @@ class Trainer:
 
     def allocate(self) -> None:
         """Allocate the optimizer's state, so that a memory trial includes it; no weight changes."""
-        for weight in self.optimizer.param_groups[0]["params"]:
-            weight.grad = torch.zeros_like(weight)
+        for group in self.optimizer.param_groups:
+            for weight in group["params"]:
+                weight.grad = torch.zeros_like(weight)
         self.optimizer.found_inf = torch.ones((), device=self.world.device)  # type: ignore[attr-defined]
         self.optimizer.step()  # skips the step because of `found_inf`
         self.parallel.clear(self.optimizer)

@@ -40,33 +40,68 @@ RATES = {"nag": 0.01, "adadelta": 100.0}
 """Learning rates that suit the contract's little problems, where it is not 0.1."""
 
 
-@pytest.mark.parametrize("name", list(optimizers))
-def test_an_optimizer_goes_downhill(name: str) -> None:
-    weight = torch.nn.Parameter(torch.tensor([3.0, -2.0]))
-    optimizer = optimizers[name].build([weight])
+def small_model() -> torch.nn.Module:
+    """A layer with a matrix and a bias, which an optimizer may treat differently."""
+    model = torch.nn.Linear(2, 2)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, -2.0], [2.0, 0.5]]))
+        model.bias.copy_(torch.tensor([3.0, -2.0]))
+    return model
+
+
+def optimizer_of(name: str, model: torch.nn.Module) -> torch.optim.Optimizer:
+    optimizer = optimizers[name].build(model)
     for group in optimizer.param_groups:
         group["lr"] = RATES.get(name, 0.1)
-    start = weight.square().sum().item()
-    for _ in range(20):
-        optimizer.zero_grad()
-        weight.square().sum().backward()
-        optimizer.step()
-    assert weight.square().sum().item() < 0.8 * start
+    return optimizer
+
+
+def tensors_of(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Copies of the weights and of all tensors of the optimizer's state."""
+    tensors = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    for name, weight in model.named_parameters():
+        for key, value in optimizer.state[weight].items():
+            tensors[f"{name}/{key}"] = torch.as_tensor(value).clone()
+    return tensors
 
 
 @pytest.mark.parametrize("name", list(optimizers))
-def test_an_optimizer_takes_no_step_where_a_gradient_was_not_finite(name: str) -> None:
-    weight = torch.nn.Parameter(torch.tensor([3.0, -2.0]))
-    optimizer = optimizers[name].build([weight])
-    for group in optimizer.param_groups:
-        group["lr"] = 0.1
-    for gradient, found in ((1.0, 0.0), (float("nan"), 1.0), (1.0, 0.0)):
-        before = weight.detach().clone()
-        weight.grad = torch.full((2,), gradient)
-        optimizer.found_inf = torch.tensor(found)
+def test_an_optimizer_goes_downhill(name: str) -> None:
+    model = small_model()
+    optimizer = optimizer_of(name, model)
+    start = [weight.square().sum().item() for weight in model.parameters()]
+    for _ in range(20):
+        optimizer.zero_grad()
+        torch.stack([weight.square().sum() for weight in model.parameters()]).sum().backward()
         optimizer.step()
-        assert torch.equal(weight, before) == bool(found)
-    assert weight.isfinite().all()
+    for weight, before in zip(model.parameters(), start, strict=True):
+        assert weight.square().sum().item() < 0.8 * before
+
+
+@pytest.mark.parametrize("name", list(optimizers))
+@pytest.mark.parametrize("failures", [(1,), (0, 2)])
+def test_an_optimizer_takes_no_step_where_a_gradient_was_not_finite(
+    name: str, failures: tuple[int, ...]
+) -> None:
+    def train(skips: bool) -> dict[str, torch.Tensor]:
+        model = small_model()
+        optimizer = optimizer_of(name, model)
+        for update in range(4):
+            failed = update in failures
+            if failed and not skips:
+                continue
+            before = tensors_of(optimizer, model)
+            for weight in model.parameters():
+                weight.grad = torch.full_like(weight, float("nan") if failed else 1.0 + update)
+            optimizer.found_inf = torch.tensor(float(failed))
+            optimizer.step()
+            after = tensors_of(optimizer, model)
+            assert all(torch.equal(after[key], before[key]) for key in before) == failed
+        return tensors_of(optimizer, model)
+
+    skipped, without = train(True), train(False)
+    assert skipped.keys() == without.keys()
+    assert all(torch.equal(skipped[key], without[key]) for key in skipped)
 
 
 TOKEN_LOSSES = [name for name in losses if isinstance(losses[name], TokenLoss)]
@@ -155,6 +190,9 @@ def test_under_autocast_a_loss_keeps_float32_gradients_near_the_exact_ones(name:
         (optimizers["adafactor"], {"weight_decay": -0.1}, "weight_decay must not be negative"),
         (optimizers["adadelta"], {"rho": 1.5}, r"rho lies in \[0, 1\), not 1.5"),
         (optimizers["adadelta"], {"eps": 0.0}, "eps must be more than 0"),
+        (optimizers["muon"], {"momentum": 1.0}, r"momentum lies in \[0, 1\), not 1.0"),
+        (optimizers["muon"], {"iterations": 0}, "iterations must be at least 1, is 0"),
+        (optimizers["muon"], {"weight_decay": -0.1}, "weight_decay must not be negative"),
         (losses["r_drop"], {"alpha": -1.0}, "alpha must not be negative, is -1.0"),
         (losses["r_drop"], {"smoothing": 1.0}, "smoothing lies in"),
         (schedules["cosine"], {"final_share": 2.0}, r"final_share lies in \[0, 1\], not 2.0"),
@@ -172,10 +210,9 @@ def test_only_an_optimizer_that_moves_each_number_alone_can_be_sharded() -> None
     for name in optimizers:
         alone = []
         for neighbour in (1.0, 100.0):
-            weight = torch.nn.Parameter(torch.ones(2, 2))
-            optimizer = optimizers[name].build([weight])
-            optimizer.param_groups[0]["lr"] = 0.1
-            weight.grad = torch.tensor([[1.0, neighbour], [neighbour, neighbour]])
+            model = small_model()
+            optimizer = optimizer_of(name, model)
+            model.weight.grad = torch.tensor([[1.0, neighbour], [neighbour, neighbour]])
             optimizer.step()
-            alone.append(weight[0, 0].item())
+            alone.append(model.weight[0, 0].item())
         assert alone[0] == alone[1] or not optimizers[name].can_be_sharded, name

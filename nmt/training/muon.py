@@ -1,0 +1,121 @@
+"""Muon for the hidden matrices of a model, with AdamW for its other weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+"""Coefficients of the quintic polynomial (Jordan et al. 2024), steep at zero."""
+
+SHARE_OF_RMS = 0.2
+"""Root mean square of a step of Muon at learning rate 1 (Liu et al. 2025, section 2.2)."""
+
+
+def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
+    """Return the trainable matrices of a model's linear and recurrent layers.
+
+    Excluded are the output layer and matrices that are tied to an embedding. Matrices with weight
+    normalisation are no weights themselves, so they are excluded, too.
+    """
+    layers = (nn.Linear, nn.RNNBase, nn.RNNCellBase)
+    excluded = {id(layer.weight) for layer in model.modules() if isinstance(layer, nn.Embedding)}
+    if isinstance(output := getattr(model, "output", None), nn.Linear):
+        excluded.add(id(output.weight))
+    matrices = {
+        id(weight): weight
+        for layer in model.modules()
+        if isinstance(layer, layers)
+        for weight in layer.parameters(recurse=False)
+        if weight.ndim == 2 and weight.requires_grad and id(weight) not in excluded
+    }
+    return list(matrices.values())
+
+
+def orthogonalize(matrix: Tensor, iterations: int) -> Tensor:
+    """Return a matrix with the same singular vectors whose singular values are all near 1.
+
+    The Newton-Schulz iteration computes in bfloat16. With 5 iterations singular values end between
+    about 0.7 and 1.2; those below about 1/500 of the matrix's norm end lower, and zeros stay zeros.
+
+    Args:
+        matrix: [R, C].
+        iterations: number of iterations; 5 is usual.
+
+    Returns:
+        [R, C] in the data type of `matrix`.
+    """
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    wide = (matrix.T if is_tall else matrix).bfloat16()
+    wide = wide / wide.norm().clamp(min=1e-7)
+    a, b, c = NEWTON_SCHULZ
+    for _ in range(iterations):
+        gram = wide @ wide.T
+        wide = torch.addmm(wide, torch.addmm(gram, gram, gram, beta=b, alpha=c), wide, beta=a)
+    return (wide.T if is_tall else wide).to(matrix.dtype)
+
+
+class MuonWithAdamW(torch.optim.Optimizer):
+    """Muon (Jordan et al. 2024) for some matrices, and fused AdamW for other weights.
+
+    ``torch.optim.Muon`` computes the same steps, but cannot skip a step on the device.
+    """
+
+    found_inf: Tensor | None = None
+    """One to skip the next step, without waiting for the device; None or zero otherwise."""
+
+    def __init__(
+        self,
+        matrices: Iterable[nn.Parameter],
+        others: Iterable[nn.Parameter],
+        momentum: float,
+        iterations: int,
+        weight_decay: float,
+        betas: tuple[float, float],
+        eps: float,
+    ) -> None:
+        """Prepare the first step; the learning rate of both groups is set before each step.
+
+        Args:
+            matrices: the weights for Muon; weight decay applies to these alone.
+            others: the weights for AdamW.
+            momentum: share of the running mean of gradients that is kept; Nesterov's form.
+            iterations: of :func:`orthogonalize`.
+            weight_decay: share of each matrix taken off per step, times the learning rate.
+            betas: AdamW's decay rates.
+            eps: AdamW's addend.
+        """
+        super().__init__([{"params": list(matrices)}, {"params": list(others)}], {"lr": 0.0})
+        self._momentum, self._iterations, self._weight_decay = momentum, iterations, weight_decay
+        self._adamw = torch.optim.AdamW(
+            self.param_groups[1:], lr=0.0, betas=betas, eps=eps, weight_decay=0.0, fused=True
+        )
+        self._adamw.param_groups = self.param_groups[1:]  # the same groups and the same state
+        self._adamw.state = self.state
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Step all weights that have a gradient, unless `found_inf` is one."""
+        self._adamw.found_inf = self.found_inf  # type: ignore[attr-defined]
+        self._adamw.step()
+        matrices = self.param_groups[0]
+        for weight in matrices["params"]:
+            if weight.grad is not None:
+                self._step_matrix(weight, weight.grad, matrices["lr"])
+
+    def _step_matrix(self, weight: nn.Parameter, gradient: Tensor, lr: float) -> None:
+        """Step a matrix. To skip the step, its tensors change by zero times a finite number."""
+        state = self.state[weight]
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(weight)
+        found_inf = weight.new_zeros(()) if self.found_inf is None else self.found_inf
+        taken = 1.0 - found_inf
+        gradient = gradient.masked_fill(found_inf.bool(), 0.0)
+        mean = state["momentum_buffer"].lerp_(gradient, taken * (1.0 - self._momentum))
+        update = orthogonalize(gradient.lerp(mean, self._momentum), self._iterations)
+        scale = SHARE_OF_RMS * math.sqrt(max(weight.shape))
+        weight.mul_(1.0 - taken * (lr * self._weight_decay))
+        weight.sub_(update * (taken * (lr * scale)))
