@@ -6,6 +6,7 @@ import pytest
 import torch
 from tiny_models import VOCABULARY, tiny
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from trained_runs import records
 
 from nmt.errors import NmtError
@@ -145,3 +146,28 @@ def test_muon_learns_with_a_scaled_loss(train: Any, tmp_path: Path) -> None:
     losses = [line["loss"] for line in records(tmp_path / "run") if line["record"] == "validation"]
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < 0.8 * losses[0]
+
+
+class HostReads(TorchDispatchMode):
+    """Counts the tensors that the host reads; on a GPU it would wait for each of them."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("found_inf", [0.0, 1.0])
+@pytest.mark.parametrize(
+    "name", ["adam", "adamw", "sgd", "muon", "schedule_free_adamw", "adadelta"]
+)
+def test_the_host_reads_no_tensor_to_skip_a_step(name: str, found_inf: float) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = optimizers[name].build(model)
+    for weight in model.parameters():
+        weight.grad = torch.ones_like(weight)
+    optimizer.found_inf = torch.tensor(found_inf)
+    with HostReads() as reads:
+        optimizer.step()
+    assert (reads.count > 0) == (name == "adadelta")  # whose step torch cannot skip

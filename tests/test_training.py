@@ -184,7 +184,9 @@ def test_the_extra_validation_where_a_run_was_stopped_changes_nothing_after_it(
     assert Checkpoint.open(parts / "best").update == best[1]
 
 
-@pytest.mark.parametrize("name", ["adafactor", "nag", "adadelta", "sgd", "muon"])
+@pytest.mark.parametrize(
+    "name", ["adafactor", "nag", "adadelta", "sgd", "muon", "schedule_free_adamw"]
+)
 def test_training_with_another_optimizer_goes_on_as_if_never_stopped(
     train: Any, tmp_path: Path, name: str
 ) -> None:

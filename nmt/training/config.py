@@ -139,6 +139,8 @@ class TrainConfig:
             raise ValueError(f"subword_sampling lies in [0, 1], not {self.subword_sampling}")
         if not 0.0 <= self.ema_decay < 1.0:
             raise ValueError(f"ema_decay lies in [0, 1), not {self.ema_decay}")
+        if self.ema_decay and self.optimizer.averages_weights:
+            raise ValueError(f"{self.optimizer.name} averages the weights itself; take ema_decay 0")
         if self.ema_decay and self.sharding == "full":
             raise ValueError("ema_decay needs all weights in every process; take sharding none")
         if self.sharding == "full" and not self.optimizer.can_be_sharded:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from nmt.errors import NmtError
 from nmt.recipe.registry import Registry
 from nmt.training.muon import MuonWithAdamW, hidden_matrices
+from nmt.training.schedule_free import ScheduleFreeAdamW
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,9 @@ class OptimizerConfig(ABC):
 
     can_be_sharded: ClassVar[bool] = True
     """Whether the optimizer can step a shard of each weight, for ``train.sharding: full``."""
+
+    averages_weights: ClassVar[bool] = False
+    """Whether the optimizer has an average of the weights, validated and saved in their place."""
 
     @abstractmethod
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -65,6 +69,12 @@ def _check_positive(name: str, value: float) -> None:
 def _check_decay(weight_decay: float) -> None:
     if weight_decay < 0.0:
         raise ValueError(f"weight_decay must not be negative, is {weight_decay}")
+
+
+def without(excluded: list[nn.Parameter], weights: list[nn.Parameter]) -> list[nn.Parameter]:
+    """Return the weights that are not among the excluded ones, in order."""
+    identities = set(map(id, excluded))
+    return [weight for weight in weights if id(weight) not in identities]
 
 
 @optimizers.register("adam")
@@ -243,15 +253,53 @@ class Muon(Adam):
                 "muon needs trainable matrices of linear or recurrent layers, without weight "
                 "normalisation; the model has none: take train.optimizer=adamw"
             )
-        known = set(map(id, matrices))
         return MuonWithAdamW(
             matrices,
-            [weight for weight in trainable(model) if id(weight) not in known],
+            without(matrices, trainable(model)),
             momentum=self.momentum,
             iterations=self.iterations,
             weight_decay=self.weight_decay,
             betas=self.betas,
             eps=self.eps,
+        )
+
+
+@optimizers.register("schedule_free_adamw")
+@dataclass(frozen=True, kw_only=True)
+class ScheduleFree(Adam):
+    """Schedule-free AdamW (Defazio et al. 2024): an average of the weights instead of a decay.
+
+    Take `schedule` constant, with a warm-up: the number of updates need not be known. Validation
+    and checkpoints, and therefore translations, use the average; `ema_decay` is refused.
+    """
+
+    can_be_sharded: ClassVar[bool] = False
+    averages_weights: ClassVar[bool] = True
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Share of the average in the weights that gradients are computed with, in place of momentum;
+    decay rate of the second moment."""
+    eps: float = 1e-8
+    """Added to the root of the second moment."""
+    weight_decay: float = 0.0
+    """Share of each hidden matrix, one of a linear or recurrent layer, that is taken off per
+    update, times the learning rate. Norms, biases, embeddings and the output layer have no
+    decay."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_positive("the first of betas", self.betas[0])
+        _check_decay(self.weight_decay)
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return the optimizer, with weight decay for hidden matrices alone."""
+        matrices = hidden_matrices(model)
+        return ScheduleFreeAdamW(
+            matrices,
+            without(matrices, trainable(model)),
+            betas=self.betas,
+            eps=self.eps,
+            weight_decay=self.weight_decay,
         )
 
 

@@ -151,7 +151,7 @@ def _try_checkpoint(trainer: Trainer) -> int:
             raise NmtError(f"{run.path}: a checkpoint written there reads back with other weights")
         size: int = sum(file.bytes for file in saved.files.values())
     # Only the two newest checkpoints keep the optimizer's state: two numbers per weight for Adam.
-    # One more checkpoint is written before the oldest is removed. A moving average stores the
+    # One more checkpoint is written before the oldest is removed. An average stores the
     # trained weights beside the optimizer's state.
     beside = 3 if trainer.average else 2
     needed = (config.keep_last + 2) * size + 3 * beside * size

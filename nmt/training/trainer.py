@@ -5,7 +5,7 @@
 1. Set the learning rate, and the random seed from the update's number.
 2. Run each micro-batch, cut to fit the device, forward and backward; gradients accumulate.
 3. Undo the loss scale, and clip the gradient norm.
-4. Let the optimizer step, unless the gradient is not finite; the moving average follows.
+4. Let the optimizer step, unless the gradient is not finite; the average of the weights follows.
 
 The random numbers of an update depend on the seed, the update and the process alone. A run that is
 interrupted and resumed therefore computes the same updates as one that never stopped.
@@ -33,13 +33,14 @@ from nmt.training.config import TrainConfig
 from nmt.training.divergence import FiniteWatch, FirstNonFinite
 from nmt.training.freezing import freeze
 from nmt.training.loss_scale import LossScale
-from nmt.training.moving_average import MovingAverage
+from nmt.training.moving_average import MovingAverage, WeightAverage
 from nmt.training.parallel import gather_tensors, parallelize
 from nmt.training.report import RunningStats
+from nmt.training.schedule_free import ScheduleFreeAdamW, ScheduleFreeAverage
 from nmt.training.state import TrainerState
 
 TRAINED_WEIGHT = "weight"
-"""Key of the trained weights among a checkpoint's optimizer tensors, with a moving average.
+"""Key of the trained weights among a checkpoint's optimizer tensors, with an average of weights.
 
 The checkpoint's model weights are then the average.
 """
@@ -88,12 +89,16 @@ class Trainer:
             pinned=world.device.type == "cuda",
         )
         freeze(model, config.freeze)
-        self.average = MovingAverage(model, config.ema_decay) if config.ema_decay else None
         self.criterion = config.loss.criterion(model, run, config.compile)
         self.parallel = parallelize(self.criterion, model.fsdp_modules(), config.sharding, world)
         is_fp16 = pick_precision(config.precision, world.device) == "fp16"
         self.scale = LossScale(is_fp16, world.device)
         self.optimizer = config.optimizer.build(model)
+        self.average: WeightAverage | None = None
+        if isinstance(self.optimizer, ScheduleFreeAdamW):
+            self.average = ScheduleFreeAverage(model, self.optimizer)
+        elif config.ema_decay:
+            self.average = MovingAverage(model, config.ema_decay)
         self.state = TrainerState()
         self.running_stats = RunningStats()
         self.watch: FiniteWatch[Update] = FiniteWatch()
@@ -104,7 +109,7 @@ class Trainer:
         """Resume from the content of a checkpoint.
 
         Args:
-            weights: by name; the averaged weights if there is a moving average.
+            weights: by name; the averaged weights if there is an average.
             optimizer: the optimizer's tensors by "WEIGHT/KEY".
             state: the counters.
         """

@@ -193,6 +193,8 @@ def test_under_autocast_a_loss_keeps_float32_gradients_near_the_exact_ones(name:
         (optimizers["muon"], {"momentum": 1.0}, r"momentum lies in \[0, 1\), not 1.0"),
         (optimizers["muon"], {"iterations": 0}, "iterations must be at least 1, is 0"),
         (optimizers["muon"], {"weight_decay": -0.1}, "weight_decay must not be negative"),
+        (optimizers["schedule_free_adamw"], {"betas": (0.0, 0.9)}, "first of betas must be more"),
+        (optimizers["schedule_free_adamw"], {"weight_decay": -0.1}, "weight_decay must not be neg"),
         (losses["r_drop"], {"alpha": -1.0}, "alpha must not be negative, is -1.0"),
         (losses["r_drop"], {"smoothing": 1.0}, "smoothing lies in"),
         (schedules["cosine"], {"final_share": 2.0}, r"final_share lies in \[0, 1\], not 2.0"),
