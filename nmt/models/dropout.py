@@ -31,7 +31,9 @@ class Dropout(nn.Module):
 
 @torch.no_grad()
 def keep_mask(x: Tensor, rate: float) -> Tensor:
-    """Return 0 with probability `rate`, else 1 / (1 - rate); shape and dtype of `x`."""
+    """Return 0 with probability `rate`, else 1 / (1 - rate); shape, dtype and device of `x`."""
+    if x.device.type != "cpu":
+        return F.dropout(torch.ones_like(x), rate)
     words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64)
     eighths = words.random_(-(1 << 63), None).view(torch.int8)[: x.numel()]
     # If the rate lies between two of the 256 levels, choose one at random for the whole mask.

@@ -80,7 +80,7 @@ def _mix(
     """
     is_plain = type(attend.attention_fn) is FullAttention
     if is_plain and len({*sizes}) == len({*counts}) == 1:
-        if _has_flash(projected[0], attend.rate):
+        if _has_flash(projected[0].device, projected[0].dtype, sizes[0] // counts[0], attend.rate):
             return _flash_attention(projected, packs, counts[0], causal)
         if all(pack.shape[1] <= LONG for pack in packs):
             by_rows: Tensor = _RowAttention.apply(  # type: ignore[no-untyped-call]
@@ -95,18 +95,28 @@ def _mix(
             (*projected[:-1], *parts), (of_queries, of_keys, of_keys), counts, strict=True
         )
     )
-    mask = of_keys.mask[:, None, None]  # [B, 1, 1, S]
+    mask = None if causal else of_keys.mask[:, None, None]  # [B, 1, 1, S]; padding comes last
     mixed = attend.attention_fn(queries, keys, values, mask, causal, attend.rate)
     return of_queries.unpad(mixed.transpose(1, 2).flatten(2))
 
 
-def _has_flash(projected: Tensor, dropout: float) -> bool:
-    """Return whether torch has a fused attention on packs: in half precision on a GPU."""
+def _has_flash(device: torch.device, dtype: torch.dtype, width: int, dropout: float) -> bool:
+    """Return whether torch has a fused attention on packs: in half precision on a newer GPU.
+
+    Args:
+        device: of the queries.
+        dtype: of the queries.
+        width: of a head.
+        dropout: dropout rate on the attention weights.
+    """
     return (
         varlen_attn is not None
-        and projected.is_cuda
-        and projected.dtype in (torch.bfloat16, torch.float16)
+        and device.type == "cuda"
+        and dtype in (torch.bfloat16, torch.float16)
+        and width % 8 == 0
+        and width <= 256
         and dropout == 0.0
+        and torch.cuda.get_device_capability(device) >= (8, 0)
     )
 
 
