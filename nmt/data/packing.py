@@ -224,9 +224,12 @@ class Packing:
 
     @cached_property
     def rounded(self) -> Packing:
-        """The same with one more pair, which makes the tokens of each side a multiple of GRAIN."""
+        """The same with one more pair, which makes the tokens of each side a multiple of GRAIN.
+
+        The pair has at least one token on each side: without keys, a softmax would be NaN.
+        """
         lengths = (
-            np.append(side.lengths, -side.lengths.sum() % GRAIN)
+            np.append(side.lengths, GRAIN - side.lengths.sum() % GRAIN)
             for side in (self.source, self.target)
         )
         return Packing.of(*lengths).to(self.source.device)

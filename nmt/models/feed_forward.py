@@ -188,7 +188,7 @@ class MixtureOfExperts(nn.Module):
         if self.routes is None:
             return 0.0
         probabilities, first = self.routes
-        counted = tokens.flatten()[:, None] / tokens.sum()  # [P, 1], weight of each token
+        counted = tokens.flatten()[:, None] / tokens.sum().clamp(min=1)  # [P, 1], weights
         experts = torch.arange(len(self.experts), device=first.device)
         share = ((first[:, None] == experts) * counted).sum(0)
         return self.balance * len(experts) * (share * (probabilities * counted).sum(0)).sum()

@@ -68,8 +68,18 @@ def test_stepping_goes_on_after_rows_are_repeated_permuted_and_dropped(model: Mo
         torch.testing.assert_close(logits[:, row], expected, atol=1e-5, rtol=1e-5)
 
 
-def test_packs_have_the_outputs_and_gradients_of_padded_sentences(model: Model) -> None:
-    lengths = torch.randint(1, 30, (2, 12), generator=torch.Generator().manual_seed(2)).numpy()
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        torch.randint(1, 30, (2, 12), generator=torch.Generator().manual_seed(2)).numpy(),
+        np.array([[40, 24], [30, 5]]),  # whole grains of 64 tokens
+        np.array([[30, 5], [40, 24]]),
+    ],
+    ids=["ordinary", "source of 64", "target of 64"],
+)
+def test_packs_have_the_outputs_and_gradients_of_padded_sentences(
+    model: Model, lengths: np.ndarray
+) -> None:
     packing = Packing.of(*lengths)
     source, target = (
         torch.randint(EOS + 1, VOCABULARY, (int(side.sum()),)).masked_fill(side_ends(side), EOS)
@@ -92,6 +102,16 @@ def test_packs_have_the_outputs_and_gradients_of_padded_sentences(model: Model) 
         if expected is not None and expected.norm() > 1e-4:  # of a bias of keys it is rounding
             assert gradient is not None
             assert (gradient - expected).norm() <= 1e-5 * expected.norm()
+
+
+def test_a_pack_without_targets_has_a_gradient_of_zero(model: Model) -> None:
+    model.train()
+    packing = Packing.of(np.array([1]), np.array([0]))
+    output = model.decode_packs(torch.tensor([EOS]), torch.tensor([], dtype=torch.int64), packing)
+    assert len(output) == 0
+    (output.sum() + 0 * model.auxiliary_loss()).backward()
+    gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+    assert all((gradient == 0).all() for gradient in gradients)
 
 
 def side_ends(lengths: np.ndarray) -> Tensor:
