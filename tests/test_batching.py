@@ -161,6 +161,20 @@ def test_packed_micro_batches_fill_their_memory() -> None:
         assert max(tokens) - min(tokens) < 2 * (source + target).max()
 
 
+@pytest.mark.parametrize("processes", [1, 3])
+def test_a_sentence_longer_than_a_micro_batch_leaves_the_others_together(processes: int) -> None:
+    source, target = lengths_like_a_corpus(10_000)
+    target[::100] = 5000
+    sampler = RandomSampler(source, target, 25_000, seed=1)
+    [update] = sampler.update(1)
+    longer = sampler.longer_lengths[update]
+    shares = packed_micro_batches([update], sampler, 4096, processes)
+    parts = [part for share in shares for part in share]
+    alone, others = (longer > 4096).sum(), longer[longer <= 4096].sum()
+    assert alone
+    assert len(parts) <= alone + others / 4096 + 1 + processes
+
+
 @given(LENGTHS, st.integers(1, 3))
 @settings(deadline=None, max_examples=50)
 def test_rows_hold_every_token_once(pairs: list[tuple[int, int]], heads: int) -> None:
@@ -195,6 +209,8 @@ def test_a_sentence_of_several_rows_takes_their_room_in_a_micro_batch(split: Spl
     )
     assert [batch.num_sentences for batch in one.update(1).batches] == [3]
     assert sorted(batch.num_sentences for batch in two.update(1).batches) == [1, 2]
+    many = replace(one, rows_per_sentence=17)
+    assert [batch.num_sentences for batch in many.update(1).batches] == [1, 1, 1]
     assert make_batch(split, np.array([], np.int64)).num_sentences == 0
 
 

@@ -58,7 +58,7 @@ class BatchLoader:
         target = self.sampler.target_lengths
         buckets = self.sampler.update(number)
         divide = packed_micro_batches if self.packs else micro_batches
-        max_tokens = self.max_tokens // self.rows_per_sentence
+        max_tokens = max(1, self.max_tokens // self.rows_per_sentence)
         shares = divide(buckets, self.sampler, max_tokens, self.num_processes)
         epoch = self.sampler.epoch_of(number)
         split = self.in_epoch(epoch) if self.in_epoch else self.split

@@ -184,20 +184,25 @@ def packed_micro_batches(
         The micro-batches of each process, as arrays of sentence indices.
     """
     sentences = np.concatenate(groups)
-    source, target = sampler.source_lengths[sentences], sampler.target_lengths[sentences]
-    order = np.argsort(-sampler.longer_lengths[sentences], kind="stable")  # rows of similar length
-    tokens = np.stack((source, target))[:, order].astype(np.int64)
+    lengths = sampler.longer_lengths[sentences]
+    sentences = sentences[np.argsort(-lengths, kind="stable")]  # rows of similar length
+    alone = int((lengths > max_tokens).sum())  # the first sentences
+    others = sentences[alone:]
+    sides = sampler.source_lengths[others], sampler.target_lengths[others]
+    tokens = np.stack(sides).astype(np.int64)
     middle = np.cumsum(tokens.sum(0)) - tokens.sum(0) / 2
-    count = processes * -(-int(tokens.sum(1).max()) // (max_tokens * processes))
+    count = -(-int(tokens.sum(1).max()) // max_tokens)
     while True:
+        count += -(alone + count) % processes
         part = np.minimum(count * middle / tokens.sum(), count - 1).astype(np.int64)
-        if count >= len(sentences):  # each by itself
-            part = np.arange(len(sentences))
-        sizes = [np.bincount(part, side, count).max() for side in tokens]
-        if max(sizes) <= max_tokens or count >= len(sentences):
+        if count >= len(others):  # each by itself
+            part = np.arange(len(others))
+        sizes = [np.bincount(part, side, count).max(initial=0) for side in tokens]
+        if max(sizes) <= max_tokens:
             break
-        count += processes
-    parts = np.split(sentences[order], np.searchsorted(part, np.arange(1, count)))
+        count += 1
+    part = np.concatenate((np.arange(alone), alone + part))
+    parts = np.split(sentences, np.searchsorted(part, np.arange(1, alone + count)))
     return [parts[rank::processes] for rank in range(processes)]
 
 
