@@ -57,7 +57,12 @@ def test_tokens_are_counted_as_they_were_cut(sampled: Any) -> None:
     order = RandomSampler(split.source_lengths, split.target_lengths, 200, seed=1)
     loader = BatchLoader(split=split, sampler=order, max_tokens=200, in_epoch=lambda _: sampled)
     for batch in loader.update(1).batches:
-        assert batch.num_tokens == len(batch.source) + len(batch.target_output)
+        sides = (
+            (batch.packing.source, batch.source),
+            (batch.packing.target, batch.target_output),
+        )
+        padded = [pack.pad(tokens) for pack, tokens in sides]
+        assert batch.num_tokens == sum(int((side != PAD).sum()) for side in padded)
     stored = make_batch(split, np.arange(5))
     assert make_batch(sampled, np.arange(5)).num_tokens > stored.num_tokens
 
