@@ -59,6 +59,7 @@ def cross_attention(
     return output
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # numpy computes indices
 def _mix(
     attend: Attend,
     projected: tuple[Tensor, ...],

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -283,11 +284,8 @@ class Transformer(Model):
 
     def decode_packs(self, source: Tensor, target: Tensor, packing: Packing) -> Tensor:
         """Return the decoder output [P, D] at the target's tokens; computes no padding."""
-        tokens, packing = len(target), packing.rounded
-        source, target = (
-            F.pad(ids, (0, int(side.lengths[-1])))
-            for ids, side in ((source, packing.source), (target, packing.target))
-        )
+        tokens = len(target)
+        source, target, packing = _filled(source, target, packing)
         x = self._embed_pack(self.source_embedding, source, packing.source)
         for encoder_layer in self.encoder:
             x = encoder_layer(x, packing.source)
@@ -352,14 +350,28 @@ class Transformer(Model):
 
     def _embed_pack(self, table: nn.Module, tokens: Tensor, pack: Pack) -> Tensor:
         """Embed the tokens of a pack [P], with positions: [P, D]."""
-        positions = self.positions(0, pack.longest, tokens.device)
-        if positions.dim() > 1:
-            positions = positions.index_select(0, pack.positions)
-        return self._embed(table, tokens, positions)
+        return self._embed(table, tokens, self._positions(pack, tokens.device))
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _positions(self, pack: Pack, device: torch.device) -> Tensor:
+        """Return the encodings of the positions of a pack [P, D]; a scalar if there are none."""
+        positions: Tensor = self.positions(0, pack.longest, device)
+        return positions.index_select(0, pack.positions) if positions.dim() > 1 else positions
 
     def _embed(self, table: nn.Module, tokens: Tensor, positions: Tensor) -> Tensor:
         embedded: Tensor = self.dropout(table(tokens) * self.scale + positions)
         return embedded
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _filled(source: Tensor, target: Tensor, packing: Packing) -> tuple[Tensor, Tensor, Packing]:
+    """Return tokens and packing with one more sentence of padding; see `Packing.rounded`."""
+    packing = packing.rounded
+    source, target = (
+        F.pad(ids, (0, int(side.lengths[-1])))
+        for ids, side in ((source, packing.source), (target, packing.target))
+    )
+    return source, target, packing
 
 
 architectures.add("transformer_base", TransformerConfig())
