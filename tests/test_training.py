@@ -27,6 +27,7 @@ from nmt.evaluation.metrics import metrics
 from nmt.inference.config import SearchConfig
 from nmt.inference.translator import Translator
 from nmt.runs import Checkpoint, Run, load_model
+from nmt.runs.recipe import write_recipe
 from nmt.runtime.distributed import World
 from nmt.runtime.precision import check_precision
 from nmt.training.config import TrainConfig
@@ -117,6 +118,17 @@ def test_a_run_is_never_begun_anew_over_damaged_checkpoints(train: Any, run: Pat
         f"nmt: error: {run}: none of its 3 checkpoints can be resumed; "
         f"begin again with another --save-dir, and --init-from {run} if its weights are sound"
     )
+
+
+def test_a_run_from_before_random_batching_keeps_its_buckets(train: Any, run: Path) -> None:
+    recipe = Run.open(run).recipe
+    del recipe["train"]["batching"]
+    write_recipe(run, recipe)
+    done = train(run, "--max-updates", 7)
+    assert done.status == 1
+    assert "train.batching was bucketed, is random" in done.err
+    done = train(run, "--max-updates", 7, "--set", "train.batching=bucketed")
+    assert done.status == 0, done.err
 
 
 def test_a_changed_recipe_is_refused_with_the_names_of_the_keys(train: Any, run: Path) -> None:

@@ -159,10 +159,10 @@ def _open_run(experiment: Experiment, dataset: Dataset, subwords: Subwords, worl
 
 def _refuse_changes(run: Run, experiment: Experiment) -> None:
     """Raise an NmtError that names each changed key that a resumed run may not change."""
-    # Rebuilt, so that keys added since the run began take their defaults.
+    # Rebuilt, so that keys added since the run began take their defaults, or what was done before.
     begun = Experiment(
         model=build(ModelConfig, run.recipe["model"], "model"),  # type: ignore[type-abstract]
-        train=build(TrainConfig, run.recipe["train"], "train"),
+        train=build(TrainConfig, {"batching": "bucketed", **run.recipe["train"]}, "train"),
         search=experiment.search,
     )
     before, after = (
