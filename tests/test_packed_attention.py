@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from nmt.data.packing import Packing
-from nmt.models import architectures, packed_attention
+from nmt.models import ModelConfig, architectures, packed_attention
 from nmt.models.attention import Heads, SelfAttention, mix_values
 from nmt.models.dropout import keep_mask
+from nmt.recipe.config import build
 
 LENGTHS = np.array([[5, 1, 9, 3], [7, 2, 4, 4]])
 
@@ -119,3 +120,23 @@ def test_the_gradient_is_that_of_numerical_differences(dropout: float) -> None:
         return packed_attention.self_attention(attention, x, pack, causal=True)
 
     assert torch.autograd.gradcheck(attended, (x,), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "packs"),
+    [
+        ({}, True),
+        ({"dropout": 0.3, "attention_dropout": 0.1, "residual": "pre_norm"}, True),
+        ({"positions": "rotary"}, False),
+        ({"positions": "learned"}, True),
+        ({"key_value_heads": 2}, False),
+        ({"d_v": 16}, False),
+        ({"encoder_attention": "neighbourhood"}, False),
+    ],
+)
+def test_only_the_plain_attention_mixes_lengths_in_a_micro_batch(
+    changes: dict[str, object], packs: bool
+) -> None:
+    """Another one pads its sentences, and its memory would not be bounded."""
+    config: ModelConfig = build(ModelConfig, {"arch": "transformer_tiny", **changes}, "model")  # type: ignore[type-abstract]
+    assert config.build(50, 50, True).packs is packs

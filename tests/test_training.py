@@ -415,7 +415,7 @@ def test_the_run_is_printed_on_stdout_and_its_progress_on_stderr(
     introduction, *preflight, report, validation, end = done.err.splitlines()
     assert introduction == "transformer_tiny in fp32 on 1 x cpu, 200 training pairs"
     assert preflight[0].startswith("parameters:")
-    assert "150 = 1 process x 2 micro-batches of up to 100 positions" in preflight[1]
+    assert "150 = 1 process x 2 micro-batches of up to 100 tokens" in preflight[1]
     assert re.fullmatch(
         TIME + r" \| epoch 1 \| update 2/2 \| loss \d\.\d{3} \| ppl \d+\.\d\d \| lr 5\.00e-03 \| "
         r"grad norm \d\.\d\d \| [\d,]+ target tokens/s \| padding \d+\.\d% \| [\d,]+ MB \| "

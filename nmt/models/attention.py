@@ -144,6 +144,7 @@ class Attend(nn.Module):
     def __init__(self, heads: Heads, attention_fn: nn.Module | None = None) -> None:
         super().__init__()
         self.dropout = heads.dropout
+        self.has_equal_widths = heads.key_width == heads.value_width
         self.attention_fn = attention_fn or FullAttention()
         if heads.keys_and_values != heads.count:
             self.attention_fn = GroupedAttention(
@@ -152,6 +153,11 @@ class Attend(nn.Module):
         self.output = glorot(
             nn.Linear(heads.count * heads.value_width, heads.width, bias=heads.bias)
         )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether this is the paper's attention, with keys and values of one width."""
+        return type(self.attention_fn) is FullAttention and self.has_equal_widths
 
     @property
     def rate(self) -> float:

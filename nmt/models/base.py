@@ -42,8 +42,9 @@ class Model(nn.Module, ABC):
     output: nn.Linear
     """The output layer [V, D]. Losses use the layer directly, to avoid storing all logits."""
 
-    packs: ClassVar[bool] = False
-    """Whether :meth:`decode_packs` computes on tokens alone, so that batches need no padding."""
+    packs: bool = False
+    """Whether :meth:`decode_packs` needs no padding anywhere, so that a micro-batch may hold
+    sentences of any lengths. Otherwise those of a micro-batch have similar lengths."""
 
     def fsdp_modules(self) -> Iterable[nn.Module]:
         """Return modules that every forward pass calls equally often, whatever the batch holds.

@@ -16,7 +16,6 @@ from nmt.models.attention import (
     LONG,
     Attend,
     CrossAttention,
-    FullAttention,
     SelfAttention,
     split_heads,
 )
@@ -79,8 +78,7 @@ def _mix(
         packs: of the queries and of the keys.
         causal: whether a query sees only the keys up to itself.
     """
-    is_plain = type(attend.attention_fn) is FullAttention
-    if is_plain and len({*sizes}) == len({*counts}) == 1:
+    if attend.is_plain:  # with as many heads of keys and values, or its function would group them
         if _has_flash(projected[0].device, projected[0].dtype, sizes[0] // counts[0], attend.rate):
             return _flash_attention(projected, packs, counts[0], causal)
         if all(pack.shape[1] <= LONG for pack in packs):

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from nmt.data.packing import Pack, Packing
 from nmt.data.vocabulary import PAD
 from nmt.errors import NmtError
-from nmt.models.attention import CrossAttention, Heads, SelfAttention
+from nmt.models.attention import Attend, CrossAttention, Heads, SelfAttention
 from nmt.models.base import Model, ModelConfig, State, architectures, check_rates, check_sizes
 from nmt.models.dropout import Dropout
 from nmt.models.feed_forward import FeedForwardPart, MixtureOfExperts, feed_forwards
@@ -207,8 +207,6 @@ class TransformerConfig(ModelConfig):
 class Transformer(Model):
     """The encoder-decoder of the paper's figure 1."""
 
-    packs = True
-
     def __init__(
         self, config: TransformerConfig, source_vocabulary: int, target_vocabulary: int
     ) -> None:
@@ -233,6 +231,8 @@ class Transformer(Model):
         decoder = [config.decoder_layer() for _ in range(config.decoder_layers)]
         self.encoder = cast("list[EncoderLayer]", nn.ModuleList(encoder))
         self.decoder = cast("list[DecoderLayer]", nn.ModuleList(decoder))
+        attends = [module for module in self.modules() if isinstance(module, Attend)]
+        self.packs = all(attend.is_plain for attend in attends)
         # With pre-norm the last sublayer of a stack is not normalised, so a norm follows the stack.
         ends = [
             make_norm(config.norm, config.d_model)

@@ -76,7 +76,7 @@ def fit_micro_batches(trainer: Trainer) -> None:
 
 
 def _candidates(least: int, most: int) -> Iterator[int]:
-    """Yield micro-batch sizes to try, in positions; each is 1.5 times the one before."""
+    """Yield micro-batch sizes to try, in tokens; each is 1.5 times the one before."""
     tokens = least
     while tokens < 8 / 7 * 1.5 * most:
         yield tokens
@@ -84,7 +84,7 @@ def _candidates(least: int, most: int) -> Iterator[int]:
 
 
 def longest_batch(split: Split, max_tokens: int) -> Batch:
-    """Return the batch of the longest pairs: at least one, at most `max_tokens` positions."""
+    """Return a batch of the longest pairs: at least one, at most `max_tokens` padded tokens."""
     longer = np.maximum(split.source_lengths, split.target_lengths)
     most = min(len(longer), max(1, max_tokens // int(longer.max())))
     return make_batch(split, np.argpartition(longer, len(longer) - most)[-most:])
@@ -183,7 +183,7 @@ def _describe(trainer: Trainer, seconds_per_token: float, kept: int) -> Rows:
         memory += " so far; with kernels for all shapes about twice that"
     return [
         ("parameters", trained if trained == every else f"{every}, of which {trained} are trained"),
-        ("target tokens per update", f"{config.tokens_per_update:,} = {made_up} positions"),
+        ("target tokens per update", f"{config.tokens_per_update:,} = {made_up} tokens"),
         ("updates per epoch", f"{order.updates_per_epoch:,}"),
         ("updates to go", f"{updates:,}"),
         ("peak memory of a process", memory),

@@ -144,7 +144,7 @@ class Trainer:
         return min(updates, epochs * self.sampler.updates_per_epoch) if epochs else updates
 
     def fit_micro_batches(self, max_tokens: int) -> None:
-        """Cut updates into micro-batches of at most `max_tokens` positions from now on."""
+        """Cut updates into micro-batches of at most `max_tokens` tokens from now on."""
         self.loader = replace(self.loader, max_tokens=max_tokens)
         if self.config.max_tokens == "auto":
             self.state.max_tokens = max_tokens
