@@ -3,10 +3,11 @@
     python benchmarks/training.py --data data-bin --set model.arch=transformer_base
 
 The engine and a plain loop around ``torch.nn.Transformer`` of the same sizes, in processes of their
-own, take turns on the same sentences, so that a noisy machine is noisy for both; medians over the
-rounds are compared. With ``--peer`` so does the MarianMTModel of transformers, where it is
-installed, in the engine's precision. Without a dataset, sentences of random tokens with WMT14-like
-lengths are made.
+own, take turns on updates of the same size, so that a noisy machine is noisy for both; medians over
+the rounds are compared. With ``--peer`` so does the MarianMTModel of transformers, where it is
+installed, in the engine's precision. With ``--bucketed`` and ``--padded`` so does the engine with
+updates of similar lengths, and with padding. Without a dataset, sentences of random tokens with
+WMT14-like lengths are made.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from nmt.data.batches import Batch
 from nmt.data.columns import Sentences
 from nmt.data.dataset import Dataset
 from nmt.data.loader import BatchLoader, Update
-from nmt.data.sampler import samplers
+from nmt.data.sampler import BucketSampler
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.data.writer import DatasetWriter, staging
 from nmt.models import Model, ModelConfig
-from nmt.models.transformer import TransformerConfig
+from nmt.models.transformer import Transformer, TransformerConfig
 from nmt.recipe.config import build
 from nmt.runtime.distributed import World, join, pick_device
 from nmt.runtime.memory import keep_few_kernels, keep_freed_memory
@@ -178,17 +179,24 @@ class Setting:
         trainer = Trainer(None, self.train, model.to(world.device), split, world)  # type: ignore[arg-type]
         return lambda update: trainer.step(update, 1e-4), trainer.loader.updates(1)
 
+    def bucketed(self, world: World) -> tuple[Callable[[Update], object], Iterator[Update]]:
+        """A step of this engine, and updates of sentences of similar length."""
+        return replace(self, train=replace(self.train, batching="bucketed")).engine(world)
+
+    def padded(self, world: World) -> tuple[Callable[[Update], object], Iterator[Update]]:
+        """A step of this engine with padding, and random updates in one micro-batch each."""
+        Transformer.decode_packs = Model.decode_packs  # type: ignore[method-assign]
+        return self.engine(world)
+
     def plain(
         self, world: World, kind: type[Plain] = Plain
     ) -> tuple[Callable[[Update], object], Iterator[Update]]:
-        """A step of the plain loop, and the same updates."""
+        """A step of the plain loop, and updates bucketed by length, as such loops have them."""
         dataset, _ = self._dataset_and_model()
         loop = kind(self.model, self.train, dataset.manifest.source_vocabulary, world)
         split = dataset.split("train")
         lengths = split.source_lengths, split.target_lengths
-        order = samplers[self.train.batching](
-            *lengths, self.train.tokens_per_update, self.train.seed
-        )
+        order = BucketSampler(*lengths, self.train.tokens_per_update, self.train.seed)
         loader = BatchLoader(
             split=split,
             sampler=order,
@@ -198,7 +206,7 @@ class Setting:
         return loop.step, loader.updates(1)
 
     def peer(self, world: World) -> tuple[Callable[[Update], object], Iterator[Update]]:
-        """A step of the loop around transformers' model, and the same updates."""
+        """A step of the loop around transformers' model, and updates as of the plain loop."""
         return self.plain(world, Peer)
 
     def _dataset_and_model(self) -> tuple[Dataset, Model]:
@@ -276,6 +284,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of each side")
     parser.add_argument("--plain-precision", help="of the plain loop [the engine's]")
     parser.add_argument("--peer", action="store_true", help="transformers' MarianMTModel, too")
+    parser.add_argument("--bucketed", action="store_true", help="train.batching: bucketed, too")
+    parser.add_argument("--padded", action="store_true", help="random updates with padding, too")
     parser.add_argument("--rounds", type=int, default=6, help="turns of each side")
     parser.add_argument("--updates", type=int, default=5, help="updates per turn")
     parser.add_argument("--warm-up", type=int, default=30, help="updates before the first turn")
@@ -292,8 +302,9 @@ def main() -> None:
             "engine": Side("engine", setting, arguments.processes),
             "plain": Side("plain", replace(setting, train=low), 1),
         }
-        if arguments.peer:
-            sides["peer"] = Side("peer", setting, 1)
+        for name in ("bucketed", "padded", "peer"):
+            if getattr(arguments, name):
+                sides[name] = Side(name, setting, 1)
         for side in sides.values():
             side.turn(arguments.warm_up)  # until memory no longer grows with the shapes of batches
         print(json.dumps(measure(setting, sides, arguments.rounds, arguments.updates), indent=1))

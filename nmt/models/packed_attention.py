@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from nmt.data.packing import Pack, Packing
 from nmt.models.attention import (
@@ -56,6 +57,22 @@ def cross_attention(
         _mix(attention.attend, projected, sizes, counts, packs)
     )
     return output
+
+
+def shapes_are_costly(device: torch.device) -> bool:
+    """Return whether products of a new shape need a new kernel, as in half precision."""
+    return torch.is_autocast_enabled(device.type)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def filled(source: Tensor, target: Tensor, packing: Packing) -> tuple[Tensor, Tensor, Packing]:
+    """Return tokens and packing with one more sentence of padding; see `Packing.rounded`."""
+    packing = packing.rounded
+    source, target = (
+        F.pad(ids, (0, int(side.lengths[-1])))
+        for ids, side in ((source, packing.source), (target, packing.target))
+    )
+    return source, target, packing
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # numpy computes indices

@@ -18,7 +18,6 @@ from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from nmt.data.packing import Pack, Packing
 from nmt.data.vocabulary import PAD
@@ -28,6 +27,7 @@ from nmt.models.base import Model, ModelConfig, State, architectures, check_rate
 from nmt.models.dropout import Dropout
 from nmt.models.feed_forward import FeedForwardPart, MixtureOfExperts, feed_forwards
 from nmt.models.initialization import embedding
+from nmt.models.packed_attention import filled, shapes_are_costly
 from nmt.models.patterns import AttentionPattern, patterns
 from nmt.models.positions import Layout, PositionPart, position_parts
 from nmt.models.residual import (
@@ -285,7 +285,8 @@ class Transformer(Model):
     def decode_packs(self, source: Tensor, target: Tensor, packing: Packing) -> Tensor:
         """Return the decoder output [P, D] at the target's tokens; computes no padding."""
         tokens = len(target)
-        source, target, packing = _filled(source, target, packing)
+        if shapes_are_costly(source.device) or not tokens:
+            source, target, packing = filled(source, target, packing)
         x = self._embed_pack(self.source_embedding, source, packing.source)
         for encoder_layer in self.encoder:
             x = encoder_layer(x, packing.source)
@@ -361,17 +362,6 @@ class Transformer(Model):
     def _embed(self, table: nn.Module, tokens: Tensor, positions: Tensor) -> Tensor:
         embedded: Tensor = self.dropout(table(tokens) * self.scale + positions)
         return embedded
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def _filled(source: Tensor, target: Tensor, packing: Packing) -> tuple[Tensor, Tensor, Packing]:
-    """Return tokens and packing with one more sentence of padding; see `Packing.rounded`."""
-    packing = packing.rounded
-    source, target = (
-        F.pad(ids, (0, int(side.lengths[-1])))
-        for ids, side in ((source, packing.source), (target, packing.target))
-    )
-    return source, target, packing
 
 
 architectures.add("transformer_base", TransformerConfig())

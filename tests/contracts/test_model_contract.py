@@ -77,9 +77,11 @@ def test_stepping_goes_on_after_rows_are_repeated_permuted_and_dropped(model: Mo
     ],
     ids=["ordinary", "source of 64", "target of 64"],
 )
+@pytest.mark.parametrize("filled", [False, True])
 def test_packs_have_the_outputs_and_gradients_of_padded_sentences(
-    model: Model, lengths: np.ndarray
+    model: Model, lengths: np.ndarray, filled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("nmt.models.transformer.shapes_are_costly", lambda _: filled)
     packing = Packing.of(*lengths)
     source, target = (
         torch.randint(EOS + 1, VOCABULARY, (int(side.sum()),)).masked_fill(side_ends(side), EOS)
