@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,3 +119,13 @@ def test_a_new_model_is_initialised_as_ever() -> None:
     torch.manual_seed(1)
     weights = weights_of(build_new(build_tiny))
     assert all(torch.equal(weights[name], value) for name, value in expected.items())
+
+
+def test_building_imports_no_sympy() -> None:
+    """On the meta device ``torch.arange`` would import it, for a third of a second."""
+    code = (
+        "import sys; from test_building import build_tiny, build_with, weights_of;"
+        "build_with(build_tiny, weights_of(build_tiny()));"
+        "assert 'sympy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent)

@@ -56,7 +56,7 @@ def test_the_fused_kernel_of_a_gpu_gets_the_sentences(monkeypatch: pytest.Monkey
         return True
 
     monkeypatch.setattr(packed_attention, "_has_flash", has_flash)
-    monkeypatch.setattr(packed_attention, "varlen_attn", attention_of_sentences)
+    monkeypatch.setattr(packed_attention, "_varlen_attn", lambda: attention_of_sentences)
     output = model.decode_packs(source, target, packing)
     torch.testing.assert_close(output, expected, atol=1e-5, rtol=1e-5)
     assert called
@@ -81,7 +81,7 @@ def test_the_fused_kernel_is_for_half_precision_on_a_newer_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(packed_attention, "varlen_attn", attention_of_sentences)
+    monkeypatch.setattr(packed_attention, "_varlen_attn", lambda: attention_of_sentences)
     usual = {"device": torch.device("cuda"), "dtype": torch.bfloat16, "width": 64, "dropout": 0.0}
     assert packed_attention._has_flash(**{**usual, **changes}) is expected
 

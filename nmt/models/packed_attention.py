@@ -5,7 +5,8 @@ The results are those of :mod:`nmt.models.attention` for padded sentences.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -21,11 +22,6 @@ from nmt.models.attention import (
     split_heads,
 )
 from nmt.models.dropout import keep_mask
-
-try:
-    from torch.nn.attention.varlen import varlen_attn
-except ImportError:  # an older torch
-    varlen_attn = None  # type: ignore[assignment]
 
 
 def self_attention(attention: SelfAttention, x: Tensor, pack: Pack, causal: bool = False) -> Tensor:
@@ -64,7 +60,6 @@ def shapes_are_costly(device: torch.device) -> bool:
     return torch.is_autocast_enabled(device.type)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def filled(source: Tensor, target: Tensor, packing: Packing) -> tuple[Tensor, Tensor, Packing]:
     """Return tokens and packing with one more sentence of padding; see `Packing.rounded`."""
     packing = packing.rounded
@@ -75,7 +70,6 @@ def filled(source: Tensor, target: Tensor, packing: Packing) -> tuple[Tensor, Te
     return source, target, packing
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # numpy computes indices
 def _mix(
     attend: Attend,
     projected: tuple[Tensor, ...],
@@ -126,14 +120,27 @@ def _has_flash(device: torch.device, dtype: torch.dtype, width: int, dropout: fl
         dropout: dropout rate on the attention weights.
     """
     return (
-        varlen_attn is not None
-        and device.type == "cuda"
+        device.type == "cuda"
         and dtype in (torch.bfloat16, torch.float16)
         and width % 8 == 0
         and width <= 256
         and dropout == 0.0
         and torch.cuda.get_device_capability(device) >= (8, 0)
+        and _varlen_attn() is not None
     )
+
+
+@cache
+def _varlen_attn() -> Callable[..., object] | None:
+    """Return torch's attention on sequences of varying length, if this torch has it.
+
+    Imported only on a GPU: the import takes a second.
+    """
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    return varlen_attn
 
 
 def _flash_attention(
@@ -147,6 +154,8 @@ def _flash_attention(
         for part in projected
         for vectors in part.view(len(part), -1, heads, width).unbind(1)
     )
+    varlen_attn = _varlen_attn()
+    assert varlen_attn is not None
     mixed = varlen_attn(
         queries,
         keys,

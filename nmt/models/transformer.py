@@ -353,7 +353,6 @@ class Transformer(Model):
         """Embed the tokens of a pack [P], with positions: [P, D]."""
         return self._embed(table, tokens, self._positions(pack, tokens.device))
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _positions(self, pack: Pack, device: torch.device) -> Tensor:
         """Return the encodings of the positions of a pack [P, D]; a scalar if there are none."""
         positions: Tensor = self.positions(0, pack.longest, device)

@@ -19,8 +19,9 @@ from nmt.runtime.memory import host_memory
 RANDOM_FILLS = ("normal_", "uniform_")
 """Suffixes of the names of torch's functions that fill a tensor with random numbers."""
 
-CREATORS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.arange)
-"""Functions that allocate as much memory as their arguments say."""
+CREATORS = (torch.empty, torch.zeros, torch.ones, torch.full)
+"""Functions that allocate as much memory as their arguments say, beside arange: on the meta device
+that one imports sympy, which takes a third of a second."""
 
 BUILD_ERRORS = (ArithmeticError, MemoryError, RuntimeError, TypeError, ValueError)
 """Errors of torch and Python for sizes that are too large or invalid."""
@@ -135,6 +136,11 @@ class _BuildingMode(TorchFunctionMode):
             filled = args[0] if args else kwargs["tensor"]
             if isinstance(filled, nn.Parameter):
                 return filled
+        if function is torch.arange:
+            bounds = [*args, *(kwargs[name] for name in ("start", "end", "step") if name in kwargs)]
+            start, end, step = {1: (0, *bounds, 1), 2: (*bounds, 1)}.get(len(bounds), bounds)
+            if (end - start) / step > self._max_elements:
+                raise NmtError(self.message)
         if function in CREATORS:
             self._check(function(*args, **{**kwargs, "device": "meta"}))  # allocates no memory
         result = function(*args, **kwargs)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.data.batches import Batch
+from nmt.data.packing import Packing
 from nmt.models import Model
 
 TokenCost = Callable[[Tensor, nn.Linear, Tensor], tuple[Tensor, Tensor]]
@@ -23,8 +24,7 @@ class Criterion(nn.Module, ABC):
     def __init__(self, model: Model, compile: bool = False) -> None:
         super().__init__()
         self.model = model
-        decode = model.decode_packs
-        self.decoder_output = torch.compile(decode, dynamic=True) if compile else decode
+        self.decoder_output = _compiled(model) if compile else model.decode_packs
 
     @abstractmethod
     def forward(self, batch: Batch) -> dict[str, Tensor]:
@@ -64,3 +64,14 @@ class TokenCriterion(Criterion):
         decoder_output = self.decoder_output(batch.source, batch.target_input, batch.packing)
         loss, nll = self.cost(decoder_output, self.model.output, labels)  # of [passes x P, D]
         return {"loss": loss + len(labels) * self.model.auxiliary_loss(), "nll": nll}
+
+
+def _compiled(model: Model) -> Callable[[Tensor, Tensor, Packing], Tensor]:
+    """Return :meth:`Model.decode_packs`, compiled for padded sentences."""
+    decode = torch.compile(model.decode, dynamic=True)
+
+    def decode_packs(source: Tensor, target: Tensor, packing: Packing) -> Tensor:
+        padded = decode(packing.source.pad(source), packing.target.pad(target))
+        return packing.target.unpad(padded)
+
+    return decode_packs

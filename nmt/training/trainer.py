@@ -83,7 +83,7 @@ class Trainer:
             sampler=self.sampler,
             max_tokens=4096 if config.max_tokens == "auto" else config.max_tokens,
             rows_per_sentence=config.loss.rows_per_sentence,
-            packs=model.packs,
+            packs=model.packs and not config.compile,
             process=world.rank,
             num_processes=world.size,
             pinned=world.device.type == "cuda",
