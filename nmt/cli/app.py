@@ -52,6 +52,7 @@ class _InterruptedError(Exception):
 
 
 COMMANDS = {
+    "init": "init.init",
     "preprocess": "preprocess.preprocess",
     "inspect": "inspect.inspect",
     "train": "train.train",

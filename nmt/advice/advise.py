@@ -1,0 +1,184 @@
+"""From a corpus to advice: look at the text, measure the machine, and decide on the recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from nmt import __version__, languages
+from nmt.advice import held_out
+from nmt.advice.corpus import Pair, Survey, survey
+from nmt.advice.machine import Machine, Trial, make_trial, target_tokens_per_second
+from nmt.advice.recipe import (
+    LEAST_TOKENS,
+    Choice,
+    CorpusFacts,
+    Plan,
+    as_text,
+    choices,
+    duration,
+    fits,
+    plan,
+    times,
+)
+from nmt.advice.rules import candidates, scale
+from nmt.io.files import whole_file
+from nmt.preprocess.config import PreprocessConfig
+from nmt.preprocess.corpus import Bitext
+from nmt.recipe.config import build
+from nmt.runtime.distributed import join
+
+Languages = tuple[str, str]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """A recipe, and the held-out sets that it needs."""
+
+    values: list[Choice]
+    head: list[str]
+    """Lines of comment before the first value."""
+    languages: Languages
+    new_sets: dict[str, list[Pair]]
+    """Pairs to set aside, by split."""
+
+    @property
+    def text(self) -> str:
+        """The recipe as YAML."""
+        return as_text(self.values, self.head)
+
+    def write(self, output: Path) -> list[Path]:
+        """Write the held-out sets and the recipe, and return the files."""
+        paths = [
+            path
+            for split, pairs in self.new_sets.items()
+            for path in held_out.write(split, pairs, self.languages)
+        ]
+        with whole_file(output) as partial:
+            partial.write_text(self.text, encoding="utf-8")
+        return [*paths, output]
+
+
+def advise(train: Sequence[str], languages: Languages, minutes: float | None, say: Say) -> Advice:
+    """Return advice for a corpus on this machine.
+
+    Args:
+        train: prefixes of the training corpora.
+        languages: source and target.
+        minutes: limit of the training, if there is one.
+        say: prints a line for people.
+
+    Raises:
+        NmtError: the corpus cannot be read or is too small.
+    """
+    names = {"source_lang": languages[0], "target_lang": languages[1]}
+    build(PreprocessConfig, names, "preprocess")  # refuses what is no language
+    bitexts = [Bitext.find(path, *languages) for path in train]
+    text = survey(bitexts)
+    present = {split: held_out.find(split, train[0], languages) for split in held_out.NAMES}
+    missing = [split for split, path in present.items() if path is None]
+    new_sets = held_out.choose(text, bitexts, missing) if missing else {}
+    sets = {split: present[split] or str(held_out.DIRECTORY / split) for split in present}
+    pairs = {
+        split: len(new_sets[split]) if split in new_sets else _count(sets[split], languages)
+        for split in sets
+    }
+    with TemporaryDirectory(prefix="nmt-init-") as scratch:
+        trial = _trial(Path(scratch), text, languages)
+        facts = CorpusFacts(
+            source_lang=languages[0],
+            target_lang=languages[1],
+            train=tuple(train),
+            valid=sets["valid"],
+            test=sets["test"],
+            pairs=text.pairs,
+            distinct=text.distinct,
+            target_tokens=trial.mean_lengths[1],
+            valid_pairs=pairs["valid"],
+            vocab_size=trial.vocab_size if text.is_whole else scale(text.distinct).vocab_size,
+            byte_fallback=trial.byte_fallback or not text.is_whole,
+        )
+        _show_corpus(facts, trial, new_sets, pairs, say)
+        machine, speeds = _measure(Path(scratch), trial, facts, minutes, say)
+    chosen = plan(facts, speeds, machine.device, minutes)
+    return Advice(
+        values=list(choices(facts, chosen, machine.device)),
+        head=_head(facts, machine, chosen),
+        languages=languages,
+        new_sets=new_sets,
+    )
+
+
+def _count(path: str, languages: Languages) -> int:
+    return sum(len(chunk.source) for chunk in Bitext.find(path, *languages).chunks())
+
+
+def _trial(scratch: Path, text: Survey, languages: Languages) -> Trial:
+    section = {
+        "source_lang": languages[0],
+        "target_lang": languages[1],
+        "vocab_size": scale(text.distinct).vocab_size,
+    }
+    return make_trial(scratch, text.sample, section)
+
+
+def _measure(
+    scratch: Path,
+    trial: Trial,
+    facts: CorpusFacts,
+    minutes: float | None,
+    say: Say,
+) -> tuple[Machine, dict[str, float]]:
+    """Return the machine, and the speeds of models, the largest first, down to one that fits."""
+    speeds: dict[str, float] = {}
+    with join() as world:
+        machine = Machine.here(world.device)
+        say(f"machine: {machine.name}, {machine.memory / 1e9:,.0f} GB, {machine.precision}")
+        for size in candidates(facts.distinct):
+            speeds[size.name] = target_tokens_per_second(
+                trial,
+                {"arch": size.arch, **size.sizes},
+                LEAST_TOKENS[machine.device],
+                facts.vocab_size,
+                scratch / size.name,
+                world,
+            )
+            say(f"the {size.name} model trains on {speeds[size.name]:,.0f} target tokens/s")
+            if fits(size, speeds[size.name], minutes):
+                break
+    return machine, speeds
+
+
+def _show_corpus(
+    facts: CorpusFacts,
+    trial: Trial,
+    new_sets: dict[str, list[Pair]],
+    pairs: dict[str, int],
+    say: Say,
+) -> None:
+    """Print the facts about the corpus."""
+    repeated = facts.pairs - facts.distinct
+    source, target = trial.mean_lengths
+    say(f"train: {facts.pairs:,} pairs, of which about {repeated:,} are repeated")
+    for split, path in (("valid", facts.valid), ("test", facts.test)):
+        origin = "set aside from train" if split in new_sets else "found"
+        say(f"{split}: {pairs[split]:,} pairs, {path}, {origin}")
+    for language, length in ((facts.source_lang, source), (facts.target_lang, target)):
+        written = "/".join(languages.scripts(language))
+        spaces = "" if languages.has_spaces(language) else ", no spaces between words"
+        say(f"{language}: {length:.1f} subwords a sentence, {written}{spaces}")
+
+
+def _head(facts: CorpusFacts, machine: Machine, plan: Plan) -> list[str]:
+    """Return the comment at the head of the recipe: what it was made for, what to expect when."""
+    warm_up = duration(plan.seconds(plan.warmup_updates))
+    end = duration(plan.seconds(plan.updates))
+    return [
+        f"Written by nmt init {__version__} for {facts.distinct:,} distinct pairs, "
+        f"{facts.source_lang} to {facts.target_lang}, on {machine.name} in {machine.precision}.",
+        f"Expect: warm-up ends after {warm_up}, training after {end}, without validation;",
+        f"the model then has seen the text {times(plan.epochs)}. BLEU is near 0 during warm-up.",
+    ]

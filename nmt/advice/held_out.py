@@ -1,0 +1,88 @@
+"""Validation and test sets: find those beside the training text, or choose pairs of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from nmt.advice.corpus import Pair, Survey, lines_that_occur_once
+from nmt.errors import NmtError
+from nmt.io.files import whole_file
+from nmt.preprocess.corpus import Bitext
+
+NAMES = {"valid": ("valid", "val", "dev", "validation"), "test": ("test",)}
+"""Usual names of held-out sets, by split."""
+
+DIRECTORY = Path("held-out")
+"""Directory of the held-out sets that `nmt init` makes."""
+
+SHARE = 40
+"""One pair in so many becomes a held-out pair of each set."""
+MOST = 1000
+"""Largest number of pairs of a held-out set that is made."""
+
+
+def find(split: str, train: str, languages: tuple[str, str]) -> str | None:
+    """Return the path of a held-out set: made before, or under a usual name beside `train`."""
+    for path in [str(DIRECTORY / split), *_beside(split, Path(train))]:
+        try:
+            Bitext.find(path, *languages)
+        except NmtError:
+            continue
+        return path
+    return None
+
+
+def _beside(split: str, train: Path) -> Iterator[str]:
+    """Yield the usual paths: ``val.tok`` beside ``train.tok``, else ``val`` in the directory."""
+    for name in NAMES[split]:
+        if "train" in train.name:
+            yield str(train.with_name(re.sub("train(ing)?", name, train.name)))
+    for name in NAMES[split]:
+        yield str(train.with_name(name))
+
+
+def size(distinct: int) -> int:
+    """Return the number of pairs of a held-out set that is made."""
+    return max(1, min(MOST, distinct // SHARE))
+
+
+def choose(
+    survey: Survey, bitexts: Sequence[Bitext], splits: Sequence[str]
+) -> dict[str, list[Pair]]:
+    """Return the pairs of new held-out sets, by split.
+
+    Lines that the corpus repeats are taken only if there are too few others.
+
+    Raises:
+        NmtError: the corpus has too few pairs.
+    """
+    wanted = size(survey.distinct) * len(splits)
+    candidates = [pair for pair in survey.sample if pair.source.strip() and pair.target.strip()]
+    candidates = candidates[: 4 * wanted]
+    once = lines_that_occur_once(bitexts, candidates)
+    candidates.sort(key=lambda pair: not once.issuperset((pair.source, pair.target)))  # stable
+    chosen: list[Pair] = []
+    seen: set[str] = set()
+    for pair in candidates:
+        if len(chosen) < wanted and seen.isdisjoint((pair.source, pair.target)):
+            chosen.append(pair)
+            seen |= {pair.source, pair.target}
+    if len(chosen) < wanted or survey.distinct < 10 * len(splits):
+        raise NmtError(
+            f"{survey.distinct:,} distinct pairs are too few to set some aside for "
+            f"{' and '.join(splits)}; give the model more text"
+        )
+    return {split: chosen[number :: len(splits)] for number, split in enumerate(splits)}
+
+
+def write(split: str, pairs: Sequence[Pair], languages: tuple[str, str]) -> list[Path]:
+    """Write a held-out set, and return its files."""
+    DIRECTORY.mkdir(exist_ok=True)
+    sides = ([pair.source for pair in pairs], [pair.target for pair in pairs])
+    paths = [DIRECTORY / f"{split}.{language}" for language in languages]
+    for path, lines in zip(paths, sides, strict=True):
+        with whole_file(path) as partial:
+            partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return paths

@@ -1,0 +1,67 @@
+"""The command ``nmt init``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmt.cli.console import show
+from nmt.cli.recipe import RECIPE
+from nmt.errors import NmtError
+from nmt.messages import say
+
+EXAMPLE = "Example: nmt init corpus/train -s en -t de --minutes 10"
+
+
+def init(
+    train: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PREFIX...",
+            help="Training corpus: the files PREFIX.LANG of both languages, plain or .gz, .xz, "
+            ".zst; or FILE.tsv with source, tab, target on a line.",
+            show_default=False,
+        ),
+    ],
+    source_lang: Annotated[
+        str, typer.Option("--source-lang", "-s", metavar="LANG", help="Language to translate from.")
+    ],
+    target_lang: Annotated[
+        str, typer.Option("--target-lang", "-t", metavar="LANG", help="Language to translate into.")
+    ],
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01,
+            help="Minutes of training at hand, without preprocessing and validation. Without it, "
+            "as long as the corpus deserves.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[Path, typer.Option(metavar="FILE", help="Recipe to write.")] = RECIPE,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the recipe on stdout, and write nothing.")
+    ] = False,
+) -> None:
+    """Write a recipe for a corpus and this machine, with a reason beside each value.
+
+    Reads the corpus once, takes validation and test sets that lie beside it (valid, val or dev;
+    test) or sets some of its pairs aside in held-out/, trains models of several sizes for some
+    seconds each, and writes nmt.yaml. After that nmt preprocess and nmt train need no option. The
+    corpus itself is not changed.
+    """
+    if output.exists() and not dry_run:
+        raise NmtError(
+            f"{output}: exists already; move it away, give another --output FILE, or print the "
+            "recipe with --dry-run"
+        )
+    from nmt.advice.advise import advise
+
+    advice = advise(tuple(train), (source_lang, target_lang), minutes, say)
+    if dry_run:
+        show(advice.text.rstrip("\n"))
+        return
+    for path in advice.write(output):
+        print(path)
+    config = "" if output == RECIPE else f" --config {output}"
+    say(f"next: nmt preprocess{config} && nmt train{config}")

@@ -1,0 +1,330 @@
+"""`nmt init`: a recipe for a corpus and a machine."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nmt.advice import held_out
+from nmt.advice.corpus import Pair, Sketch, lines_that_occur_once, survey
+from nmt.advice.recipe import (
+    Choice,
+    CorpusFacts,
+    as_sections,
+    as_text,
+    choices,
+    duration,
+    plan,
+)
+from nmt.advice.rules import SIZES, candidates, scale
+from nmt.data.dataset import Dataset
+from nmt.errors import NmtError
+from nmt.evaluation import ScoreConfig
+from nmt.inference import SearchConfig
+from nmt.models import ModelConfig
+from nmt.preprocess.config import PreprocessConfig
+from nmt.preprocess.corpus import Bitext
+from nmt.recipe.config import build
+from nmt.training.config import TrainConfig
+
+LANGUAGES = ("en", "de")
+SECTIONS = {
+    "preprocess": PreprocessConfig,
+    "model": ModelConfig,
+    "train": TrainConfig,
+    "search": SearchConfig,
+    "score": ScoreConfig,
+}
+PAIRS = (1_000, 5_000, 29_000, 160_000, 900_000, 4_500_000, 40_000_000)
+MINUTES = (None, 0.1, 3, 10, 60, 600, 10_000)
+SPEEDS = {
+    "cpu": {"tiny": 9000.0, "small": 4500.0, "medium": 900.0, "base": 400.0, "big": 100.0},
+    "cuda": {"tiny": 1e6, "small": 8e5, "medium": 5e5, "base": 4e5, "big": 2e5},
+}
+
+
+def facts(pairs: int) -> CorpusFacts:
+    """A corpus without repeated pairs."""
+    return CorpusFacts(
+        source_lang="en",
+        target_lang="de",
+        train=("corpus/train",),
+        valid="corpus/valid",
+        test="corpus/test",
+        pairs=pairs,
+        distinct=pairs,
+        target_tokens=20.0,
+        valid_pairs=1000,
+        vocab_size=scale(pairs).vocab_size,
+        byte_fallback=True,
+    )
+
+
+def decide(pairs: int, device: str, minutes: float | None) -> list[Choice]:
+    """The recipe for a corpus on a machine."""
+    chosen = plan(facts(pairs), SPEEDS[device], device, minutes)
+    return list(choices(facts(pairs), chosen, device))
+
+
+every_case = pytest.mark.parametrize(
+    ("pairs", "device", "minutes"), list(itertools.product(PAIRS, SPEEDS, MINUTES))
+)
+
+
+@every_case
+def test_a_recipe_loads_and_fits_together(pairs: int, device: str, minutes: float | None) -> None:
+    values = decide(pairs, device, minutes)
+    loaded = yaml.safe_load(as_text(values, ["head"]))
+    assert loaded == as_sections(values)
+    sections = {name: build(kind, loaded[name], name) for name, kind in SECTIONS.items()}
+    assert set(loaded) == set(SECTIONS)
+    train: Any = sections["train"]
+    assert 0 < train.schedule.warmup_updates < train.max_updates
+    assert train.valid_every <= train.max_updates
+    assert train.log_every <= train.valid_every
+    seconds = train.max_updates * train.tokens_per_update / SPEEDS[device]["tiny"]
+    if minutes is not None:
+        assert train.max_minutes == minutes
+        assert seconds <= 60 * minutes
+        assert train.schedule.depends_on_max_updates
+
+
+@every_case
+def test_training_ends_in_time_at_the_measured_speed(
+    pairs: int, device: str, minutes: float | None
+) -> None:
+    chosen = plan(facts(pairs), SPEEDS[device], device, minutes)
+    seconds = chosen.seconds(chosen.updates)
+    assert seconds == pytest.approx(
+        chosen.updates * chosen.tokens_per_update / SPEEDS[device][chosen.size.name]
+    )
+    if minutes is not None:
+        assert seconds <= 60 * minutes
+        assert chosen.size is SIZES[0] or seconds * chosen.speed >= 0.9 * chosen.size.needs
+
+
+def test_more_text_or_more_time_never_takes_a_smaller_model() -> None:
+    names = [size.name for size in SIZES]
+    for device in SPEEDS:
+        by_time = [
+            [names.index(plan(facts(n), SPEEDS[device], device, m).size.name) for m in MINUTES[1:]]
+            for n in PAIRS
+        ]
+        for row in (*by_time, *zip(*by_time, strict=True)):
+            assert list(row) == sorted(row)
+
+
+def test_a_model_that_was_not_timed_is_not_chosen() -> None:
+    chosen = plan(facts(29_000), {"tiny": 1e6}, "cpu", 60)
+    assert chosen.size.name == "tiny"
+
+
+def test_without_a_limit_of_time_the_corpus_decides() -> None:
+    sizes = [plan(facts(n), SPEEDS["cpu"], "cpu", None).size.name for n in PAIRS]
+    assert sizes == ["small"] * 3 + ["medium"] * 2 + ["base", "big"]
+    paper = plan(facts(4_500_000), SPEEDS["cuda"], "cuda", None)
+    assert (paper.tokens_per_update, paper.warmup_updates) == (25_000, 4000)
+
+
+def test_a_text_that_is_seen_often_gets_more_dropout() -> None:
+    rates = [as_sections(decide(5_000, "cuda", m))["model"]["dropout"] for m in (0.01, 1, 60)]
+    assert rates == sorted(rates)
+    assert rates[0] < rates[-1]
+
+
+def test_reasons_stand_beside_the_values() -> None:
+    text = as_text([Choice("train.max_updates", 300, "enough"), Choice("train.seed", 1, "")], ["a"])
+    assert text == f"# a\n\ntrain:\n{'  max_updates: 300':<34}  # enough\n  seed: 1\n"
+    few = replace(facts(1_000), valid_pairs=25, vocab_size=400, byte_fallback=False)
+    values = choices(few, plan(few, SPEEDS["cpu"], "cpu", 1), "cpu")
+    reasons = {choice.key: choice.reason for choice in values}
+    assert reasons["preprocess.vocab_size"] == "the text is too small for 2,000"
+    assert reasons["train.best_metric"] == "BLEU of 25 pairs is mostly chance"
+    assert "preprocess.byte_fallback" in reasons
+    assert "too little text in 1 minutes" in reasons["model.arch"]
+
+
+def test_a_duration_has_days() -> None:
+    assert duration(59.6) == "0:01:00"
+    assert duration(90_000) == "1 day, 1:00:00"
+
+
+def test_candidates_begin_with_the_largest_model() -> None:
+    assert [size.name for size in candidates(900_000)] == ["medium", "small", "tiny"]
+
+
+def sketch(pairs: list[tuple[str, str]], size: int) -> Sketch:
+    """A sketch of pairs."""
+    filled = Sketch(size)
+    for source, target in pairs:
+        filled.add(source, target)
+    return filled
+
+
+def test_a_sample_counts_repeated_pairs_in_any_order() -> None:
+    pairs = [(f"s{n}", f"t{n}") for n in range(300)] + [("s7", "t7")] * 4
+    turned = random.Random(1).sample(pairs, len(pairs))
+    for size in (10, 1000):
+        one, other = sketch(pairs, size).survey(), sketch(turned, size).survey()
+        assert one == other
+        assert one.pairs == 304
+        assert len(one.sample) == min(size, 300)
+    assert one.distinct == 300
+    assert one.is_whole
+    assert [pair.count for pair in one.sample if pair.source == "s7"] == [5]
+    assert sum(pair.count for pair in one.sample) == 304
+
+
+def test_distinct_pairs_are_estimated() -> None:
+    pairs = [(f"s{n % 20_000}", "t") for n in range(50_000)]
+    seen = sketch(pairs, 2000).survey()
+    assert not seen.is_whole
+    assert seen.distinct == pytest.approx(20_000, rel=0.08)
+
+
+@pytest.mark.parametrize(
+    ("train", "files", "valid"),
+    [
+        ("corpus/train", ["corpus/val.en", "corpus/val.de"], "corpus/val"),
+        ("corpus/train", ["corpus/dev.en.gz", "corpus/dev.de"], "corpus/dev"),
+        ("corpus/train.tok", ["corpus/valid.tok.en", "corpus/valid.tok.de"], "corpus/valid.tok"),
+        ("mine", ["validation.en", "validation.de"], "validation"),
+        ("train.tsv", ["valid.tsv"], "valid.tsv"),
+        ("train", ["held-out/valid.en", "held-out/valid.de"], "held-out/valid"),
+        ("corpus/train", ["corpus/val.en"], None),
+        ("corpus/train", [], None),
+    ],
+)
+def test_held_out_sets_are_found_by_their_usual_names(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    train: str,
+    files: list[str],
+    valid: str | None,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in files:
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).touch()
+    assert held_out.find("valid", train, LANGUAGES) == valid
+    assert held_out.find("test", train, LANGUAGES) is None
+
+
+def write(prefix: str, pairs: list[tuple[str, str]]) -> list[Bitext]:
+    """A corpus of these pairs."""
+    for side, language in enumerate(LANGUAGES):
+        text = "".join(f"{pair[side]}\n" for pair in pairs)
+        Path(f"{prefix}.{language}").write_text(text, encoding="utf-8")
+    return [Bitext.find(prefix, *LANGUAGES)]
+
+
+def test_new_sets_have_pairs_that_training_does_not_repeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pairs = [(f"source {n}", f"target {n % 300}") for n in range(400)] + [("", "x"), ("y", " ")]
+    bitexts = write("train", pairs)
+    seen = survey(bitexts)
+    sets = held_out.choose(seen, bitexts, ["valid", "test"])
+    assert {split: len(chosen) for split, chosen in sets.items()} == {"valid": 10, "test": 10}
+    chosen = [*sets["valid"], *sets["test"]]
+    targets = [target for _, target in pairs]
+    assert [targets.count(pair.target) for pair in chosen] == [1] * 20
+    assert len({pair.source for pair in chosen}) == 20
+    assert held_out.choose(seen, bitexts, ["valid", "test"]) == sets
+    held_out.write("valid", sets["valid"], LANGUAGES)
+    (read,) = Bitext.find("held-out/valid", *LANGUAGES).chunks()
+    assert read.source == [pair.source for pair in sets["valid"]]
+
+
+def test_repeated_lines_are_set_aside_where_there_are_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bitexts = write("train", [(f"s{n // 2}", f"t{n}") for n in range(80)])
+    chosen = held_out.choose(survey(bitexts), bitexts, ["valid"])["valid"]
+    assert len({pair.source for pair in chosen}) == len(chosen) == 2
+    assert lines_that_occur_once(bitexts, [Pair("s1", "t1")]) == {"t1"}
+
+
+def test_a_corpus_of_a_few_pairs_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bitexts = write("train", [(f"s{n}", f"t{n}") for n in range(9)])
+    with pytest.raises(NmtError, match=r"^9 distinct pairs are too few to set some aside"):
+        held_out.choose(survey(bitexts), bitexts, ["valid"])
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The empty directory as the current one, and short measurements."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("nmt.advice.machine.SECONDS", 0.1)
+
+
+def test_after_init_the_other_commands_need_no_option(
+    quick: None, nmt: Any, write_numbers: Callable[..., None]
+) -> None:
+    write_numbers(Path("numbers"), 400, seed=3)
+    before = {path: path.read_bytes() for path in Path().iterdir()}
+    written = nmt("init", "numbers", "-s", "en", "-t", "de", "--minutes", 0.02)
+    assert written.status == 0, written.err
+    sets = [f"held-out/{split}.{side}" for split in ("valid", "test") for side in LANGUAGES]
+    assert written.out.split() == [*sets, "nmt.yaml"]
+    assert "train: 400 pairs, of which about " in written.err
+    assert "the tiny model trains on " in written.err
+    assert written.err.endswith("next: nmt preprocess && nmt train\n")
+    assert {path: path.read_bytes() for path in before} == before
+    assert nmt("preprocess").status == 0
+    trained = nmt("train")
+    assert trained.status == 0, trained.err
+    manifest = Dataset.open(Path("data-bin")).manifest
+    assert manifest.splits["train"].dropped["held_out"] >= 2 * manifest.splits["valid"].pairs
+    translated = nmt("translate", "held-out/test.en")
+    assert translated.out.count("\n") == len(Path("held-out/test.de").read_text().splitlines())
+
+
+def test_a_recipe_is_not_overwritten(
+    quick: None, nmt: Any, write_numbers: Callable[..., None]
+) -> None:
+    write_numbers(Path("corpus/train"), 200, seed=3)
+    for split in ("val", "test"):
+        write_numbers(Path("corpus") / split, 20, seed=4)
+    Path("nmt.yaml").write_text("train: {seed: 2}\n")
+    arguments = ("init", "corpus/train", "-s", "en", "-t", "de", "--minutes", 0.02)
+    refused = nmt(*arguments)
+    assert refused.status == 1
+    assert refused.err == (
+        "nmt: error: nmt.yaml: exists already; move it away, give another --output FILE, or print "
+        "the recipe with --dry-run\n"
+    )
+    shown = nmt(*arguments, "--dry-run")
+    assert shown.status == 0, shown.err
+    assert yaml.safe_load(shown.out)["preprocess"]["valid"] == "corpus/val"
+    assert Path("nmt.yaml").read_text() == "train: {seed: 2}\n"
+    assert not Path("held-out").exists()
+    other = nmt(*arguments, "--output", "other.yaml")
+    assert other.out == "other.yaml\n"
+    assert other.err.endswith(
+        "next: nmt preprocess --config other.yaml && nmt train --config other.yaml\n"
+    )
+
+
+def test_a_corpus_that_cannot_be_read_costs_one_line(quick: None, nmt: Any) -> None:
+    missing = nmt("init", "train", "-s", "en", "-t", "de")
+    assert missing.err.startswith("nmt: error: no such file: train.en")
+    Path("train.en").write_text("one\n")
+    Path("train.de").write_text("eins\nzwei\n")
+    unequal = nmt("init", "train", "-s", "en", "-t", "de")
+    assert unequal.err.startswith("nmt: error: train.en has 1 lines, but train.de has 2;")
+    same = nmt("init", "train", "-s", "en", "-t", "en")
+    assert same.status == 1
+    assert "source_lang and target_lang are both 'en'" in same.err
