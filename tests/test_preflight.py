@@ -1,3 +1,4 @@
+import math
 import re
 import shutil
 from collections import namedtuple
@@ -12,7 +13,7 @@ from trained_runs import trainer_state
 from nmt.data.batches import Batch
 from nmt.data.dataset import Dataset
 from nmt.runtime.distributed import World
-from nmt.training.preflight import fit_micro_batches, longest_batch
+from nmt.training.preflight import fit_micro_batches, longest_batch, misfit
 from nmt.training.trainer import Trainer
 from nmt.training.validation import Validation
 
@@ -167,3 +168,43 @@ def test_the_longest_batch_holds_the_longest_pairs_that_fit(dataset: Path) -> No
     assert max(batch.packing.source.longest, batch.packing.target.longest) == longer.max()
     assert longest_batch(split, max_tokens=1).num_sentences == 1
     assert longest_batch(split, max_tokens=10**9).num_sentences == len(split)
+
+
+@pytest.mark.parametrize(
+    ("updates", "seconds", "limit", "warning"),
+    [
+        (100_000, 10.0, 600.0, "11 hours on this machine, training after 10 minutes, before it"),
+        (300, 10.0, math.inf, "11 hours on this machine, training after 300 updates, before it"),
+        (3999, 0.1, math.inf, "7 minutes on this machine, training after 3,999 updates, before"),
+        (100_000, 10.0, math.inf, "11 hours on this machine: write a recipe that fits"),
+        (100_000, 60.0, math.inf, "3 days on this machine: write a recipe that fits"),
+        (4000, 0.1, math.inf, None),
+        (100_000, 0.1, 3600.0, None),
+    ],
+)
+def test_a_recipe_that_does_not_fit_the_time_is_a_warning(
+    updates: int, seconds: float, limit: float, warning: str | None
+) -> None:
+    said = misfit(4000, updates, seconds, limit)
+    if warning is None:
+        assert said is None
+    else:
+        assert said is not None
+        assert said.startswith(f"warm-up ends after {warning}")
+
+
+def test_the_remedy_of_a_long_warm_up_fits_the_time() -> None:
+    said = misfit(4000, 100_000, 10.0, 600.0)
+    assert said is not None
+    assert said.endswith("with `nmt init`, or take --warmup-updates 6")
+    assert misfit(6, 100_000, 10.0, 600.0) is None
+
+
+def test_a_training_that_ends_before_its_warm_up_begins_with_a_warning(
+    train, tmp_path: Path
+) -> None:
+    short = train(tmp_path / "short", "--warmup-updates", 4000, "--dry-run")
+    assert short.status == 0
+    (line,) = [line for line in short.err.splitlines() if line.startswith("nmt: warning: ")]
+    assert "on this machine, training after 6 updates, before it learns: " in line
+    assert "nmt: warning: " not in train(tmp_path / "fitting", "--dry-run").err

@@ -23,6 +23,7 @@ import torch
 from nmt.data.batches import Batch, make_batch
 from nmt.data.dataset import Split
 from nmt.errors import NmtError
+from nmt.messages import warn
 from nmt.runs import Checkpoint, weights_of
 from nmt.training.parallel import gather_tensors
 from nmt.training.report import peak_memory_mb
@@ -35,6 +36,8 @@ Rows = list[tuple[str, str]]
 
 def preflight(trainer: Trainer, validation: Validation) -> Rows:
     """Run the preflight check, and return estimates of the training as (name, value) pairs.
+
+    Warns if training is likely to end before the model learns.
 
     Raises:
         NmtError: training or validation does not fit the device, the checkpoints do not fit the
@@ -164,6 +167,40 @@ def _try_checkpoint(trainer: Trainer) -> int:
     return needed
 
 
+LONGEST_WARMUP = timedelta(hours=3)
+"""Duration of a warm-up that is most likely not meant."""
+
+
+def misfit(warmup_updates: int, updates: int, seconds: float, limit: float) -> str | None:
+    """Return a warning if training is likely to end before the model learns, else None.
+
+    Args:
+        warmup_updates: updates of warm-up.
+        updates: updates of the whole training.
+        seconds: estimated seconds of an update.
+        limit: seconds after which training ends; infinite without a limit.
+    """
+    possible = min(updates, limit / seconds)
+    remedy = "write a recipe that fits with `nmt init`, or take --warmup-updates {:,}"
+    warm_up = f"warm-up ends after {_in_words(warmup_updates * seconds)} on this machine"
+    if possible < warmup_updates:
+        end = _in_words(limit) if limit / seconds < updates else f"{updates:,} updates"
+        fitting = max(1, int(possible) // 10)
+        return f"{warm_up}, training after {end}, before it learns: {remedy.format(fitting)}"
+    if warmup_updates * seconds > LONGEST_WARMUP.total_seconds():
+        fitting = max(1, int(LONGEST_WARMUP.total_seconds() / seconds) // 10)
+        return f"{warm_up}: {remedy.format(fitting)}"
+    return None
+
+
+def _in_words(seconds: float) -> str:
+    """Return a duration in its largest unit."""
+    units = {"day": 86400, "hour": 3600, "minute": 60, "second": 1}
+    unit, size = next((unit for unit in units.items() if seconds >= 2 * unit[1]), ("second", 1))
+    count = max(1, round(seconds / size))
+    return f"{count:,} {unit}" + "s" * (count != 1)
+
+
 def _describe(trainer: Trainer, seconds_per_token: float, kept: int) -> Rows:
     config, order, world = trainer.config, trainer.sampler, trainer.world
     split = trainer.loader.split
@@ -172,6 +209,9 @@ def _describe(trainer: Trainer, seconds_per_token: float, kept: int) -> Rows:
     updates = trainer.last_update - trainer.state.update
     limit = math.inf if config.max_minutes is None else 60 * config.max_minutes
     per_update = tokens / order.updates_per_epoch / world.size * seconds_per_token
+    warmup = config.schedule.warmup_updates
+    if world.is_main and (warning := misfit(warmup, trainer.last_update, per_update, limit)):
+        warn(warning)
     processes = "1 process" if world.size == 1 else f"{world.size} processes"
     batches = len(first.batches)
     shown = "1 micro-batch" if batches == 1 else f"{batches} micro-batches"
