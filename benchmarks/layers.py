@@ -21,8 +21,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from nmt.models.attention import Heads, SelfAttention
+from nmt.models.attention import Heads
 from nmt.models.convolution import windows
+from nmt.models.multi_head import SelfAttention
 from nmt.models.patterns import NeighbourhoodAttention
 
 Layer = Callable[[Tensor], Tensor]

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from nmt.data.packing import Packing
 from nmt.models import ModelConfig, architectures, packed_attention
-from nmt.models.attention import Heads, SelfAttention, mix_values
+from nmt.models.attention import Heads, mix_values
 from nmt.models.dropout import keep_mask
+from nmt.models.multi_head import SelfAttention
 from nmt.recipe.config import build
 
 LENGTHS = np.array([[5, 1, 9, 3], [7, 2, 4, 4]])
@@ -95,7 +96,7 @@ def test_dropout_on_the_weights_keeps_their_mean() -> None:
     x = torch.randn(int(LENGTHS[0].sum()), 8)
 
     def attended() -> Tensor:
-        return packed_attention.self_attention(attention, x, pack, causal=True).detach()
+        return attention(x, pack, causal=True).detach()
 
     dropped = torch.stack([attended() for _ in range(600)])
     attention.eval()
@@ -117,7 +118,7 @@ def test_the_gradient_is_that_of_numerical_differences(dropout: float) -> None:
 
     def attended(x: Tensor) -> Tensor:
         torch.manual_seed(1)  # the same draw of dropout
-        return packed_attention.self_attention(attention, x, pack, causal=True)
+        return attention(x, pack, causal=True)
 
     assert torch.autograd.gradcheck(attended, (x,), atol=1e-6)
 

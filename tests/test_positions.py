@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from nmt.models.attention import CrossAttention, FullAttention, Heads, SelfAttention
+from nmt.models.attention import FullAttention, Heads
+from nmt.models.multi_head import CrossAttention, SelfAttention
 from nmt.models.positions import (
     AlibiAttention,
     LearnedPositions,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nmt.models.attention import Heads, SelfAttention
+from nmt.models.attention import Heads
+from nmt.models.multi_head import SelfAttention
 from nmt.models.state import ROOM, BeamAncestry, Cache, OrderedCache, SharedCache
 
 HEADS = Heads(width=8, count=2, key_width=4, value_width=4, bias=True, dropout=0.0)

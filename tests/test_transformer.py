@@ -7,9 +7,10 @@ import torch
 
 from nmt.errors import NmtError
 from nmt.models import ModelConfig, architectures, attention
-from nmt.models.attention import Attend, CrossAttention, Heads, SelfAttention, mix_values
+from nmt.models.attention import Attend, Heads, mix_values
 from nmt.models.dropout import Dropout
 from nmt.models.feed_forward import FeedForward
+from nmt.models.multi_head import CrossAttention, SelfAttention
 from nmt.models.positions import SinusoidalPositions, sinusoids
 from nmt.recipe.config import build, dump
 

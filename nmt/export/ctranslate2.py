@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from nmt.errors import NmtError
 from nmt.export.base import Export, ExportFormat, Stored, export_formats
 from nmt.models import ModelConfig
-from nmt.models.attention import CrossAttention, GroupedAttention, SelfAttention
+from nmt.models.attention import GroupedAttention
 from nmt.models.feed_forward import FeedForward, GatedFeedForward
+from nmt.models.multi_head import CrossAttention, SelfAttention
 from nmt.models.positions import RelativeAttention, Rotary
 from nmt.models.residual import DeepNorm, PostNorm
 from nmt.models.transformer import Transformer, TransformerConfig

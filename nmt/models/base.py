@@ -13,13 +13,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from torch import Tensor, nn
 
 from nmt.data.packing import Packing
 from nmt.errors import NmtError
 from nmt.recipe.registry import Registry
+
+ActivationPart = Literal["layers", "attention"]
 
 
 class State(Protocol):
@@ -50,6 +52,14 @@ class Model(nn.Module, ABC):
         """Return modules that every forward pass calls equally often, whatever the batch holds.
 
         FSDP gathers the weights of these modules one by one, when a forward pass needs them.
+        """
+        return ()
+
+    def recomputable_modules(self, part: ActivationPart) -> Iterable[nn.Module]:
+        """Return the modules of a part whose forward pass training may run twice, to save memory.
+
+        The output of such a module is a function of its arguments, its weights and random numbers.
+        None of the modules contains another one. A model without any cannot recompute activations.
         """
         return ()
 

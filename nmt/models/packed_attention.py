@@ -14,45 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt.data.packing import Pack, Packing
-from nmt.models.attention import (
-    LONG,
-    Attend,
-    CrossAttention,
-    SelfAttention,
-    split_heads,
-)
+from nmt.models.attention import LONG, Attend, split_heads
 from nmt.models.dropout import keep_mask
-
-
-def self_attention(attention: SelfAttention, x: Tensor, pack: Pack, causal: bool = False) -> Tensor:
-    """Return the attended values [P, D] of the tokens `x` [P, D], within each sentence."""
-    projected = (attention.project_in(x),)
-    mixed = _mix(
-        attention.attend, projected, attention.sizes, attention.counts, (pack, pack), causal
-    )
-    output: Tensor = attention.attend.output(mixed)
-    return output
-
-
-def cross_attention(
-    attention: CrossAttention, x: Tensor, memory: Tensor, packing: Packing
-) -> Tensor:
-    """Return the attended values [P, D] of the target's tokens.
-
-    Args:
-        attention: the layer.
-        x: the target's tokens [P, D].
-        memory: the layer's keys and values of the source's tokens [P', ...], side by side.
-        packing: the source and the target.
-    """
-    projected = (attention.project_query(x), memory)
-    sizes = [projected[0].shape[1], *attention.sizes]
-    counts = [attention.heads, attention.memory_heads, attention.memory_heads]
-    packs = (packing.target, packing.source)
-    output: Tensor = attention.attend.output(
-        _mix(attention.attend, projected, sizes, counts, packs)
-    )
-    return output
 
 
 def shapes_are_costly(device: torch.device) -> bool:
@@ -70,7 +33,7 @@ def filled(source: Tensor, target: Tensor, packing: Packing) -> tuple[Tensor, Te
     return source, target, packing
 
 
-def _mix(
+def mix_packs(
     attend: Attend,
     projected: tuple[Tensor, ...],
     sizes: Sequence[int],

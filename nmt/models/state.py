@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from nmt.models.attention import SelfAttention
+from nmt.models.multi_head import SelfAttention
 
 ROOM = 8
 """Steps by which a cache grows at a time."""

@@ -22,11 +22,19 @@ from torch import Tensor, nn
 from nmt.data.packing import Pack, Packing
 from nmt.data.vocabulary import PAD
 from nmt.errors import NmtError
-from nmt.models.attention import Attend, CrossAttention, Heads, SelfAttention
-from nmt.models.base import Model, ModelConfig, State, architectures, check_rates, check_sizes
+from nmt.models.attention import Attend, Heads
+from nmt.models.base import (
+    ActivationPart,
+    Model,
+    ModelConfig,
+    State,
+    check_rates,
+    check_sizes,
+)
 from nmt.models.dropout import Dropout
 from nmt.models.feed_forward import FeedForwardPart, MixtureOfExperts, feed_forwards
 from nmt.models.initialization import embedding
+from nmt.models.multi_head import CrossAttention, SelfAttention
 from nmt.models.packed_attention import filled, shapes_are_costly
 from nmt.models.patterns import AttentionPattern, patterns
 from nmt.models.positions import Layout, PositionPart, position_parts
@@ -259,6 +267,14 @@ class Transformer(Model):
         linear = (module for module in self.modules() if isinstance(module, nn.Linear))
         return (module for module in linear if module not in experts and module is not self.output)
 
+    def recomputable_modules(self, part: ActivationPart) -> Iterable[nn.Module]:
+        """Return the layers of both stacks, or the attention in them."""
+        kinds = {
+            "layers": (EncoderLayer, DecoderLayer),
+            "attention": (SelfAttention, CrossAttention),
+        }
+        return (module for module in self.modules() if isinstance(module, kinds[part]))
+
     def encode(self, source: Tensor) -> Memory:
         """Return the encoder's output z, projected to each decoder layer's keys and values."""
         mask = (source != PAD)[:, None, None, :]  # [B, 1, 1, S]
@@ -361,29 +377,3 @@ class Transformer(Model):
     def _embed(self, table: nn.Module, tokens: Tensor, positions: Tensor) -> Tensor:
         embedded: Tensor = self.dropout(table(tokens) * self.scale + positions)
         return embedded
-
-
-architectures.add("transformer_base", TransformerConfig())
-architectures.add(
-    "transformer_big", TransformerConfig(d_model=1024, d_ff=4096, heads=16, dropout=0.3)
-)
-architectures.add(
-    "transformer_big_en_fr", TransformerConfig(d_model=1024, d_ff=4096, heads=16, dropout=0.1)
-)
-# fairseq's transformer_iwslt_de_en: separate vocabularies, decoder input and output tied.
-architectures.add(
-    "transformer_iwslt_de_en",
-    TransformerConfig(d_ff=1024, heads=4, dropout=0.3, tied_embeddings="decoder"),
-)
-# The tiny model of Revisit-MMT for Multi30k (Wu et al. 2021).
-architectures.add(
-    "transformer_tiny",
-    TransformerConfig(
-        encoder_layers=4, decoder_layers=4, d_model=128, d_ff=256, heads=4, dropout=0.3
-    ),
-)
-# A deep encoder and a single decoder layer (Kasai et al. 2021), whose steps are cheap.
-architectures.add(
-    "transformer_deep_shallow",
-    TransformerConfig(encoder_layers=12, decoder_layers=1, dropout=0.2),
-)

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.data.packing import Pack, Packing
-from nmt.models import packed_attention
-from nmt.models.attention import CrossAttention, SelfAttention
+from nmt.models.multi_head import CrossAttention, SelfAttention
 from nmt.models.residual import PostNorm
 from nmt.models.state import BeamAncestry, Cache, Memory, OrderedCache, SharedCache
 
@@ -52,7 +51,7 @@ class EncoderLayer(nn.Module):
             x: padded sentences [B, S, D], or a pack [P, D].
             sentences: the mask [B, 1, 1, S] bool, True at tokens; or the pack.
         """
-        attended = _attend(self.attention, self.attention_residual.prepare(x), sentences)
+        attended = self.attention(self.attention_residual.prepare(x), sentences)
         x = self.attention_residual.combine(x, attended)
         output = self.feed_forward(self.feed_forward_residual.prepare(x))
         return self.feed_forward_residual.combine(x, output)
@@ -100,7 +99,8 @@ class DecoderLayer(nn.Module):
         return self.cross.weights(self.cross_residual.prepare(x), keys, mask)
 
     def _attend_to_past(self, x: Tensor, pack: Pack | None = None) -> Tensor:
-        return _attend(self.attention, self.attention_residual.prepare(x), pack, causal=True)
+        attended: Tensor = self.attention(self.attention_residual.prepare(x), pack, causal=True)
+        return attended
 
     def step(
         self,
@@ -122,24 +122,10 @@ class DecoderLayer(nn.Module):
         sentences: Tensor | Packing | None,
     ) -> Tensor:
         x = self.attention_residual.combine(x, attended)
-        queries = self.cross_residual.prepare(x)
-        if isinstance(sentences, Packing):
-            context = packed_attention.cross_attention(self.cross, queries, memory[0], sentences)
-        else:
-            context = self.cross(queries, *memory, sentences)
+        context = self.cross(self.cross_residual.prepare(x), memory, sentences)
         x = self.cross_residual.combine(x, context)
         output = self.feed_forward(self.feed_forward_residual.prepare(x))
         return self.feed_forward_residual.combine(x, output)
-
-
-def _attend(
-    attention: SelfAttention, x: Tensor, sentences: Tensor | Pack | None, causal: bool = False
-) -> Tensor:
-    """Return self-attention within padded sentences with a mask, or within those of a pack."""
-    if isinstance(sentences, Pack):
-        return packed_attention.self_attention(attention, x, sentences, causal)
-    attended: Tensor = attention.attend(*attention.project(x), sentences, causal)
-    return attended
 
 
 class TransformerState:

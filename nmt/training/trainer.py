@@ -29,6 +29,7 @@ from nmt.models import Model
 from nmt.runs import Run, set_weights, weights_of
 from nmt.runtime.distributed import World
 from nmt.runtime.precision import autocast, pick_precision
+from nmt.training.activation_checkpointing import checkpoint_activations
 from nmt.training.config import TrainConfig
 from nmt.training.divergence import FiniteWatch, FirstNonFinite
 from nmt.training.freezing import freeze
@@ -89,6 +90,7 @@ class Trainer:
             pinned=world.device.type == "cuda",
         )
         freeze(model, config.freeze)
+        checkpoint_activations(model, config.checkpoint_activations)
         self.criterion = config.loss.criterion(model, run, config.compile)
         self.parallel = parallelize(self.criterion, model.fsdp_modules(), config.sharding, world)
         is_fp16 = pick_precision(config.precision, world.device) == "fp16"

@@ -104,7 +104,8 @@ def test_two_processes_learn_what_one_does(
     one, two = tmp_path / "one", tmp_path / "two"
     assert train(one, *options).status == 0
     places = ("--config", recipe, "--data", dataset, "--save-dir", two)
-    out, err = two_processes("train", *places, *options)
+    recomputed = ("--set", "train.checkpoint_activations=attention")
+    out, err = two_processes("train", *places, *options, *recomputed)
     assert out == f"{two}\n"
     assert err.count("fp32 on 2 x cpu, 200 training pairs") == 1
     for kind in ("train", "validation"):
@@ -132,9 +133,9 @@ def test_two_processes_sample_and_reward_what_one_does(
             assert alone[key] == pytest.approx(together[key], rel=1e-3)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(("precision", "part"), [("fp32", "layers"), ("bf16", "attention")])
 def test_sharded_weights_train_as_replicated_ones_and_resume(
-    precision: str, two_processes: Any, recipe: Path, dataset: Path, tmp_path: Path
+    precision: str, part: str, two_processes: Any, recipe: Path, dataset: Path, tmp_path: Path
 ) -> None:
     options = (
         *("--config", recipe, "--data", dataset, "--valid-every", 4, "--save-every", 3),
@@ -142,7 +143,8 @@ def test_sharded_weights_train_as_replicated_ones_and_resume(
         *("--set", "model.d_model=256", "--max-tokens", 40, "--precision", precision),
         *("--set", "train.clip_norm=1"),
     )
-    sharded = (*options, "--set", "train.sharding=full")
+    recomputed = ("--set", f"train.checkpoint_activations={part}")
+    sharded = (*options, *recomputed, "--set", "train.sharding=full")
     replicated, split, resumed = (tmp_path / name for name in ("replicated", "split", "resumed"))
     for run, chosen in ((replicated, options), (split, sharded)):
         two_processes("train", "--save-dir", run, *chosen, "--max-updates", 8)

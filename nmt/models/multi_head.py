@@ -1,0 +1,111 @@
+"""Multi-head attention (Vaswani et al. 2017, section 3.2.2), of padded sentences and of packs.
+
+Attention has two steps: *project* computes queries, keys and values; *attend* computes weighted
+means of values. A decoder's cache sits between the two steps, and neither depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from nmt.data.packing import Pack, Packing
+from nmt.models.attention import Attend, FullAttention, Heads, attention_weights, split_heads
+from nmt.models.initialization import glorot
+from nmt.models.packed_attention import mix_packs
+
+
+class SelfAttention(nn.Module):
+    """Self-attention: queries, keys and values of the same input, from one fused projection."""
+
+    def __init__(self, heads: Heads, attention_fn: nn.Module | None = None) -> None:
+        super().__init__()
+        self.counts = [heads.count, heads.keys_and_values, heads.keys_and_values]
+        widths = [heads.key_width, heads.key_width, heads.value_width]
+        self.sizes = [count * width for count, width in zip(self.counts, widths, strict=True)]
+        # Glorot over the fused [D, 3D] matrix, as tensor2tensor did in 2017. fairseq gets the same
+        # bound with a gain of 1 / sqrt(2) on three separate matrices.
+        self.project_in = glorot(nn.Linear(heads.width, sum(self.sizes), bias=heads.bias))
+        self.attend = Attend(heads, attention_fn)
+        # The exact class: a subclass may add what depends on the order.
+        self.sees_order = type(attention_fn or FullAttention()) is not FullAttention
+        """Whether the result may depend on the order of the keys. If not, a decoder keeps one
+        :class:`~nmt.models.state.SharedCache` per sentence, which interleaves the keys of all rows;
+        else an :class:`~nmt.models.state.OrderedCache`. False for :class:`FullAttention` alone."""
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values [B, H, T, C] of the input [B, T, D]."""
+        parts = self.project_in(x).split_with_sizes(self.sizes, dim=-1)
+        queries, keys, values = map(split_heads, parts, self.counts)
+        return queries, keys, values
+
+    def forward(
+        self, x: Tensor, sentences: Tensor | Pack | None = None, causal: bool = False
+    ) -> Tensor:
+        """Attend within each sentence of `x`; returns the shape of `x`.
+
+        Args:
+            x: padded sentences [B, T, D], or a pack [P, D].
+            sentences: the mask [B, 1, 1, T] bool, True at tokens; None where nothing is masked; or
+                the pack.
+            causal: whether a token sees only the tokens up to itself.
+        """
+        if isinstance(sentences, Pack):
+            packs, projected = (sentences, sentences), (self.project_in(x),)
+            mixed = mix_packs(self.attend, projected, self.sizes, self.counts, packs, causal)
+            output: Tensor = self.attend.output(mixed)
+        else:
+            output = self.attend(*self.project(x), sentences, causal)
+        return output
+
+
+class CrossAttention(nn.Module):
+    """Cross-attention: queries from one sequence, keys and values from another."""
+
+    def __init__(self, heads: Heads) -> None:
+        super().__init__()
+        self.heads = heads.count
+        self.memory_heads = heads.keys_and_values
+        self.sizes = [self.memory_heads * width for width in (heads.key_width, heads.value_width)]
+        queries = heads.count * heads.key_width
+        self.project_query = glorot(nn.Linear(heads.width, queries, bias=heads.bias))
+        self.project_memory = glorot(nn.Linear(heads.width, sum(self.sizes), bias=heads.bias))
+        self.attend = Attend(heads)
+
+    def project(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the keys and values [B, H, S, C] of the encoder output [B, S, D]."""
+        keys, values = (
+            split_heads(part, self.memory_heads)
+            for part in self.project_memory(memory).split_with_sizes(self.sizes, dim=-1)
+        )
+        return keys, values
+
+    def forward(
+        self, x: Tensor, memory: Sequence[Tensor], sentences: Tensor | Packing | None
+    ) -> Tensor:
+        """Attend from `x` to the projected memory; returns the shape of `x`.
+
+        Args:
+            x: padded sentences [B, Q, D], or a pack [P, D].
+            memory: keys [B, H, S, C] and values [B, H, S, C'], from :meth:`project`; of a pack,
+                both side by side [P', H*C + H*C'], from ``project_memory``.
+            sentences: the mask of the memory [B, 1, 1, S] bool, True at tokens; None where nothing
+                is padding; or the packing.
+        """
+        queries = self.project_query(x)
+        if isinstance(sentences, Packing):
+            sizes, counts = [queries.shape[1], *self.sizes], [self.heads, *[self.memory_heads] * 2]
+            packs = sentences.target, sentences.source
+            mixed = mix_packs(self.attend, (queries, *memory), sizes, counts, packs)
+            output: Tensor = self.attend.output(mixed)
+        else:
+            output = self.attend(split_heads(queries, self.heads), *memory, sentences)
+        return output
+
+    def weights(self, x: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
+        """Return the attention weights [B, Q, S] of `x` [B, Q, D], averaged over heads."""
+        queries = split_heads(self.project_query(x), self.heads)
+        keys = keys.repeat_interleave(self.heads // self.memory_heads, dim=1)
+        scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-1, -2)  # [B, H, Q, S]
+        return attention_weights(scores, mask, False, 0.0).mean(1)
