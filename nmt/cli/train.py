@@ -145,5 +145,5 @@ def _in_words(reason: str, signal: Signals | None, run: "Run") -> str:
         return reason
     return (
         f"interrupted by {signal.name}; all is saved after update {last.update}, "
-        "and the same command goes on from there"
+        "and the same command resumes there"
     )

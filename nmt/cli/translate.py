@@ -95,7 +95,7 @@ Models = Annotated[
         metavar="PATH",
         envvar="NMT_MODEL",
         help="A run (its best checkpoint), one of its checkpoints, or an export. Several models, "
-        "each with a --model of its own, vote as an ensemble.  [default: checkpoints]",
+        "each with a --model of its own, form an ensemble.  [default: checkpoints]",
         show_default=False,
         rich_help_panel=INPUT,
     ),
@@ -115,7 +115,7 @@ Prefix = Annotated[
     typer.Option(
         metavar="FILE",
         help="Beginnings of translations: line n is a prefix of the translation of line n, or "
-        "empty. The last word of a prefix may go on.",
+        "empty. The translation may extend the last word of a prefix.",
         show_default=False,
         rich_help_panel=INPUT,
     ),

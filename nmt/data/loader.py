@@ -56,10 +56,10 @@ class BatchLoader:
     def update(self, number: int) -> Update:
         """Return one update, by its number from 1."""
         target = self.sampler.target_lengths
-        buckets = self.sampler.update(number)
+        groups = self.sampler.update(number)
         divide = packed_micro_batches if self.packs else micro_batches
         max_tokens = max(1, self.max_tokens // self.rows_per_sentence)
-        shares = divide(buckets, self.sampler, max_tokens, self.num_processes)
+        shares = divide(groups, self.sampler, max_tokens, self.num_processes)
         epoch = self.sampler.epoch_of(number)
         split = self.in_epoch(epoch) if self.in_epoch else self.split
         batches = [make_batch(split, indices) for indices in shares[self.process]]
@@ -69,7 +69,7 @@ class BatchLoader:
             epoch=epoch,
             batches=[batch.pin() for batch in batches] if self.pinned else batches,
             num_positions=sum(counts),
-            target_tokens=sum(int(target[bucket].sum()) for bucket in buckets),
+            target_tokens=sum(int(target[group].sum()) for group in groups),
         )
 
 

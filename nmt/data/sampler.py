@@ -57,11 +57,17 @@ class BatchSampler(ABC):
         self.source_lengths = np.asarray(source_lengths)
         self.target_lengths = np.asarray(target_lengths)
         self.longer_lengths = np.maximum(self.source_lengths, self.target_lengths)
+        self.tokens_per_update = tokens_per_update
         self.seed = seed
         self._epoch: tuple[int, list[Indices]] | None = None
+        self.updates_per_epoch = self._prepare()
 
     updates_per_epoch: int
     """Number of updates of an epoch."""
+
+    @abstractmethod
+    def _prepare(self) -> int:
+        """Compute what all epochs share, and return the number of updates of an epoch."""
 
     @abstractmethod
     def update(self, update: int) -> list[Indices]:
@@ -91,18 +97,10 @@ class BatchSampler(ABC):
 class RandomSampler(BatchSampler):
     """Updates of sentences drawn at random from the whole corpus, each once in an epoch."""
 
-    def __init__(
-        self,
-        source_lengths: NDArray[np.integer],
-        target_lengths: NDArray[np.integer],
-        tokens_per_update: int,
-        seed: int,
-    ) -> None:
-        """Prepare the epochs; see :class:`BatchSampler`."""
-        super().__init__(source_lengths, target_lengths, tokens_per_update, seed)
+    def _prepare(self) -> int:
         self.total = int(self.target_lengths.sum(dtype=np.int64))
-        count = round(self.total / tokens_per_update)
-        self.updates_per_epoch = min(max(1, count), max(1, len(self.target_lengths)))
+        count = round(self.total / self.tokens_per_update)
+        return min(max(1, count), max(1, len(self.target_lengths)))
 
     def update(self, update: int) -> list[Indices]:
         """Return the sentences of an update (from 1), sorted by length."""
@@ -128,22 +126,14 @@ class BucketSampler(BatchSampler):
     Consecutive buckets form an update; the last update of an epoch may be smaller.
     """
 
-    def __init__(
-        self,
-        source_lengths: NDArray[np.integer],
-        target_lengths: NDArray[np.integer],
-        tokens_per_update: int,
-        seed: int,
-    ) -> None:
-        """Compute the cuts between buckets, which all epochs share; see :class:`BatchSampler`."""
-        super().__init__(source_lengths, target_lengths, tokens_per_update, seed)
-        self.buckets_per_update = max(1, round(tokens_per_update / BUCKET_TOKENS))
-        bucket_tokens = tokens_per_update / self.buckets_per_update
+    def _prepare(self) -> int:
+        self.buckets_per_update = max(1, round(self.tokens_per_update / BUCKET_TOKENS))
+        bucket_tokens = self.tokens_per_update / self.buckets_per_update
         # Sentences are sorted by target length first, so the cuts are the same in every epoch.
         tokens_so_far = np.cumsum(np.sort(self.target_lengths), dtype=np.int64)
         bucket = ((tokens_so_far - 1) / bucket_tokens).astype(np.int64)
         self.cuts = np.flatnonzero(np.diff(bucket)) + 1
-        self.updates_per_epoch = -(-(len(self.cuts) + 1) // self.buckets_per_update)
+        return -(-(len(self.cuts) + 1) // self.buckets_per_update)
 
     def update(self, update: int) -> list[Indices]:
         """Return the buckets of an update (from 1), each sorted by length."""
