@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from nmt.cli.recipe import load
 from nmt.evaluation import ScoreConfig
@@ -82,74 +77,3 @@ def test_an_unknown_size_of_multi30k_is_refused() -> None:
     )
     assert done.returncode == 2
     assert done.stderr.endswith("run.sh [tiny|small]\n")
-
-
-@pytest.mark.parametrize("script", ["run.sh", "speeds.sh"])
-def test_a_system_that_has_no_settings_is_refused(script: str) -> None:
-    done = subprocess.run(
-        ["bash", EXAMPLES / "rivals" / script, "10", "transformer=5", "lstm=5"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"{script}: no settings for 'lstm'; known: ")
-
-
-@pytest.fixture
-def rivals_work(tmp_path: Path) -> Path:
-    """What run.sh and speeds.sh leave of two systems, one of which is not finished."""
-    results = tmp_path / "10-minutes"
-    for name, speed in (("gnmt", 900.0), ("bytenet", 500.0)):
-        for place, seconds in ((results, 2.0), (tmp_path / "speeds", 1.0)):
-            run = place / name / "run"
-            (run / "update_0001041").mkdir(parents=True)
-            (run / "last").symlink_to("update_0001041")
-            lines = [
-                {
-                    "record": "train",
-                    "update": 5 * number,
-                    "seconds": seconds * number,
-                    "target_tokens_per_second": speed / seconds,
-                }
-                for number in (1, 2, 3)
-            ]
-            log = "".join(f"{json.dumps(line)}\n" for line in lines)
-            (run / "log.jsonl").write_text(log)
-    weights = {"output.weight": torch.zeros(30, 40), "output.bias": torch.zeros(34)}
-    save_file(weights, results / "gnmt/run/last/model.safetensors")
-    scores = [{"metric": "bleu", "value": 25.256}, {"metric": "chrf", "value": 50.0}]
-    lines = [f"{json.dumps(line)}\n" for line in scores]
-    (results / "gnmt/scores.jsonl").write_text("".join(lines))
-    (results / "gnmt/translate.log").write_text(
-        "translated 1000 lines in 16.3 s: 61.2 sentences/s\n"
-    )
-    return results
-
-
-def rivals_table(*arguments: object) -> str:
-    command = [sys.executable, EXAMPLES / "rivals/table.py", *arguments]
-    return subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, check=True
-    ).stdout
-
-
-def test_the_table_of_systems_has_measured_speeds_and_says_what_is_missing(
-    rivals_work: Path,
-) -> None:
-    assert rivals_table(rivals_work, "bytenet", "gnmt").splitlines()[2:] == [
-        "| gnmt | 25.26 | 50.00 | 1,234 | 1,041 | 900 | 61.2 |",
-        "",
-        "Not there yet: bytenet.",
-    ]
-
-
-def test_a_run_that_was_too_short_to_report_has_no_speed(rivals_work: Path) -> None:
-    shutil.rmtree(rivals_work.parent / "speeds/gnmt")
-    (rivals_work / "gnmt/run/log.jsonl").write_text('{"record": "validation", "update": 3}\n')
-    assert "| 1,041 | nan | 61.2 |" in rivals_table(rivals_work)
-
-
-def test_minutes_are_told_as_updates(rivals_work: Path) -> None:
-    # 5 updates a second, as speeds.sh measured, though the run had half of it.
-    assert rivals_table("--updates", 10, rivals_work.parent / "speeds", "gnmt") == "gnmt=3000\n"

@@ -1,0 +1,144 @@
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from conftest import Command
+
+from nmt.models import ModelConfig
+from nmt.recipe.config import build
+from nmt.training.config import TrainConfig
+
+DIRECTORY = Path(__file__).parents[1] / "examples/comparisons"
+PLANS = sorted((DIRECTORY / "plans").glob("*.yaml"))
+spec = importlib.util.spec_from_file_location("compare_systems", DIRECTORY / "compare.py")
+compare: ModuleType = importlib.util.module_from_spec(spec)
+sys.modules["compare_systems"] = compare
+spec.loader.exec_module(compare)
+
+
+def comparison(work: Path, **plan: Any) -> Any:
+    rows = {"one": compare.Row(), "two": compare.Row(set={"train.schedule.lr": 0.1})}
+    plan = {"recipe": "multi30k.yaml", "core_minutes": 2, "seeds": 2, "rows": rows} | plan
+    return compare.Comparison(
+        plan=compare.Plan(**plan),
+        recipe=DIRECTORY / "multi30k.yaml",
+        data=work / "data",
+        work=work / "work",
+    )
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_every_row_of_a_plan_can_be_built_and_differs_from_the_others(path: Path) -> None:
+    plan = compare.read_plan(path)
+    of_plan = compare.Comparison(plan, path.parent / plan.recipe, Path("data"), Path("work"))
+    built = []
+    for row in plan.rows:
+        recipe = of_plan._recipe(row)
+        parts = [build(ModelConfig, recipe["model"], "model")]
+        parts.append(build(TrainConfig, recipe["train"], "train"))
+        assert parts not in built
+        built.append(parts)
+
+
+def test_a_change_has_the_standard_error_of_a_difference_of_means() -> None:
+    base = [{"bleu": 30.0}, {"bleu": 32.0}]
+    assert compare.mean([30.0, 32.0]) == "31.00 ± 1.00"
+    assert compare.difference([28.0, 28.0], base) == "-3.00 ± 1.00"
+
+
+def test_rows_get_equal_core_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"one": 0.5, "two": 0.25}
+    monkeypatch.setattr(
+        compare.Comparison, "_time", lambda self, row, count: 9 + seconds[row] * count
+    )
+    of_two = comparison(tmp_path)
+    assert [of_two.updates(row) for row in ("one", "two")] == [240, 480]
+
+
+def test_the_learning_rate_with_the_lowest_validation_loss_is_chosen_and_trained_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def nmt(*arguments: object, log: Path) -> str:
+        words = list(map(str, arguments))
+        commands.append(words)
+        settings = dict(word[6:].split("=") for word in words if word.startswith("--set="))
+        if words[0] == "train":
+            run = Path(words[2].removeprefix("--save-dir="))
+            run.mkdir(parents=True, exist_ok=True)
+            update, lr = (settings[f"train.{key}"] for key in ("max_updates", "schedule.lr"))
+            loss = abs(float(lr) - 0.004) + 1 / int(update)
+            record = {"record": "validation", "update": int(update), "loss": loss}
+            with (run / "log.jsonl").open("a") as lines:
+                lines.write(f"{json.dumps(record)}\n")
+        elif words[0] == "average-checkpoints":
+            Path(words[words.index("--output") + 1]).mkdir()
+        return '{"metric": "bleu", "value": 12.5}\n{"metric": "chrf", "value": 40}\n'
+
+    monkeypatch.setattr(compare, "_nmt", nmt)
+    monkeypatch.setattr(compare.Comparison, "_time", lambda self, row, count: count)
+    monkeypatch.setattr(compare.Comparison, "_language", lambda self, side: side)
+    of_one = comparison(tmp_path, rows={"one": compare.Row()})
+    for _ in range(2):  # nothing is done twice
+        results = of_one.run(["one"], "valid")
+    assert [words[0] for words in commands] == [
+        *["train"] * 3,
+        *["train", "average-checkpoints"] * 2,
+        *["translate", "score"] * 2,
+    ]
+    resumed = commands[3]  # the winner of the grid is the first seed
+    assert resumed[2] == commands[2][2]
+    assert resumed[2].endswith("one/lr-2/seed-1/run")
+    assert {"--set=train.max_updates=120", "--set=train.schedule.lr=0.004"} <= {*resumed}
+    assert compare.table(of_one, results).splitlines()[2] == (
+        "| one | 12.50 ± 0.00 |  | 40.00 ± 0.00 | 0.008 ± 0.000 | 120 | 0.004 |"
+    )
+
+
+def test_an_unknown_row_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = str(DIRECTORY / "plans/systems.yaml")
+    monkeypatch.setattr(sys, "argv", ["compare.py", plan, "--data", "data", "--rows", "lstm"])
+    with pytest.raises(SystemExit):
+        compare.main()
+    assert "no row 'lstm'" in capsys.readouterr().err
+
+
+def test_a_comparison_ends_in_a_table(
+    tmp_path: Path,
+    recipe: Path,
+    dataset: Path,
+    nmt: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def run(*arguments: object, log: Path) -> str:
+        done = nmt(*arguments)
+        assert done.status == 0, done.err
+        return done.out
+
+    monkeypatch.setattr(compare, "_nmt", run)
+    monkeypatch.setattr(compare.Comparison, "_time", lambda self, row, count: count)
+    in_turn = lambda self, work, items: list(map(work, items))  # noqa: E731
+    monkeypatch.setattr(compare.Comparison, "_each", in_turn)
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(
+        f"recipe: {recipe}\ncore_minutes: 0.1\nseeds: 2\nrates: [1, 2]\naverage: 2\n"
+        "rows:\n  one:\n  two: {set: {model.d_ff: 16}, published: 3.5}\n"
+        "translations: {beam: --model averaged --strategy beam, last: --model last}\n"
+    )
+    words = ["compare.py", plan, "--data", dataset, "--work", tmp_path / "work", "--jobs", 1]
+    monkeypatch.setattr(sys, "argv", [*map(str, words), "--test"])
+    compare.main()
+    valid, test = capsys.readouterr().out.split("test:\n")
+    for text in (valid, test):
+        lines = [line.split("|") for line in text.splitlines() if line.startswith("| ")][2:]
+        names = [cells[1].strip() for cells in lines]
+        assert names == ["one beam", "one last", "two beam", "two last"]
+        assert {cells[6].strip() for cells in lines} == {"6"}
