@@ -5,9 +5,14 @@
 The engine and a plain loop around ``torch.nn.Transformer`` of the same sizes, in processes of their
 own, take turns on updates of the same size, so that a noisy machine is noisy for both; medians over
 the rounds are compared. With ``--peer`` so does the MarianMTModel of transformers, where it is
-installed, in the engine's precision. With ``--bucketed`` and ``--padded`` so does the engine with
-updates of similar lengths, and with padding. Without a dataset, sentences of random tokens with
-WMT14-like lengths are made.
+installed, in the engine's precision. With ``--bucketed``, ``--padded`` and ``--compiled`` so does
+the engine with updates of similar lengths, with padding, and compiled by torch. ``--alone`` leaves
+the plain loop out. Without a dataset, sentences of random tokens with WMT14-like lengths are made.
+
+The model's work per target token is 6 FLOP for each weight that a token is multiplied by: 2 forward
+and 4 backward. Attention's products of queries, keys and values are not counted. The ceiling is the
+measured speed of a plain matrix product in the same precision: on a GPU of square matrices of
+8,192, on a CPU of the model's own feed-forward product.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -45,7 +50,7 @@ from nmt.models.transformer import Transformer, TransformerConfig
 from nmt.recipe.config import build
 from nmt.runtime.distributed import World, join, pick_device
 from nmt.runtime.memory import keep_few_kernels, keep_freed_memory
-from nmt.runtime.precision import autocast, pick_precision
+from nmt.runtime.precision import LOW, autocast, pick_precision
 from nmt.training.config import TrainConfig
 from nmt.training.report import peak_memory_mb
 from nmt.training.trainer import Trainer
@@ -183,6 +188,10 @@ class Setting:
         """A step of this engine, and updates of sentences of similar length."""
         return replace(self, train=replace(self.train, batching="bucketed")).engine(world)
 
+    def compiled(self, world: World) -> tuple[Callable[[Update], object], Iterator[Update]]:
+        """A step of this engine, compiled, and its updates."""
+        return replace(self, train=replace(self.train, compile=True)).engine(world)
+
     def padded(self, world: World) -> tuple[Callable[[Update], object], Iterator[Update]]:
         """A step of this engine with padding, and random updates in one micro-batch each."""
         Transformer.decode_packs = Model.decode_packs  # type: ignore[method-assign]
@@ -223,7 +232,7 @@ class Side:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")  # imports torch once
         self.pipes = []
         for rank in range(processes):
             pipe, end = context.Pipe()
@@ -284,8 +293,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of each side")
     parser.add_argument("--plain-precision", help="of the plain loop [the engine's]")
     parser.add_argument("--peer", action="store_true", help="transformers' MarianMTModel, too")
+    parser.add_argument("--alone", action="store_true", help="without the plain loop")
     parser.add_argument("--bucketed", action="store_true", help="train.batching: bucketed, too")
     parser.add_argument("--padded", action="store_true", help="random updates with padding, too")
+    parser.add_argument("--compiled", action="store_true", help="train.compile: true, too")
+    parser.add_argument("--pairs", type=int, default=SYNTHETIC_PAIRS, help="of synthetic data")
     parser.add_argument("--rounds", type=int, default=6, help="turns of each side")
     parser.add_argument("--updates", type=int, default=5, help="updates per turn")
     parser.add_argument("--warm-up", type=int, default=30, help="updates before the first turn")
@@ -295,14 +307,15 @@ def main() -> None:
     assert isinstance(model, TransformerConfig), "the plain loop is a Transformer"
     train = build(TrainConfig, recipe.section("train"), "train")
     with TemporaryDirectory() as scratch:
-        path = arguments.data or synthetic(Path(scratch) / "data", arguments.vocabulary)
+        path = arguments.data or synthetic(
+            Path(scratch) / "data", arguments.vocabulary, arguments.pairs
+        )
         setting = Setting(model, train, path, arguments.threads)
         low = replace(train, precision=arguments.plain_precision or train.precision)
-        sides = {
-            "engine": Side("engine", setting, arguments.processes),
-            "plain": Side("plain", replace(setting, train=low), 1),
-        }
-        for name in ("bucketed", "padded", "peer"):
+        sides = {"engine": Side("engine", setting, arguments.processes)}
+        if not arguments.alone:
+            sides["plain"] = Side("plain", replace(setting, train=low), 1)
+        for name in ("bucketed", "padded", "compiled", "peer"):
             if getattr(arguments, name):
                 sides[name] = Side(name, setting, 1)
         for side in sides.values():
@@ -364,29 +377,38 @@ def weights_touched(config: TransformerConfig, vocabulary: int, source_share: fl
 
 
 def ceiling(config: TransformerConfig, train: TrainConfig, device: torch.device) -> float:
-    """FLOP/s of the model's own feed-forward product, the median of 20."""
-    low = pick_precision(train.precision, device) == "bf16"
-    dtype = torch.bfloat16 if low else torch.float32
+    """FLOP/s of a matrix product in the precision of training, the median of 20."""
+    low = LOW.get(pick_precision(train.precision, device), torch.float32)
+    if device.type == "cuda":
+        return square_product(8192, low, device)
     rows = min(4096, train.tokens_per_update)
-    a = torch.randn(rows, config.d_model, dtype=dtype, device=device)
-    b = torch.randn(config.d_model, config.d_ff, dtype=dtype, device=device)
+    a = torch.randn(rows, config.d_model, dtype=low)
+    b = torch.randn(config.d_model, config.d_ff, dtype=low)
     times = []
     for _ in range(25):
-        if device.type == "cuda":
-            torch.cuda.synchronize()
         start = time.perf_counter()
         _ = a @ b
-        if device.type == "cuda":
-            torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
     return 2 * rows * config.d_model * config.d_ff / statistics.median(times[5:])
 
 
-def synthetic(path: Path, vocabulary: int) -> Path:
+def square_product(size: int, dtype: torch.dtype, device: torch.device) -> float:
+    """FLOP/s of the product of two random square matrices, the median of 20 after a warm-up."""
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(26)]
+    for event in events:
+        event.record()
+        _ = a @ b
+    events[-1].synchronize()
+    times = [start.elapsed_time(end) / 1e3 for start, end in pairwise(events)]
+    return 2 * size**3 / statistics.median(times[5:])
+
+
+def synthetic(path: Path, vocabulary: int, pairs: int = SYNTHETIC_PAIRS) -> Path:
     """A dataset of random tokens whose lengths are distributed like those of WMT14 en-de."""
     random = np.random.default_rng(1)
-    target = np.clip(random.lognormal(3.2, 0.55, SYNTHETIC_PAIRS), 1, 200).astype(int)
-    source = np.clip(target * random.normal(0.97, 0.15, SYNTHETIC_PAIRS), 1, 200).astype(int)
+    target = np.clip(random.lognormal(3.2, 0.55, pairs), 1, 200).astype(int)
+    source = np.clip(target * random.normal(0.97, 0.15, pairs), 1, 200).astype(int)
 
     def sentences(lengths: np.ndarray) -> Iterator[list[int]]:
         for length in lengths:

@@ -29,7 +29,7 @@ from nmt.recipe.config import build
 from nmt.runtime.distributed import pick_device
 from nmt.runtime.memory import keep_freed_memory
 from nmt.runtime.precision import InferencePrecision, autocast, pick_precision
-from nmt.search import Beam
+from nmt.search import Beam, Greedy
 
 PRODUCTS = (
     *("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"),
@@ -92,17 +92,18 @@ def outside_products(run: Callable[[], object], device: torch.device) -> float:
 
 
 def main() -> None:
-    """Measures, and prints one JSON object."""
+    """Measures, and prints one JSON object for each size of a batch."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--arch", default="transformer_base")
     parser.add_argument("--vocabulary", type=int, default=37000)
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--beam", type=int, default=4)
+    parser.add_argument("--beam", type=int, default=4, help="1 for greedy search")
     parser.add_argument("--length", type=int, default=32, help="of every output")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 8, 32, 128, 512])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--compile", action="store_true", help="as nmt translate --compile")
+    parser.add_argument("--no-profile", action="store_true", help="no share outside products")
     arguments = parser.parse_args()
     keep_freed_memory()
     device = pick_device(arguments.device)
@@ -111,8 +112,8 @@ def main() -> None:
     convert(model, precision, device)
     if arguments.compile:
         compile_steps(model)
-    strategy = Beam(beam=arguments.beam)
-    rows = []
+    strategy = Beam(beam=arguments.beam) if arguments.beam > 1 else Greedy()
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     for size in arguments.batches:
         source = sources(size, arguments.vocabulary, device)
         lengths = torch.full((size,), arguments.length, device=device)
@@ -123,27 +124,19 @@ def main() -> None:
 
         timed(run, device)  # warms up
         seconds = statistics.median(timed(run, device) for _ in range(arguments.rounds))
-        rows.append(
-            {
-                "sentences": size,
-                "milliseconds": round(1000 * seconds, 1),
-                "target_tokens_per_second": round(size * arguments.length / seconds),
-                "outside_matrix_products": round(outside_products(run, device), 3),
-            }
-        )
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    print(
-        json.dumps(
-            {
-                "device": name,
-                "arch": arguments.arch,
-                "precision": precision,
-                "compiled": arguments.compile,
-                "batches": rows,
-            },
-            indent=1,
-        )
-    )
+        row = {
+            "device": name,
+            "arch": arguments.arch,
+            "precision": precision,
+            "compiled": arguments.compile,
+            "beam": arguments.beam,
+            "sentences": size,
+            "milliseconds": round(1000 * seconds, 1),
+            "target_tokens_per_second": round(size * arguments.length / seconds),
+        }
+        if not arguments.no_profile:
+            row["outside_matrix_products"] = round(outside_products(run, device), 3)
+        print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

@@ -67,6 +67,18 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips the tests marked `gpu` where torch finds no GPU."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How long the tests of killed trainings take."""
     parser.addoption("--kills", type=int, default=10, help="SIGKILLs per training [10]")

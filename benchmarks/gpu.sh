@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Runs all tests and measurements on a GPU in one command, and writes their tables:
+#
+#     benchmarks/gpu.sh --minutes 10 --output work/gpu [--write-docs]
+#
+# PYTHON names the interpreter. nmt needs no installation, only its dependencies.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
+exec "${PYTHON:-python3}" benchmarks/gpu.py "$@"

@@ -1,0 +1,294 @@
+"""Tests for a GPU: training, search and kernels give what they give on a CPU.
+
+With the parameter "cuda" a test is marked `gpu`, and skipped where torch finds no GPU; with "cpu"
+the same lines run everywhere.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flash_attention import flash_attention_on_cpus
+from tiny_models import PARTS, VOCABULARY, some_sources, tiny
+from torch import Tensor
+from torch import distributed as dist
+from trained_runs import assert_same_checkpoint
+
+from nmt.data.dataset import Dataset
+from nmt.data.packing import Packing
+from nmt.data.vocabulary import EOS
+from nmt.inference.ensembles import compile_steps
+from nmt.models import Model, architectures, packed_attention
+from nmt.models.transformer import TransformerConfig
+from nmt.runtime.distributed import World
+from nmt.runtime.precision import InferencePrecision, autocast
+from nmt.search import Beam
+from nmt.training.config import TrainConfig
+from nmt.training.parallel import DataParallel, FullyShardedDataParallel
+from nmt.training.trainer import Trainer
+
+CPU = torch.device("cpu")
+on_each_device = pytest.mark.parametrize(
+    "device", [CPU, pytest.param(torch.device("cuda"), marks=pytest.mark.gpu)], ids=["cpu", "cuda"]
+)
+Precise = InferencePrecision
+
+
+# Models
+
+
+def some_packs(device: torch.device) -> tuple[Tensor, Tensor, Packing]:
+    """Sources, targets and packing of sentences of 1 to 150 tokens."""
+    lengths = np.array([[150, 1, 70, 3, 9], [130, 2, 64, 4, 1]])
+    generator = torch.Generator().manual_seed(1)
+    source, target = (
+        torch.randint(EOS + 1, VOCABULARY, (int(side.sum()),), generator=generator).to(device)
+        for side in lengths
+    )
+    return source, target, Packing.of(*lengths).to(device)
+
+
+def gradients(model: Model, output: Tensor) -> dict[str, Tensor]:
+    """Gradients of a fixed function of a decoder output, by the names of the weights."""
+    towards = torch.linspace(-1, 1, output.numel(), device=output.device).view_as(output)
+    model.zero_grad()
+    (output.float() * towards).sum().backward()
+    named = model.named_parameters()
+    return {name: weight.grad.cpu() for name, weight in named if weight.grad is not None}
+
+
+def assert_near(values: dict[str, Tensor], expected: dict[str, Tensor], error: float) -> None:
+    """Each tensor is near the expected one, relative to its norm."""
+    assert values.keys() == expected.keys()
+    largest = max(float(value.norm()) for value in expected.values())
+    for name, value in expected.items():
+        # The gradient of a bias of keys is rounding alone.
+        difference = (values[name].float() - value.float()).norm()
+        assert difference <= error * max(float(value.float().norm()), 0.05 * largest), name
+
+
+@on_each_device
+@pytest.mark.parametrize("name", [*architectures, *PARTS])
+def test_packs_are_padded_sentences(name: str, device: torch.device) -> None:
+    torch.manual_seed(1)
+    config = tiny(name)
+    none = {field.name: 0.0 for field in fields(config) if "dropout" in field.name}
+    model = replace(config, **none).build(VOCABULARY, VOCABULARY, True).to(device)
+    packs = some_packs(device)
+    outputs = model.decode_packs(*packs), Model.decode_packs(model, *packs)
+    torch.testing.assert_close(*outputs, atol=1e-4, rtol=1e-4)
+    assert_near(*(gradients(model, output) for output in outputs), 1e-3)
+
+
+@contextmanager
+def flash_attention(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], int]]:
+    """Within the context packs use the attention of a GPU; yields the number of its calls."""
+    called: list[str] = []
+    if device.type == "cpu":
+
+        def fits(device: torch.device, dtype: torch.dtype, width: int, dropout: float) -> bool:
+            return dtype in (torch.bfloat16, torch.float16) and width % 8 == 0 and not dropout
+
+        monkeypatch.setattr(packed_attention, "_has_flash", fits)
+    flash = packed_attention._flash_attention
+
+    def counted(*arguments: Any) -> Tensor:
+        called.append("forward")
+        return flash(*arguments)
+
+    monkeypatch.setattr(packed_attention, "_flash_attention", counted)
+    if device.type == "cuda":
+        yield lambda: len(called)
+        return
+    with flash_attention_on_cpus():
+        yield lambda: len(called)
+
+
+@on_each_device
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("width", [8, 64, 96])
+def test_the_kernels_for_packs_are_attention_within_each_sentence(
+    width: int, precision: Precise, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(1)
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 2 * width, "d_ff": 32, "heads": 2}
+    config = replace(architectures["transformer_tiny"], **sizes, dropout=0.0)
+    assert isinstance(config, TransformerConfig)
+    model = config.build(VOCABULARY, VOCABULARY, True).to(device)
+    source, target, packing = some_packs(device)
+    expected = Model.decode_packs(model, source, target, packing)
+    expected_gradients = gradients(model, expected)
+    with flash_attention(device, monkeypatch) as calls, autocast(precision, device):
+        output = model.decode_packs(source, target, packing)
+        assert calls() == 3  # two of self-attention, one of the target to the source
+        found = gradients(model, output)
+    error = (output.float() - expected).norm() / expected.norm()
+    assert error < 0.02
+    assert_near(found, expected_gradients, 0.05)
+
+
+@on_each_device
+@pytest.mark.parametrize("name", [*architectures, *PARTS])
+def test_a_search_finds_what_it_finds_on_a_cpu(name: str, device: torch.device) -> None:
+    torch.manual_seed(1)
+    model = tiny(name).build(VOCABULARY, VOCABULARY, True).eval()
+    assert search(model, CPU) == search(model, device)
+
+
+def search(model: Model, device: torch.device) -> list[list[list[int]]]:
+    """The hypotheses of some sentences, searched for on a device."""
+    limits = torch.tensor([12, 9, 7], device=device)
+    with torch.inference_mode():
+        found = Beam().search(model.to(device), some_sources().to(device), limits)
+    return [[list(map(int, it.tokens)) for it in hypotheses] for hypotheses in found]
+
+
+@pytest.mark.gpu  # tests/test_compiled_step.py is for CPUs
+@pytest.mark.parametrize("name", ["transformer_base", "today's"])
+def test_a_compiled_step_finds_the_same(name: str) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(1)
+    model = tiny(name).build(VOCABULARY, VOCABULARY, True).eval()
+    expected = search(model, CPU)
+    compile_steps(model)
+    assert search(model, torch.device("cuda")) == expected
+
+
+# Training
+
+
+SMALL = {
+    **{"encoder_layers": 1, "decoder_layers": 1, "d_model": 32, "d_ff": 64, "heads": 2},
+    "dropout": 0.0,
+}
+
+
+def trainer_of(dataset: Path, device: torch.device, **settings: Any) -> Trainer:
+    """A trainer of a small Transformer, always with the same first weights."""
+    torch.manual_seed(1)
+    split = Dataset.open(dataset).split("train")
+    config = TrainConfig(**{"tokens_per_update": 150, "precision": "fp32", **settings})
+    model = replace(architectures["transformer_tiny"], **SMALL).build(60, 60, True)
+    trainer = Trainer(None, config, model.to(device), split, World(device=device))  # type: ignore[arg-type]
+    trainer.model.train()
+    return trainer
+
+
+def trained(trainer: Trainer, updates: int = 4) -> dict[str, Tensor]:
+    """The weights after some updates; "loss" is that of all target tokens, summed."""
+    for update in islice(trainer.loader.updates(1), updates):
+        trainer.step(update, 1e-3)
+    assert trainer.watch.rest() == []
+    weights, _ = trainer.snapshot()
+    [sums] = trainer.state.running_stats
+    assert sums["updates"] == updates
+    return {**weights, "loss": torch.tensor(sums["loss"])}
+
+
+@on_each_device
+def test_training_in_fp32_is_that_of_a_cpu(device: torch.device, dataset: Path) -> None:
+    assert_near(trained(trainer_of(dataset, device)), trained(trainer_of(dataset, CPU)), 1e-3)
+
+
+@on_each_device
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_training_in_half_precision_is_near_that_in_fp32(
+    precision: str, device: torch.device, dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = trained(trainer_of(dataset, CPU))
+    with flash_attention(device, monkeypatch) as calls:
+        found = trained(trainer_of(dataset, device, precision=precision))
+        assert calls() > 0
+    assert_near(found, expected, 0.05)
+    assert float(found["loss"]) == pytest.approx(float(expected["loss"]), rel=0.01)
+
+
+@on_each_device
+def test_compiled_training_is_that_without_compiling(
+    device: torch.device, dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch._dynamo.reset()
+    if device.type == "cpu":  # run the graphs as they are, which needs no compiler
+        monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    expected = trained(trainer_of(dataset, device), 2)
+    assert_near(trained(trainer_of(dataset, device, compile=True), 2), expected, 1e-3)
+
+
+@contextmanager
+def process_group(device: torch.device) -> Iterator[None]:
+    """A process group of one process, by NCCL on a GPU."""
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+@on_each_device
+@pytest.mark.parametrize("sharding", ["none", "full"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_process_group_of_one_trains_as_a_single_process(
+    precision: str, sharding: str, device: torch.device, dataset: Path
+) -> None:
+    expected = trained(trainer_of(dataset, device, precision=precision))
+    with process_group(device):
+        trainer = trainer_of(dataset, device, precision=precision)
+        if sharding == "full":
+            separate, world = trainer.model.fsdp_modules(), World(device=device)
+            trainer.parallel = FullyShardedDataParallel(trainer.criterion, separate, world)
+        else:
+            trainer.parallel = DataParallel(trainer.criterion)
+        trainer.optimizer = trainer.config.optimizer.build(trainer.model)
+        found = trained(trainer)
+    assert_near(found, expected, 1e-3)
+
+
+@on_each_device
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_resumed_training_has_the_bits_of_one_that_was_never_stopped(
+    precision: str, device: torch.device, train: Any, tmp_path: Path
+) -> None:
+    options = ("--device", device.type, "--precision", precision, "--save-every", 2)
+    for name, steps in (("whole", (6,)), ("parts", (2, 4, 6))):
+        for updates in steps:
+            done = train(tmp_path / name, *options, "--max-updates", updates)
+            assert done.status == 0, done.err
+    assert_same_checkpoint(tmp_path / "parts/last", tmp_path / "whole/last")
+
+
+@on_each_device
+def test_a_trained_model_translates_as_on_a_cpu(
+    device: torch.device, trained: Path, corpus: Path, nmt: Callable[..., Any]
+) -> None:
+    texts = []
+    for place in ("cpu", device.type):
+        flags = ("--model", trained, "--device", place, "--precision", "fp32", "--strategy", "beam")
+        done = nmt("translate", corpus / "test.en", *flags)
+        assert done.status == 0, done.err
+        texts.append(done.out)
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.gpu
+def test_torchrun_trains_with_one_process_on_a_gpu(
+    recipe: Path, dataset: Path, tmp_path: Path
+) -> None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
+    places = [f"--config={recipe}", f"--data={dataset}", f"--save-dir={tmp_path / 'run'}"]
+    command = [*launcher, "-m", "nmt", "train", *places, "--device=cuda"]
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
