@@ -79,7 +79,7 @@ def measure(options: argparse.Namespace, part: CheckpointedPart) -> tuple[int, f
                 if isinstance(tensor, Tensor):
                     keep(tensor)
 
-    for module in [] if part == "none" else model.recomputable_modules(part):
+    for module in [] if part == "none" else model.residual_modules(part):
         module.register_forward_pre_hook(keep_arguments)
     for _ in range(options.steps):
         kept.clear()

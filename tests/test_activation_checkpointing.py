@@ -111,5 +111,7 @@ def test_a_model_that_cannot_recompute_is_refused(part: CheckpointedPart) -> Non
 
 
 def test_a_compiled_model_is_refused() -> None:
-    with pytest.raises(ValueError, match="checkpoint_activations is for models that are not comp"):
+    with pytest.raises(
+        ValueError, match="checkpoint_activations is for models that are not compiled"
+    ):
         TrainConfig(checkpoint_activations="layers", compile=True)

@@ -194,7 +194,9 @@ def test_small_data(place: Workplace) -> None:
     outputs = run_page(place, "guides/small-data.md")
     assert outputs[0] == "data-bin\ncheckpoints\naveraged\n"
     assert outputs[1] == "child-bin\nchild\n"
-    assert outputs[2].startswith("bleu = ")
+    assert outputs[2] == "both-bin\nboth\nforward-bin\nfine-tuned\n"
+    assert (place.dataset("both-bin").pairs, place.dataset("forward-bin").pairs) == (400, 200)
+    assert outputs[3].startswith("bleu = ")
 
 
 def test_domain_adaptation(place: Workplace) -> None:

@@ -21,7 +21,7 @@ from nmt.data.packing import Packing
 from nmt.errors import NmtError
 from nmt.recipe.registry import Registry
 
-ActivationPart = Literal["layers", "attention"]
+ResidualPart = Literal["layers", "attention"]
 
 
 class State(Protocol):
@@ -55,11 +55,11 @@ class Model(nn.Module, ABC):
         """
         return ()
 
-    def recomputable_modules(self, part: ActivationPart) -> Iterable[nn.Module]:
-        """Return the modules of a part whose forward pass training may run twice, to save memory.
+    def residual_modules(self, part: ResidualPart) -> Iterable[nn.Module]:
+        """Return the layers, or the attention in them, which training may run twice or leave out.
 
-        The output of such a module is a function of its arguments, its weights and random numbers.
-        None of the modules contains another one. A model without any cannot recompute activations.
+        A forward pass of such a module maps its first argument to an output of the same shape: a
+        function of its arguments, its weights and random numbers. None contains another one.
         """
         return ()
 

@@ -19,6 +19,7 @@ from nmt.data.vocabulary import PAD
 from nmt.models.base import Model, ModelConfig, State, architectures, check_rates, check_sizes
 from nmt.models.convolution import extend_past, no_past, weight_normalised, windows
 from nmt.models.dropout import Dropout
+from nmt.models.embedding import TokenEmbedding
 from nmt.models.positions import LearnedPositions
 from nmt.models.state import RecurrentState
 
@@ -94,7 +95,7 @@ class Embedding(nn.Module):
 
     def __init__(self, vocabulary: int, config: ConvS2SConfig) -> None:
         super().__init__()
-        self.words = nn.Embedding(vocabulary, config.embedding_width)
+        self.words = TokenEmbedding(vocabulary, config.embedding_width)
         self.positions = LearnedPositions(MAX_POSITIONS, config.embedding_width, std=0.1)
         self.dropout = Dropout(config.dropout)
         nn.init.normal_(self.words.weight, std=0.1)

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from nmt.data.vocabulary import PAD
 from nmt.models.base import Model, ModelConfig, State, architectures, check_rates, check_sizes
 from nmt.models.dropout import Dropout
+from nmt.models.embedding import TokenEmbedding
 from nmt.models.recurrent import AdditiveAttention, BothDirections, LSTMStack
 from nmt.models.state import RecurrentState
 
@@ -132,8 +133,8 @@ class GNMT(Model):
     def __init__(self, config: GNMTConfig, source_vocabulary: int, target_vocabulary: int) -> None:
         super().__init__()
         width = config.width
-        self.source_embedding = nn.Embedding(source_vocabulary, width)
-        self.target_embedding = nn.Embedding(target_vocabulary, width)
+        self.source_embedding = TokenEmbedding(source_vocabulary, width)
+        self.target_embedding = TokenEmbedding(target_vocabulary, width)
         self.dropout = Dropout(config.dropout)
         self.encoder_bottom = BothDirections(nn.LSTM, width, width)
         above = [2 * width] + [width] * (config.encoder_layers - 2)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from nmt.data.vocabulary import PAD
 from nmt.models.base import Model, ModelConfig, State, architectures, check_rates, check_sizes
 from nmt.models.dropout import Dropout
+from nmt.models.embedding import TokenEmbedding
 from nmt.models.recurrent import AdditiveAttention, BothDirections
 from nmt.models.state import RecurrentState
 
@@ -80,8 +81,8 @@ class RNNsearch(Model):
     ) -> None:
         super().__init__()
         words, width = config.embedding_width, config.hidden_width
-        self.source_embedding = nn.Embedding(source_vocabulary, words)
-        self.target_embedding = nn.Embedding(target_vocabulary, words)
+        self.source_embedding = TokenEmbedding(source_vocabulary, words)
+        self.target_embedding = TokenEmbedding(target_vocabulary, words)
         self.encoder = BothDirections(nn.GRU, words, width)
         self.initial = nn.Linear(width, width)  # W_s
         self.attention = AdditiveAttention(width, 2 * width, config.attention_width)

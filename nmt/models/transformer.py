@@ -24,9 +24,9 @@ from nmt.data.vocabulary import PAD
 from nmt.errors import NmtError
 from nmt.models.attention import Attend, Heads
 from nmt.models.base import (
-    ActivationPart,
     Model,
     ModelConfig,
+    ResidualPart,
     State,
     check_rates,
     check_sizes,
@@ -267,7 +267,7 @@ class Transformer(Model):
         linear = (module for module in self.modules() if isinstance(module, nn.Linear))
         return (module for module in linear if module not in experts and module is not self.output)
 
-    def recomputable_modules(self, part: ActivationPart) -> Iterable[nn.Module]:
+    def residual_modules(self, part: ResidualPart) -> Iterable[nn.Module]:
         """Return the layers of both stacks, or the attention in them."""
         kinds = {
             "layers": (EncoderLayer, DecoderLayer),

@@ -27,7 +27,7 @@ def checkpoint_activations(model: Model, part: CheckpointedPart) -> None:
     """
     if part == "none":
         return
-    modules = list(model.recomputable_modules(part))
+    modules = list(model.residual_modules(part))
     if not modules:
         raise NmtError(
             f"train.checkpoint_activations: {type(model).__name__} cannot recompute its {part}; "

@@ -51,6 +51,12 @@ class TrainConfig:
     "encoder.*". Put a pattern that begins with `*` in quotes."""
     max_minutes: MayChange[float | None] = None
     """Minutes of training, over all resumes, after which training ends."""
+    token_dropout: float = 0.0
+    """Probability with which the embedding of a token, of the source or of the target so far, is
+    zero in training: word dropout (Sennrich and Zhang 2019)."""
+    layer_dropout: float = 0.0
+    """Probability with which a Transformer's layer is left out of a micro-batch in training:
+    LayerDrop (Fan et al. 2020), stochastic depth (Huang et al. 2016)."""
     subword_sampling: float | None = None
     """Subword regularisation: segments the training text differently in each epoch; 0.1 is usual.
     For BPE, the share of merges that are left out (BPE-dropout). For unigram models, the exponent
@@ -142,8 +148,20 @@ class TrainConfig:
                 raise ValueError(f"{name} must be more than 0, is {value}")
         if self.subword_sampling is not None and not 0.0 <= self.subword_sampling <= 1.0:
             raise ValueError(f"subword_sampling lies in [0, 1], not {self.subword_sampling}")
-        if not 0.0 <= self.ema_decay < 1.0:
-            raise ValueError(f"ema_decay lies in [0, 1), not {self.ema_decay}")
+        for name in ("ema_decay", "token_dropout", "layer_dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(f"{name} lies in [0, 1), not {getattr(self, name)}")
+        names = [metric.name for metric in self.valid_metrics]
+        if len(set(names)) < len(names):
+            raise ValueError(f"valid_metrics names a metric twice: {', '.join(names)}")
+        self.schedule.peak(d_model=1)  # refuses a schedule that lacks its learning rate
+        choices = ["loss", "perplexity", *(metric.name for metric in self.valid_metrics)]
+        if self.best_metric not in choices:
+            raise ValueError(f"best_metric {self.best_metric!r} is not among {', '.join(choices)}")
+        self._check_parts()
+
+    def _check_parts(self) -> None:
+        """Raise a ValueError if settings do not fit together."""
         if self.ema_decay and self.optimizer.averages_weights:
             raise ValueError(f"{self.optimizer.name} averages the weights itself; take ema_decay 0")
         if self.ema_decay and self.sharding == "full":
@@ -154,24 +172,17 @@ class TrainConfig:
             raise ValueError(
                 "max_tokens auto is found by each process alone; with sharding give it"
             )
-        if self.compile and self.checkpoint_activations != "none":
-            raise ValueError(
-                "checkpoint_activations is for models that are not compiled; take none, or "
-                "compile false"
-            )
+        if self.sharding == "full" and self.layer_dropout:
+            raise ValueError("sharding needs every layer; take layer_dropout 0, or sharding none")
+        for name in ("checkpoint_activations", "layer_dropout"):
+            if self.compile and getattr(self, name) not in ("none", 0.0):
+                raise ValueError(f"{name} is for models that are not compiled; take compile false")
         if self.loss.translates and self.init_from is None:
             raise ValueError(
                 f"loss {self.loss.name} needs a trained model; give its run as init_from"
             )
         if self.loss.translates and self.sharding == "full":
             raise ValueError(f"loss {self.loss.name} needs all weights; take sharding none")
-        names = [metric.name for metric in self.valid_metrics]
-        if len(set(names)) < len(names):
-            raise ValueError(f"valid_metrics names a metric twice: {', '.join(names)}")
-        self.schedule.peak(d_model=1)  # refuses a schedule that lacks its learning rate
-        choices = ["loss", "perplexity", *(metric.name for metric in self.valid_metrics)]
-        if self.best_metric not in choices:
-            raise ValueError(f"best_metric {self.best_metric!r} is not among {', '.join(choices)}")
 
     def sort_key(self, value: float | None, loss: float | None) -> tuple[float, float]:
         """Return the sort key of a validation; a greater key is better.

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from nmt.data.batches import Batch
 from nmt.data.packing import Packing
 from nmt.models import Model
+from nmt.models.embedding import cutoff_of
 
 TokenCost = Callable[[Tensor, nn.Linear, Tensor], tuple[Tensor, Tensor]]
 
@@ -64,6 +65,38 @@ class TokenCriterion(Criterion):
         decoder_output = self.decoder_output(batch.source, batch.target_input, batch.packing)
         loss, nll = self.cost(decoder_output, self.model.output, labels)  # of [passes x P, D]
         return {"loss": loss + len(labels) * self.model.auxiliary_loss(), "nll": nll}
+
+
+class CutoffCriterion(Criterion):
+    """Teacher forcing with two passes, of which the second cuts off the embeddings of tokens."""
+
+    def __init__(self, model: Model, cost: TokenCost, cutoff: float, compile: bool = False) -> None:
+        """Combine a model and a loss of two passes.
+
+        Args:
+            model: the model to train.
+            cost: as of :class:`TokenCriterion`.
+            cutoff: probability with which a token's embedding is zero in the second pass.
+            compile: whether encoder and decoder are compiled with ``torch.compile``.
+
+        Raises:
+            NmtError: the embeddings of the model cannot be cut off.
+        """
+        super().__init__(model, compile)
+        self.cost = cost
+        self.cutoff = cutoff
+        with cutoff_of(model, cutoff):
+            pass
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return "loss" and "nll", summed over the batch's target tokens."""
+        labels, auxiliary = batch.target_output, self.model.auxiliary_loss
+        sentences = batch.source, batch.target_input, batch.packing
+        whole, balance = self.decoder_output(*sentences), auxiliary()
+        with cutoff_of(self.model, self.cutoff):
+            cut = self.decoder_output(*sentences)
+        loss, nll = self.cost(torch.cat((whole, cut)), self.model.output, labels)
+        return {"loss": loss + len(labels) * (balance + auxiliary()), "nll": nll}
 
 
 def _compiled(model: Model) -> Callable[[Tensor, Tensor, Packing], Tensor]:

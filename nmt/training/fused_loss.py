@@ -190,20 +190,35 @@ class _SumOfLogits:
 
 
 class SlicedDivergence(torch.autograd.Function):
-    """Mean of KL(p1 || p2) and KL(p2 || p1), and its gradient, a slice of tokens at a time.
+    """Weighted sum of KL(p1 || p2) and KL(p2 || p1), and its gradient, a slice at a time.
 
     Summed over the tokens, in nats. p1 and p2 are the predictions from the first and the second
-    half of the decoder output [2P, D].
+    half of the decoder output [2P, D]; the gradient reaches both.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, decoder_output: Tensor, weight: Tensor, bias: Tensor | None, wants_gradient: bool
+        ctx: Any,
+        decoder_output: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        shares: tuple[float, float],
+        wants_gradient: bool,
     ) -> Tensor:
-        """Return the divergence and, with `wants_gradient`, keep its gradients."""
+        """Return the divergence and, with `wants_gradient`, keep its gradients.
+
+        Args:
+            ctx: autograd's context.
+            decoder_output: decoder output [2P, D].
+            weight: of the output layer [V, D].
+            bias: of the output layer [V], or None.
+            shares: weights of KL(p1 || p2) and KL(p2 || p1).
+            wants_gradient: whether to compute the gradients.
+        """
         device = decoder_output.device.type
         inputs, matrix, offset = _in_autocast_dtype(decoder_output, weight, bias)
         halves = inputs.view(2, len(inputs) // 2, inputs.shape[1])  # [2, P, D]
+        share = torch.tensor(shares, device=decoder_output.device)[:, None, None]
         # A slice holds two passes, and about four tables [2, R, V] at a time.
         rows = max(1, SLICE_ELEMENTS[device] // (8 * len(weight)))
         total = torch.zeros((), dtype=torch.float64, device=decoder_output.device)
@@ -215,12 +230,12 @@ class SlicedDivergence(torch.autograd.Function):
                 p = log_p.exp()  # [2, R, V]
                 log_ratio = log_p - log_p.flip(0)
                 divergences = (p * log_ratio).sum(-1, keepdim=True)  # [2, R, 1]
-                total += 0.5 * divergences.sum(dtype=torch.float64)
+                total += (share * divergences).sum(dtype=torch.float64)
                 if gradients is None:
                     continue
                 # With respect to one pass's logits: the divergence from that pass, then that to it.
-                d_logits = p * (log_ratio - divergences) + (p - p.flip(0))
-                d_logits = (0.5 * d_logits).to(matrix.dtype)
+                d_logits = share * p * (log_ratio - divergences) + share.flip(0) * (p - p.flip(0))
+                d_logits = d_logits.to(matrix.dtype)
                 gradients.inputs.view_as(halves)[:, first : first + rows] = d_logits @ matrix
                 gradients.weight += d_logits.flatten(0, 1).t() @ part.flatten(0, 1)
                 if gradients.bias is not None:
@@ -232,7 +247,7 @@ class SlicedDivergence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor | None, ...]:
         """Return the kept gradients times the gradient of the loss."""
-        return *_chain(ctx, d_loss), None
+        return *_chain(ctx, d_loss), None, None
 
 
 def _softmax_without_label_(

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from nmt.models import Model
 from nmt.recipe.registry import Registry
 from nmt.runs import Run
-from nmt.training.criterion import Criterion, TokenCriterion
+from nmt.training.criterion import Criterion, CutoffCriterion, TokenCriterion
 from nmt.training.fused_loss import SlicedDivergence, SlicedLoss
 
 
@@ -175,6 +175,45 @@ class RDrop(LabelSmoothedCrossEntropy):
         """Return the loss of both passes [2P, D], and their mean negative log-likelihood."""
         loss, nll = super().__call__(decoder_output, output, labels.repeat(self.passes))
         divergence = SlicedDivergence.apply(  # type: ignore[no-untyped-call]
-            decoder_output, output.weight, output.bias, torch.is_grad_enabled()
+            decoder_output, output.weight, output.bias, (0.5, 0.5), torch.is_grad_enabled()
         )
         return loss + self.alpha * divergence, nll / self.passes
+
+
+@losses.register("simcut")
+@dataclass(frozen=True, kw_only=True)
+class SimCut(LabelSmoothedCrossEntropy):
+    """SimCut (Gao et al. 2022): predictions without some tokens' embeddings should be the same.
+
+    A second pass sets the embeddings of random tokens to zero, of the source and of the target so
+    far. The loss is the first pass's cross-entropy plus `alpha` times KL(p1 || p2). The gradient
+    goes through both passes. An update takes twice the time.
+    """
+
+    alpha: float = 3.0
+    """Weight of the divergence; the authors' for translation."""
+    cutoff: float = 0.05
+    """Probability with which a token's embedding is zero in the second pass; the authors'."""
+
+    passes: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.alpha < 0.0:
+            raise ValueError(f"alpha must not be negative, is {self.alpha}")
+        if not 0.0 <= self.cutoff < 1.0:
+            raise ValueError(f"cutoff lies in [0, 1), not {self.cutoff}")
+
+    def criterion(self, model: Model, run: Run, compile: bool = False) -> Criterion:
+        """Return a criterion with a pass without, and one with the cutoff."""
+        return CutoffCriterion(model, self, self.cutoff, compile)
+
+    def __call__(
+        self, decoder_output: Tensor, output: nn.Linear, labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss of both passes [2P, D], and the first's negative log-likelihood."""
+        loss, nll = super().__call__(decoder_output[: len(labels)], output, labels)
+        divergence = SlicedDivergence.apply(  # type: ignore[no-untyped-call]
+            decoder_output, output.weight, output.bias, (1.0, 0.0), torch.is_grad_enabled()
+        )
+        return loss + self.alpha * divergence, nll

@@ -26,6 +26,7 @@ from nmt.data.dataset import Split
 from nmt.data.loader import BatchLoader, Update
 from nmt.data.sampler import samplers
 from nmt.models import Model
+from nmt.models.embedding import set_cutoff
 from nmt.runs import Run, set_weights, weights_of
 from nmt.runtime.distributed import World
 from nmt.runtime.precision import autocast, pick_precision
@@ -33,6 +34,7 @@ from nmt.training.activation_checkpointing import checkpoint_activations
 from nmt.training.config import TrainConfig
 from nmt.training.divergence import FiniteWatch, FirstNonFinite
 from nmt.training.freezing import freeze
+from nmt.training.layer_dropout import drop_layers
 from nmt.training.loss_scale import LossScale
 from nmt.training.moving_average import MovingAverage, WeightAverage
 from nmt.training.parallel import gather_tensors, parallelize
@@ -91,6 +93,9 @@ class Trainer:
         )
         freeze(model, config.freeze)
         checkpoint_activations(model, config.checkpoint_activations)
+        drop_layers(model, config.layer_dropout)
+        if config.token_dropout:
+            set_cutoff(model, config.token_dropout)
         self.criterion = config.loss.criterion(model, run, config.compile)
         self.parallel = parallelize(self.criterion, model.fsdp_modules(), config.sharding, world)
         is_fp16 = pick_precision(config.precision, world.device) == "fp16"

@@ -133,15 +133,38 @@ def test_two_processes_sample_and_reward_what_one_does(
             assert alone[key] == pytest.approx(together[key], rel=1e-3)
 
 
-@pytest.mark.parametrize(("precision", "part"), [("fp32", "layers"), ("bf16", "attention")])
+def test_each_process_leaves_out_layers_of_its_own(
+    two_processes: Any, recipe: Path, dataset: Path, tmp_path: Path
+) -> None:
+    options = (
+        *("--config", recipe, "--data", dataset, "--max-tokens", 40, "--save-every", 3),
+        *("--set", "train.layer_dropout=0.5", "--set", "train.token_dropout=0.1"),
+    )
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    two_processes("train", "--save-dir", whole, *options, "--max-updates", 8)
+    for updates in (4, 8):
+        two_processes("train", "--save-dir", parts, *options, "--max-updates", updates)
+    assert_same_checkpoint(whole / "last", parts / "last")
+
+
+@pytest.mark.parametrize(
+    ("precision", "part", "loss"),
+    [("fp32", "layers", "simcut"), ("bf16", "attention", "label_smoothed_cross_entropy")],
+)
 def test_sharded_weights_train_as_replicated_ones_and_resume(
-    precision: str, part: str, two_processes: Any, recipe: Path, dataset: Path, tmp_path: Path
+    precision: str,
+    part: str,
+    loss: str,
+    two_processes: Any,
+    recipe: Path,
+    dataset: Path,
+    tmp_path: Path,
 ) -> None:
     options = (
         *("--config", recipe, "--data", dataset, "--valid-every", 4, "--save-every", 3),
         *("--set", "train.valid_metrics=[chrf]", "--set", "train.log_every=1", "--dropout", 0),
         *("--set", "model.d_model=256", "--max-tokens", 40, "--precision", precision),
-        *("--set", "train.clip_norm=1"),
+        *("--set", "train.clip_norm=1", "--set", f"train.loss.name={loss}"),
     )
     recomputed = ("--set", f"train.checkpoint_activations={part}")
     sharded = (*options, *recomputed, "--set", "train.sharding=full")
