@@ -89,11 +89,8 @@ def test_a_recipe_loads_and_fits_together(pairs: int, device: str, minutes: floa
     assert 0 < train.schedule.warmup_updates < train.max_updates
     assert train.valid_every <= train.max_updates
     assert train.log_every <= train.valid_every
-    seconds = train.max_updates * train.tokens_per_update / SPEEDS[device]["tiny"]
-    if minutes is not None:
-        assert train.max_minutes == minutes
-        assert seconds <= 60 * minutes
-        assert train.schedule.depends_on_max_updates
+    assert train.max_minutes == minutes
+    assert not train.schedule.depends_on_max_updates  # a slower machine only makes fewer updates
 
 
 @every_case
@@ -105,9 +102,11 @@ def test_training_ends_in_time_at_the_measured_speed(
     assert seconds == pytest.approx(
         chosen.updates * chosen.tokens_per_update / SPEEDS[device][chosen.size.name]
     )
+    assert chosen.warmup_updates <= max(1, chosen.updates // 4)
+    assert 0.9 <= chosen.ema_decay < 1
     if minutes is not None:
         assert seconds <= 60 * minutes
-        assert chosen.size is SIZES[0] or seconds * chosen.speed >= 0.9 * chosen.size.needs
+        assert chosen.size is SIZES[0] or 60 * minutes * chosen.speed >= chosen.size.needs
 
 
 def test_more_text_or_more_time_never_takes_a_smaller_model() -> None:

@@ -13,14 +13,16 @@ import yaml
 from nmt.advice.rules import SAMPLED_EPOCHS, Size, candidates, dropout, scale
 from nmt.recipe.config import set_path
 
-SPARE = 0.95
-"""Share of the minutes that the updates are planned to take; the machine may become slower."""
 UPDATES = 5000
 """Updates that a short training should have, if its updates need not be too small for that."""
 LEAST_TOKENS = {"cpu": 1000, "cuda": 4000}
 """Smallest number of target tokens of an update, by device; a smaller one is no faster."""
-VALIDATIONS = 8
-"""Validations during a training with a limit of time."""
+WARMUP = 0.25
+"""Share of a short training that is warm-up."""
+VALIDATIONS = 5
+"""Validations during a training with a limit of time; they take time, too."""
+LONG_VALIDATIONS = 40
+"""Validations during a training without one, for its patience."""
 SMALL_VALID = 100
 """Pairs of a validation set below which its loss is a better measure than BLEU."""
 
@@ -69,6 +71,11 @@ class Plan:
     warmup_updates: int
     epochs: float
 
+    @property
+    def ema_decay(self) -> float:
+        """Decay of the average of weights: of about the last twentieth of the updates."""
+        return round(min(0.9998, max(0.9, 1 - 20 / self.updates)), 4)
+
     def seconds(self, updates: int) -> float:
         """Return the seconds that so many updates take."""
         return updates * self.tokens_per_update / self.speed
@@ -76,7 +83,7 @@ class Plan:
 
 def seen_in(minutes: float, speed: float) -> float:
     """Return the target tokens that a training of so many minutes sees."""
-    return SPARE * 60 * minutes * speed
+    return 60 * minutes * speed
 
 
 def fits(size: Size, speed: float, minutes: float | None) -> bool:
@@ -109,7 +116,7 @@ def plan(
         minutes=minutes,
         tokens_per_update=tokens,
         updates=updates,
-        warmup_updates=max(1, min(size.warmup_updates, updates // 10)),
+        warmup_updates=max(1, min(size.warmup_updates, int(WARMUP * updates))),
         epochs=updates * tokens / epoch,
     )
 
@@ -178,16 +185,21 @@ def _train(corpus: CorpusFacts, plan: Plan, device: str) -> Iterator[Choice]:
     if device == "cuda":
         yield Choice("train.max_tokens", "auto", "the largest micro-batch that fits")
     end = f"{duration(plan.seconds(plan.updates))} at {plan.speed:,.0f} target tokens/s"
-    yield Choice("train.max_updates", plan.updates, f"{end}; the text {times(plan.epochs)}")
-    if plan.minutes is not None:
-        yield Choice(
-            "train.max_minutes", _plain(plan.minutes), "the time at hand, without validation"
-        )
-    name = "inverse_sqrt" if plan.minutes is None else "cosine"
-    rest = "then ever slower" if plan.minutes is None else "then down to 0 at the last update"
+    if plan.minutes is None:
+        yield Choice("train.max_updates", plan.updates, f"{end}; the text {times(plan.epochs)}")
+    else:
+        about = f"about {plan.updates:,} are made in {end}"
+        yield Choice("train.max_updates", 2 * plan.updates, about)
+        yield Choice("train.max_minutes", _plain(plan.minutes), "without validation")
     warm = duration(plan.seconds(plan.warmup_updates))
-    schedule = {"name": name, "lr": plan.size.lr, "warmup_updates": plan.warmup_updates}
-    yield Choice("train.schedule", schedule, f"{warm} of warm-up, {rest}")
+    schedule = {
+        "name": "inverse_sqrt",
+        "lr": plan.size.lr,
+        "warmup_updates": plan.warmup_updates,
+    }
+    yield Choice("train.schedule", schedule, f"{warm} of warm-up")
+    mean = "translations use a mean of the last updates, better than any one of them"
+    yield Choice("train.ema_decay", plan.ema_decay, mean)
     is_repeated = plan.epochs >= SAMPLED_EPOCHS and corpus.distinct < 100_000
     if is_repeated:
         why = "other subwords in each epoch (Provilkov et al. 2020)"
@@ -196,7 +208,7 @@ def _train(corpus: CorpusFacts, plan: Plan, device: str) -> Iterator[Choice]:
 
 
 def _validation(corpus: CorpusFacts, plan: Plan) -> Iterator[Choice]:
-    count = VALIDATIONS if plan.minutes is not None else 5 * VALIDATIONS
+    count = VALIDATIONS if plan.minutes is not None else LONG_VALIDATIONS
     every = _rounded(max(1, plan.updates // count))
     yield Choice("train.valid_every", every, f"every {duration(plan.seconds(every))}")
     yield Choice("train.save_every", every, "nmt train resumes from the last checkpoint")
