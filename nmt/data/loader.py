@@ -7,6 +7,7 @@ import queue
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from nmt.data.batches import Batch, Padded, make_batch
@@ -39,6 +40,8 @@ class BatchLoader:
     """Largest number of tokens of one side of a micro-batch, with padding if there is any."""
     packs: bool = False
     """Whether the model computes on tokens alone, so that micro-batches need no padding."""
+    mixes: bool = False
+    """Whether the micro-batches of packed sentences hold random ones of the update."""
     rows_per_sentence: int = 1
     """Number of rows that each sentence takes in a micro-batch."""
     process: int = 0
@@ -57,7 +60,8 @@ class BatchLoader:
         """Return one update, by its number from 1."""
         target = self.sampler.target_lengths
         groups = self.sampler.update(number)
-        divide = packed_micro_batches if self.packs else micro_batches
+        packed = partial(packed_micro_batches, mixes=self.mixes)
+        divide = packed if self.packs else micro_batches
         max_tokens = max(1, self.max_tokens // self.rows_per_sentence)
         shares = divide(groups, self.sampler, max_tokens, self.num_processes)
         epoch = self.sampler.epoch_of(number)

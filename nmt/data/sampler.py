@@ -159,7 +159,11 @@ samplers: dict[str, type[BatchSampler]] = {"random": RandomSampler, "bucketed": 
 
 
 def packed_micro_batches(
-    groups: list[Indices], sampler: BatchSampler, max_tokens: int, processes: int = 1
+    groups: list[Indices],
+    sampler: BatchSampler,
+    max_tokens: int,
+    processes: int = 1,
+    mixes: bool = False,
 ) -> list[list[Indices]]:
     """Distribute an update's sentences: every process gets micro-batches of nearly equal tokens.
 
@@ -169,13 +173,19 @@ def packed_micro_batches(
         max_tokens: largest number of tokens of one side of a micro-batch; a longer sentence becomes
             a micro-batch by itself.
         processes: number of processes that share the update.
+        mixes: whether a micro-batch holds random sentences of the update, not similar lengths.
 
     Returns:
         The micro-batches of each process, as arrays of sentence indices.
     """
     sentences = np.concatenate(groups)
+    if mixes:
+        sentences = np.random.default_rng([sampler.seed, *sentences[:1]]).permutation(sentences)
     lengths = sampler.longer_lengths[sentences]
-    sentences = sentences[np.argsort(-lengths, kind="stable")]  # rows of similar length
+    if mixes:  # in the order drawn, after those that are micro-batches by themselves
+        sentences = sentences[np.argsort(lengths <= max_tokens, kind="stable")]
+    else:  # rows of similar length
+        sentences = sentences[np.argsort(-lengths, kind="stable")]
     alone = int((lengths > max_tokens).sum())  # the first sentences
     others = sentences[alone:]
     sides = sampler.source_lengths[others], sampler.target_lengths[others]

@@ -61,6 +61,22 @@ def preflight(trainer: Trainer, validation: Validation) -> Rows:
     return _describe(trainer, seconds, kept)
 
 
+def check_noise_scale(trainer: Trainer) -> None:
+    """Raise an NmtError if the noise scale is to be logged, but micro-batches do not show it."""
+    if not trainer.config.log_noise_scale:
+        return
+    if not trainer.loader.packs:
+        raise NmtError(
+            "train.log_noise_scale compares micro-batches of random sentences; those of this model "
+            "hold sentences of similar length, because its attention pads: take false"
+        )
+    if len(trainer.loader.update(trainer.state.update + 1).batches) == 1:
+        raise NmtError(
+            "train.log_noise_scale compares the micro-batches of an update, but each process has "
+            f"only one; lower --max-tokens from {trainer.loader.max_tokens}"
+        )
+
+
 def fit_micro_batches(trainer: Trainer) -> None:
     """Set `max_tokens` to the largest micro-batch of longest pairs that fits each GPU."""
     trainer.allocate()

@@ -43,6 +43,9 @@ class RunningStats:
     grad_norm: Tensor | float = 0.0
     reward: Tensor | float = 0.0
     """Mean reward of each sentence's samples, if translations are sampled."""
+    squared_gradient: Tensor | float = 0.0
+    gradient_variance: Tensor | float = 0.0
+    """Terms of the noise scale, if that is logged; see :mod:`nmt.training.noise_scale`."""
 
     def add(self, update: Update, is_finite: Tensor, **measured: Tensor) -> None:
         """Add an update, unless its gradient was not finite.
@@ -100,6 +103,8 @@ class Record:
     """Seconds of training so far, over all resumes."""
     reward: float | None = None
     """Mean over sentences and their samples, if the loss samples translations."""
+    noise_scale: float | None = None
+    """Gradient noise scale in target tokens, if it is logged and the gradients show it."""
 
 
 class Report:
@@ -206,16 +211,21 @@ class Report:
 
     def training(self, record: Record) -> None:
         """Report the updates since the last report."""
-        values = asdict(record)
-        if record.reward is None:
-            del values["reward"]
+        optional = ("reward", "noise_scale")
+        values = {
+            name: value
+            for name, value in asdict(record).items()
+            if value is not None or name not in optional
+        }
         self.record("train", values)
         left = self.to_go(record.update, record.seconds)
         reward = "" if record.reward is None else f"reward {record.reward:.4f} | "
+        scale = record.noise_scale
+        noise = "" if scale is None else f"noise scale {scale:,.0f} tokens | "
         self.note(
             f"epoch {record.epoch} | update {record.update}/{self.max_updates} | "
             f"loss {record.loss:.3f} | {reward}ppl {record.perplexity:.2f} | lr {record.lr:.2e} | "
-            f"grad norm {record.grad_norm:.2f} | "
+            f"grad norm {record.grad_norm:.2f} | {noise}"
             f"{record.target_tokens_per_second:,.0f} target tokens/s | "
             f"padding {record.padding:.1%} | {record.memory_mb:,.0f} MB | to go {left}"
         )
@@ -269,7 +279,13 @@ def summarize(
         memory_mb=peak_memory_mb(),
         seconds=total,
         reward=sums["reward"] / max(sums["sentences"], 1.0) if has_reward else None,
+        noise_scale=_noise_scale(sums["squared_gradient"], sums["gradient_variance"]),
     )
+
+
+def _noise_scale(squared_gradient: float, variance: float) -> float | None:
+    """Return the quotient of the sums; None if an estimate is not positive, or there is none."""
+    return variance / squared_gradient if squared_gradient > 0 and variance > 0 else None
 
 
 def perplexity(nats: float) -> float:

@@ -27,7 +27,7 @@ from nmt.runtime.distributed import World
 from nmt.runtime.precision import check_precision, pick_precision
 from nmt.training.config import TrainConfig
 from nmt.training.loop import TrainingLoop
-from nmt.training.preflight import fit_micro_batches, preflight
+from nmt.training.preflight import check_noise_scale, fit_micro_batches, preflight
 from nmt.training.report import Report
 from nmt.training.state import TrainerState
 from nmt.training.subword_sampling import SampledSplit
@@ -327,6 +327,7 @@ def _check_before_training(
     elif trainer.needs_trial:
         fit_micro_batches(trainer)
         report.say(f"micro-batches of up to {trainer.loader.max_tokens:,} positions")
+    check_noise_scale(trainer)
 
 
 def _introduce(experiment: Experiment, trainer: Trainer, report: Report) -> None:
