@@ -42,7 +42,6 @@ CPU = torch.device("cpu")
 on_each_device = pytest.mark.parametrize(
     "device", [CPU, pytest.param(torch.device("cuda"), marks=pytest.mark.gpu)], ids=["cpu", "cuda"]
 )
-Precise = InferencePrecision
 
 
 # Models
@@ -92,36 +91,38 @@ def test_packs_are_padded_sentences(name: str, device: torch.device) -> None:
 
 
 @contextmanager
-def flash_attention(
-    device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[], int]]:
-    """Within the context packs use the attention of a GPU; yields the number of its calls."""
+def flash_attention(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Within the context packs use the attention of a GPU, on a CPU without its kernels."""
+    if device.type == "cuda":
+        yield
+        return
+
+    def fits(device: torch.device, dtype: torch.dtype, width: int, dropout: float) -> bool:
+        return dtype in (torch.bfloat16, torch.float16) and width % 8 == 0 and not dropout
+
+    monkeypatch.setattr(packed_attention, "_has_flash", fits)
+    with flash_attention_on_cpus():
+        yield
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list that gets an entry for each call of a GPU's attention."""
     called: list[str] = []
-    if device.type == "cpu":
-
-        def fits(device: torch.device, dtype: torch.dtype, width: int, dropout: float) -> bool:
-            return dtype in (torch.bfloat16, torch.float16) and width % 8 == 0 and not dropout
-
-        monkeypatch.setattr(packed_attention, "_has_flash", fits)
     flash = packed_attention._flash_attention
 
     def counted(*arguments: Any) -> Tensor:
-        called.append("forward")
+        called.append("called")
         return flash(*arguments)
 
     monkeypatch.setattr(packed_attention, "_flash_attention", counted)
-    if device.type == "cuda":
-        yield lambda: len(called)
-        return
-    with flash_attention_on_cpus():
-        yield lambda: len(called)
+    return called
 
 
 @on_each_device
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("width", [8, 64, 96])
 def test_the_kernels_for_packs_are_attention_within_each_sentence(
-    width: int, precision: Precise, device: torch.device, monkeypatch: pytest.MonkeyPatch
+    width: int, precision: InferencePrecision, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(1)
     sizes = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 2 * width, "d_ff": 32, "heads": 2}
@@ -131,9 +132,10 @@ def test_the_kernels_for_packs_are_attention_within_each_sentence(
     source, target, packing = some_packs(device)
     expected = Model.decode_packs(model, source, target, packing)
     expected_gradients = gradients(model, expected)
-    with flash_attention(device, monkeypatch) as calls, autocast(precision, device):
+    called = count_calls(monkeypatch)
+    with flash_attention(device, monkeypatch), autocast(precision, device):
         output = model.decode_packs(source, target, packing)
-        assert calls() == 3  # two of self-attention, one of the target to the source
+        assert len(called) == 3  # two of self-attention, one of the target to the source
         found = gradients(model, output)
     error = (output.float() - expected).norm() / expected.norm()
     assert error < 0.02
@@ -209,9 +211,10 @@ def test_training_in_half_precision_is_near_that_in_fp32(
     precision: str, device: torch.device, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = trained(trainer_of(dataset, CPU))
-    with flash_attention(device, monkeypatch) as calls:
+    called = count_calls(monkeypatch)
+    with flash_attention(device, monkeypatch):
         found = trained(trainer_of(dataset, device, precision=precision))
-        assert calls() > 0
+    assert called
     assert_near(found, expected, 0.05)
     assert float(found["loss"]) == pytest.approx(float(expected["loss"]), rel=0.01)
 
@@ -225,6 +228,25 @@ def test_compiled_training_is_that_without_compiling(
         monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     expected = trained(trainer_of(dataset, device), 2)
     assert_near(trained(trainer_of(dataset, device, compile=True), 2), expected, 1e-3)
+
+
+@on_each_device
+def test_compiled_training_in_half_precision_computes_no_padding(
+    device: torch.device, dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    if device.type == "cpu":
+        monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    with flash_attention(device, monkeypatch):
+        expected = trained(trainer_of(dataset, device, precision="bf16"), 12)
+        trainer = trainer_of(dataset, device, precision="bf16", compile=True)
+        assert trainer.loader.packs
+        found = trained(trainer, 12)
+    assert_near(found, expected, 0.01)
+    assert not counters["graph_break"]
+    assert counters["stats"]["unique_graphs"] <= 4  # of 12 updates of different shapes
 
 
 @contextmanager

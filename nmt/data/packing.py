@@ -67,7 +67,7 @@ class Pack:
         """Return the pack with tensors on a device."""
         return Pack(self.lengths, self.rows, device)
 
-    @property
+    @cached_property
     def longest(self) -> int:
         """Number of tokens of the longest sentence, at least 1."""
         return int(self.lengths.max(initial=1))
@@ -202,7 +202,10 @@ class Pack:
         return self._made[key]
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(array).to(self.device, non_blocking=True)
+        tensor = torch.from_numpy(array)
+        if self.device.type == "cuda":  # or the host would wait for the device
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, non_blocking=True)
 
 
 @dataclass(frozen=True)
@@ -221,6 +224,11 @@ class Packing:
     def to(self, device: torch.device) -> Packing:
         """Return the packing with tensors on a device."""
         return Packing(self.source.to(device), self.target.to(device))
+
+    def prepare(self) -> None:
+        """Compute what attention on a GPU reads, since numpy cannot be compiled."""
+        for side in (self.source, self.target):
+            _ = side.positions, side.ends, side.longest
 
     @cached_property
     def rounded(self) -> Packing:

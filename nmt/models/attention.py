@@ -141,6 +141,7 @@ class Attend(nn.Module):
         super().__init__()
         self.dropout = heads.dropout
         self.has_equal_widths = heads.key_width == heads.value_width
+        self.head_width = heads.key_width
         self.attention_fn = attention_fn or FullAttention()
         if heads.keys_and_values != heads.count:
             self.attention_fn = GroupedAttention(

@@ -5,12 +5,13 @@ The results are those of :mod:`nmt.models.attention` for padded sentences.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
+from inspect import signature
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmt.data.packing import Pack, Packing
@@ -53,7 +54,7 @@ def mix_packs(
         causal: whether a query sees only the keys up to itself.
     """
     if attend.is_plain:  # with as many heads of keys and values, or its function would group them
-        if _has_flash(projected[0].device, projected[0].dtype, sizes[0] // counts[0], attend.rate):
+        if _has_flash(projected[0].device, projected[0].dtype, attend.head_width, attend.rate):
             return _flash_attention(projected, packs, counts[0], causal)
         if all(pack.shape[1] <= LONG for pack in packs):
             by_rows: Tensor = _RowAttention.apply(  # type: ignore[no-untyped-call]
@@ -73,6 +74,20 @@ def mix_packs(
     return of_queries.unpad(mixed.transpose(1, 2).flatten(2))
 
 
+def is_compilable(model: nn.Module, device: torch.device) -> bool:
+    """Return whether torch can compile all attention of a model on packs, in training.
+
+    That is so if torch's fused kernels compute it, in the dtype of autocast.
+    """
+    attends = [module for module in model.modules() if isinstance(module, Attend)]
+    low = torch.is_autocast_enabled(device.type)
+    dtype = torch.get_autocast_dtype(device.type) if low else torch.float32
+    return bool(attends) and all(
+        attend.is_plain and _has_flash(device, dtype, attend.head_width, attend.dropout)
+        for attend in attends
+    )
+
+
 def _has_flash(device: torch.device, dtype: torch.dtype, width: int, dropout: float) -> bool:
     """Return whether torch has a fused attention on packs: in half precision on a newer GPU.
 
@@ -88,28 +103,34 @@ def _has_flash(device: torch.device, dtype: torch.dtype, width: int, dropout: fl
         and width % 8 == 0
         and width <= 256
         and dropout == 0.0
-        and torch.cuda.get_device_capability(device) >= (8, 0)
-        and _varlen_attn() is not None
+        # What is being compiled is compilable, and the compiler cannot ask the GPU.
+        and (torch.compiler.is_compiling() or _is_newer_gpu(device))
     )
 
 
+def _is_newer_gpu(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (8, 0) and _has_varlen_attn()
+
+
 @cache
-def _varlen_attn() -> Callable[..., object] | None:
-    """Return torch's attention on sequences of varying length, if this torch has it.
+def _has_varlen_attn() -> bool:
+    """Return whether this torch has attention on sequences of varying length, with windows.
 
     Imported only on a GPU: the import takes a second.
     """
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
-        return None
-    return varlen_attn
+        return False
+    return "window_size" in signature(varlen_attn).parameters  # torch 2.10 has none
 
 
 def _flash_attention(
     projected: tuple[Tensor, ...], packs: tuple[Pack, Pack], heads: int, causal: bool
 ) -> Tensor:
     """Return the mixed values [P, H * C] by torch's attention on sequences of varying length."""
+    from torch.nn.attention.varlen import varlen_attn
+
     of_queries, of_keys = packs
     width = sum(part.shape[1] for part in projected) // (3 * heads)
     queries, keys, values = (
@@ -117,8 +138,6 @@ def _flash_attention(
         for part in projected
         for vectors in part.view(len(part), -1, heads, width).unbind(1)
     )
-    varlen_attn = _varlen_attn()
-    assert varlen_attn is not None
     mixed = varlen_attn(
         queries,
         keys,

@@ -301,7 +301,8 @@ class Transformer(Model):
     def decode_packs(self, source: Tensor, target: Tensor, packing: Packing) -> Tensor:
         """Return the decoder output [P, D] at the target's tokens; computes no padding."""
         tokens = len(target)
-        if shapes_are_costly(source.device) or not tokens:
+        is_filled = torch.compiler.is_compiling()  # the caller did, as numpy is not compiled
+        if not is_filled and (shapes_are_costly(source.device) or not tokens):
             source, target, packing = filled(source, target, packing)
         x = self._embed_pack(self.source_embedding, source, packing.source)
         for encoder_layer in self.encoder:

@@ -12,8 +12,13 @@ from nmt.data.batches import Batch
 from nmt.data.packing import Packing
 from nmt.models import Model
 from nmt.models.embedding import cutoff_of
+from nmt.models.packed_attention import filled, is_compilable
 
 TokenCost = Callable[[Tensor, nn.Linear, Tensor], tuple[Tensor, Tensor]]
+
+GRAPHS = 64
+"""Maximum number of compiled graphs, such as for as many source as target tokens; a batch without a
+graph runs uncompiled."""
 
 
 class Criterion(nn.Module, ABC):
@@ -100,11 +105,18 @@ class CutoffCriterion(Criterion):
 
 
 def _compiled(model: Model) -> Callable[[Tensor, Tensor, Packing], Tensor]:
-    """Return :meth:`Model.decode_packs`, compiled for padded sentences."""
-    decode = torch.compile(model.decode, dynamic=True)
+    """Return :meth:`Model.decode_packs`, compiled: without padding where the GPU has kernels."""
+    torch._dynamo.config.recompile_limit = GRAPHS
+    on_packs = torch.compile(model.decode_packs, dynamic=True)
+    on_padded = torch.compile(model.decode, dynamic=True)
 
     def decode_packs(source: Tensor, target: Tensor, packing: Packing) -> Tensor:
-        padded = decode(packing.source.pad(source), packing.target.pad(target))
-        return packing.target.unpad(padded)
+        if not (model.packs and is_compilable(model, source.device)):
+            padded = on_padded(packing.source.pad(source), packing.target.pad(target))
+            return packing.target.unpad(padded)
+        tokens = len(target)
+        source, target, packing = filled(source, target, packing)
+        packing.prepare()
+        return on_packs(source, target, packing)[:tokens]
 
     return decode_packs

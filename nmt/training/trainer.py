@@ -27,6 +27,7 @@ from nmt.data.loader import BatchLoader, Update
 from nmt.data.sampler import samplers
 from nmt.models import Model
 from nmt.models.embedding import set_cutoff
+from nmt.models.packed_attention import is_compilable
 from nmt.runs import Run, set_weights, weights_of
 from nmt.runtime.distributed import World
 from nmt.runtime.precision import autocast, pick_precision
@@ -87,7 +88,7 @@ class Trainer:
             sampler=self.sampler,
             max_tokens=4096 if config.max_tokens == "auto" else config.max_tokens,
             rows_per_sentence=config.loss.rows_per_sentence,
-            packs=model.packs and not config.compile,
+            packs=model.packs and (not config.compile or self._compiles_packs()),
             mixes=config.log_noise_scale,
             process=world.rank,
             num_processes=world.size,
@@ -111,6 +112,11 @@ class Trainer:
         self.state = TrainerState()
         self.running_stats = RunningStats()
         self.watch: FiniteWatch[Update] = FiniteWatch()
+
+    def _compiles_packs(self) -> bool:
+        """Return whether a compiled model computes no padding."""
+        with autocast(self.config.precision, self.world.device):
+            return is_compilable(self.model, self.world.device)
 
     def restore(
         self, weights: dict[str, Tensor], optimizer: dict[str, Tensor], state: TrainerState
