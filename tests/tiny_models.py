@@ -45,7 +45,17 @@ PARTS: dict[str, dict[str, object]] = {
     "deep norm": {"residual": "deep_norm"},
     "rms norm": {"norm": "rms_norm"},
     "multi-query": {"key_value_heads": 1},
-    **{f"encoder {name}": {"encoder_attention": name} for name in patterns},
+    **{
+        f"encoder {name}": {"encoder_attention": name}
+        for name in patterns
+        if patterns[name].is_bidirectional
+    },
+    **{
+        f"decoder {name}": {"decoder_attention": name}
+        for name in patterns
+        if not patterns[name].is_bidirectional
+    },
+    "no feed-forward": {"decoder_attention": "ssru", "decoder_feed_forward": False},
     "encoder linformer": {"encoder_attention": {"name": "linformer", "rank": 4}},
     "neighbours": {
         "encoder_attention": {"name": "neighbourhood", "radius": 2},

@@ -25,6 +25,7 @@ from nmt.models.feed_forward import FeedForward, GatedFeedForward
 from nmt.models.multi_head import CrossAttention, SelfAttention
 from nmt.models.positions import RelativeAttention, Rotary
 from nmt.models.residual import DeepNorm, PostNorm
+from nmt.models.state import TokenMixer
 from nmt.models.transformer import Transformer, TransformerConfig
 from nmt.preprocess.subwords import Subwords
 from nmt.recipe.config import build
@@ -88,6 +89,8 @@ def _obstacles(config: ModelConfig) -> Iterator[str]:
         pattern = getattr(config, f"{stack}_attention").name
         if pattern != "full":
             yield f"{stack}_attention {pattern}"
+    if not config.decoder_feed_forward:
+        yield "decoder_feed_forward false"
     if config.attention.key_width != config.attention.value_width:
         yield "d_k other than d_v"
 
@@ -125,6 +128,8 @@ def _fill(spec: Any, model: Transformer, config: TransformerConfig) -> None:
         _fill_end(layer_spec.self_attention, layer.attention_residual)
         _fill_cross(layer_spec.attention, layer.cross)
         _fill_end(layer_spec.attention, layer.cross_residual)
+        assert layer.feed_forward is not None
+        assert layer.feed_forward_residual is not None
         _fill_feed_forward(layer_spec.ffn, layer.feed_forward)
         _fill_end(layer_spec.ffn, layer.feed_forward_residual)
     _set(spec.encoder.embeddings[0], weight=model.source_embedding.weight)
@@ -139,7 +144,8 @@ def _fill(spec: Any, model: Transformer, config: TransformerConfig) -> None:
     spec.config.layer_norm_epsilon = model.encoder[0].attention_residual.norm.eps
 
 
-def _fill_self(spec: Any, attention: SelfAttention) -> None:
+def _fill_self(spec: Any, attention: TokenMixer) -> None:
+    assert isinstance(attention, SelfAttention)
     sizes, counts = attention.sizes, attention.counts
     _fill_heads(spec.linear[0], attention.project_in, sizes, counts, counts[0])
     _fill_linear(spec.linear[1], attention.attend.output)

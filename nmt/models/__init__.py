@@ -13,6 +13,7 @@ Importing this package registers every architecture.
 from nmt.models import bytenet as bytenet
 from nmt.models import conv_s2s as conv_s2s
 from nmt.models import gnmt as gnmt
+from nmt.models import recurrences as recurrences
 from nmt.models import rnnsearch as rnnsearch
 from nmt.models import transformer_architectures as transformer_architectures
 from nmt.models.base import Model, ModelConfig, State, architectures

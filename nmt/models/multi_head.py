@@ -14,9 +14,10 @@ from nmt.data.packing import Pack, Packing
 from nmt.models.attention import Attend, FullAttention, Heads, attention_weights, split_heads
 from nmt.models.initialization import glorot
 from nmt.models.packed_attention import mix_packs
+from nmt.models.state import KeyValueCache, OrderedCache, SharedCache, TokenMixer
 
 
-class SelfAttention(nn.Module):
+class SelfAttention(TokenMixer):
     """Self-attention: queries, keys and values of the same input, from one fused projection."""
 
     def __init__(self, heads: Heads, attention_fn: nn.Module | None = None) -> None:
@@ -34,6 +35,10 @@ class SelfAttention(nn.Module):
         :class:`~nmt.models.state.SharedCache` per sentence, which interleaves the keys of all rows;
         else an :class:`~nmt.models.state.OrderedCache`. False for :class:`FullAttention` alone."""
 
+    def new_cache(self) -> KeyValueCache:
+        """Return a cache that keeps the order of the keys, if the result depends on it."""
+        return OrderedCache() if self.sees_order else SharedCache()
+
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values [B, H, T, C] of the input [B, T, D]."""
         parts = self.project_in(x).split_with_sizes(self.sizes, dim=-1)
@@ -43,14 +48,7 @@ class SelfAttention(nn.Module):
     def forward(
         self, x: Tensor, sentences: Tensor | Pack | None = None, causal: bool = False
     ) -> Tensor:
-        """Attend within each sentence of `x`; returns the shape of `x`.
-
-        Args:
-            x: padded sentences [B, T, D], or a pack [P, D].
-            sentences: the mask [B, 1, 1, T] bool, True at tokens; None where nothing is masked; or
-                the pack.
-            causal: whether a token sees only the tokens up to itself.
-        """
+        """Attend within each sentence; see :meth:`TokenMixer.forward`."""
         if isinstance(sentences, Pack):
             packs, projected = (sentences, sentences), (self.project_in(x),)
             mixed = mix_packs(self.attend, projected, self.sizes, self.counts, packs, causal)

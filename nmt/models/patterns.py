@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,7 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmt.models.attention import FullAttention, Heads, mix_values
+from nmt.models.multi_head import SelfAttention
+from nmt.models.state import TokenMixer
 from nmt.recipe.registry import Registry
+
+WrapAttention = Callable[[nn.Module], nn.Module]
+"""Wraps an attention function, as encodings of positions do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +31,8 @@ class AttentionPattern(ABC):
     registry: ClassVar[Registry[AttentionPattern]]
     is_causal: ClassVar[bool] = True
     """Whether the pattern can be restricted to past positions, as a decoder requires."""
+    is_bidirectional: ClassVar[bool] = True
+    """Whether the pattern can look at all positions, as an encoder requires."""
 
     name: str = ""
     """Name of the attention pattern."""
@@ -32,6 +40,10 @@ class AttentionPattern(ABC):
     @abstractmethod
     def build(self, heads: Heads) -> nn.Module:
         """Return the attention function of one layer."""
+
+    def sublayer(self, heads: Heads, wrap: WrapAttention) -> TokenMixer:
+        """Return the sublayer of one layer."""
+        return SelfAttention(heads, wrap(self.build(heads)))
 
 
 patterns: Registry[AttentionPattern] = Registry("attention pattern")

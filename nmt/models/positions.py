@@ -94,11 +94,11 @@ class PositionPart(ABC):
     """
 
     registry: ClassVar[Registry[PositionPart]]
-    patterns: ClassVar[tuple[str, ...]] = ("full", "neighbourhood", "performer", "linformer")
-    """Names of the attention patterns that this encoding works with; a recipe that combines it with
-    another one is refused. The pattern builds the `inner` of :meth:`attention_fn`. So name the
-    patterns that still compute the right thing inside the encoding's own attention, and only "full"
-    if the encoding ignores `inner`."""
+    patterns: ClassVar[tuple[str, ...] | None] = None
+    """Names of the attention patterns that this encoding works with; None for all. A recipe that
+    combines it with another one is refused. The pattern builds the `inner` of :meth:`attention_fn`.
+    So name the patterns that still compute the right thing inside the encoding's own attention, and
+    only "full" if the encoding ignores `inner`."""
 
     name: str = ""
     """Name of the position encoding."""
@@ -179,7 +179,7 @@ class Learned(PositionPart):
 class Rotary(PositionPart):
     """Rotary position embedding: queries and keys turn with their position (Su et al. 2021)."""
 
-    patterns: ClassVar[tuple[str, ...]] = ("full", "neighbourhood", "performer")
+    patterns: ClassVar[tuple[str, ...] | None] = ("full", "neighbourhood", "performer")
 
     base: float = 10000.0
     """Pair i of a head's d features turns by base^(-2i/d) for every position."""
@@ -228,7 +228,7 @@ class RotaryAttention(nn.Module):
 class Alibi(PositionPart):
     """ALiBi: scores fall with the distance, at a different rate per head (Press et al. 2021)."""
 
-    patterns: ClassVar[tuple[str, ...]] = ("full",)
+    patterns: ClassVar[tuple[str, ...] | None] = ("full",)
 
     def attention_fn(self, heads: Heads, inner: nn.Module) -> nn.Module:
         """Return attention with a bias per distance, in place of `inner`."""
@@ -276,7 +276,7 @@ class AlibiAttention(nn.Module):
 class Relative(PositionPart):
     """Learned vectors for distances, added to keys and values (Shaw et al. 2018)."""
 
-    patterns: ClassVar[tuple[str, ...]] = ("full",)
+    patterns: ClassVar[tuple[str, ...] | None] = ("full",)
 
     clip: int = 16
     """k: greater distances share the vector of this one."""

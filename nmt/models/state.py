@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from nmt.models.multi_head import SelfAttention
+from nmt.data.packing import Pack
 
 ROOM = 8
 """Steps by which a cache grows at a time."""
@@ -44,22 +45,41 @@ class BeamAncestry:
             self._entries = self._entries.flatten(0, 1)[rows]
 
 
-class Cache(ABC):
-    """Keys and values of the steps so far, for one layer's self-attention.
-
-    The cache allocates memory ahead, so that a step copies only its own keys and values.
-    """
-
-    def __init__(self) -> None:
-        self.entries = 0
-        self._keys: Tensor | None = None  # [G, H, at least E, C], of groups of rows
-        self._values: Tensor | None = None
+class TokenMixer(nn.Module, ABC):
+    """The sublayer that mixes the tokens of a sentence: self-attention, or what replaces it."""
 
     @abstractmethod
-    def attend(self, attention: SelfAttention, x: Tensor, ancestry: BeamAncestry) -> Tensor:
-        """Attend from the input `x` [B, K, D] of a step to its past and itself; returns [B, K, D].
+    def forward(
+        self, x: Tensor, sentences: Tensor | Pack | None = None, causal: bool = False
+    ) -> Tensor:
+        """Mix the tokens of each sentence of `x`; returns the shape of `x`.
 
-        Adds the step's keys and values to the cache.
+        Args:
+            x: padded sentences [B, T, D], or a pack [P, D].
+            sentences: the mask [B, 1, 1, T] bool, True at tokens; None where nothing is masked; or
+                the pack.
+            causal: whether a token sees only the tokens up to itself.
+        """
+
+    @abstractmethod
+    def new_cache(self) -> Cache:
+        """Return the past of a decoder layer before its first step."""
+
+
+class Cache(ABC):
+    """The past of one decoder layer's :class:`TokenMixer`."""
+
+    @abstractmethod
+    def attend(self, sublayer: Any, x: Tensor, ancestry: BeamAncestry) -> Tensor:
+        """Compute one step of a sublayer; adds the step to the past.
+
+        Args:
+            sublayer: the sublayer that made this cache.
+            x: the step's input [B, K, D].
+            ancestry: from which rows of earlier steps each row descends.
+
+        Returns:
+            [B, K, D].
         """
 
     @abstractmethod
@@ -70,6 +90,18 @@ class Cache(ABC):
             rows: [B', K'] int64, see :class:`nmt.models.base.State`.
             sentences: [B'], the old index of each new sentence; None if no sentence moves.
         """
+
+
+class KeyValueCache(Cache):
+    """Keys and values of the steps so far.
+
+    The cache allocates memory ahead, so that a step copies only its own keys and values.
+    """
+
+    def __init__(self) -> None:
+        self.entries = 0
+        self._keys: Tensor | None = None  # [G, H, at least E, C], of groups of rows
+        self._values: Tensor | None = None
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Append keys and values [G, H, n, C]; returns all keys and values so far."""
@@ -85,17 +117,17 @@ class Cache(ABC):
             self._values = self._values.index_select(0, groups)
 
 
-class SharedCache(Cache):
+class SharedCache(KeyValueCache):
     """Cache with one group per sentence, for attention that ignores the order of keys.
 
     The rows of a sentence attend together, each to its ancestors: the keys of all rows are
     interleaved. Reordering rows moves no memory.
     """
 
-    def attend(self, attention: SelfAttention, x: Tensor, ancestry: BeamAncestry) -> Tensor:
+    def attend(self, sublayer: Any, x: Tensor, ancestry: BeamAncestry) -> Tensor:
         """Attend with K queries per sentence."""
-        queries, keys, values = attention.project(x)  # [B, H, K, C]
-        attended: Tensor = attention.attend(queries, *self.extend(keys, values), ancestry.mask)
+        queries, keys, values = sublayer.project(x)  # [B, H, K, C]
+        attended: Tensor = sublayer.attend(queries, *self.extend(keys, values), ancestry.mask)
         return attended
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:
@@ -104,13 +136,13 @@ class SharedCache(Cache):
             self._take(sentences)
 
 
-class OrderedCache(Cache):
+class OrderedCache(KeyValueCache):
     """Cache with one group per row, which holds the row's past in order."""
 
-    def attend(self, attention: SelfAttention, x: Tensor, ancestry: BeamAncestry) -> Tensor:
+    def attend(self, sublayer: Any, x: Tensor, ancestry: BeamAncestry) -> Tensor:
         """Attend with one query per row."""
-        queries, keys, values = attention.project(x.flatten(0, 1)[:, None])  # [N, H, 1, C]
-        attended: Tensor = attention.attend(queries, *self.extend(keys, values))  # [N, 1, D]
+        queries, keys, values = sublayer.project(x.flatten(0, 1)[:, None])  # [N, H, 1, C]
+        attended: Tensor = sublayer.attend(queries, *self.extend(keys, values))  # [N, 1, D]
         return attended.view_as(x)
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, cast
 
 import torch
@@ -34,7 +35,7 @@ from nmt.models.base import (
 from nmt.models.dropout import Dropout
 from nmt.models.feed_forward import FeedForwardPart, MixtureOfExperts, feed_forwards
 from nmt.models.initialization import embedding
-from nmt.models.multi_head import CrossAttention, SelfAttention
+from nmt.models.multi_head import CrossAttention
 from nmt.models.packed_attention import filled, shapes_are_costly
 from nmt.models.patterns import AttentionPattern, patterns
 from nmt.models.positions import Layout, PositionPart, position_parts
@@ -47,7 +48,7 @@ from nmt.models.residual import (
     deep_norm_scales,
     make_norm,
 )
-from nmt.models.state import Memory
+from nmt.models.state import Memory, TokenMixer
 from nmt.models.transformer_layers import (
     DecoderLayer,
     EncoderLayer,
@@ -109,7 +110,10 @@ class TransformerConfig(ModelConfig):
     encoder_attention: AttentionPattern = patterns["full"]
     """Attention pattern of the encoder's self-attention."""
     decoder_attention: AttentionPattern = patterns["full"]
-    """Attention pattern of the decoder's self-attention, over earlier positions."""
+    """Attention pattern of the decoder's self-attention, over earlier positions; or a recurrence in
+    its place, whose steps are cheaper: ssru, average or rg_lru."""
+    decoder_feed_forward: bool = True
+    """Whether decoder layers have a feed-forward layer; Marian's smallest students have none."""
     alignment_layer: MayChange[int | None] = None
     """Decoder layer, from 1, whose attention to the source gives word alignments and the coverage
     penalty; None for the last layer, or the last but one of six or more. Runs store the number."""
@@ -137,7 +141,7 @@ class TransformerConfig(ModelConfig):
             raise ValueError(f"{self.heads} heads cannot share {shared} key_value_heads evenly")
         for name in ("encoder_attention", "decoder_attention"):
             pattern = getattr(self, name).name
-            if pattern not in self.positions.patterns:
+            if self.positions.patterns is not None and pattern not in self.positions.patterns:
                 raise ValueError(
                     f"{self.positions.name} positions are written into the scores of all pairs, "
                     f"which {name} {pattern} does not have; use sinusoidal or learned positions"
@@ -146,6 +150,16 @@ class TransformerConfig(ModelConfig):
             raise ValueError(
                 f"decoder_attention {self.decoder_attention.name} cannot look at the past alone; "
                 "use it for encoder_attention"
+            )
+        if not self.encoder_attention.is_bidirectional:
+            raise ValueError(
+                f"encoder_attention {self.encoder_attention.name} sees the past alone; "
+                "use it for decoder_attention"
+            )
+        if self.residual == "deep_norm" and not self.decoder_attention.is_bidirectional:
+            raise ValueError(
+                f"deep_norm has no scale for the weights of {self.decoder_attention.name}; "
+                "take residual post_norm or pre_norm"
             )
         if self.positions.name == "rotary" and self.attention.key_width % 2:
             raise ValueError(
@@ -192,9 +206,8 @@ class TransformerConfig(ModelConfig):
     def decoder_layer(self) -> DecoderLayer:
         """Return a new layer of the decoder."""
         attention, cross = self._self_attention("decoder"), CrossAttention(self.attention)
-        return DecoderLayer(
-            attention, cross, self._feed_forward(), lambda: self._residual("decoder")
-        )
+        feed_forward = self._feed_forward() if self.decoder_feed_forward else None
+        return DecoderLayer(attention, cross, feed_forward, lambda: self._residual("decoder"))
 
     def _residual(self, stack: Stack) -> PostNorm:
         if self.residual == "deep_norm":
@@ -203,10 +216,10 @@ class TransformerConfig(ModelConfig):
         kind = PreNorm if self.residual == "pre_norm" else PostNorm
         return kind(self.d_model, self.norm, self.dropout)
 
-    def _self_attention(self, stack: Stack) -> SelfAttention:
+    def _self_attention(self, stack: Stack) -> TokenMixer:
         heads = self.attention
         pattern: AttentionPattern = getattr(self, f"{stack}_attention")
-        return SelfAttention(heads, self.positions.attention_fn(heads, pattern.build(heads)))
+        return pattern.sublayer(heads, partial(self.positions.attention_fn, heads))
 
     def _feed_forward(self) -> nn.Module:
         return self.feed_forward.build(self.d_model, self.d_ff, self.activation_dropout)
@@ -271,7 +284,7 @@ class Transformer(Model):
         """Return the layers of both stacks, or the attention in them."""
         kinds = {
             "layers": (EncoderLayer, DecoderLayer),
-            "attention": (SelfAttention, CrossAttention),
+            "attention": (TokenMixer, CrossAttention),
         }
         return (module for module in self.modules() if isinstance(module, kinds[part]))
 
@@ -337,6 +350,7 @@ class Transformer(Model):
     def auxiliary_loss(self) -> Tensor | float:
         """Return the load-balancing loss of all mixtures of experts, per target token."""
         sources, targets = self.tokens
+        parts: list[tuple[nn.Module | None, Tensor]]
         parts = [(layer.feed_forward, sources) for layer in self.encoder]
         parts += [(layer.feed_forward, targets) for layer in self.decoder]
         mixtures = ((part, tokens) for part, tokens in parts if isinstance(part, MixtureOfExperts))
@@ -344,7 +358,7 @@ class Transformer(Model):
 
     def start(self, source: Tensor, max_steps: int) -> TransformerState:
         """Return the encoded sources, and empty caches."""
-        caches = [layer.make_cache() for layer in self.decoder]
+        caches = [layer.attention.new_cache() for layer in self.decoder]
         return TransformerState(self.encode(source), caches)
 
     def decode_step(self, tokens: Tensor, state: State) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nmt.models.base import architectures
+from nmt.models.patterns import patterns
 from nmt.models.transformer import TransformerConfig
 
 architectures.add("transformer_base", TransformerConfig())
@@ -28,4 +29,17 @@ architectures.add(
 architectures.add(
     "transformer_deep_shallow",
     TransformerConfig(encoder_layers=12, decoder_layers=1, dropout=0.2),
+)
+# Marian's students for browsers and phones (Bogoychev et al. 2020, github.com/browsermt/students),
+# with the later size between the two (mozilla/translations).
+architectures.add(
+    "student_base", TransformerConfig(decoder_layers=2, decoder_attention=patterns["ssru"])
+)
+architectures.add(
+    "student_base_memory",
+    TransformerConfig(d_model=384, d_ff=1536, decoder_layers=4, decoder_attention=patterns["ssru"]),
+)
+architectures.add(
+    "student_tiny",
+    TransformerConfig(d_model=256, d_ff=1536, decoder_layers=2, decoder_attention=patterns["ssru"]),
 )

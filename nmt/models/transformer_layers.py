@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from nmt.data.packing import Pack, Packing
 from nmt.models.multi_head import CrossAttention, SelfAttention
 from nmt.models.residual import PostNorm
-from nmt.models.state import BeamAncestry, Cache, Memory, OrderedCache, SharedCache
+from nmt.models.state import BeamAncestry, Cache, Memory, TokenMixer
 
 
 @torch.no_grad()
 def scale_for_deep_norm(layer: EncoderLayer | DecoderLayer, beta: float) -> None:
     """Multiply the weights of feed-forward, values and attention output by `beta`."""
+    assert isinstance(layer.attention, SelfAttention)
     attentions: list[SelfAttention | CrossAttention] = [layer.attention]
     into_values = [layer.attention.project_in]
     if isinstance(layer, DecoderLayer):
@@ -24,7 +25,7 @@ def scale_for_deep_norm(layer: EncoderLayer | DecoderLayer, beta: float) -> None
     for attention, project in zip(attentions, into_values, strict=True):
         project.weight[-attention.sizes[-1] :] *= beta
         attention.attend.output.weight *= beta
-    for name, weight in layer.feed_forward.named_parameters():
+    for name, weight in layer.feed_forward.named_parameters() if layer.feed_forward else ():
         if weight.dim() > 1 and not name.startswith("gate"):
             weight.mul_(beta)
 
@@ -33,7 +34,7 @@ class EncoderLayer(nn.Module):
     """Self-attention and feed-forward (section 3.1)."""
 
     def __init__(
-        self, attention: SelfAttention, feed_forward: nn.Module, residual: Callable[[], PostNorm]
+        self, attention: TokenMixer, feed_forward: nn.Module, residual: Callable[[], PostNorm]
     ) -> None:
         super().__init__()
         self.attention = attention
@@ -58,23 +59,25 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Masked self-attention, attention to the encoder's output, feed-forward (section 3.1)."""
+    """Masked self-attention, attention to the encoder's output, feed-forward (section 3.1).
+
+    The feed-forward layer may be left out.
+    """
 
     def __init__(
         self,
-        attention: SelfAttention,
+        attention: TokenMixer,
         cross: CrossAttention,
-        feed_forward: nn.Module,
+        feed_forward: nn.Module | None,
         residual: Callable[[], PostNorm],
     ) -> None:
         super().__init__()
         self.attention = attention
-        self.make_cache = OrderedCache if attention.sees_order else SharedCache
         self.attention_residual = residual()
         self.cross = cross
         self.cross_residual = residual()
         self.feed_forward = feed_forward
-        self.feed_forward_residual = residual()
+        self.feed_forward_residual = residual() if feed_forward else None
 
     def forward(
         self, x: Tensor, memory: Sequence[Tensor], sentences: Tensor | Packing | None
@@ -124,6 +127,8 @@ class DecoderLayer(nn.Module):
         x = self.attention_residual.combine(x, attended)
         context = self.cross(self.cross_residual.prepare(x), memory, sentences)
         x = self.cross_residual.combine(x, context)
+        if self.feed_forward is None or self.feed_forward_residual is None:
+            return x
         output = self.feed_forward(self.feed_forward_residual.prepare(x))
         return self.feed_forward_residual.combine(x, output)
 

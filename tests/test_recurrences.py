@@ -1,0 +1,133 @@
+"""Recurrences in the place of a decoder's self-attention, against their papers' formulas."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmt.data.packing import Pack, Rows
+from nmt.models import ModelConfig, architectures
+from nmt.models.recurrences import (
+    RGLRU,
+    SSRU,
+    AverageAttention,
+    Recurrence,
+    linear_scan,
+)
+from nmt.models.transformer import TransformerConfig
+from nmt.recipe.config import build
+
+WIDTH = 6
+
+
+def some_input() -> Tensor:
+    return torch.randn(2, 5, WIDTH, generator=torch.Generator().manual_seed(3))
+
+
+def recurrences() -> list[Recurrence]:
+    torch.manual_seed(1)
+    return [SSRU(WIDTH), AverageAttention(WIDTH, 9), RGLRU(WIDTH, 8.0)]
+
+
+every_recurrence = pytest.mark.parametrize(
+    "recurrence", recurrences(), ids=lambda recurrence: type(recurrence).__name__
+)
+
+
+def test_a_scan_is_the_recurrence_step_by_step() -> None:
+    decay, inputs = torch.rand(3, 37, WIDTH), torch.randn(3, 37, WIDTH)
+    decay[:, 0] = 0
+    hidden, expected = torch.zeros(3, WIDTH), []
+    for at in range(37):
+        hidden = decay[:, at] * hidden + inputs[:, at]
+        expected.append(hidden)
+    assert torch.allclose(linear_scan(decay, inputs, 37), torch.stack(expected, 1), atol=1e-5)
+
+
+@every_recurrence
+def test_sentences_of_a_pack_do_not_meet(recurrence: Recurrence) -> None:
+    x, lengths = some_input(), torch.tensor([5, 3]).numpy()
+    pack = Pack(lengths, Rows(lengths, lengths))
+    packed = recurrence(torch.cat((x[0], x[1, :3])), pack, causal=True)
+    whole = recurrence(x, None, causal=True)
+    assert torch.allclose(packed, torch.cat((whole[0], whole[1, :3])), atol=1e-6)
+
+
+@every_recurrence
+def test_a_step_costs_a_state_of_fixed_size(recurrence: Recurrence) -> None:
+    x, cache = some_input(), recurrence.new_cache()
+    steps = [cache.attend(recurrence, x[:, at : at + 1], None) for at in range(5)]
+    assert torch.allclose(torch.cat(steps, 1), recurrence(x), atol=1e-6)
+    assert cache._hidden.shape == (2, 1, WIDTH)
+
+
+def test_ssru_is_the_papers() -> None:
+    ssru, x = SSRU(WIDTH), some_input()
+    torch.nn.init.normal_(ssru.forget_bias)
+    to_forget, to_new = ssru.project_in.weight.chunk(2)
+    cell, outputs = torch.zeros(2, WIDTH), []
+    for at in range(5):
+        forget = torch.sigmoid(x[:, at] @ to_forget.t() + ssru.forget_bias)
+        cell = forget * cell + (1 - forget) * (x[:, at] @ to_new.t())
+        outputs.append(cell.relu())
+    assert torch.allclose(ssru(x), torch.stack(outputs, 1), atol=1e-6)
+
+
+def test_average_attention_is_of_the_mean_of_the_past() -> None:
+    average, x = AverageAttention(WIDTH, 9), some_input()
+    means = x.cumsum(1) / torch.arange(1, 6)[:, None]
+    past = average.outer(average.inner(means).relu())
+    input_gate, forget_gate = torch.sigmoid(average.gate(torch.cat((x, past), -1))).chunk(2, -1)
+    assert torch.allclose(average(x), input_gate * x + forget_gate * past, atol=1e-6)
+
+
+def test_rg_lru_is_the_papers() -> None:
+    layer, x = RGLRU(WIDTH, 8.0), some_input()
+    hidden, outputs = torch.zeros(2, WIDTH), []
+    base = torch.sigmoid(-layer.softplus_decay)  # a, for softplus(L) = -log sigmoid(-L)
+    for at in range(5):
+        new = layer.project_in(x[:, at])
+        keep, write = torch.sigmoid(layer.gate(new)).chunk(2, -1)
+        decay = base ** (8.0 * keep)
+        hidden = decay * hidden + (1 - decay**2).sqrt() * (write * new)
+        gate = torch.nn.functional.gelu(layer.output_gate(x[:, at]))
+        outputs.append(layer.output(hidden * gate))
+    assert torch.allclose(layer(x), torch.stack(outputs, 1), atol=1e-5)
+
+
+def test_decays_begin_between_their_bounds() -> None:
+    layer = RGLRU(1000, 8.0)
+    decays = torch.sigmoid(-layer.softplus_decay) ** 8.0
+    assert 0.9 <= decays.min() < 0.91
+    assert 0.99 < decays.max() <= 0.9991
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"encoder_attention": "ssru"}, "encoder_attention ssru sees the past alone"),
+        (
+            {"decoder_attention": "rg_lru", "residual": "deep_norm"},
+            "deep_norm has no scale for the weights of rg_lru",
+        ),
+        (
+            {"decoder_attention": "average", "positions": "rotary"},
+            "decoder_attention average does not have",
+        ),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(values: dict[str, object], message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        build(ModelConfig, {"arch": "transformer_base", **values}, "model")
+
+
+def test_a_decoder_without_feed_forward_layers_has_none() -> None:
+    config = architectures["student_tiny"]
+    assert isinstance(config, TransformerConfig)
+    smaller = dataclasses.replace(config, decoder_feed_forward=False)
+    difference = (
+        config.build(100, 100, True).num_parameters()
+        - smaller.build(100, 100, True).num_parameters()
+    )
+    assert difference == 2 * (2 * 256 * 1536 + 1536 + 256 + 2 * 256)
