@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16"])
     parser.add_argument("--steps", type=int, default=3, help="the first is not timed")
     options = parser.parse_args()
-    print("part | kept for the gradient, MB | peak memory, MB | seconds")
+    print("part | kept for the gradient, MB | peak memory, MB | CPU seconds")
     for part in get_args(CheckpointedPart):
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             kept, peak, seconds = pool.apply(measure, (options, part))
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace, part: CheckpointedPart) -> tuple[int, float, float]:
-    """Return bytes kept for the gradient, peak megabytes, and the median seconds of a pass."""
+    """Return bytes kept for the gradient, peak megabytes, and the median CPU seconds of a step."""
     keep_freed_memory()
     keep_few_kernels()
     torch.manual_seed(1)
@@ -83,13 +83,13 @@ def measure(options: argparse.Namespace, part: CheckpointedPart) -> tuple[int, f
         module.register_forward_pre_hook(keep_arguments)
     for _ in range(options.steps):
         kept.clear()
-        start = time.perf_counter()
+        start = time.process_time()
         with autocast(precision, CPU):
             with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
                 output = model.decode_packs(source, target, packing)
             cost, _ = loss(output, model.output, target)
         cost.backward()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
     return sum(kept.values()), peak_memory_mb(), float(np.median(seconds[1:]))
 
 

@@ -91,8 +91,8 @@ class TrainConfig:
     must fit, for validation."""
     checkpoint_activations: MayChange[CheckpointedPart] = "none"
     """Activations that the backward pass computes again instead of keeping them: none, those of all
-    layers, or those of attention alone. Results stay the same. An update takes up to a third more
-    time with layers, and less memory, so that a larger `max_tokens` fits."""
+    layers, or those of attention alone. Results stay the same. Less memory is needed, so a larger
+    `max_tokens` fits; an update takes more time, with layers about a fifth on a CPU."""
     device: MayChange[str] = "auto"
     """Device: cpu, cuda, cuda:N, or auto, a GPU if there is one."""
     valid_every: MayChange[int] = 1000
