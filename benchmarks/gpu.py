@@ -117,7 +117,7 @@ def stages(sizes: Sizes, scratch: Path, data: Path | None) -> list[Stage]:
 
     def training(model: tuple[str, ...], *more: str) -> list[list[str]]:
         settings = [f"--set={setting}" for setting in (*model, *sizes.micro_batch, *more)]
-        return [benchmark("training", "--alone", *sizes.turns, *settings)]
+        return [benchmark("training", "--alone", "--profile", *sizes.turns, *settings)]
 
     def decoding(arch: str, *more: str) -> list[list[str]]:
         options = (*sizes.decoding, *more, "--batches", *sizes.batches)

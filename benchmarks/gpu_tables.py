@@ -53,6 +53,12 @@ def training(records: dict[str, Record]) -> Iterator[str]:
     for name, record in records.items():
         for result in record["results"] if name.startswith("train ") else ():
             low, high = result["range"]["engine"]
+            update_ms = (
+                1e3
+                * result["tokens_per_update"]
+                / max(1, result["target_tokens_per_second"]["engine"])
+            )
+            busy = result["profile"]["milliseconds_of_an_update"] / update_ms
             rows.append(
                 (
                     name.removeprefix("train "),
@@ -61,10 +67,13 @@ def training(records: dict[str, Record]) -> Iterator[str]:
                     result["peak_memory_mb"]["engine"],
                     f"{result['matrix_gflop_per_second'] / 1e3:,.1f}",
                     f"{result['engine_share_of_matrix_ceiling']:.1%}",
+                    f"{busy:.0%}",
                 )
             )
     header = "training | precision | target tokens/s (range) | peak memory, MB"
-    yield from table(f"{header} | matrix ceiling, TFLOP/s | share of the ceiling", rows)
+    yield from table(
+        f"{header} | matrix ceiling, TFLOP/s | share of the ceiling | busy with kernels", rows
+    )
 
 
 def decoding(records: dict[str, Record]) -> Iterator[str]:

@@ -36,6 +36,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
 from nmt.cli.recipe import load
 from nmt.data.batches import Batch
@@ -56,6 +58,8 @@ from nmt.training.report import peak_memory_mb
 from nmt.training.trainer import Trainer
 
 SYNTHETIC_PAIRS = 100_000
+KERNELS = 25
+"""Number of kernels that a profile names."""
 
 
 @dataclass
@@ -253,6 +257,17 @@ class Side:
         seconds = max(answer["seconds"] for answer in answers)
         return answers[0]["target_tokens"] / seconds, sum(it["megabytes"] for it in answers)
 
+    def profile(self, updates: int) -> dict[str, object]:
+        """The time of an update by kernel on the first process, of a side that has warmed up."""
+        for pipe in self.pipes:
+            pipe.send(-updates)
+        [times, *_] = [pipe.recv() for pipe in self.pipes]
+        dearest = list(times.items())[:KERNELS]
+        return {
+            "milliseconds_of_an_update": round(sum(times.values()) / updates, 2),
+            "kernels": {name[:100]: round(spent / updates, 3) for name, spent in dearest},
+        }
+
 
 def work(
     name: str, setting: Setting, rank: int, size: int, port: int, pipe: Connection[Any, Any]
@@ -266,7 +281,10 @@ def work(
     with join(setting.train.device) as world:
         step, stream = getattr(setting, name)(world)
         while updates := pipe.recv():
-            ready = list(islice(stream, updates))
+            ready = list(islice(stream, abs(updates)))
+            if updates < 0:
+                pipe.send(profiled(lambda ready=ready: [step(it) for it in ready], world.device))
+                continue
             world.barrier()
             start = time.perf_counter()
             for update in ready:
@@ -280,6 +298,23 @@ def work(
                     "megabytes": peak_memory_mb(),
                 }
             )
+
+
+def profiled(run: Callable[[], object], device: torch.device) -> dict[str, float]:
+    """Milliseconds of each kernel of a GPU, or operator of a CPU; the most expensive first."""
+    on_gpu = device.type == "cuda"
+    activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * on_gpu]
+    with profile(activities=activities) as profiler:
+        run()
+        if on_gpu:
+            torch.cuda.synchronize()
+    times: dict[str, float] = {}
+    for event in profiler.key_averages():
+        is_kernel = event.device_type == (DeviceType.CUDA if on_gpu else DeviceType.CPU)
+        if is_kernel and not getattr(event, "is_user_annotation", False):
+            spent = event.self_device_time_total if on_gpu else event.self_cpu_time_total
+            times[event.key] = times.get(event.key, 0.0) + spent / 1e3
+    return dict(sorted(times.items(), key=lambda item: -item[1]))
 
 
 def main() -> None:
@@ -298,6 +333,7 @@ def main() -> None:
     parser.add_argument("--padded", action="store_true", help="random updates with padding, too")
     parser.add_argument("--compiled", action="store_true", help="train.compile: true, too")
     parser.add_argument("--pairs", type=int, default=SYNTHETIC_PAIRS, help="of synthetic data")
+    parser.add_argument("--profile", action="store_true", help="the engine's kernels, too")
     parser.add_argument("--rounds", type=int, default=6, help="turns of each side")
     parser.add_argument("--updates", type=int, default=5, help="updates per turn")
     parser.add_argument("--warm-up", type=int, default=30, help="updates before the first turn")
@@ -320,7 +356,10 @@ def main() -> None:
                 sides[name] = Side(name, setting, 1)
         for side in sides.values():
             side.turn(arguments.warm_up)  # until memory no longer grows with the shapes of batches
-        print(json.dumps(measure(setting, sides, arguments.rounds, arguments.updates), indent=1))
+        measured = measure(setting, sides, arguments.rounds, arguments.updates)
+        if arguments.profile:
+            measured["profile"] = sides["engine"].profile(min(3, arguments.updates))
+        print(json.dumps(measured, indent=1))
         for side in sides.values():
             side.turn(0)
 

@@ -72,7 +72,7 @@ def test_the_command_measures_everything_and_writes_the_tables(
     assert done.stdout == f"{text}\n"
     for row in (
         r"\| tests \| \d+ \| done; 0 passed, [1-9]\d* skipped \|",
-        r"\| base \| fp32 \| [\d,]+ \([\d,]+-[\d,]+\) \| [\d,]+ \| [\d.]+ \| [\d.]+% \|",
+        r"\| base \| fp32 \| [\d,]+ \([\d,]+-[\d,]+\) \| [\d,]+ \| [\d.]+ \| [\d.]+% \| \d+% \|",
         r"\| decode base \| fp32 \| 4 \| [\d,]+ \| [\d,]+ \| [\d.]+ \|",
         r"\| ctranslate2 \| float32 \| 4 \| [\d,]+ \| [\d,]+ \| [\d.]+ \|",
         r"\| random, packs \| [\d,]+ \| [\d,]+ \|",
@@ -158,6 +158,7 @@ def test_training_is_compared_with_itself_bucketed_padded_and_compiled(tmp_path:
     done = subprocess.run(
         [
             *(sys.executable, "benchmarks/training.py", "--bucketed", "--padded", "--compiled"),
+            "--profile",
             *("--rounds=1", "--updates=1", "--warm-up=1", "--pairs=30", "--vocabulary=40"),
             *("--set=train.tokens_per_update=100", "--set=train.precision=fp32", "--threads=1"),
             *("--set=model.arch=transformer_tiny", *(f"--set=model.{size}" for size in sizes)),
@@ -174,3 +175,5 @@ def test_training_is_compared_with_itself_bucketed_padded_and_compiled(tmp_path:
     assert measured["target_tokens_per_second"].keys() == sides
     assert all(speed > 0 for speed in measured["target_tokens_per_second"].values())
     assert measured["engine_share_of_matrix_ceiling"] > 0
+    assert measured["profile"]["milliseconds_of_an_update"] > 0
+    assert any("mm" in name for name in measured["profile"]["kernels"])
