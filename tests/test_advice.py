@@ -280,6 +280,7 @@ def test_after_init_the_other_commands_need_no_option(
     assert written.out.split() == [*sets, "nmt.yaml"]
     assert "train: 400 pairs, of which about " in written.err
     assert "the tiny model trains on " in written.err
+    assert "\nExpect: warm-up ends after 0:00:00, training after 0:00:01, " in written.err
     assert written.err.endswith("next: nmt preprocess && nmt train\n")
     assert {path: path.read_bytes() for path in before} == before
     assert nmt("preprocess").status == 0

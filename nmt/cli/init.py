@@ -63,5 +63,6 @@ def init(
         return
     for path in advice.write(output):
         print(path)
+    say("\n".join(advice.head[1:]))
     config = "" if output == RECIPE else f" --config {output}"
     say(f"next: nmt preprocess{config} && nmt train{config}")
