@@ -43,7 +43,7 @@ SIZES = (
         lr=0.0014,
         warmup_updates=400,
         most_tokens=4000,
-        needs=3e5,
+        needs=2e6,
         source="examples/multi30k",
     ),
     Size(
