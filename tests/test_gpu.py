@@ -44,6 +44,12 @@ on_each_device = pytest.mark.parametrize(
 )
 
 
+@pytest.fixture(autouse=True)
+def _without_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions and recurrent layers compute in fp32, as on a CPU; cuDNN would round to TF32."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 # Models
 
 
