@@ -21,6 +21,7 @@ from nmt.errors import NmtError
 from nmt.export import Export, export_formats, export_run
 from nmt.inference import Request, SearchConfig, Translator
 from nmt.inference.ctranslate2 import CTranslate2Translator, search_options
+from nmt.inference.engines import load_translator
 from nmt.inference.translation import Sentence
 from nmt.models import ModelConfig
 from nmt.preprocess.subwords import Subwords
@@ -451,3 +452,61 @@ def test_mistaken_exports_cost_one_line(
     assert done.err == "nmt: error: --precision: unknown value 'int'; did you mean 'int8'?\n"
     done = nmt("export", "--model", trained, "--output", tmp_path / "x", "--format", "onnx")
     assert done.err == "nmt: error: unknown export format 'onnx'; known: ctranslate2\n"
+
+
+FIRST_BEAM = ("--strategy", "beam", "--stop", "first_beam")
+
+
+@needs_ctranslate2
+def test_auto_exports_once_for_each_checkpoint(
+    run: Path, corpus: Path, nmt: Callable[..., Any]
+) -> None:
+    command = ("translate", corpus / "test.en", "--model", run, *FIRST_BEAM)
+    native = nmt(*command)
+    first = nmt(*command, "--engine", "auto")
+    [export] = (run / "exports").iterdir()
+    assert first.err.startswith(f"engine ctranslate2: {export}\n")
+    assert first.out == native.out
+    made = (export / "model.bin").stat().st_mtime_ns
+    again = nmt(*command, "--engine", "auto")
+    assert again.out == native.out
+    assert (export / "model.bin").stat().st_mtime_ns == made
+    assert nmt("inspect", run, "--verify").status == 0
+    other = nmt(*command[:3], run / "update_0000002", *FIRST_BEAM, "--engine", "auto")
+    assert other.status == 0
+    [newer] = (run / "exports").iterdir()
+    assert newer.name.startswith("update_0000002-")
+
+
+@needs_ctranslate2
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (("--strategy", "beam"), "search.strategy.stop optimistic: CTranslate2 stops as"),
+        (("--strategy", "sample"), "search.strategy sample: CTranslate2 has beam and greedy"),
+        ((*FIRST_BEAM, "--alignments", "--json"), "CTranslate2 has no --prefix, --require and"),
+        ((*FIRST_BEAM, "--precision", "bf16", "--shortlist"), "--shortlist: an export holds none"),
+    ],
+    ids=["stop", "sample", "alignments", "shortlist"],
+)
+def test_auto_takes_nmt_where_a_setting_means_something_else(
+    flags: tuple[str, ...], reason: str, run: Path, dataset: Path, corpus: Path, nmt: Any
+) -> None:
+    nmt("shortlist", "--data", dataset, "--model", run)
+    command = ("translate", corpus / "test.en", "--model", run, *flags)
+    done = nmt(*command, "--engine", "auto")
+    assert done.err.startswith(f"engine nmt: {reason}")
+    assert done.out == nmt(*command).out
+
+
+@needs_ctranslate2
+def test_auto_takes_nmt_for_models_that_ctranslate2_has_not(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = random_run(tmp_path / "run", Subwords.load(trained), decoder_attention="ssru")
+    translator = load_translator(run, engine="auto", strategy="greedy")
+    assert isinstance(translator, Translator)
+    assert "engine nmt: " in (said := capsys.readouterr().err)
+    assert "CTranslate2 cannot run a model with decoder_attention ssru" in said
+    load_translator(run, run, engine="auto", strategy="greedy")
+    assert capsys.readouterr().err == "engine nmt: an ensemble\n"

@@ -14,7 +14,7 @@ from nmt.cli.flags import Settings, recipe_flags
 from nmt.cli.requests import Requests
 from nmt.cli.stream import translate_stream, writer
 from nmt.errors import NmtError
-from nmt.messages import warn
+from nmt.messages import say, warn
 from nmt.recipe.config import build
 from nmt.recipe.registry import unknown
 
@@ -104,8 +104,9 @@ Engine = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Engine that searches: nmt or ctranslate2 (whose beam search needs --stop first_beam)."
-        "  [default: ctranslate2 for an export, else nmt]",
+        help="Engine that searches: nmt; ctranslate2 (whose beam search needs --stop first_beam); "
+        "or auto: ctranslate2 where all settings mean the same there, else nmt.  [default: "
+        "ctranslate2 for an export, else nmt]",
         show_default=False,
         rich_help_panel=SPEED,
     ),
@@ -249,6 +250,9 @@ def translate(
     settings.load()  # import the plugins, which the model may need
     with join(device, WAIT_MINUTES) as world, writer(output, world.is_main) as target:
         models = model or [Path("checkpoints")]
+        if engine == "auto" and (prefix or require or alignments):
+            engine = "nmt"
+            say("engine nmt: CTranslate2 has no --prefix, --require and --alignments")
         chosen = pick_engine(engine, models)
         if (warning := chosen.check_precision(number_format, world.device)) and world.is_main:
             warn(f"--precision {warning}")

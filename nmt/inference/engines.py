@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import shutil
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -11,16 +14,21 @@ from typing import Any
 import torch
 
 from nmt.errors import NmtError
-from nmt.export import Export
+from nmt.export import Export, export_formats, export_run
 from nmt.inference.config import SearchConfig
-from nmt.inference.ctranslate2 import CTranslate2Translator
+from nmt.inference.ctranslate2 import CTranslate2Translator, search_options
 from nmt.inference.ensembles import ensemble_of, load_members
 from nmt.inference.line_translator import LineTranslator
 from nmt.inference.translator import Translator
+from nmt.messages import say
 from nmt.recipe.config import build
 from nmt.recipe.registry import unknown
+from nmt.runs import find_checkpoint
 from nmt.runtime.distributed import pick_device
 from nmt.runtime.precision import InferencePrecision, check_precision
+
+EXPORTS = "exports"
+"""Directory of a run for the exports that this engine makes."""
 
 
 class Engine(ABC):
@@ -137,7 +145,84 @@ class CTranslate2(Engine):
         return CTranslate2Translator(self._export, search, self._device, precision, workers)
 
 
-ENGINES: dict[str, type[Engine]] = {"nmt": Runs, "ctranslate2": CTranslate2}
+class Auto(Engine):
+    """CTranslate2 for one run on a CPU, if every setting means the same there.
+
+    The run is exported once. The export stays in the run, and belongs to one checkpoint.
+    """
+
+    def __init__(
+        self, paths: Sequence[Path], device: torch.device, trust_plugins: bool = False
+    ) -> None:
+        """Note the models; the search decides which engine loads them."""
+        self._paths, self._device, self._trust_plugins = paths, device, trust_plugins
+        is_export = Export.exists(paths[0])
+        first = Export.open(paths[0], "ctranslate2") if is_export else find_checkpoint(paths[0])[0]
+        self.recipe = first.recipe
+
+    @staticmethod
+    def check_precision(precision: InferencePrecision, device: torch.device) -> str | None:
+        """Return a warning if the precision is slow on the processor."""
+        return check_precision(precision, device)
+
+    def translator(
+        self,
+        search: SearchConfig,
+        precision: InferencePrecision = "fp32",
+        workers: int = 1,
+        shortlist: bool = False,
+        compile: bool = False,
+    ) -> LineTranslator:
+        """Return the translator of the faster engine that supports all arguments.
+
+        Prints a line that names the engine, with the reason.
+        """
+        options = (search, precision, workers, shortlist, compile)
+        try:
+            export = self._export(search)
+            exported = CTranslate2([export], self._device).translator(*options)
+        except NmtError as error:
+            say(f"engine nmt: {str(error).removesuffix('; use --engine nmt')}")
+            runs = Runs(self._paths, self._device, self._trust_plugins)
+            return runs.translator(*options)
+        say(f"engine ctranslate2: {export}")
+        return exported
+
+    def _export(self, search: SearchConfig) -> Path:
+        """Return the export of the only model, which is made if there is none yet.
+
+        Raises:
+            NmtError: the model or the search is not for CTranslate2.
+        """
+        [path, *others] = self._paths
+        if others:
+            raise NmtError("an ensemble")
+        if self._device.type != "cpu":
+            raise NmtError("on a GPU")
+        if importlib.util.find_spec("ctranslate2") is None:
+            raise NmtError("CTranslate2 is not installed")
+        search_options(search)
+        if Export.exists(path):
+            return path
+        run, checkpoint = find_checkpoint(path)
+        exports = run.path / EXPORTS
+        digest = checkpoint.files["model.safetensors"].sha256
+        export = exports / f"{checkpoint.path.name}-{digest[:12]}"
+        if Export.exists(export):
+            return export
+        if "WORLD_SIZE" in os.environ:
+            raise NmtError("under torchrun, and there is no export yet")
+        try:
+            exports.mkdir(exist_ok=True)
+            for older in exports.iterdir():
+                shutil.rmtree(older)
+        except OSError as error:
+            raise NmtError(f"{exports}: cannot be written: {error.strerror}") from None
+        export_run(path, export_formats["ctranslate2"], "fp32", export, self._trust_plugins)
+        return export
+
+
+ENGINES: dict[str, type[Engine]] = {"nmt": Runs, "ctranslate2": CTranslate2, "auto": Auto}
 """Engines by name."""
 
 
@@ -177,7 +262,9 @@ def load_translator(
     Args:
         model: a run (its best checkpoint), one of its checkpoints, or an export.
         others: runs or checkpoints of the same subwords, for an ensemble.
-        engine: "nmt" or "ctranslate2"; None for CTranslate2 with an export, and nmt with runs.
+        engine: "nmt", "ctranslate2" or "auto"; None for CTranslate2 with an export, and nmt with
+            runs. "auto" takes CTranslate2 where every setting means the same, and exports the run
+            for it; it needs "nmt" for beginnings, phrases and alignments.
         device: "cpu", "cuda", "cuda:N" or "auto".
         precision: precision of the computation.
         workers: number of processes of one thread each (with CTranslate2, threads) that share the

@@ -7,6 +7,7 @@
     log.jsonl           one record per report
     update_0001000/     a checkpoint: model.safetensors, optimizer.safetensors, checkpoint.json
     last, best          links to checkpoints
+    exports/            exports of checkpoints that ``translate --engine auto`` made
     shortlist.safetensors   likely target tokens of each source token, if ``shortlist`` made them
 
 A run holds everything that ``translate`` needs, and can be moved or copied. A checkpoint appears
@@ -14,7 +15,7 @@ whole or not at all, and each of its files has a checksum. No file is ever unpic
 """
 
 from nmt.runs.checkpoint import Checkpoint, average
-from nmt.runs.loading import LoadedModel, load_model
+from nmt.runs.loading import LoadedModel, find_checkpoint, load_model
 from nmt.runs.run import Run
 from nmt.runs.weights import check_same_shapes, set_weights, weights_of
 
@@ -24,6 +25,7 @@ __all__ = [
     "Run",
     "average",
     "check_same_shapes",
+    "find_checkpoint",
     "load_model",
     "set_weights",
     "weights_of",

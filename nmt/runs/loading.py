@@ -48,7 +48,7 @@ def load_model(
             not trusted.
     """
     while True:
-        run, checkpoint = _find(path)
+        run, checkpoint = find_checkpoint(path)
         import_plugins_of_run(run.path, run.plugins, trust_plugins)
         try:
             return _load(run, checkpoint, device)
@@ -58,7 +58,7 @@ def load_model(
             # Training has removed the checkpoint meanwhile, and written a newer one.
 
 
-def _find(path: Path) -> tuple[Run, Checkpoint]:
+def find_checkpoint(path: Path) -> tuple[Run, Checkpoint]:
     """Return the run and the checkpoint that a path means.
 
     Raises:
