@@ -212,8 +212,17 @@ def test_held_out_sets_are_found_by_their_usual_names(
     for name in files:
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).touch()
-    assert held_out.find("valid", train, LANGUAGES) == valid
-    assert held_out.find("test", train, LANGUAGES) is None
+    assert held_out.find("valid", train, [], LANGUAGES) == valid
+    assert held_out.find("test", train, [], LANGUAGES) is None
+
+
+def test_training_text_is_no_held_out_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    bitexts = write("dev", [("a", "b")])
+    assert held_out.find("valid", "dev", bitexts, LANGUAGES) is None
+    assert held_out.find("valid", "other", bitexts, LANGUAGES) is None
+    write("val", [("c", "d")])
+    assert held_out.find("valid", "dev", bitexts, LANGUAGES) == "val"
 
 
 def write(prefix: str, pairs: list[tuple[str, str]]) -> list[Bitext]:

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from nmt import __version__, languages
 from nmt.advice import held_out
 from nmt.advice.corpus import Pair, Survey, survey
+from nmt.advice.held_out import Languages
 from nmt.advice.machine import Machine, Trial, make_trial, target_tokens_per_second
 from nmt.advice.recipe import (
     LEAST_TOKENS,
@@ -30,7 +31,6 @@ from nmt.preprocess.corpus import Bitext
 from nmt.recipe.config import build
 from nmt.runtime.distributed import join
 
-Languages = tuple[str, str]
 Say = Callable[[str], None]
 
 
@@ -78,7 +78,9 @@ def advise(train: Sequence[str], languages: Languages, minutes: float | None, sa
     build(PreprocessConfig, names, "preprocess")  # refuses what is no language
     bitexts = [Bitext.find(path, *languages) for path in train]
     text = survey(bitexts)
-    present = {split: held_out.find(split, train[0], languages) for split in held_out.NAMES}
+    present = {
+        split: held_out.find(split, train[0], bitexts, languages) for split in held_out.NAMES
+    }
     missing = [split for split, path in present.items() if path is None]
     new_sets = held_out.choose(text, bitexts, missing) if missing else {}
     sets = {split: present[split] or str(held_out.DIRECTORY / split) for split in present}

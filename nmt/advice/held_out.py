@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from nmt.advice.corpus import Pair, Survey, lines_that_occur_once
 from nmt.errors import NmtError
 from nmt.io.files import whole_file
 from nmt.preprocess.corpus import Bitext
+
+Languages = tuple[str, str]
 
 NAMES = {"valid": ("valid", "val", "dev", "validation"), "test": ("test",)}
 """Usual names of held-out sets, by split."""
@@ -23,14 +25,19 @@ MOST = 1000
 """Largest number of pairs of a held-out set that is made."""
 
 
-def find(split: str, train: str, languages: tuple[str, str]) -> str | None:
-    """Return the path of a held-out set: made before, or under a usual name beside `train`."""
+def find(split: str, train: str, bitexts: Iterable[Bitext], languages: Languages) -> str | None:
+    """Return the path of a held-out set: made before, or under a usual name beside `train`.
+
+    Training text is never a held-out set, whatever its name.
+    """
+    used = {file.resolve() for bitext in bitexts for file in bitext.files}
     for path in [str(DIRECTORY / split), *_beside(split, Path(train))]:
         try:
-            Bitext.find(path, *languages)
+            bitext = Bitext.find(path, *languages)
         except NmtError:
             continue
-        return path
+        if used.isdisjoint(file.resolve() for file in bitext.files):
+            return path
     return None
 
 
@@ -77,7 +84,7 @@ def choose(
     return {split: chosen[number :: len(splits)] for number, split in enumerate(splits)}
 
 
-def write(split: str, pairs: Sequence[Pair], languages: tuple[str, str]) -> list[Path]:
+def write(split: str, pairs: Sequence[Pair], languages: Languages) -> list[Path]:
     """Write a held-out set, and return its files."""
     DIRECTORY.mkdir(exist_ok=True)
     sides = ([pair.source for pair in pairs], [pair.target for pair in pairs])
