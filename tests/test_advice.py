@@ -320,11 +320,34 @@ def test_a_recipe_is_not_overwritten(
     assert yaml.safe_load(shown.out)["preprocess"]["valid"] == "corpus/val"
     assert Path("nmt.yaml").read_text() == "train: {seed: 2}\n"
     assert not Path("held-out").exists()
-    other = nmt(*arguments, "--output", "other.yaml")
-    assert other.out == "other.yaml\n"
+    other = nmt(*arguments, "--output", "new/other.yaml")
+    assert other.out == "new/other.yaml\n"
     assert other.err.endswith(
-        "next: nmt preprocess --config other.yaml && nmt train --config other.yaml\n"
+        "next: nmt preprocess --config new/other.yaml && nmt train --config new/other.yaml\n"
     )
+
+
+def test_held_out_files_of_other_languages_are_not_overwritten(
+    quick: None, nmt: Any, write_numbers: Callable[..., None]
+) -> None:
+    write_numbers(Path("numbers"), 200, seed=3)
+    Path("held-out").mkdir()
+    Path("held-out/test.en").write_text("of a test set in French\n")
+    refused = nmt("init", "numbers", "-s", "en", "-t", "de", "--minutes", 0.02)
+    assert refused.status == 1
+    assert refused.err == (
+        "nmt: error: held-out/test.en: exists already, without its other language; call nmt init "
+        "in another directory, or move held-out away\n"
+    )
+    assert [path.name for path in Path("held-out").iterdir()] == ["test.en"]
+    assert not Path("nmt.yaml").exists()
+
+
+@pytest.mark.parametrize("minutes", ["inf", "nan", "0"])
+def test_minutes_without_an_end_are_refused(quick: None, nmt: Any, minutes: str) -> None:
+    refused = nmt("init", "train", "-s", "en", "-t", "de", "--minutes", minutes)
+    assert refused.status == 2
+    assert "Invalid value for '--minutes'" in refused.err
 
 
 def test_a_corpus_that_cannot_be_read_costs_one_line(quick: None, nmt: Any) -> None:

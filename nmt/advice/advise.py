@@ -57,6 +57,7 @@ class Advice:
             for split, pairs in self.new_sets.items()
             for path in held_out.write(split, pairs, self.languages)
         ]
+        output.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(output) as partial:
             partial.write_text(self.text, encoding="utf-8")
         return [*paths, output]
@@ -72,7 +73,7 @@ def advise(train: Sequence[str], languages: Languages, minutes: float | None, sa
         say: prints a line for people.
 
     Raises:
-        NmtError: the corpus cannot be read or is too small.
+        NmtError: the corpus cannot be read or is too small, or a held-out set would replace a file.
     """
     names = {"source_lang": languages[0], "target_lang": languages[1]}
     build(PreprocessConfig, names, "preprocess")  # refuses what is no language
@@ -82,6 +83,7 @@ def advise(train: Sequence[str], languages: Languages, minutes: float | None, sa
         split: held_out.find(split, train[0], bitexts, languages) for split in held_out.NAMES
     }
     missing = [split for split, path in present.items() if path is None]
+    held_out.check_free(missing, languages)
     new_sets = held_out.choose(text, bitexts, missing) if missing else {}
     sets = {split: present[split] or str(held_out.DIRECTORY / split) for split in present}
     pairs = {

@@ -50,6 +50,20 @@ def _beside(split: str, train: Path) -> Iterator[str]:
         yield str(train.with_name(name))
 
 
+def check_free(splits: Iterable[str], languages: Languages) -> None:
+    """Raise an NmtError if a new set would replace a file, such as one of another language pair."""
+    for file in (file for split in splits for file in _files(split, languages)):
+        if file.exists():
+            raise NmtError(
+                f"{file}: exists already, without its other language; call nmt init in another "
+                f"directory, or move {DIRECTORY} away"
+            )
+
+
+def _files(split: str, languages: Languages) -> list[Path]:
+    return [DIRECTORY / f"{split}.{language}" for language in languages]
+
+
 def size(distinct: int) -> int:
     """Return the number of pairs of a held-out set that is made."""
     return max(1, min(MOST, distinct // SHARE))
@@ -88,7 +102,7 @@ def write(split: str, pairs: Sequence[Pair], languages: Languages) -> list[Path]
     """Write a held-out set, and return its files."""
     DIRECTORY.mkdir(exist_ok=True)
     sides = ([pair.source for pair in pairs], [pair.target for pair in pairs])
-    paths = [DIRECTORY / f"{split}.{language}" for language in languages]
+    paths = _files(split, languages)
     for path, lines in zip(paths, sides, strict=True):
         with whole_file(path) as partial:
             partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

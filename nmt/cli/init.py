@@ -33,6 +33,7 @@ def init(
         float | None,
         typer.Option(
             min=0.01,
+            max=1e6,
             help="Minutes of training at hand, without preprocessing and validation. Without it, "
             "as long as the corpus deserves.",
             show_default=False,
