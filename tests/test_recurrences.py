@@ -115,6 +115,8 @@ def test_decays_begin_between_their_bounds() -> None:
             {"decoder_attention": "average", "positions": "rotary"},
             "decoder_attention average does not have",
         ),
+        ({"decoder_attention": {"name": "average", "d_hidden": 0}}, "d_hidden must be at least 1"),
+        ({"decoder_attention": {"name": "rg_lru", "c": 0.0}}, "c must be more than 0, is 0.0"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(values: dict[str, object], message: str) -> None:

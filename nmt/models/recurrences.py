@@ -168,6 +168,10 @@ class AveragePart(RecurrencePart):
     d_hidden: int | None = None
     """Width of the hidden layer that the mean passes through; None for four times the model's."""
 
+    def __post_init__(self) -> None:
+        if self.d_hidden is not None and self.d_hidden < 1:
+            raise ValueError(f"d_hidden must be at least 1, is {self.d_hidden}")
+
     def recurrence(self, width: int) -> Recurrence:
         """Return an average attention."""
         return AverageAttention(width, self.d_hidden or 4 * width)
@@ -206,6 +210,10 @@ class RGLRUPart(RecurrencePart):
 
     c: float = 8.0
     """Strength of the gate on the decay."""
+
+    def __post_init__(self) -> None:
+        if self.c <= 0.0:
+            raise ValueError(f"c must be more than 0, is {self.c}")
 
     def recurrence(self, width: int) -> Recurrence:
         """Return an RG-LRU with a gated output."""
