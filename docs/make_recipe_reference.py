@@ -71,7 +71,10 @@ def print_choice(registry: Registry[Any], choices: dict[str, Registry[Any]]) -> 
     classes: dict[type, list[str]] = {}
     for name in registry:
         classes.setdefault(type(registry[name]), []).append(name)
-    for kind, (first, *others) in classes.items():
+    for kind, names in classes.items():
+        # The defaults of the class first, then by name.
+        names.sort(key=lambda name: bool(differences(registry[name], kind(), registry.key)))
+        first, *others = names
         titles = ", ".join(f"`{name}`" for name in (first, *others))
         print(f"### {titles}\n\n{documentation(kind)}\n")
         if others:

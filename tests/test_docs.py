@@ -94,6 +94,12 @@ def test_the_recipe_reference_is_what_the_script_writes() -> None:
     assert (ROOT / "docs/recipe.md").read_text(encoding="utf-8") == written.getvalue(), remedy
 
 
+@pytest.mark.parametrize("name", ["transformer_base", "gnmt", "sgd"])
+def test_the_recipe_reference_shows_the_defaults_of_a_class(name: str) -> None:
+    reference = (ROOT / "docs/recipe.md").read_text(encoding="utf-8")
+    assert f"The defaults below are those of `{name}`;" in reference
+
+
 def test_every_file_of_a_run_is_documented(trained: Path) -> None:
     names = {re.sub(r"update_\d+", "update_0001000", path.name) for path in trained.iterdir()}
     names |= {path.name for path in (trained / "last").iterdir()}
