@@ -59,6 +59,27 @@ def test_rows_get_equal_core_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [of_two.updates(row) for row in ("one", "two")] == [240, 480]
 
 
+def test_an_interrupted_timing_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_two = comparison(tmp_path)
+    left = tmp_path / "work/one/timed-25/last"
+    left.mkdir(parents=True)
+    monkeypatch.setattr(compare, "NMT", (sys.executable, "-c", ""))
+    of_two._time("one", 25)
+    assert not left.exists()
+
+
+def test_published_changes_are_from_the_first_row_that_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = {"base": 25.0, "one": 24.0, "two": 24.5}
+    rows = {name: compare.Row(published=value) for name, value in published.items()}
+    of_two = comparison(tmp_path, rows=rows, rates=(1.0,))
+    monkeypatch.setattr(compare.Comparison, "updates", lambda self, row: 3)
+    scores = [{"bleu": 30.0, "chrf": 50.0, "loss": 2.0}] * 2
+    lines = compare.table(of_two, {"one": scores, "two": [*scores]}).splitlines()
+    assert [line.split(" | ")[-1] for line in lines[2:]] == [" |", "+0.5 |"]
+
+
 def test_the_learning_rate_with_the_lowest_validation_loss_is_chosen_and_trained_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -47,7 +48,7 @@ class Row:
     set: Mapping[str, Any] = field(default_factory=dict)
     """Values of the recipe by their dotted keys."""
     published: float | None = None
-    """A published score; the table compares its difference from the first row's."""
+    """A published score; the table compares its difference from that of the first row shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +94,11 @@ class Comparison:
     def run(self, rows: Iterable[str], split: str) -> dict[str, list[dict[str, Any]]]:
         """Do what is missing; return the scores of each seed by row and translation."""
         names = list(rows)
+        for name in names:  # before any process reads them
+            home = self._home(name)
+            home.mkdir(parents=True, exist_ok=True)
+            text = yaml.safe_dump(self._recipe(name), sort_keys=False)
+            (home / "recipe.yaml").write_text(text, encoding="utf-8")
         self._each(self.updates, names)
         grid = [(name, factor) for factor in self.plan.rates for name in names]
         if len(self.plan.rates) > 1:
@@ -124,6 +130,7 @@ class Comparison:
         run = self._home(row) / f"timed-{updates}"
         settings = {"train.max_updates": updates, "train.valid_every": 10**6}
         command = [*NMT, *self._train(row, run, settings | {"train.save_every": 10**6})]
+        shutil.rmtree(run, ignore_errors=True)  # of an interrupted run, which would resume
         log = run.with_suffix(".log")
         with log.open("w") as output:
             process = subprocess.Popen(command, env=_one_thread(), stderr=output, stdout=output)
@@ -222,7 +229,6 @@ class Comparison:
     def _train(self, row: str, run: Path, settings: Mapping[str, Any]) -> list[str]:
         run.parent.mkdir(parents=True, exist_ok=True)
         recipe = self._home(row) / "recipe.yaml"
-        recipe.write_text(yaml.safe_dump(self._recipe(row), sort_keys=False), encoding="utf-8")
         values = {"train.data": str(self.data), **settings}
         changes = [f"--set={key}={json.dumps(value)}" for key, value in values.items()]
         return ["train", f"--config={recipe}", f"--save-dir={run}", *changes]
@@ -269,9 +275,12 @@ def table(comparison: Comparison, results: Mapping[str, list[dict[str, Any]]]) -
     plan = comparison.plan
     is_published = any(row.published is not None for row in plan.rows.values())
     lines = [heads + ["published change"] * is_published, ["---"] * (len(heads) + is_published)]
-    first_row, first = next(iter(plan.rows.values())), next(iter(results.values()))
+    rows = {
+        name: max((row for row in plan.rows if name.startswith(row)), key=len) for name in results
+    }
+    first, base = next(iter(results.values())), plan.rows[next(iter(rows.values()))].published
     for name, scores in results.items():
-        row = max((key for key in plan.rows if name.startswith(key)), key=len)
+        row = rows[name]
         bleu = [score["bleu"] for score in scores]
         cells = [name, mean(bleu), "" if scores is first else difference(bleu, first)]
         cells += [mean([score["chrf"] for score in scores])]
@@ -279,7 +288,7 @@ def table(comparison: Comparison, results: Mapping[str, list[dict[str, Any]]]) -
         cells += [f"{comparison.updates(row):,}"]
         cells += [f"{comparison.factor(row) * comparison.rate(row):.2g}"]
         if is_published:
-            value, base = plan.rows[row].published, first_row.published
+            value = plan.rows[row].published
             known = value is not None and base is not None and scores is not first
             cells.append(f"{value - base:+.1f}" if known else "")  # type: ignore[operator]
         lines.append(cells)
