@@ -17,7 +17,7 @@ from nmt.cli.console import show, write_utf8
 def test_an_error_spells_out_the_escapes_of_a_name(nmt: Command) -> None:
     done = nmt("score", "--reference", "\x1b[31mred\n", "x")
     assert done.status == 1
-    assert done.err == "nmt: error: \\x1b[31mred\\n: No such file or directory\n"
+    assert done.err == "nmt: error: \\x1b[31mred\\n: No such file or directory; check the path\n"
 
 
 def test_results_for_people_spell_out_the_escapes_of_each_line(

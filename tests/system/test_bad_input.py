@@ -268,7 +268,7 @@ MISTAKES = {
         "search.strategy: unknown search strategy 'beem'; did you mean 'beam'?",
     ),
     "input that is not there": Mistake(
-        "translate no.txt --output fresh.txt", "no.txt: No such file or directory"
+        "translate no.txt --output fresh.txt", "no.txt: No such file or directory; check the path"
     ),
     "input that is not UTF-8": Mistake(
         TRANSLATE,
@@ -278,7 +278,7 @@ MISTAKES = {
     ),
     "output in a directory that is not there": Mistake(
         "translate input.txt --output no/fresh.txt",
-        "no/fresh.txt: No such file or directory",
+        "no/fresh.txt: No such file or directory; check the path",
     ),
     "an average of nothing": Mistake(
         AVERAGE,
@@ -313,7 +313,7 @@ MISTAKES = {
         "input.txt: holds something else than an average; choose another --output",
     ),
     "translations that are not there": Mistake(
-        f"{SCORE} no.txt", "no.txt: No such file or directory"
+        f"{SCORE} no.txt", "no.txt: No such file or directory; check the path"
     ),
     "more translations than references": Mistake(
         f"{SCORE} corpus/valid.de",
