@@ -350,6 +350,16 @@ def test_minutes_without_an_end_are_refused(quick: None, nmt: Any, minutes: str)
     assert "Invalid value for '--minutes'" in refused.err
 
 
+def test_a_recipe_that_cannot_be_written_is_refused_before_the_machine_is_measured(
+    quick: None, nmt: Any, write_numbers: Callable[..., None]
+) -> None:
+    write_numbers(Path("numbers"), 400, seed=3)
+    refused = nmt("init", "numbers", "-s", "en", "-t", "de", "--output", "numbers.en/nmt.yaml")
+    assert refused.status == 1
+    assert refused.err == "nmt: error: numbers.en: Not a directory; check the path\n"
+    assert not Path("held-out").exists()
+
+
 def test_a_corpus_that_cannot_be_read_costs_one_line(quick: None, nmt: Any) -> None:
     missing = nmt("init", "train", "-s", "en", "-t", "de")
     assert missing.err.startswith("nmt: error: no such file: train.en")

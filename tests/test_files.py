@@ -264,3 +264,13 @@ def test_an_error_that_a_library_tells_as_text_is_the_systems() -> None:
     assert explain(told) == "a: cannot be written: No space left on device; make room there"
     told = files.os_error(Exception("no tensors"), Path("a"))
     assert explain(told) == "a: cannot be written: no tensors"
+
+
+def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+    files.check_writable(tmp_path)
+    files.check_writable(tmp_path / "new" / "newer")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError) as refused:
+        files.check_writable(tmp_path / "file" / "new")
+    assert explain(refused.value) == f"{tmp_path / 'file'}: Not a directory; check the path"

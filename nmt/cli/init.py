@@ -8,6 +8,7 @@ import typer
 from nmt.cli.console import show
 from nmt.cli.recipe import RECIPE
 from nmt.errors import NmtError
+from nmt.io.files import check_writable
 from nmt.messages import say
 
 EXAMPLE = "Example: nmt init corpus/train -s en -t de --minutes 10"
@@ -56,6 +57,8 @@ def init(
             f"{output}: exists already; move it away, give another --output FILE, or print the "
             "recipe with --dry-run"
         )
+    if not dry_run:
+        check_writable(output.parent)
     from nmt.advice.advise import advise
 
     advice = advise(tuple(train), (source_lang, target_lang), minutes, say)

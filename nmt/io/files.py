@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryFile
 from typing import BinaryIO
 
 from nmt.errors import FULL, NmtError, UnfinishedError
@@ -124,6 +125,21 @@ def named(path: Path | str, partial: Path | None = None) -> Iterator[None]:
             error.filename = str(path)
         elif partial is not None and isinstance(error.filename, str):
             error.filename = error.filename.replace(str(partial), str(path), 1)
+        raise
+
+
+def check_writable(directory: Path) -> None:
+    """Raise an :class:`OSError` that names the directory unless a file can be made in it.
+
+    Of a directory that does not exist, the nearest one above it is checked.
+    """
+    while not directory.exists():
+        directory = directory.parent
+    try:
+        with TemporaryFile(dir=directory):  # never seen in the directory, where Linux allows that
+            pass
+    except OSError as error:
+        error.filename = str(directory)
         raise
 
 
