@@ -474,8 +474,26 @@ def test_auto_exports_once_for_each_checkpoint(
     assert nmt("inspect", run, "--verify").status == 0
     other = nmt(*command[:3], run / "update_0000002", *FIRST_BEAM, "--engine", "auto")
     assert other.status == 0
-    [newer] = (run / "exports").iterdir()
-    assert newer.name.startswith("update_0000002-")
+    both = {path.name.partition("-")[0] for path in (run / "exports").iterdir()}
+    assert both == {export.name.partition("-")[0], "update_0000002"}
+
+
+@needs_ctranslate2
+def test_auto_removes_only_exports_of_checkpoints_that_are_gone(
+    run: Path, corpus: Path, nmt: Callable[..., Any]
+) -> None:
+    digest = "0123456789ab"
+    kept = {".update_0000002-0123456789ab.partial-1", "mine", f"update_0000002-{digest}"}
+    for name in (*kept, f"update_0000001-{digest}", f"update_0000004-{digest}"):
+        (run / "exports" / name).mkdir(parents=True)
+    assert not (run / "update_0000001").exists()
+    command = ("translate", corpus / "test.en", "--model", run / "update_0000004", *FIRST_BEAM)
+    assert nmt(*command, "--engine", "auto").status == 0
+    names = {path.name for path in (run / "exports").iterdir()}
+    assert names > kept
+    [made] = names - kept
+    assert made.startswith("update_0000004-")
+    assert not made.endswith(digest)
 
 
 @needs_ctranslate2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import warnings
 from abc import ABC, abstractmethod
@@ -214,12 +215,27 @@ class Auto(Engine):
             raise NmtError("under torchrun, and there is no export yet")
         try:
             exports.mkdir(exist_ok=True)
-            for older in exports.iterdir():
-                shutil.rmtree(older)
+            _remove_outdated(export, run.path)
         except OSError as error:
             raise NmtError(f"{exports}: cannot be written: {error.strerror}") from None
-        export_run(path, export_formats["ctranslate2"], "fp32", export, self._trust_plugins)
+        # The checkpoint, since training may set another best one meanwhile.
+        ctranslate2 = export_formats["ctranslate2"]
+        export_run(checkpoint.path, ctranslate2, "fp32", export, self._trust_plugins)
         return export
+
+
+def _remove_outdated(export: Path, run: Path) -> None:
+    """Remove exports of checkpoints that the run no longer has, or has with other weights.
+
+    Args:
+        export: the export that is about to be made, beside the others.
+        run: the run's directory.
+    """
+    current = export.name.partition("-")[0]
+    for other in export.parent.iterdir():
+        name = re.fullmatch(r"(update_\d+)-[0-9a-f]{12}", other.name)
+        if name and other != export and (name[1] == current or not (run / name[1]).exists()):
+            shutil.rmtree(other)
 
 
 ENGINES: dict[str, type[Engine]] = {"nmt": Runs, "ctranslate2": CTranslate2, "auto": Auto}
