@@ -67,6 +67,7 @@ def test_a_sentence_that_is_too_long_is_a_micro_batch_by_itself_among_mixed_ones
     sampler = RandomSampler(*lengths, 1000, 1)
     [parts] = packed_micro_batches([np.arange(5)], sampler, 50, mixes=True)
     assert sorted(map(sorted, parts)) == [[0, 2, 4], [1], [3]]
+    assert sorted(parts[0]) == [0, 2, 4]  # the part of the update that shows the noise
 
 
 def test_the_noise_scale_is_logged_and_changes_updates_only_by_rounding(

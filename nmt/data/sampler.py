@@ -203,6 +203,8 @@ def packed_micro_batches(
         count += 1
     part = np.concatenate((np.arange(alone), alone + part))
     parts = np.split(sentences, np.searchsorted(part, np.arange(1, alone + count)))
+    if mixes:  # The noise scale compares the first micro-batch, so that is a random one.
+        parts = parts[alone:] + parts[:alone]
     return [parts[rank::processes] for rank in range(processes)]
 
 
