@@ -444,12 +444,12 @@ def test_a_key_of_another_choice_is_answered_with_that_choice() -> None:
         (
             {"schedule": {"name": "linear", "lr": 1, "shrink": 0.5}},
             "train.schedule: linear has no key 'shrink'; plateau has it: set train.schedule to "
-            "plateau",
+            "plateau, or leave the key out",
         ),
         (
             {"schedule": {"name": "linear", "lr": 1, "final_share": 0.5}},
             "train.schedule: linear has no key 'final_share'; cosine and plateau have it: set "
-            "train.schedule to cosine",
+            "train.schedule to cosine, or leave the key out",
         ),
     ):
         with pytest.raises(NmtError) as error:

@@ -239,7 +239,7 @@ def test_a_penalty_never_falls_with_length(penalty: LengthPenalty) -> None:
         (
             {"name": "greedy", "beam": 4},
             "s: greedy has no key 'beam'; beam, diverse_beam and lexical_beam have it: use "
-            "--strategy beam",
+            "--strategy beam, or leave the key out",
         ),
         ({"name": "bean"}, "s: unknown search strategy 'bean'; did you mean 'beam'?"),
         (

@@ -175,7 +175,7 @@ def test_a_flag_of_another_strategy_is_answered_with_that_strategy(
     with pytest.raises(NmtError) as error:
         invoke(run, tmp_path, b"a", *flags.split())
     where = "search.strategy.length_penalty" if "'alpha'" in message else "search.strategy"
-    assert str(error.value) == f"{where}: {message}"
+    assert str(error.value) == f"{where}: {message}, or leave the key out"
 
 
 @pytest.mark.parametrize("flags", [["--workers", "1"], ["--workers", "3"]], ids=str)

@@ -255,11 +255,11 @@ def _unknown_key(key: str, base: object, known: Mapping[str, Any], where: str) -
 
 
 def _remedy(registry: Registry[Any], owners: Sequence[str], where: str) -> str:
-    """Return a clause that names the entries with a key, and how to choose the first one."""
+    """Return a clause that names the entries with a key, and the two ways out."""
     *others, last = owners if len(owners) < 5 else [*owners[:3], f"{len(owners) - 3} more"]
     have = f"{', '.join(others)} and {last} have" if others else f"{last} has"
     choose = f"use {registry.flag}" if registry.flag else f"set {where} to"
-    return f"{have} it: {choose} {owners[0]}"
+    return f"{have} it: {choose} {owners[0]}, or leave the key out"
 
 
 def _default(field: dataclasses.Field[Any]) -> object:
