@@ -123,7 +123,7 @@ def test_micro_batches_that_do_not_show_the_noise_are_refused(train: Any, tmp_pa
         (
             ("--max-tokens", 4096),
             "train.log_noise_scale compares the micro-batches of an update, but each process has "
-            "only one; lower --max-tokens from 4096",
+            "only one; lower --max-tokens from 4096 to 75",
         ),
         (
             ("--set", "model.positions.name=rotary"),
@@ -134,6 +134,8 @@ def test_micro_batches_that_do_not_show_the_noise_are_refused(train: Any, tmp_pa
         done = train(tmp_path / "run", *LOGS, *options)
         assert done.status == 1
         assert done.err.splitlines()[-1] == f"nmt: error: {message}"
+    mended = train(tmp_path / "run", *LOGS, "--max-tokens", 75, "--max-updates", 1)
+    assert mended.status == 0, mended.err
 
 
 def test_sharded_gradients_are_refused() -> None:

@@ -71,9 +71,10 @@ def check_noise_scale(trainer: Trainer) -> None:
             "hold sentences of similar length, because its attention pads: take false"
         )
     if len(trainer.loader.update(trainer.state.update + 1).batches) == 1:
+        half = trainer.config.tokens_per_update // (2 * trainer.world.size)
         raise NmtError(
             "train.log_noise_scale compares the micro-batches of an update, but each process has "
-            f"only one; lower --max-tokens from {trainer.loader.max_tokens}"
+            f"only one; lower --max-tokens from {trainer.loader.max_tokens} to {half}"
         )
 
 
