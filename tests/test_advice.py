@@ -271,6 +271,15 @@ def test_a_corpus_of_a_few_pairs_is_refused(
         held_out.choose(survey(bitexts), bitexts, ["valid"])
 
 
+def test_a_corpus_of_few_different_targets_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bitexts = write("train", [(f"s{n}", f"label {n % 2}") for n in range(400)])
+    with pytest.raises(NmtError, match=r"^too many pairs share a source or a target to set 20 asi"):
+        held_out.choose(survey(bitexts), bitexts, ["valid", "test"])
+
+
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The empty directory as the current one, and short measurements."""

@@ -90,10 +90,16 @@ def choose(
         if len(chosen) < wanted and seen.isdisjoint((pair.source, pair.target)):
             chosen.append(pair)
             seen |= {pair.source, pair.target}
-    if len(chosen) < wanted or survey.distinct < 10 * len(splits):
+    missing = " and ".join(splits)
+    if survey.distinct < 10 * len(splits):
         raise NmtError(
-            f"{survey.distinct:,} distinct pairs are too few to set some aside for "
-            f"{' and '.join(splits)}; give the model more text"
+            f"{survey.distinct:,} distinct pairs are too few to set some aside for {missing}; give "
+            "the model more text"
+        )
+    if len(chosen) < wanted:
+        raise NmtError(
+            f"too many pairs share a source or a target to set {wanted:,} aside for {missing}; put "
+            f"files named {missing} beside the training text"
         )
     return {split: chosen[number :: len(splits)] for number, split in enumerate(splits)}
 
