@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -476,6 +477,21 @@ def test_auto_exports_once_for_each_checkpoint(
     assert other.status == 0
     both = {path.name.partition("-")[0] for path in (run / "exports").iterdir()}
     assert both == {export.name.partition("-")[0], "update_0000002"}
+
+
+@needs_ctranslate2
+def test_auto_takes_nmt_where_the_disk_is_full(
+    run: Path, corpus: Path, nmt: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("nmt.inference.engines.export_run", full)
+    command = ("translate", corpus / "test.en", "--model", run, *FIRST_BEAM)
+    done = nmt(*command, "--engine", "auto")
+    place = run / "exports"
+    assert done.err.startswith(f"engine nmt: {place}: cannot be written: No space left on device\n")
+    assert done.out == nmt(*command).out
 
 
 @needs_ctranslate2

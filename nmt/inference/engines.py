@@ -213,14 +213,14 @@ class Auto(Engine):
             return export
         if "WORLD_SIZE" in os.environ:
             raise NmtError("under torchrun, and there is no export yet")
+        ctranslate2 = export_formats["ctranslate2"]
         try:
             exports.mkdir(exist_ok=True)
             _remove_outdated(export, run.path)
+            # The checkpoint, since training may set another best one meanwhile.
+            export_run(checkpoint.path, ctranslate2, "fp32", export, self._trust_plugins)
         except OSError as error:
             raise NmtError(f"{exports}: cannot be written: {error.strerror}") from None
-        # The checkpoint, since training may set another best one meanwhile.
-        ctranslate2 = export_formats["ctranslate2"]
-        export_run(checkpoint.path, ctranslate2, "fp32", export, self._trust_plugins)
         return export
 
 
