@@ -7,12 +7,13 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import torch
 import yaml
 
-from nmt.advice import held_out
+from nmt.advice import advise, held_out
 from nmt.advice.corpus import Pair, Sketch, lines_that_occur_once, survey
 from nmt.advice.recipe import (
     Choice,
@@ -308,6 +309,25 @@ def test_after_init_the_other_commands_need_no_option(
     assert manifest.splits["train"].dropped["held_out"] >= 2 * manifest.splits["valid"].pairs
     translated = nmt("translate", "held-out/test.en")
     assert translated.out.count("\n") == len(Path("held-out/test.de").read_text().splitlines())
+
+
+def test_a_model_that_does_not_fit_gives_way_to_a_smaller_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def speed(trial: object, model: dict[str, Any], *_: object) -> float:
+        if model["arch"] != fitting:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return 5000.0
+
+    monkeypatch.setattr(advise, "target_tokens_per_second", speed)
+    lines: list[str] = []
+    fitting = "transformer_tiny"
+    _, speeds = advise._measure(tmp_path, cast("Any", None), facts(29_000), None, lines.append)
+    assert speeds == {"tiny": 5000.0}
+    assert lines[1] == "the small model does not fit: CUDA out of memory"
+    fitting = "none"
+    with pytest.raises(NmtError, match="no model fits into the memory of this machine"):
+        advise._measure(tmp_path, cast("Any", None), facts(29_000), None, lines.append)
 
 
 def test_a_recipe_is_not_overwritten(

@@ -121,6 +121,16 @@ def test_the_learning_rate_with_the_lowest_validation_loss_is_chosen_and_trained
     )
 
 
+def test_results_of_other_settings_are_not_used_again(tmp_path: Path) -> None:
+    comparison(tmp_path)._check_settings("one")
+    comparison(tmp_path, seeds=5)._check_settings("one")
+    with pytest.raises(SystemExit, match="one was made with other settings; take another --work"):
+        comparison(tmp_path, core_minutes=3)._check_settings("one")
+    changed = {"one": compare.Row(set={"model.d_ff": 64})}
+    with pytest.raises(SystemExit, match="made with other settings"):
+        comparison(tmp_path, rows=changed)._check_settings("one")
+
+
 def test_an_unknown_row_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -94,6 +94,8 @@ class Comparison:
     def run(self, rows: Iterable[str], split: str) -> dict[str, list[dict[str, Any]]]:
         """Do what is missing; return the scores of each seed by row and translation."""
         names = list(rows)
+        for name in names:
+            self._check_settings(name)
         for name in names:  # before any process reads them
             home = self._home(name)
             home.mkdir(parents=True, exist_ok=True)
@@ -121,6 +123,18 @@ class Comparison:
             _write(record, {"cpu_seconds_per_update": cost})
         cost = json.loads(record.read_text())["cpu_seconds_per_update"]
         return max(1, round(60 * self.plan.core_minutes / cost))
+
+    def _check_settings(self, row: str) -> None:
+        """Refuse results of other settings, which the row's name alone does not tell apart."""
+        plan = {**vars(self.plan), "rows": None, "seeds": None}
+        settings = json.dumps([plan, self._recipe(row)], default=str)
+        record = self._home(row) / "settings.json"
+        if not record.exists():
+            _write(record, settings)
+        elif json.loads(record.read_text()) != settings:
+            raise SystemExit(
+                f"compare.py: {record.parent} was made with other settings; take another --work"
+            )
 
     def _home(self, row: str) -> Path:
         return self.work / _slug(row)
@@ -297,7 +311,8 @@ def table(comparison: Comparison, results: Mapping[str, list[dict[str, Any]]]) -
 
 def mean(values: list[float], digits: int = 2) -> str:
     """Return the mean with its standard error."""
-    return f"{statistics.mean(values):.{digits}f} ± {_squared_error(values) ** 0.5:.{digits}f}"
+    error = f" ± {_squared_error(values) ** 0.5:.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{error}"
 
 
 def difference(values: list[float], base: list[dict[str, Any]]) -> str:

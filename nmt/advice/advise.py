@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import torch
+
 from nmt import __version__, languages
 from nmt.advice import held_out
 from nmt.advice.corpus import Pair, Survey, survey
@@ -25,6 +27,7 @@ from nmt.advice.recipe import (
     times,
 )
 from nmt.advice.rules import candidates, scale
+from nmt.errors import NmtError
 from nmt.io.files import whole_file
 from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import Bitext
@@ -142,17 +145,23 @@ def _measure(
         machine = Machine.here(world.device)
         say(f"machine: {machine.name}, {machine.memory / 1e9:,.0f} GB, {machine.precision}")
         for size in candidates(facts.distinct):
-            speeds[size.name] = target_tokens_per_second(
-                trial,
-                {"arch": size.arch, **size.sizes},
-                LEAST_TOKENS[machine.device],
-                facts.vocab_size,
-                scratch / size.name,
-                world,
-            )
+            try:
+                speeds[size.name] = target_tokens_per_second(
+                    trial,
+                    {"arch": size.arch, **size.sizes},
+                    LEAST_TOKENS[machine.device],
+                    facts.vocab_size,
+                    scratch / size.name,
+                    world,
+                )
+            except (NmtError, MemoryError, torch.OutOfMemoryError) as error:
+                say(f"the {size.name} model does not fit: {error}")
+                continue
             say(f"the {size.name} model trains on {speeds[size.name]:,.0f} target tokens/s")
             if fits(size, speeds[size.name], minutes):
                 break
+    if not speeds:
+        raise NmtError("no model fits into the memory of this machine")
     return machine, speeds
 
 

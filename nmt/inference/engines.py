@@ -183,10 +183,10 @@ class Auto(Engine):
             export = self._export(search)
             exported = CTranslate2([export], self._device).translator(*options)
         except NmtError as error:
-            say(f"engine nmt: {str(error).removesuffix('; use --engine nmt')}")
+            _tell(f"engine nmt: {str(error).removesuffix('; use --engine nmt')}")
             runs = Runs(self._paths, self._device, self._trust_plugins)
             return runs.translator(*options)
-        say(f"engine ctranslate2: {export}")
+        _tell(f"engine ctranslate2: {export}")
         return exported
 
     def _export(self, search: SearchConfig) -> Path:
@@ -222,6 +222,12 @@ class Auto(Engine):
         except OSError as error:
             raise NmtError(f"{exports}: cannot be written: {error.strerror}") from None
         return export
+
+
+def _tell(line: str) -> None:
+    """Print a line, under torchrun in the first process alone."""
+    if os.environ.get("RANK", "0") == "0":
+        say(line)
 
 
 def _remove_outdated(export: Path, run: Path) -> None:
