@@ -40,6 +40,18 @@ def test_a_dry_run_leaves_the_log_of_a_run_as_it_is(train, tmp_path: Path) -> No
     assert (run / "log.jsonl").read_bytes() == before
 
 
+def test_a_limit_of_time_says_how_many_updates_fit(train, tmp_path: Path) -> None:
+    flags = ("--dry-run", "--max-updates", 10**8)
+    free, limited = (
+        train(tmp_path / "run", *flags, *limit).err for limit in ((), ("--max-minutes", 1))
+    )
+    assert re.search(r"updates to go: +100,000,000\n", free)
+    assert re.search(
+        r"updates to go: +100,000,000, of which about [\d,]+ fit into max_minutes\n", limited
+    )
+    assert re.search(r"about: +0:01:00 of training\n", limited)
+
+
 def test_frozen_weights_are_parameters_that_are_not_trained(train, tmp_path: Path) -> None:
     whole, frozen = (
         train(tmp_path / name, "--dry-run", *flags).err

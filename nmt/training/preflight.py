@@ -226,6 +226,9 @@ def _describe(trainer: Trainer, seconds_per_token: float, kept: int) -> Rows:
     updates = trainer.last_update - trainer.state.update
     limit = math.inf if config.max_minutes is None else 60 * config.max_minutes
     per_update = tokens / order.updates_per_epoch / world.size * seconds_per_token
+    to_go = f"{updates:,}"
+    if limit < updates * per_update:
+        to_go += f", of which about {limit / per_update:,.0f} fit into max_minutes"
     warmup = config.schedule.warmup_updates
     if world.is_main and (warning := misfit(warmup, trainer.last_update, per_update, limit)):
         warn(warning)
@@ -242,7 +245,7 @@ def _describe(trainer: Trainer, seconds_per_token: float, kept: int) -> Rows:
         ("parameters", trained if trained == every else f"{every}, of which {trained} are trained"),
         ("target tokens per update", f"{config.tokens_per_update:,} = {made_up} tokens"),
         ("updates per epoch", f"{order.updates_per_epoch:,}"),
-        ("updates to go", f"{updates:,}"),
+        ("updates to go", to_go),
         ("peak memory of a process", memory),
         ("disk for checkpoints", f"{kept / 1e6:,.0f} MB"),
         ("about", f"{timedelta(seconds=round(min(limit, updates * per_update)))} of training"),
