@@ -101,7 +101,7 @@ def test_of_equally_good_checkpoints_the_better_has_the_lower_loss_and_is_the_ol
     paths = {n: save(empty, n, [1.0], bleu=20.0, loss=value) for n, value in losses.items()}
     save(empty, 5, [1.0], bleu=math.nan, loss=1.0)
     assert pick_best(empty.path, 4) == [paths[1], paths[3], paths[4], paths[2]]
-    with pytest.raises(NmtError, match="5 checkpoints wanted, but 4 can be used"):
+    with pytest.raises(NmtError, match="5 checkpoints wanted, but 4 can be used; average fewer"):
         pick_best(empty.path, 5)
 
 

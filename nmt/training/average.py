@@ -99,5 +99,8 @@ def _may_be_replaced(output: Path) -> bool:
 
 def _enough(checkpoints: list[Checkpoint], count: int, path: Path) -> list[Checkpoint]:
     if not 1 <= count <= len(checkpoints):
-        raise NmtError(f"{path}: {count} checkpoints wanted, but {len(checkpoints)} can be used")
+        raise NmtError(
+            f"{path}: {count} checkpoints wanted, but {len(checkpoints)} can be used; average "
+            "fewer, or train with a larger --keep-last"
+        )
     return checkpoints[-count:]
