@@ -339,7 +339,8 @@ def test_weights_of_other_languages_are_taken_with_a_warning(
     swapped = ("-s", "de", "-t", "en", "--output-dir", tmp_path / "swapped")
     subwords = ("--subword-model", trained)
     assert nmt("preprocess", "--config", recipe, *prefixes, *swapped, *subwords).status == 0
-    tuned = ("--data", tmp_path / "swapped", "--init-from", trained / "last", "--max-updates", 1)
+    short = ("--max-updates", 1, "--warmup-updates", 1)
+    tuned = ("--data", tmp_path / "swapped", "--init-from", trained / "last", *short)
     begun, resumed = (train(tmp_path / "run", *tuned) for _ in range(2))
     assert (begun.status, resumed.status) == (0, 0)
     assert begun.err.startswith(
@@ -410,14 +411,14 @@ def test_checkpoints_are_saved_by_updates_or_by_the_clock(train: Any, tmp_path: 
 def test_the_run_is_printed_on_stdout_and_its_progress_on_stderr(
     train: Any, tmp_path: Path
 ) -> None:
-    done = train(tmp_path / "run", "--max-updates", 2)
+    done = train(tmp_path / "run", "--max-updates", 2, "--warmup-updates", 2)
     assert done.out == f"{tmp_path}/run\n"
     introduction, *preflight, report, validation, end = done.err.splitlines()
     assert introduction == "transformer_tiny in fp32 on 1 x cpu, 200 training pairs"
     assert preflight[0].startswith("parameters:")
     assert "150 = 1 process x 2 micro-batches of up to 100 tokens" in preflight[1]
     assert re.fullmatch(
-        TIME + r" \| epoch 1 \| update 2/2 \| loss \d\.\d{3} \| ppl \d+\.\d\d \| lr 5\.00e-03 \| "
+        TIME + r" \| epoch 1 \| update 2/2 \| loss \d\.\d{3} \| ppl \d+\.\d\d \| lr 1\.00e-02 \| "
         r"grad norm \d\.\d\d \| [\d,]+ target tokens/s \| padding \d+\.\d% \| [\d,]+ MB \| "
         r"to go 0:00:00",
         report,
