@@ -148,7 +148,7 @@ def test_reasons_stand_beside_the_values() -> None:
     assert reasons["preprocess.vocab_size"] == "the text is too small for 2,000"
     assert reasons["train.best_metric"] == "BLEU of 25 pairs is mostly chance"
     assert "preprocess.byte_fallback" in reasons
-    assert "too little text in 1 minutes" in reasons["model.arch"]
+    assert "too little text in 0:01:00" in reasons["model.arch"]
 
 
 def test_a_duration_has_days() -> None:

@@ -170,7 +170,7 @@ def _model(corpus: CorpusFacts, plan: Plan) -> Iterator[Choice]:
     if size is not largest:
         reason = (
             f"{size.name} ({size.source}); the {largest.name} model would see too little text in "
-            f"{plan.minutes:g} minutes"
+            f"{duration(plan.seconds(plan.updates))}"
         )
     yield Choice("model.arch", size.arch, reason)
     for key, value in size.sizes.items():
