@@ -14,13 +14,16 @@ sys.modules["parsing_trees"] = trees
 spec.loader.exec_module(trees)
 
 JOHN = "(TOP (S (NP (NNP John)) (VP (VBZ has) (NP (DT a) (NN dog))) (. .)))"
-SYMBOLS = "S NP NNP /NP VP VBZ NP DT NN /NP /VP . /S"
+SYMBOLS = "(S (NP NNP NP) (VP VBZ (NP DT NN NP) VP) . S)"
 WORDS = ["John", "has", "a", "dog", "."]
 
 
-def test_a_tree_is_linearised_as_tensor2tensor_does() -> None:
+def test_a_leaf_is_a_tag_a_placeholder_or_the_word() -> None:
     (tree,) = read_trees(JOHN, "here")
-    assert " ".join(trees.linearise(tree)) == SYMBOLS
+    assert " ".join(trees.linearise(tree, "tags")) == SYMBOLS
+    assert " ".join(trees.linearise(tree, "xx")) == "(S (NP XX NP) (VP XX (NP XX XX NP) VP) XX S)"
+    words = "(S (NP John NP) (VP has (NP a dog NP) VP) . S)"
+    assert " ".join(trees.linearise(tree, "words")) == words
 
 
 @pytest.mark.parametrize(
@@ -35,32 +38,36 @@ def test_a_tree_is_linearised_as_tensor2tensor_does() -> None:
 )
 def test_restoring_is_the_inverse_of_linearising(text: str) -> None:
     (tree,) = read_trees(text, "here")
-    symbols = trees.linearise(tree)
-    assert str(trees.restore(tree.words(), symbols)) == text
-    assert trees.is_well_formed(tree.words(), symbols)
+    restored, is_whole = trees.restore(tree.words(), trees.linearise(tree, "tags"))
+    assert str(restored) == text
+    assert is_whole
 
 
 @pytest.mark.parametrize(
     ("symbols", "restored"),
     [
-        (f"/VP {SYMBOLS} NN NN", JOHN),
-        (f"{SYMBOLS[:-3]} NP /NP /S", JOHN),
-        (SYMBOLS.replace("NN /NP /VP", "NN /VP"), JOHN),
-        ("S NP NNP /NP VP VBZ", "(TOP (S (NP (NNP John)) (VP (VBZ has)) (NN a) (NN dog) (NN .)))"),
-        ("NP NNP /NP VBZ", "(TOP (S (NP (NNP John)) (VBZ has) (NN a) (NN dog) (NN .)))"),
-        ("", "(TOP (S (NN John) (NN has) (NN a) (NN dog) (NN .)))"),
+        (f"VP) {SYMBOLS} NN NN", JOHN),
+        (f"{SYMBOLS[:-3]} (NP NP) S)", JOHN),
+        (SYMBOLS.replace("NN NP) VP)", "NN VP)"), JOHN),
+        (
+            "(S (NP NNP NP) (VP VBZ",
+            "(TOP (S (NP (NNP John)) (VP (VBZ has)) (XX a) (XX dog) (XX .)))",
+        ),
+        ("(NP NNP NP) VBZ", "(TOP (S (NP (NNP John)) (VBZ has) (XX a) (XX dog) (XX .)))"),
+        ("", "(TOP (S (XX John) (XX has) (XX a) (XX dog) (XX .)))"),
     ],
 )
 def test_what_is_ill_formed_is_repaired_and_keeps_the_words(symbols: str, restored: str) -> None:
-    assert str(trees.restore(WORDS, symbols.split())) == restored
-    assert not trees.is_well_formed(WORDS, symbols.split())
+    tree, is_whole = trees.restore(WORDS, symbols.split())
+    assert str(tree) == restored
+    assert not is_whole
 
 
 def test_a_treebank_is_split_by_file_and_scored(tmp_path: Path) -> None:
     traced = "( (S (NP-SBJ-1 (NNP John)) (VP (VBZ has) (NP (DT a) (NN dog) (-NONE- *))) (. .)) )\n"
     for number in range(1, 31):
         (tmp_path / f"wsj_{number:04}.mrg").write_text(2 * traced)
-    trees.split(tmp_path, tmp_path / "out")
+    trees.split(tmp_path, tmp_path / "out", "tags")
     counts = {
         name: len((tmp_path / f"out/{name}.word").read_text().splitlines())
         for name in ("train", "valid", "test")
@@ -95,4 +102,4 @@ def test_brackets_are_counted_as_pyevalb_counts_them_but_for_repeated_ones(
 
 def test_a_directory_without_trees_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NmtError, match=r"no files wsj_\*.mrg"):
-        trees.split(tmp_path, tmp_path / "out")
+        trees.split(tmp_path, tmp_path / "out", "words")

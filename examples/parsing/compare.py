@@ -86,7 +86,7 @@ def damaged(trees: Sequence[Tree]) -> list[Tree]:
     """The trees that are restored when a twentieth of the symbols is missing."""
     chance = random.Random(1)
     return [
-        restore(tree.words(), [it for it in linearise(tree) if chance.random() >= 0.05])
+        restore(tree.words(), [it for it in linearise(tree, "tags") if chance.random() >= 0.05])[0]
         for tree in trees
     ]
 

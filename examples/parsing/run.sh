@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Constituency parsing, from trees to F1: run.sh TREEBANK, the directory of wsj_0001.mrg and others.
 #
-# A step whose result is in work/ is not done again, and training that was interrupted goes on.
+# A step whose result is in work/ is not done again, and an interrupted training resumes.
 set -euo pipefail
 
 treebank=$(cd "${1:?usage: run.sh TREEBANK}" && pwd)
@@ -9,7 +9,7 @@ cd "$(dirname "$0")"
 work=work/sample
 
 if [[ ! -f $work/data-bin/manifest.json ]]; then
-  python trees.py split "$treebank" "$work/corpus"
+  python trees.py split --leaves words "$treebank" "$work/corpus"
   nmt preprocess --config sample.yaml
 fi
 if [[ ! -e $work/averaged/best ]]; then

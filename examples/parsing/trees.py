@@ -1,16 +1,20 @@
 """Constituency parsing as translation: trees to lines of symbols and back, and their score.
 
-    python trees.py split TREEBANK work/corpus
+    python trees.py split TREEBANK work/corpus --leaves words
     python trees.py score work/corpus/test.trees work/test.hyp.tree
 
-The linearisation is tensor2tensor's (after Vinyals et al. 2015): a symbol for every opening
-bracket, tags of words included, and ``/LABEL`` where a phrase closes; no words.
+A phrase is linearised as ``(NP``, its children and ``NP)``, after Vinyals et al. 2015. A leaf is
+one of
+
+- ``tags``: the tag of the word, as in tensor2tensor, and so in *Attention Is All You Need*;
+- ``xx``: XX for each word, as in Vinyals et al. 2015;
+- ``words``: the word itself, so that attention can follow the sentence by its words.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from nmt.errors import NmtError
@@ -22,69 +26,76 @@ PHRASES = frozenset(
     WHADJP WHADVP WHNP WHPP X ADVP|PRT PRT|ADVP
     """.split()  # noqa: SIM905 (one label a word is easier to read)
 )
-"""The phrases of the Penn Treebank; every other symbol is the tag of a word."""
+"""The phrases of the Penn Treebank; a symbol without such a label and a bracket is a leaf."""
+
+LEAVES: dict[str, Callable[[Tree], str]] = {
+    "tags": lambda leaf: leaf.label,
+    "xx": lambda leaf: "XX",
+    "words": lambda leaf: str(leaf.word),
+}
+"""The symbol of a leaf, by the value of ``--leaves``."""
 
 
 def plain(tree: Tree) -> Tree:
-    """Gives the tree without functional tags."""
+    """Return the tree without functional tags."""
     return Tree(plain_label(tree.label), tuple(map(plain, tree.children)), tree.word)
 
 
-def linearise(tree: Tree) -> list[str]:
-    """Gives the symbols of all that is below the root."""
+def linearise(tree: Tree, leaves: str) -> list[str]:
+    """Return the symbols of all that is below the root; `leaves` is a key of ``LEAVES``."""
     symbols = []
     for child in tree.children:
-        symbols.append(child.label)
         if child.word is None:
-            symbols += [*linearise(child), f"/{child.label}"]
+            symbols += [f"({child.label}", *linearise(child, leaves), f"{child.label})"]
+        else:
+            symbols.append(LEAVES[leaves](child))
     return symbols
 
 
-def restore(words: Sequence[str], symbols: Sequence[str]) -> Tree:
-    """Gives the tree of a sentence, whatever the symbols are.
+def restore(words: Sequence[str], symbols: Sequence[str]) -> tuple[Tree, bool]:
+    """Return the tree of a sentence, whatever the symbols are, and whether they needed no repair.
 
-    What is ill-formed is repaired: a closing symbol closes what is open above its phrase too, or is
-    ignored where there is none; tags beyond the words are dropped, words beyond the tags become
-    nouns at the end; what is still open is closed; empty phrases are dropped.
+    A closing symbol closes the phrases within its phrase, too, or is ignored if its phrase is not
+    open. Leaves beyond the words are dropped, and words beyond the leaves are added at the end.
+    Phrases that are still open are closed, and empty phrases are dropped.
     """
     root: tuple[str, list[Tree]] = ("TOP", [])
     open_ = [root]
     waiting = list(reversed(words))
+    is_whole = True
 
-    def close() -> None:
+    def close() -> bool:
         label, children = open_.pop()
         if children:
             open_[-1][1].append(Tree(label, tuple(children)))
+        return bool(children)
 
     for symbol in symbols:
-        if symbol in PHRASES:
-            open_.append((symbol, []))
-        elif symbol.startswith("/"):
-            if symbol[1:] in [label for label, _ in open_[1:]]:
-                while open_[-1][0] != symbol[1:]:
-                    close()
+        if symbol.startswith("(") and symbol[1:] in PHRASES:
+            open_.append((symbol[1:], []))
+        elif symbol.endswith(")") and symbol[:-1] in PHRASES:
+            is_open = symbol[:-1] in [label for label, _ in open_[1:]]
+            is_whole &= is_open and open_[-1][0] == symbol[:-1]
+            while is_open and open_[-1][0] != symbol[:-1]:
                 close()
+            is_whole &= is_open and close()
         elif waiting:
             open_[-1][1].append(Tree(symbol, word=waiting.pop()))
+        else:
+            is_whole = False
+    is_whole &= len(open_) == 1 and not waiting
     while len(open_) > 1:
         close()
-    missing = [Tree("NN", word=word) for word in reversed(waiting)]
+    missing = [Tree("XX", word=word) for word in reversed(waiting)]
     if missing and len(root[1]) == 1 and root[1][0].word is None:
         root[1][0] = Tree(root[1][0].label, (*root[1][0].children, *missing))
     elif missing:
         root[1][:] = [Tree("S", (*root[1], *missing))]
-    return Tree("TOP", tuple(root[1]))
+    return Tree("TOP", tuple(root[1])), is_whole
 
 
-def is_well_formed(words: Sequence[str], symbols: Sequence[str]) -> bool:
-    """Whether the symbols are a tree over as many words, so that nothing is repaired."""
-    return linearise(restore(words, symbols)) == list(symbols) and len(words) == sum(
-        symbol not in PHRASES and not symbol.startswith("/") for symbol in symbols
-    )
-
-
-def split(treebank: Path, output: Path) -> None:
-    """Writes train, valid and test: words, symbols and gold trees, a sentence a line.
+def split(treebank: Path, output: Path, leaves: str) -> None:
+    """Write train, valid and test: words, symbols and gold trees, a sentence a line.
 
     Of the files wsj_0001 to wsj_0199 the last ten are the test set, the ten before them validation.
     """
@@ -96,7 +107,7 @@ def split(treebank: Path, output: Path) -> None:
         trees = [tree for path in part for tree in sentences(path)]
         lines = {
             "word": [" ".join(tree.words()) for tree in trees],
-            "tree": [" ".join(linearise(tree)) for tree in trees],
+            "tree": [" ".join(linearise(tree, leaves)) for tree in trees],
             "trees": [str(tree) for tree in trees],
         }
         for suffix, texts in lines.items():
@@ -106,7 +117,7 @@ def split(treebank: Path, output: Path) -> None:
 
 
 def sentences(path: Path) -> Iterator[Tree]:
-    """Gives the trees of a file, without traces and functional tags, below a root TOP."""
+    """Yield the trees of a file, without traces and functional tags, below a root TOP."""
     for tree in read_trees(path.read_text(encoding="utf-8"), str(path)):
         kept = without_traces(tree)
         if kept is not None:
@@ -114,14 +125,14 @@ def sentences(path: Path) -> Iterator[Tree]:
 
 
 def score(gold_path: Path, proposed_path: Path) -> str:
-    """Gives F1 and the share of well-formed lines of symbols."""
+    """Return F1 and the share of well-formed lines of symbols."""
     gold = list(read_trees(gold_path.read_text(encoding="utf-8"), str(gold_path)))
     lines = [line.split() for line in proposed_path.read_text(encoding="utf-8").splitlines()]
     if len(lines) != len(gold):
         raise NmtError(f"{proposed_path}: {len(lines)} lines for {len(gold)} trees")
-    words = [tree.words() for tree in gold]
-    result = score_brackets(gold, list(map(restore, words, lines)))
-    well_formed = sum(map(is_well_formed, words, lines))
+    restored = [restore(tree.words(), line) for tree, line in zip(gold, lines, strict=True)]
+    result = score_brackets(gold, [tree for tree, _ in restored])
+    well_formed = sum(is_whole for _, is_whole in restored)
     return (
         f"labelled bracketing F1 = {result.f1:.2f} (precision {result.precision:.2f}, recall "
         f"{result.recall:.2f}), complete {100 * result.complete / result.sentences:.1f}%, "
@@ -130,19 +141,20 @@ def score(gold_path: Path, proposed_path: Path) -> str:
 
 
 def main() -> None:
-    """Runs one of the two commands."""
+    """Run one of the two commands."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     splitting = commands.add_parser("split", help="trees to train, valid and test")
     splitting.add_argument("treebank", type=Path, help="directory with wsj_0001.mrg and others")
     splitting.add_argument("output", type=Path)
+    splitting.add_argument("--leaves", choices=LEAVES, default="tags", help="symbols of words")
     scoring = commands.add_parser("score", help="F1 of translated symbols")
     scoring.add_argument("gold", type=Path, help="a .trees file that split wrote")
     scoring.add_argument("proposed", type=Path, help="a line of symbols for each tree")
     arguments = parser.parse_args()
     try:
         if arguments.command == "split":
-            split(arguments.treebank, arguments.output)
+            split(arguments.treebank, arguments.output, arguments.leaves)
         else:
             print(score(arguments.gold, arguments.proposed))
     except NmtError as error:
