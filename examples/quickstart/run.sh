@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The quickstart: from text to BLEU with the five commands, in about three minutes on two cores.
+# The quickstart: from text to BLEU with the five commands, in about two minutes on two cores.
 set -euo pipefail
 cd "$(dirname "$0")"
 rm -rf work
