@@ -582,7 +582,7 @@ def test_the_sums_of_a_report_go_on_with_another_number_of_processes(
     assert (sums["updates"], sums["loss"], sums["tokens"]) == (4.0, 8.0, 0.0)
 
 
-def test_a_training_that_is_interrupted_says_what_is_saved_and_how_to_go_on(
+def test_a_training_that_is_interrupted_says_what_is_saved_and_how_to_resume(
     train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     advance = Report.advance
@@ -598,7 +598,7 @@ def test_a_training_that_is_interrupted_says_what_is_saved_and_how_to_go_on(
     assert done.out == f"{tmp_path / 'run'}\n"
     assert done.err.endswith(
         "\ntraining ended: interrupted by SIGINT; all is saved after update 3, and the same "
-        "command goes on from there\n"
+        "command resumes there\n"
     )
     assert "resumed after update 3\n" in train(tmp_path / "run").err
 

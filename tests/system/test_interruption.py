@@ -69,7 +69,7 @@ def test_signals_save_and_exit_and_the_same_command_ends_as_if_nothing_had_been(
         stopped_at = Checkpoint.open(run / "last").update
         assert err.endswith(
             f"training ended: interrupted by {number.name}; all is saved after update "
-            f"{stopped_at}, and the same command goes on from there\n"
+            f"{stopped_at}, and the same command resumes there\n"
         )
         assert 10 <= stopped_at < UPDATES
     assert train(run, *OPTIONS).status == 0
