@@ -191,6 +191,7 @@ def test_the_longest_batch_holds_the_longest_pairs_that_fit(dataset: Path) -> No
         (100_000, 10.0, math.inf, "11 hours on this machine: write a recipe that fits"),
         (100_000, 60.0, math.inf, "3 days on this machine: write a recipe that fits"),
         (4000, 0.1, math.inf, None),
+        (5, 0.1, math.inf, None),
         (100_000, 0.1, 3600.0, None),
     ],
 )

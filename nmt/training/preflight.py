@@ -187,6 +187,9 @@ def _try_checkpoint(trainer: Trainer) -> int:
 LONGEST_WARMUP = timedelta(hours=3)
 """Duration of a warm-up that is most likely not meant."""
 
+TRIAL = 5
+"""Training of at most so many updates tries a command out; it is not meant to learn."""
+
 
 def misfit(warmup_updates: int, updates: int, seconds: float, limit: float) -> str | None:
     """Return a warning if training is likely to end before the model learns, else None.
@@ -197,6 +200,8 @@ def misfit(warmup_updates: int, updates: int, seconds: float, limit: float) -> s
         seconds: estimated seconds of an update.
         limit: seconds after which training ends; infinite without a limit.
     """
+    if updates <= TRIAL:
+        return None
     possible = min(updates, limit / seconds)
     remedy = "write a recipe that fits with `nmt init`, or take --warmup-updates {:,}"
     warm_up = f"warm-up ends after {_in_words(warmup_updates * seconds)} on this machine"
