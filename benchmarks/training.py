@@ -171,7 +171,7 @@ class Peer(Plain):
 
 @dataclass(frozen=True)
 class Setting:
-    """What every process of the benchmark needs to know."""
+    """Settings of every process of the benchmark."""
 
     model: TransformerConfig
     train: TrainConfig

@@ -86,7 +86,7 @@ def print_choice(registry: Registry[Any], choices: dict[str, Registry[Any]]) -> 
 
 
 def differences(entry: Any, other: Any, skip: str) -> str:
-    """What an entry has for values where another of its class has other ones."""
+    """Return the values of an entry that differ from those of another of its class."""
     return ", ".join(
         f"`{field.name}: {value_text(getattr(entry, field.name))}`"
         for field in dataclasses.fields(entry)
@@ -110,7 +110,7 @@ def print_keys(instance: Any, choices: dict[str, Registry[Any]], skip: str = "")
 
 
 def type_text(hint: Any, choices: dict[str, Registry[Any]]) -> str:
-    """What a field takes, in words."""
+    """Return the type of a field in words."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         inner = [argument for argument in arguments if argument is not type(None)]

@@ -1,6 +1,7 @@
 """Attention patterns: full self-attention, and cheaper approximations.
 
-Every pattern builds a module that is called like :class:`nmt.models.attention.FullAttention`.
+A :class:`FunctionPattern` builds a module that is called like
+:class:`nmt.models.attention.FullAttention`.
 """
 
 from __future__ import annotations
@@ -38,21 +39,30 @@ class AttentionPattern(ABC):
     """Name of the attention pattern."""
 
     @abstractmethod
-    def build(self, heads: Heads) -> nn.Module:
-        """Return the attention function of one layer."""
-
     def sublayer(self, heads: Heads, wrap: WrapAttention) -> TokenMixer:
         """Return the sublayer of one layer."""
-        return SelfAttention(heads, wrap(self.build(heads)))
 
 
 patterns: Registry[AttentionPattern] = Registry("attention pattern")
 AttentionPattern.registry = patterns
 
 
+@dataclass(frozen=True, kw_only=True)
+class FunctionPattern(AttentionPattern):
+    """Attention pattern that is an attention function within multi-head self-attention."""
+
+    @abstractmethod
+    def build(self, heads: Heads) -> nn.Module:
+        """Return the attention function of one layer."""
+
+    def sublayer(self, heads: Heads, wrap: WrapAttention) -> TokenMixer:
+        """Return self-attention with this function."""
+        return SelfAttention(heads, wrap(self.build(heads)))
+
+
 @patterns.register("full")
 @dataclass(frozen=True, kw_only=True)
-class Full(AttentionPattern):
+class Full(FunctionPattern):
     """Every position attends to every other, the paper's."""
 
     def build(self, heads: Heads) -> nn.Module:
@@ -62,7 +72,7 @@ class Full(AttentionPattern):
 
 @patterns.register("neighbourhood")
 @dataclass(frozen=True, kw_only=True)
-class Neighbourhood(AttentionPattern):
+class Neighbourhood(FunctionPattern):
     """A position attends to those at most `radius` away (section 4), in time and memory O(n r)."""
 
     radius: int = 32
@@ -124,7 +134,7 @@ class NeighbourhoodAttention(nn.Module):
 
 @patterns.register("performer")
 @dataclass(frozen=True, kw_only=True)
-class Performer(AttentionPattern):
+class Performer(FunctionPattern):
     """Softmax approximated by positive random features, in time O(n) (Choromanski et al. 2020)."""
 
     is_causal: ClassVar[bool] = False
@@ -192,7 +202,7 @@ class PerformerAttention(nn.Module):
 
 @patterns.register("linformer")
 @dataclass(frozen=True, kw_only=True)
-class Linformer(AttentionPattern):
+class Linformer(FunctionPattern):
     """Keys and values of all positions are mixed into a few, in time O(n) (Wang et al. 2020)."""
 
     is_causal: ClassVar[bool] = False

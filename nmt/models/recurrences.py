@@ -115,10 +115,6 @@ class RecurrencePart(AttentionPattern):
 
     is_bidirectional: ClassVar[bool] = False
 
-    def build(self, heads: Heads) -> nn.Module:
-        """Raise an error: there is no attention function."""
-        raise NotImplementedError(f"{self.name} is no attention")
-
     def sublayer(self, heads: Heads, wrap: WrapAttention) -> Recurrence:
         """Return the recurrence; encodings of positions that wrap attention have no part in it."""
         return self.recurrence(heads.width)

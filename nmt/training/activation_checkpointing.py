@@ -44,6 +44,7 @@ def _recomputed(module: nn.Module) -> Any:
 
     @wraps(forward)
     def recomputed(*arguments: Any, **named: Any) -> Tensor:
+        """Compute the module; in training, keep only its arguments for the gradient."""
         if not (module.training and torch.is_grad_enabled()):
             output: Tensor = forward(*arguments, **named)
         else:

@@ -111,6 +111,7 @@ def _compiled(model: Model) -> Callable[[Tensor, Tensor, Packing], Tensor]:
     on_padded = torch.compile(model.decode, dynamic=True)
 
     def decode_packs(source: Tensor, target: Tensor, packing: Packing) -> Tensor:
+        """Return the decoder output [P, D] at the target's tokens."""
         if not (model.packs and is_compilable(model, source.device)):
             padded = on_padded(packing.source.pad(source), packing.target.pad(target))
             return packing.target.unpad(padded)

@@ -47,6 +47,7 @@ def _left_out_at_times(layer: nn.Module, rate: float) -> Any:
 
     @wraps(forward)
     def left_out_at_times(x: Tensor, *arguments: Any) -> Tensor:
+        """Compute the layer, or return `x` unchanged."""
         # Drawn on the host, also for a GPU, which then need not be waited for.
         if layer.training and torch.rand(()).item() < rate:
             unused = [*_tensors(arguments), *layer.parameters()]
@@ -76,11 +77,13 @@ class _WithoutUse(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *unused: Tensor) -> Tensor:
+        """Return `x`; the result depends on the unused tensors for the gradient alone."""
         ctx.unused = [(tensor.dtype, tensor.device, tensor.shape) for tensor in unused]
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of `x`, and gradients of zero for the unused tensors."""
         zeros = (
             torch.zeros((), dtype=dtype, device=device).expand(shape) if wanted else None
             for (dtype, device, shape), wanted in zip(
