@@ -66,7 +66,7 @@ class TrainingLoop:
         trainer.try_batch(no_sentences)  # initialises sharding
         self.stopwatch.start()
         self.report.begin()
-        reason = self._reason_to_stop(0)
+        reason = milestones.reason_to_stop()  # of the checkpoint, without this start's time
         if milestones.is_validation_due(reason) and not self.scores:
             # The interruption came before the validation of this update.
             self._save(self._validate())
