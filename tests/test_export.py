@@ -49,6 +49,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "rms_norm": {"norm": "rms_norm"},
     "pre_norm with rms_norm": {"residual": "pre_norm", "norm": "rms_norm"},
     "gelu": {"feed_forward": "gelu"},
+    "gelu by tanh": {"feed_forward": "gelu_tanh"},
+    "swish": {"feed_forward": "swish"},
+    "as in Marian": {"output_bias": True, "scale_embeddings": False, "norm_epsilon": 1e-5},
     "swiglu": {"feed_forward": "swiglu"},
     "learned": {"positions": {"name": "learned", "max_positions": 6}},
     "rotary": {"positions": {"name": "rotary", "base": 500.0}},
@@ -76,6 +79,8 @@ def random_run(path: Path, subwords: Subwords, end: float | None = None, **chang
         for weight in model.parameters():
             weight += 0.1 * torch.randn_like(weight)
         model.output.weight *= 3
+        if model.output.bias is not None:
+            model.output.bias[[PAD, BOS]] = 0.0
         model.output.weight[[PAD, BOS]] = 0.0
         if end is not None:
             model.output.weight -= model.output.weight.mean(dim=1, keepdim=True)

@@ -1,4 +1,5 @@
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -29,6 +30,17 @@ def test_swiglu_is_the_paper_s_equation() -> None:
     w, v = layer.inner.weight.chunk(2)
     expected = (F.silu(x @ w.t()) * (x @ v.t())) @ layer.outer.weight.t()
     assert torch.allclose(layer(x), expected, atol=1e-6)
+
+
+def test_swish_and_the_approximated_gelu_are_their_equations() -> None:
+    x = torch.randn(2, 3)
+    layer = feed_forwards["swish"].build(3, 5, 0.0)
+    inner = layer.inner(x)
+    torch.testing.assert_close(layer(x), layer.outer(inner * inner.sigmoid()))
+    layer = feed_forwards["gelu_tanh"].build(3, 5, 0.0)
+    inner = layer.inner(x)
+    slope = (2 / math.pi) ** 0.5 * (inner + 0.044715 * inner**3)
+    torch.testing.assert_close(layer(x), layer.outer(0.5 * inner * (1 + slope.tanh())))
 
 
 @pytest.mark.parametrize("chosen", [1, 2])

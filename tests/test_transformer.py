@@ -12,6 +12,7 @@ from nmt.models.dropout import Dropout
 from nmt.models.feed_forward import FeedForward
 from nmt.models.multi_head import CrossAttention, SelfAttention
 from nmt.models.positions import SinusoidalPositions, sinusoids
+from nmt.models.transformer import Transformer, TransformerConfig
 from nmt.recipe.config import build, dump
 
 
@@ -133,6 +134,27 @@ def test_positions_of_a_worked_example_in_both_layouts() -> None:
     torch.testing.assert_close(sinusoids(4, 4)[3], expected, atol=1e-6, rtol=0)
     expected = torch.tensor([0.141120, 0.000300, -0.989992, 1.000000])
     torch.testing.assert_close(sinusoids(4, 4, "concatenated")[3], expected, atol=1e-6, rtol=0)
+    expected = torch.tensor([0.141120, 0.029996, -0.989992, 0.999550])
+    torch.testing.assert_close(sinusoids(4, 4, "halves")[3], expected, atol=1e-6, rtol=0)
+
+
+def test_what_other_toolkits_do_differently_is_a_field_of_the_recipe() -> None:
+    changes: dict[str, Any] = {"scale_embeddings": False, "output_bias": True, "norm_epsilon": 1e-5}
+    config = TransformerConfig(d_model=8, d_ff=16, heads=2, encoder_layers=1, **changes)
+    model = config.build(20, 20, True).eval()
+    assert isinstance(model, Transformer)
+    tokens = torch.tensor([[4, 5, 6, 3]])
+    first = model._embed_target(tokens)
+    expected = model.target_embedding(tokens) + sinusoids(4, 8)
+    torch.testing.assert_close(first, expected)
+    before = model(tokens, tokens)
+    with torch.no_grad():
+        model.output.bias[7] += 2.5
+    difference = model(tokens, tokens) - before
+    torch.testing.assert_close(difference[..., 7], torch.full((1, 4), 2.5))
+    assert not difference[..., :7].any()
+    norms = [module for module in model.modules() if isinstance(module, torch.nn.LayerNorm)]
+    assert {norm.eps for norm in norms} == {1e-5}
 
 
 def test_the_product_of_two_positions_depends_on_their_distance_alone() -> None:

@@ -37,7 +37,13 @@ MAX_POSITIONS = 2048
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 """CTranslate2's names of the special ids, in the order of the ids."""
 
-ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swiglu": "SWISH"}
+ACTIVATIONS = {
+    "relu": "RELU",
+    "gelu": "GELU",
+    "gelu_tanh": "GELUTanh",
+    "swish": "SWISH",
+    "swiglu": "SWISH",
+}
 ADDED_POSITIONS = ("none", "sinusoidal", "learned")
 QUANTIZATIONS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}
 
@@ -134,7 +140,8 @@ def _fill(spec: Any, model: Transformer, config: TransformerConfig) -> None:
         _fill_end(layer_spec.ffn, layer.feed_forward_residual)
     _set(spec.encoder.embeddings[0], weight=model.source_embedding.weight)
     _set(spec.decoder.embeddings, weight=model.target_embedding.weight)
-    _set(spec.decoder.projection, weight=model.output.weight)
+    _fill_linear(spec.decoder.projection, model.output)
+    spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = config.scale_embeddings
     for stack, end in ((spec.encoder, model.encoder_end), (spec.decoder, model.decoder_end)):
         if config.residual == "pre_norm":
             _fill_norm(stack.layer_norm, end)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -85,6 +86,26 @@ class Gelu(FeedForwardPart):
     def build(self, width: int, inner: int, dropout: float) -> nn.Module:
         """A fresh layer."""
         return FeedForward(width, inner, dropout, F.gelu)
+
+
+@feed_forwards.register("gelu_tanh")
+@dataclass(frozen=True, kw_only=True)
+class GeluTanh(FeedForwardPart):
+    """The same, with gelu approximated by tanh, as in the code of GPT-2."""
+
+    def build(self, width: int, inner: int, dropout: float) -> nn.Module:
+        """A fresh layer."""
+        return FeedForward(width, inner, dropout, partial(F.gelu, approximate="tanh"))
+
+
+@feed_forwards.register("swish")
+@dataclass(frozen=True, kw_only=True)
+class Swish(FeedForwardPart):
+    """swish(x W1 + b1) W2 + b2, with swish(x) = x sigmoid(x) (Ramachandran et al. 2017)."""
+
+    def build(self, width: int, inner: int, dropout: float) -> nn.Module:
+        """A fresh layer."""
+        return FeedForward(width, inner, dropout, F.silu)
 
 
 @feed_forwards.register("swiglu")

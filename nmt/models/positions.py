@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from nmt.models.attention import Heads, attention_weights
 from nmt.recipe.registry import Registry
 
-Layout = Literal["interleaved", "concatenated"]
+Layout = Literal["interleaved", "concatenated", "halves"]
 
 
 def sinusoids(length: int, width: int, layout: Layout = "interleaved") -> Tensor:
@@ -27,10 +27,11 @@ def sinusoids(length: int, width: int, layout: Layout = "interleaved") -> Tensor
         width: number of features, even.
         layout: "interleaved" is the paper's: sin(p / 10000^(2i/width)) at 2i and the cosine of the
             same angle at 2i+1. "concatenated" is tensor2tensor's and fairseq's: all sines before
-            all cosines, with the exponent i / (width/2 - 1).
+            all cosines, with the exponent i / (width/2 - 1). "halves" is that of Hugging Face's
+            Marian: all sines before all cosines, with the paper's exponents.
     """
     pairs = width // 2
-    steps = pairs if layout == "interleaved" else max(pairs - 1, 1)
+    steps = max(pairs - 1, 1) if layout == "concatenated" else pairs
     rates = torch.exp(torch.arange(pairs) * (-math.log(10000.0) / steps))
     angles = torch.arange(length)[:, None] * rates  # [length, pairs]
     waves = (angles.sin(), angles.cos())

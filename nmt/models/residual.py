@@ -16,23 +16,23 @@ Norm = Literal["layer_norm", "rms_norm"]
 Placement = Literal["post_norm", "pre_norm", "deep_norm"]
 
 
-def make_norm(norm: Norm, width: int) -> nn.Module:
+def make_norm(norm: Norm, width: int, epsilon: float = 1e-6) -> nn.Module:
     """Return LayerNorm (Ba et al. 2016) or RMSNorm (Zhang and Sennrich 2019).
 
     RMSNorm subtracts no mean and has no bias.
     """
     if norm == "rms_norm":
-        return nn.RMSNorm(width, eps=1e-6)
-    return nn.LayerNorm(width, eps=1e-6)
+        return nn.RMSNorm(width, eps=epsilon)
+    return nn.LayerNorm(width, eps=epsilon)
 
 
 class PostNorm(nn.Module):
     """LayerNorm(x + Dropout(sublayer(x))) (Vaswani et al. 2017, sections 3.1 and 5.4)."""
 
-    def __init__(self, width: int, norm: Norm, dropout: float) -> None:
+    def __init__(self, width: int, norm: Norm, dropout: float, epsilon: float = 1e-6) -> None:
         super().__init__()
         self.dropout = Dropout(dropout)
-        self.norm = make_norm(norm, width)
+        self.norm = make_norm(norm, width, epsilon)
 
     def prepare(self, x: Tensor) -> Tensor:
         """Return the input of the sublayer: `x` [..., D] unchanged."""
@@ -61,8 +61,10 @@ class PreNorm(PostNorm):
 class DeepNorm(PostNorm):
     """LayerNorm(alpha x + Dropout(sublayer(x))) (Wang et al. 2022, *DeepNet*)."""
 
-    def __init__(self, width: int, norm: Norm, dropout: float, alpha: float) -> None:
-        super().__init__(width, norm, dropout)
+    def __init__(
+        self, width: int, norm: Norm, dropout: float, alpha: float, epsilon: float = 1e-6
+    ) -> None:
+        super().__init__(width, norm, dropout, epsilon)
         self.alpha = alpha
 
     def combine(self, x: Tensor, output: Tensor) -> Tensor:

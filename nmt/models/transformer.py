@@ -24,14 +24,7 @@ from nmt.data.packing import Pack, Packing
 from nmt.data.vocabulary import PAD
 from nmt.errors import NmtError
 from nmt.models.attention import Attend, Heads
-from nmt.models.base import (
-    Model,
-    ModelConfig,
-    ResidualPart,
-    State,
-    check_rates,
-    check_sizes,
-)
+from nmt.models.base import Model, ModelConfig, ResidualPart, State, check_rates, check_sizes
 from nmt.models.dropout import Dropout
 from nmt.models.feed_forward import FeedForwardPart, MixtureOfExperts, feed_forwards
 from nmt.models.initialization import embedding
@@ -93,8 +86,13 @@ class TransformerConfig(ModelConfig):
     """Biases on the attention projections, as tensor2tensor had in 2017 and fairseq has."""
     tied_embeddings: Literal["all", "decoder", "none"] = "all"
     """"all": source, target and output share one matrix; "decoder": target and output do."""
+    output_bias: bool = False
+    """Bias of each token in the output layer, as in Marian."""
+    scale_embeddings: bool = True
+    """Whether embeddings are multiplied by the square root of d_model, as in the paper."""
     sinusoids: Layout = "interleaved"
-    """The paper's interleaved sines and cosines, or tensor2tensor's concatenated ones."""
+    """The paper's interleaved sines and cosines; tensor2tensor's concatenated ones; or halves, all
+    sines before all cosines with the paper's exponents, as in Hugging Face's Marian."""
     positions: PositionPart = position_parts["sinusoidal"]
     """Position encoding."""
     feed_forward: FeedForwardPart = feed_forwards["relu"]
@@ -104,6 +102,8 @@ class TransformerConfig(ModelConfig):
     after, with DeepNorm's weights, which make a hundred layers trainable."""
     norm: Norm = "layer_norm"
     """The paper's LayerNorm, or RMSNorm."""
+    norm_epsilon: float = 1e-6
+    """Number that a norm adds to the variance: tensor2tensor's; PyTorch's is 1e-5."""
     key_value_heads: int | None = None
     """Number of heads of keys and values, shared by groups of query heads; 1 is multi-query
     attention; None for as many as `heads`."""
@@ -132,6 +132,8 @@ class TransformerConfig(ModelConfig):
         if (self.d_k is None or self.d_v is None) and self.d_model % self.heads:
             raise ValueError(f"d_model {self.d_model} is not divisible by {self.heads} heads")
         check_rates(self, "dropout", "attention_dropout", "activation_dropout")
+        if not 0.0 < self.norm_epsilon < 1.0:
+            raise ValueError(f"norm_epsilon lies between 0 and 1, not {self.norm_epsilon:g}")
         self._check_parts()
 
     def _check_parts(self) -> None:
@@ -212,9 +214,9 @@ class TransformerConfig(ModelConfig):
     def _residual(self, stack: Stack) -> PostNorm:
         if self.residual == "deep_norm":
             alpha, _ = deep_norm_scales(self.encoder_layers, self.decoder_layers)[stack]
-            return DeepNorm(self.d_model, self.norm, self.dropout, alpha)
+            return DeepNorm(self.d_model, self.norm, self.dropout, alpha, self.norm_epsilon)
         kind = PreNorm if self.residual == "pre_norm" else PostNorm
-        return kind(self.d_model, self.norm, self.dropout)
+        return kind(self.d_model, self.norm, self.dropout, self.norm_epsilon)
 
     def _self_attention(self, stack: Stack) -> TokenMixer:
         heads = self.attention
@@ -233,7 +235,7 @@ class Transformer(Model):
     ) -> None:
         super().__init__()
         tied = config.tied_embeddings
-        self.scale = math.sqrt(config.d_model)
+        self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
         self.alignment_layer = cast("int", config.resolved().alignment_layer)
         self.tokens: tuple[Tensor, Tensor]
         """Masks of the last source [B, S] and target [B, T], False at padding."""
@@ -241,7 +243,9 @@ class Transformer(Model):
         self.source_embedding = (
             self.target_embedding if tied == "all" else embedding(source_vocabulary, config.d_model)
         )
-        self.output = nn.Linear(config.d_model, target_vocabulary, bias=False)
+        self.output = nn.Linear(config.d_model, target_vocabulary, bias=config.output_bias)
+        if config.output_bias:
+            nn.init.zeros_(self.output.bias)
         if tied == "none":
             nn.init.normal_(self.output.weight, std=config.d_model**-0.5)
         else:
@@ -256,18 +260,14 @@ class Transformer(Model):
         self.packs = all(attend.is_plain for attend in attends)
         # With pre-norm the last sublayer of a stack is not normalised, so a norm follows the stack.
         ends = [
-            make_norm(config.norm, config.d_model)
+            make_norm(config.norm, config.d_model, config.norm_epsilon)
             if config.residual == "pre_norm"
             else nn.Identity()
             for _ in range(2)
         ]
         self.encoder_end, self.decoder_end = ends
         if config.residual == "deep_norm":
-            scales = deep_norm_scales(config.encoder_layers, config.decoder_layers)
-            for encoder_layer in encoder:
-                scale_for_deep_norm(encoder_layer, scales["encoder"][1])
-            for decoder_layer in decoder:
-                scale_for_deep_norm(decoder_layer, scales["decoder"][1])
+            scale_for_deep_norm(encoder, decoder)
 
     def fsdp_modules(self) -> Iterable[nn.Module]:
         """Return the linear layers, without the experts, which a batch may not use."""

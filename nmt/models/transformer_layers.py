@@ -9,13 +9,21 @@ from torch import Tensor, nn
 
 from nmt.data.packing import Pack, Packing
 from nmt.models.multi_head import CrossAttention, SelfAttention
-from nmt.models.residual import PostNorm
+from nmt.models.residual import PostNorm, deep_norm_scales
 from nmt.models.state import BeamAncestry, Cache, Memory, TokenMixer
 
 
+def scale_for_deep_norm(encoder: Sequence[EncoderLayer], decoder: Sequence[DecoderLayer]) -> None:
+    """Multiply the weights of feed-forward, values and attention output by DeepNorm's beta."""
+    scales = deep_norm_scales(len(encoder), len(decoder))
+    for encoder_layer in encoder:
+        _scale_layer(encoder_layer, scales["encoder"][1])
+    for decoder_layer in decoder:
+        _scale_layer(decoder_layer, scales["decoder"][1])
+
+
 @torch.no_grad()
-def scale_for_deep_norm(layer: EncoderLayer | DecoderLayer, beta: float) -> None:
-    """Multiply the weights of feed-forward, values and attention output by `beta`."""
+def _scale_layer(layer: EncoderLayer | DecoderLayer, beta: float) -> None:
     assert isinstance(layer.attention, SelfAttention)
     attentions: list[SelfAttention | CrossAttention] = [layer.attention]
     into_values = [layer.attention.project_in]
