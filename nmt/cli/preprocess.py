@@ -24,6 +24,7 @@ FLAGS = {
         "--train PREFIX": "preprocess.train",
         "--valid PREFIX": "preprocess.valid",
         "--test PREFIX": "preprocess.test",
+        "--alignments/--no-alignments": "preprocess.alignments",
         "--output-dir DIR": "preprocess.output_dir",
     },
     "Subwords": {

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from nmt.data.columns import Column
+from nmt.data.columns import Column, Sentences
+from nmt.data.links import LinkColumn
 from nmt.data.manifest import REMEDY, SIDES, Ids, Lengths, Manifest, Side
 from nmt.data.vocabulary import PAD
 from nmt.errors import NmtError
@@ -163,6 +165,11 @@ class Split:
             side: [Column(part, manifest, name, side) for part, manifest in parts.items()]
             for side in SIDES
         }
+        self._links = [
+            LinkColumn(part, manifest, name)
+            for part, manifest in parts.items()
+            if manifest.has_links(name)
+        ]
         sizes = [len(column) for column in self._columns["source"]]
         self._starts = np.cumsum([0, *sizes])
 
@@ -179,6 +186,26 @@ class Split:
     def target(self, index: int) -> Ids:
         """Return the ids [T] of a target sentence, mapped from the file."""
         return self._sentence("target", index)
+
+    @property
+    def has_links(self) -> bool:
+        """Whether the pairs have word alignments."""
+        return len(self._links) == len(self._parts)
+
+    def links(self, indices: Ids) -> Sentences:
+        """Return the word alignments of the pairs at `indices` [B], with :attr:`has_links`.
+
+        Returns:
+            For each pair the numbers of its links, source word and target word in turn.
+        """
+        part = np.searchsorted(self._starts, indices, "right") - 1  # [B]
+        order = np.argsort(part, kind="stable")
+        read = [
+            self._links[number].of(indices[part == number] - self._starts[number])
+            for number in map(int, np.unique(part))
+        ]
+        joined = Sentences(*map(np.concatenate, zip(*read, strict=True)))
+        return joined.take(np.argsort(order))
 
     @cached_property
     def source_lengths(self) -> Lengths:
@@ -203,9 +230,9 @@ class Split:
         """
         if not len(self):
             raise NmtError(f"{next(iter(self._parts))}: {self.name} holds no pair; {REMEDY}")
-        for columns in self._columns.values():
-            for column in columns:
-                column.check()
+        columns: Iterator[Column | LinkColumn] = chain(*self._columns.values(), self._links)
+        for column in columns:
+            column.check()
 
     def padded(self, side: Side, indices: Ids, pad: int = PAD) -> npt.NDArray[np.int64]:
         """Return the sentences at `indices` [B] as rows [B, L] int64, padded with `pad`."""

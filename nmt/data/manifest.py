@@ -29,6 +29,9 @@ MANIFEST = "manifest.json"
 
 OFFSET_TYPE = "<i8"
 
+LINK_TYPE = "<u2"
+"""Type of the numbers of words in word alignments."""
+
 SPLITS = ("train", "valid", "test")
 
 TokenType = Literal["<u2", "<i4"]
@@ -158,6 +161,10 @@ class Manifest:
         """Return the name of a side's text file; array files add a suffix to this name."""
         return f"{split}.{self.language(side)}"
 
+    def has_links(self, split: str) -> bool:
+        """Return whether a split has word alignments."""
+        return link_files(split)[1] in self.files
+
     @classmethod
     def read(cls, path: Path) -> Manifest:
         """Read the manifest of the dataset at `path`.
@@ -202,6 +209,11 @@ class Manifest:
                 stem = self.stem(split, side)
                 yield f"{stem}.tokens", tokens * np.dtype(self.dtype(side)).itemsize
                 yield f"{stem}.offsets", (counts.pairs + 1) * np.dtype(OFFSET_TYPE).itemsize
+            if self.has_links(split):
+                links, offsets = link_files(split)
+                link = 2 * np.dtype(LINK_TYPE).itemsize
+                yield links, self.files[links].bytes // link * link if links in self.files else 0
+                yield offsets, (counts.pairs + 1) * np.dtype(OFFSET_TYPE).itemsize
 
 
 MANIFESTS = DocumentFormat(kind=Manifest, name="nmt-dataset", version=VERSION, remedy=REMEDY)
@@ -211,6 +223,11 @@ def check_language(key: str, language: str) -> None:
     """Raise a ValueError if a language cannot be the end of a file's name."""
     if not language or not language.isprintable() or "/" in language:
         raise ValueError(f"{key} must be the end of a file's name, such as en, not {language!r}")
+
+
+def link_files(split: str) -> tuple[str, str]:
+    """Return the names of the files of a split's word alignments, and of their offsets."""
+    return f"{split}.links", f"{split}.link_offsets"
 
 
 def fingerprint_of(facts: Mapping[str, FileFacts]) -> str:

@@ -12,12 +12,14 @@ import numpy as np
 
 from nmt.data.columns import Sentences
 from nmt.data.manifest import (
+    LINK_TYPE,
     MANIFEST,
     MANIFESTS,
     OFFSET_TYPE,
     Manifest,
     SplitCounts,
     fingerprint_of,
+    link_files,
     token_type,
 )
 from nmt.data.vocabulary import UNK
@@ -76,14 +78,20 @@ class DatasetWriter:
         self._splits: dict[str, SplitCounts] = {}
 
     @contextmanager
-    def split(self, name: str) -> Iterator[SplitWriter]:
-        """Yield a writer to append the split's pairs to, until the block ends."""
+    def split(self, name: str, has_links: bool = False) -> Iterator[SplitWriter]:
+        """Yield a writer to append the split's pairs to, until the block ends.
+
+        Args:
+            name: of the split.
+            has_links: whether the pairs have word alignments.
+        """
         with ExitStack() as stack:
             sides = [
                 _SideWriter(f"{self.directory / name}.{language}", dtype, stack)
                 for language, dtype in zip(self.languages, self.dtypes, strict=True)
             ]
-            writer = SplitWriter(sides[0], sides[1])
+            links = _LinkWriter(self.directory, name, stack) if has_links else None
+            writer = SplitWriter(sides[0], sides[1], links)
             yield writer
         self._splits[name] = writer.counts()
 
@@ -129,9 +137,12 @@ class DatasetWriter:
 class SplitWriter:
     """Writer of the pairs of one split."""
 
-    def __init__(self, source: _SideWriter, target: _SideWriter) -> None:
+    def __init__(
+        self, source: _SideWriter, target: _SideWriter, links: _LinkWriter | None = None
+    ) -> None:
         self._source = source
         self._target = target
+        self._links = links
         self.dropped: dict[str, int] = {}
         """Dropped pairs by reason. The caller fills in this and the next two dictionaries, which
         :class:`SplitCounts` describes."""
@@ -150,6 +161,16 @@ class SplitWriter:
             )
         self._source.append(source)
         self._target.append(target)
+
+    def append_links(self, links: Sentences) -> None:
+        """Append the word alignments of pairs: numbers of source and target words in turn."""
+        assert self._links is not None
+        self._links.append(links)
+
+    @property
+    def linked_pairs(self) -> int:
+        """Number of pairs so far that have at least one link."""
+        return self._links.linked if self._links else 0
 
     def append_text(self, source: list[str], target: list[str]) -> None:
         """Append the original lines of held-out pairs."""
@@ -200,3 +221,22 @@ class _SideWriter:
 
     def _open(self, suffix: str) -> BinaryIO:
         return self._stack.enter_context(open(self._stem + suffix, "wb"))
+
+
+class _LinkWriter:
+    """Writer of the word alignments of a split."""
+
+    def __init__(self, directory: Path, split: str, stack: ExitStack) -> None:
+        self.linked = self._links = 0
+        self._files = [
+            stack.enter_context((directory / name).open("wb")) for name in link_files(split)
+        ]
+        self._files[1].write(np.zeros(1, OFFSET_TYPE).tobytes())
+
+    def append(self, links: Sentences) -> None:
+        """Append the links of pairs, as of :meth:`SplitWriter.append_links`."""
+        ends = self._links + np.cumsum(links.lengths // 2)
+        self._files[0].write(links.tokens.astype(LINK_TYPE).tobytes())
+        self._files[1].write(ends.astype(OFFSET_TYPE).tobytes())
+        self.linked += int(np.count_nonzero(links.lengths))
+        self._links += len(links.tokens) // 2

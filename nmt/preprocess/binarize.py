@@ -21,6 +21,7 @@ from nmt.data.manifest import MANIFEST, Manifest, reasons
 from nmt.data.writer import DatasetWriter, staging
 from nmt.errors import FULL, NmtError, explain
 from nmt.io import files
+from nmt.messages import say
 from nmt.preprocess.cleaning import Cleaning, CleaningStats
 from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import STDIN, Bitext, Block, Chunk
@@ -85,7 +86,7 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
     scratch = directory / SCRATCH
     scratch.mkdir(exist_ok=True)
     train = [
-        _copy_of_stdin(scratch) if str(bitext.source) == STDIN else bitext
+        _copy_of_stdin(scratch, config) if str(bitext.source) == STDIN else bitext
         for bitext in corpora.pop("train")
     ]
     held_out = {
@@ -99,18 +100,20 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
         languages=(config.source_lang, config.target_lang),
         vocabularies=(subwords.source_size, subwords.target_size),
     )
-    spool = Spool(scratch, writer.dtypes)
+    spool = Spool(scratch, writer.dtypes, config.alignments)
     if not spool.progress.is_done:
         number, count = config.part
         encoder = Encoder(
             cleaning=config, subwords=subwords, held_out=lines, shard=number, shards=count
         )
         spool.fill(_encoded(train, spool, encoder, config), SAVE_EVERY)
-    with writer.split("train") as split:
+    with writer.split("train", config.alignments) as split:
         select_pairs(spool, config, subwords, split)
         counts = split.counts()
     if not counts.pairs:
         raise _nothing_left(counts.dropped)
+    if config.alignments:
+        _report_links(split.linked_pairs, counts.pairs)
     for name, chunks in held_out.items():
         with writer.split(name) as split:
             for chunk in chunks:
@@ -122,6 +125,15 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
     return writer.finish(
         shared_vocabulary=subwords.shared, recipe=_recipe(config), shard=_shard(config)
     )
+
+
+def _report_links(linked: int, pairs: int) -> None:
+    if not linked:
+        raise NmtError(
+            "preprocess.alignments: no training pair has a link left; align the words of this very "
+            "text, and clean the text before that, not here"
+        )
+    say(f"word alignments: {linked:,} of {pairs:,} training pairs have links")
 
 
 def _recipe(config: PreprocessConfig) -> dict[str, object]:
@@ -173,7 +185,7 @@ def find_corpora(config: PreprocessConfig) -> dict[str, list[Bitext]]:
         split: [
             Bitext(Path(STDIN), None)
             if split == "train" and path == STDIN
-            else Bitext.find(path, *languages)
+            else Bitext.find(path, *languages, has_links=config.alignments and split == "train")
             for path in prefixes
         ]
         for split, prefixes in paths.items()
@@ -181,12 +193,12 @@ def find_corpora(config: PreprocessConfig) -> dict[str, list[Bitext]]:
     }
 
 
-def _copy_of_stdin(directory: Path) -> Bitext:
+def _copy_of_stdin(directory: Path, config: PreprocessConfig) -> Bitext:
     """Copy standard input to a file, because learning subwords reads the text twice."""
     path = directory / "stdin.tsv"
     with path.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
-    return Bitext(path, None, is_stdin=True)
+    return Bitext(path, None, is_stdin=True, has_links=config.alignments)
 
 
 def _held_out_lines(splits: Iterable[list[Chunk]], config: Cleaning) -> frozenset[str]:

@@ -43,6 +43,11 @@ class PreprocessConfig(Cleaning, SubwordTraining):
     test: str | None = None
     """Corpus for the final scores: the PREFIX of its files."""
 
+    alignments: bool = False
+    """Read word alignments of the training pairs, for `train.guided_alignment`: from the file
+    PREFIX.align, or from a third column of FILE.tsv and of stdin. Each line holds the links of its
+    pair, ``S-T``: numbers of words, from 0, between spaces of the corpus as given."""
+
     output_dir: str = "data-bin"
     """Directory to write; an older dataset there is replaced once the new one is complete."""
 

@@ -48,6 +48,10 @@ class Chunk:
     source: list[str]
     target: list[str]
     first: int
+    alignments: list[str] | None = None
+    """Word alignments of the pairs in Pharaoh format, if the bitext has any."""
+    name: str = ""
+    """Name of the file of the alignments."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,8 @@ class Block:
     """Empty if `source` holds both columns."""
     position: int
     """Bytes of the source's file, compressed as the file is, read so far."""
+    alignments: bytes = b""
+    """Empty if there are none, or `source` holds them as its third column."""
     corpus: int = 0
     """Index of the bitext among the training corpora."""
 
@@ -70,49 +76,70 @@ class Block:
         """Return the pairs as text.
 
         Raises:
-            NmtError: bytes are not UTF-8 (unless replaced), or a row has not two columns.
+            NmtError: bytes are not UTF-8 (unless replaced), or a row has too few or too many
+                columns.
         """
-        names = self.bitext.names
-        source = decode(self.source, names[0], self.first, on_invalid_utf8)
-        if self.bitext.target is not None:
-            target = decode(self.target, names[1], self.first, on_invalid_utf8)
-            return Chunk(source, target, self.first)
-        rows = [line.split("\t") for line in source]
-        for number, row in enumerate(rows, self.first):
-            if len(row) != 2:
+        bitext, first = self.bitext, self.first
+        source = decode(self.source, bitext.names[0], first, on_invalid_utf8)
+        alignments = None
+        if bitext.alignments is not None:
+            alignments = decode(self.alignments, str(bitext.alignments), first, None)
+        if bitext.target is not None:
+            target = decode(self.target, bitext.names[1], first, on_invalid_utf8)
+            return Chunk(source, target, first, alignments, bitext.names[-1])
+        columns = self._columns(source)
+        alignments = columns[2] if bitext.has_links else None
+        return Chunk(columns[0], columns[1], first, alignments, bitext.names[0])
+
+    def _columns(self, rows: list[str]) -> list[list[str]]:
+        """Return the columns of rows with tabs."""
+        count = 3 if self.bitext.has_links else 2
+        fields = "source, one tab and target" + ", one tab and S-T links" * self.bitext.has_links
+        cells = [row.split("\t") for row in rows]
+        for number, row in enumerate(cells, self.first):
+            if len(row) != count:
                 raise NmtError(
-                    f"{names[0]}: line {number} has {len(row)} columns instead of 2; "
-                    "write source, one tab and target on each line"
+                    f"{self.bitext.names[0]}: line {number} has {len(row)} columns instead of "
+                    f"{count}; write {fields} on each line"
                 )
-        return Chunk([row[0] for row in rows], [row[1] for row in rows], self.first)
+        return [[row[at] for row in cells] for at in range(count)]
 
 
 @dataclass(frozen=True)
 class Bitext:
-    """Two files whose lines are translations of each other, or one file with two columns."""
+    """Two files whose lines are translations of each other, or one file with two columns.
+
+    Word alignments are in a file beside them, or in a third column.
+    """
 
     source: Path
     target: Path | None
-    """None if `source` holds two columns, separated by a tab."""
+    """None if `source` holds all columns, separated by tabs."""
     is_stdin: bool = False
     """Whether `source` is a copy of the standard input."""
+    has_links: bool = False
+    """Whether there are word alignments."""
+    alignments: Path | None = None
+    """File of the word alignments, one line for each pair; None if there is none."""
 
     @classmethod
-    def find(cls, path: str, source_lang: str, target_lang: str) -> Bitext:
+    def find(cls, path: str, source_lang: str, target_lang: str, has_links: bool = False) -> Bitext:
         """Return the bitext of the files ``PATH.LANG``, or of the file PATH if PATH ends in .tsv.
 
-        Each file may have .gz, .xz or .zst appended to its name.
+        Each file may have .gz, .xz or .zst appended to its name. With `has_links`, PATH.align or
+        the third column of the .tsv holds word alignments.
 
         Raises:
             NmtError: a file is missing, or PATH is the file of one language.
         """
         if ".tsv" in Path(path).suffixes[-2:]:
-            return cls(_find(path), None)
+            return cls(_find(path), None, has_links=has_links)
         try:
-            return cls(_find(f"{path}.{source_lang}"), _find(f"{path}.{target_lang}"))
+            sides = _find(f"{path}.{source_lang}"), _find(f"{path}.{target_lang}")
         except NmtError:
             _refuse_one_side(path, (source_lang, target_lang))
             raise
+        return cls(*sides, has_links=has_links, alignments=_links(path) if has_links else None)
 
     def __str__(self) -> str:
         return " and ".join(self.names)
@@ -120,7 +147,8 @@ class Bitext:
     @property
     def files(self) -> list[Path]:
         """The files that hold the text."""
-        return [self.source] if self.target is None else [self.source, self.target]
+        paths = (self.source, self.target, self.alignments)
+        return [path for path in paths if path is not None]
 
     @property
     def names(self) -> list[str]:
@@ -146,31 +174,40 @@ class Bitext:
             NmtError: as :meth:`chunks`.
         """
         first = 1 + skip
-        for (source, position), (target, _) in self._columns(size, skip):
-            yield Block(self, first, len(source), b"".join(source), b"".join(target), position)
-            first += len(source)
+        for blocks in self._columns(size, skip):
+            source, *others = (b"".join(block.lines) for block in blocks)
+            alignments = others.pop() if self.alignments else b""
+            target = others.pop() if others else b""
+            lines, position = blocks[0]
+            yield Block(self, first, len(lines), source, target, position, alignments=alignments)
+            first += len(lines)
         if first == 1:
             raise NmtError(f"{self}: empty; give files with sentences")
 
-    def _columns(self, size: int, skip: int) -> Iterator[tuple[_Lines, _Lines]]:
-        """Yield equally many lines of both sides; the target has none if `source` holds both."""
-        sources, none = _blocks(self.source, size, skip), _Lines([], 0)
-        if self.target is None:
-            yield from ((lines, none) for lines in sources)
-            return
-        targets, read = _blocks(self.target, size, skip), skip
-        for source, target in zip_longest(sources, targets, fillvalue=none):
-            if len(source.lines) != len(target.lines):
+    def _columns(self, size: int, skip: int) -> Iterator[tuple[_Lines, ...]]:
+        """Yield equally many lines of each file."""
+        read = skip
+        streams = [_blocks(file, size, skip) for file in self.files]
+        for blocks in zip_longest(*streams, fillvalue=_Lines([], 0)):
+            if len({len(block.lines) for block in blocks}) > 1:
                 counts = [
-                    read + len(side.lines) + sum(len(block.lines) for block in rest)
-                    for side, rest in ((source, sources), (target, targets))
+                    read + len(block.lines) + sum(len(later.lines) for later in rest)
+                    for block, rest in zip(blocks, streams, strict=True)
                 ]
-                raise NmtError(
-                    f"{self.source} has {counts[0]} lines, but {self.target} has {counts[1]}; "
-                    "line n of one must be the translation of line n of the other"
-                )
-            yield source, target
-            read += len(source.lines)
+                raise self._unequal(counts)
+            yield blocks
+            read += len(blocks[0].lines)
+
+    def _unequal(self, counts: list[int]) -> NmtError:
+        """Return the error for files with these numbers of lines."""
+        other = next(at for at, count in enumerate(counts) if count != counts[0])
+        remedy = "line n of one must be the translation of line n of the other"
+        if self.files[other] == self.alignments:
+            remedy = "line n must hold the links of pair n, or be empty"
+        return NmtError(
+            f"{self.source} has {counts[0]} lines, but {self.files[other]} has {counts[other]}; "
+            f"{remedy}"
+        )
 
 
 class _Lines(NamedTuple):
@@ -185,6 +222,16 @@ def _find(name: str) -> Path:
         if (path := Path(name + suffix)).is_file():
             return path
     raise NmtError(f"no such file: {name}, nor the same with .gz, .xz or .zst behind it")
+
+
+def _links(path: str) -> Path:
+    """Return the file of the word alignments of a bitext."""
+    try:
+        return _find(f"{path}.align")
+    except NmtError as error:
+        raise NmtError(
+            f"preprocess.alignments: {error}; make it with nmt align, or leave alignments out"
+        ) from None
 
 
 def _refuse_one_side(path: str, languages: tuple[str, str]) -> None:

@@ -27,11 +27,13 @@ import numpy as np
 import numpy.typing as npt
 
 from nmt.data.columns import Sentences
+from nmt.data.manifest import LINK_TYPE
 from nmt.errors import NmtError, UnfinishedError
 from nmt.io import files
 from nmt.preprocess.cleaning import Cleaning, CleaningResult, CleaningStats, judge
-from nmt.preprocess.corpus import CHUNK, Block
+from nmt.preprocess.corpus import CHUNK, Block, Chunk
 from nmt.preprocess.duplicates import Keys, mark_repeated
+from nmt.preprocess.links import count_words, read_links
 from nmt.preprocess.subwords import Subwords
 from nmt.preprocess.words import Encode, encoders
 from nmt.runtime.processes import end_with_parent, starting_workers
@@ -48,6 +50,8 @@ class Encoded:
     stats: CleaningStats
     block: Block
     """The block, without its text."""
+    links: Sentences | None = None
+    """Word alignments, if there are any: numbers of source and target words in turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +107,24 @@ class Encoder:
         kept = results == CleaningResult.KEPT
         if len(keys):
             keys = keys[kept]
+        links = None
+        if chunk.alignments is not None:
+            links = self._links(chunk, lines, sides).keep(kept)
         source, target = (side.keep(kept) for side in sides)
-        return Encoded(source, target, keys, stats, replace(block, source=b"", target=b""))
+        empty = replace(block, source=b"", target=b"", alignments=b"")
+        return Encoded(source, target, keys, stats, empty, links)
+
+    def _links(
+        self, chunk: Chunk, lines: npt.NDArray[np.intp], sides: list[Sentences]
+    ) -> Sentences:
+        """Return the links of these lines of a chunk, none where the subwords have other words."""
+        given = chunk.source, chunk.target
+        fits = np.ones(len(lines), np.bool_)
+        for side, text, begins in zip(sides, given, self.subwords.begins_word, strict=True):
+            fits &= count_words(side, begins) == [len(text[line].split()) for line in lines]
+        links = read_links(chunk, chunk.name).take(lines)
+        kept = np.repeat(fits, links.lengths)
+        return Sentences(links.tokens[kept], np.where(fits, links.lengths, 0))
 
 
 def _keys(source: list[str], target: list[str]) -> Keys:
@@ -176,20 +196,25 @@ class Progress:
 
 
 class Spool:
-    """Encoded pairs in the order of the text: tokens, lengths and keys in plain files."""
+    """Encoded pairs in the order of the text: tokens, lengths and keys in plain files.
 
-    FILES = ("source.tokens", "source.lengths", "target.tokens", "target.lengths", "keys")
+    Links are stored like tokens.
+    """
 
-    def __init__(self, directory: Path, dtypes: tuple[str, str]) -> None:
+    def __init__(self, directory: Path, dtypes: tuple[str, str], has_links: bool = False) -> None:
         """Open a spool, or begin one.
 
         Args:
             directory: for the files; made if missing.
             dtypes: types of the token ids of the source and of the target.
+            has_links: whether the pairs have word alignments.
         """
         directory.mkdir(exist_ok=True)
         self.directory = directory
-        self._dtypes = dtypes
+        self._dtypes = {"source": dtypes[0], "target": dtypes[1]}
+        if has_links:
+            self._dtypes["links"] = LINK_TYPE
+        self._names = [f"{side}.{kind}" for side in self._dtypes for kind in ("tokens", "lengths")]
         self._saved = directory / "progress.json"
         self.progress = Progress()
         if self._saved.exists():
@@ -205,7 +230,7 @@ class Spool:
         """
         progress = self.progress
         with ExitStack() as stack:
-            out = {name: stack.enter_context(self._open(name)) for name in self.FILES}
+            out = {name: stack.enter_context(self._open(name)) for name in [*self._names, "keys"]}
 
             def save() -> None:
                 for name, file in out.items():
@@ -220,9 +245,8 @@ class Spool:
                 while len(progress.lines) <= corpus:
                     progress.lines.append(0)
                     progress.pairs.append(0)
-                for side, sentences, dtype in zip(
-                    ("source", "target"), (block.source, block.target), self._dtypes, strict=True
-                ):
+                for side, dtype in self._dtypes.items():
+                    sentences: Sentences = getattr(block, side)
                     out[f"{side}.tokens"].write(sentences.tokens.astype(dtype).tobytes())
                     out[f"{side}.lengths"].write(sentences.lengths.astype("<i4").tobytes())
                 out["keys"].write(block.keys.tobytes())
@@ -235,20 +259,22 @@ class Spool:
             save()
 
     @contextmanager
-    def reader(self) -> Iterator[Callable[[int], tuple[Sentences, Sentences]]]:
-        """Yield a function that reads the next `n` pairs, beginning with the first pair."""
+    def reader(self) -> Iterator[Callable[[int], list[Sentences]]]:
+        """Yield a function that reads source, target and perhaps links of the next `n` pairs."""
         with ExitStack() as stack:
-            opened = [
-                stack.enter_context((self.directory / name).open("rb")) for name in self.FILES[:4]
-            ]
+            opened = {
+                name: stack.enter_context((self.directory / name).open("rb"))
+                for name in self._names
+            }
 
-            def side(number: int, pairs: int) -> Sentences:
-                tokens, lengths = opened[2 * number : 2 * number + 2]
-                counts = np.fromfile(lengths, "<i4", pairs).astype(np.int64)
-                ids = np.fromfile(tokens, self._dtypes[number], int(counts.sum()))
-                return Sentences(ids, counts)
+            def column(name: str, pairs: int) -> Sentences:
+                counts = np.fromfile(opened[f"{name}.lengths"], "<i4", pairs).astype(np.int64)
+                dtype = self._dtypes[name]
+                return Sentences(
+                    np.fromfile(opened[f"{name}.tokens"], dtype, int(counts.sum())), counts
+                )
 
-            yield lambda pairs: (side(0, pairs), side(1, pairs))
+            yield lambda pairs: [column(name, pairs) for name in self._dtypes]
 
     def repeated(self) -> npt.NDArray[np.bool_]:
         """Return for every pair [n] whether an equal pair came before, mapped from a file."""

@@ -50,7 +50,7 @@ def select_pairs(
                 stats.drop("not_sampled", new - draw.wanted)
             for first in range(start, start + size, SELECTED_AT_ONCE):
                 last = min(first + SELECTED_AT_ONCE, start + size)
-                source, target = read(last - first)
+                source, target, *links = read(last - first)
                 again = np.zeros(last - first, np.bool_)
                 if repeated is not None:
                     again = repeated[first:last]
@@ -58,6 +58,8 @@ def select_pairs(
                     stats.drop("duplicates", 0, _text(source, target, shown, subwords))
                 copies = draw.copies(~again)
                 split.append(source.keep(copies), target.keep(copies))
+                for column in links:
+                    split.append_links(column.keep(copies))
             start += size
     split.dropped, split.rewritten, split.examples = (
         stats.dropped,

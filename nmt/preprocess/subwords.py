@@ -10,9 +10,12 @@ import random
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import sentencepiece
 
 from nmt.data.dataset import Dataset
@@ -215,6 +218,18 @@ class Subwords:
     def target_pieces(self, ids: list[int]) -> list[str]:
         """Return the pieces of the ids; "▁" stands for a space."""
         return [self.target.id_to_piece(token) for token in ids]
+
+    @cached_property
+    def begins_word(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Whether each source id and each target id begins a word, with a space before it."""
+        source, target = (
+            np.array([processor.id_to_piece(token).startswith("▁") for token in range(size)])
+            for processor, size in (
+                (self.source, self.source_size),
+                (self.target, self.target_size),
+            )
+        )
+        return source, target
 
     def source_offsets(self, lines: list[str]) -> list[list[int]]:
         """Return the offset in each line, in characters, of the pieces of :meth:`encode_source`."""

@@ -1,0 +1,81 @@
+"""Word alignments of the training pairs: Pharaoh lines to numbers of words.
+
+White space separates the words of a line, in the corpus as it is given. The subwords of a sentence
+have the same words, unless cleaning or the normalisation of the subword model joins or divides
+some. Such a pair keeps no links.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+
+from nmt.data.columns import Sentences
+from nmt.data.links import MOST_WORDS
+from nmt.data.vocabulary import EOS
+from nmt.errors import NmtError
+from nmt.evaluation.alignments import parse
+from nmt.preprocess.corpus import Chunk
+
+_SURE = re.compile(r"(?:\s*[0-9]{1,9}-[0-9]{1,9}(?=\s|$))*\s*")
+
+
+def read_links(chunk: Chunk, name: str) -> Sentences:
+    """Return the links of every pair of a chunk: numbers of source and target words in turn.
+
+    Args:
+        chunk: with alignments.
+        name: of the file of the alignments, for messages.
+
+    Raises:
+        NmtError: a line is not in Pharaoh format, or a word is out of range.
+    """
+    assert chunk.alignments is not None
+    rows: list[list[int]] = []
+    sides = zip(chunk.source, chunk.target, strict=True)
+    for number, (line, pair) in enumerate(zip(chunk.alignments, sides, strict=True), chunk.first):
+        if _SURE.fullmatch(line):  # faster than link by link
+            words = list(map(int, line.replace("-", " ").split()))
+            links = set(zip(words[::2], words[1::2], strict=True))
+        else:
+            links = parse(line, f"{name}:{number}")[1]
+        counts = [len(text.split()) for text in pair]
+        for source, target in links:
+            if source >= counts[0] or target >= counts[1]:
+                raise NmtError(
+                    f"{name}:{number}: the link {source}-{target} is out of range: the source has "
+                    f"{counts[0]} words and the target {counts[1]}; number the words of this very "
+                    "text, from 0"
+                )
+        is_stored = max(counts) <= MOST_WORDS
+        rows.append([word for link in sorted(links) for word in link] if is_stored else [])
+    return Sentences.laid(rows)
+
+
+def words_of_subwords(
+    sentences: Sentences, begins_word: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.int64]:
+    """Return the number of the word of each subword from 0, of each sentence anew; -1 for EOS.
+
+    Args:
+        sentences: the subwords; every sentence ends with EOS.
+        begins_word: whether each id begins a word.
+    """
+    begins = begins_word[sentences.tokens]
+    first = np.cumsum(sentences.lengths) - sentences.lengths
+    begins[first] = True
+    words = np.cumsum(begins) - 1
+    words -= np.repeat(words[first], sentences.lengths)
+    words[sentences.tokens == EOS] = -1
+    return words
+
+
+def count_words(sentences: Sentences, begins_word: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """Return the number of words of each sentence that is not empty."""
+    if not len(sentences.lengths):
+        return np.zeros(0, np.int64)
+    words = words_of_subwords(sentences, begins_word)
+    starts = np.cumsum(sentences.lengths) - sentences.lengths
+    return np.maximum.reduceat(words, starts) + 1
