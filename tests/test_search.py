@@ -13,6 +13,7 @@ from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
 from nmt.recipe.config import build
 from nmt.search import Beam, Greedy, LengthPenalty, Strategy, length_penalties
+from nmt.search.constraints import Forbidden
 from nmt.search.continuations import Continuations, top
 
 NONE = length_penalties["none"]
@@ -81,6 +82,14 @@ def test_greedy_is_a_beam_of_one_that_stops_at_its_first_end(seed: int) -> None:
     max_lengths = torch.tensor([8, 2, 8, 1, 5])
     one = Beam(beam=1, length_penalty=NONE, stop="first_beam")
     assert Greedy().search(model, source, max_lengths) == one.search(model, source, max_lengths)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_greedy_search_without_constraints_finds_what_the_common_loop_finds(seed: int) -> None:
+    model, source = TableModel(seed), random_sources(seed, 5)
+    max_lengths = torch.tensor([8, 2, 8, 1, 5])
+    common = Greedy().search(model, source, max_lengths, [Forbidden(tokens=())])
+    assert Greedy().search(model, source, max_lengths) == common
 
 
 @pytest.mark.parametrize("seed", range(20))

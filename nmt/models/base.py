@@ -155,7 +155,10 @@ class Model(nn.Module, ABC):
         """
 
     def step(self, tokens: Tensor, state: State) -> Tensor:
-        """Return logits [B, K, V] of the token after `tokens` [B, K]; advances the state."""
+        """Return logits [B, K, V] of the token after `tokens` [B, K]; advances the state.
+
+        The tensor is a new one, which a search may change.
+        """
         return self.project(self.decode_step(tokens, state))
 
     def num_parameters(self) -> int:

@@ -24,20 +24,22 @@ class BeamAncestry:
 
     def __init__(self) -> None:
         self._steps = 0
-        self._entries: Tensor | None = None  # [B, K, E] bool
+        self._entries: Tensor | None = None  # [B, K, E] bool; None while each sentence has one row
 
     @property
     def mask(self) -> Tensor | None:
         """Mask [B, 1, K, E], True at a row's ancestors; None if there was only ever one row."""
-        assert self._entries is not None
-        return None if self._entries.shape[2] == self._steps else self._entries[:, None]
+        return None if self._entries is None else self._entries[:, None]
 
     def grow(self, tokens: Tensor) -> None:
         """Add one entry per row of `tokens` [B, K]; each row descends from its new entry."""
-        self._steps += 1
         sentences, rows = tokens.shape
-        new = torch.eye(rows, dtype=torch.bool, device=tokens.device).expand(sentences, -1, -1)
-        self._entries = new if self._entries is None else torch.cat((self._entries, new), dim=-1)
+        if self._entries is not None or rows > 1:
+            if self._entries is None:  # every row descends from all steps with one row
+                self._entries = tokens.new_ones(sentences, rows, self._steps, dtype=torch.bool)
+            new = torch.eye(rows, dtype=torch.bool, device=tokens.device).expand(sentences, -1, -1)
+            self._entries = torch.cat((self._entries, new), dim=-1)
+        self._steps += 1
 
     def select(self, rows: Tensor) -> None:
         """Keep, repeat, reorder or drop rows; see :class:`nmt.models.base.State`."""

@@ -98,11 +98,7 @@ class Strategy(ABC):
             NmtError: the model's logits are NaN, the constraints leave no output, or the strategy
                 cannot place phrases.
         """
-        shortest, longest = torch.stack(max_lengths.aminmax()).tolist()
-        if shortest < 1:
-            raise ValueError(f"a max_length must be at least 1, not {shortest}")
-        if count < 1:
-            raise ValueError(f"count must be at least 1, not {count}")
+        longest = check_lengths(max_lengths, count)
         if phrases is None:
             search_state = self.open(source, max_lengths, count)
         else:
@@ -127,6 +123,28 @@ class Strategy(ABC):
         if not all(results.values()):
             raise NmtError("the constraints of the search leave a sentence without any output")
         return [results[sentence] for sentence in range(len(source))]
+
+
+def check_lengths(max_lengths: Tensor, count: int) -> int:
+    """Return the largest of the `max_lengths` [B].
+
+    Raises:
+        ValueError: a length or the count is below 1.
+    """
+    shortest, longest = torch.stack(max_lengths.aminmax()).tolist()
+    if shortest < 1:
+        raise ValueError(f"a max_length must be at least 1, not {shortest}")
+    if count < 1:
+        raise ValueError(f"count must be at least 1, not {count}")
+    return int(longest)
+
+
+def diverged(step: int) -> NmtError:
+    """Return the error for logits that are NaN in a step."""
+    return NmtError(
+        f"step {step} of the search: the model's logits are not numbers; "
+        "it has diverged: use another checkpoint"
+    )
 
 
 strategies: Registry[Strategy] = Registry("search strategy", flag="--strategy")
@@ -193,10 +211,7 @@ class _Unfinished:
         is_nan = self.search_state.alive.log_probabilities.isnan().any(1)
         num_done, num_nan = torch.stack((done, is_nan)).sum(1).tolist()  # waits for the device
         if num_nan:
-            raise NmtError(
-                f"step {step} of the search: the model's logits are not numbers; "
-                "it has diverged: use another checkpoint"
-            )
+            raise diverged(step)
         return done if num_done else None
 
     def hypotheses(self, indices: Tensor) -> Iterator[tuple[int, list[Hypothesis]]]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from nmt.data.vocabulary import EOS
-from nmt.search.base import SearchState, Strategy, strategies
+from nmt.data.vocabulary import BOS, EOS, PAD
+from nmt.models.base import Model
+from nmt.search.base import SearchState, Strategy, check_lengths, diverged, strategies
+from nmt.search.constraints import Constraint
 from nmt.search.continuations import Continuations
 from nmt.search.hypotheses import Hypotheses, Hypothesis
 
@@ -25,6 +30,91 @@ class Greedy(Strategy):
     def open(self, source: Tensor, max_lengths: Tensor, count: int) -> GreedyState:
         """Return one empty sequence per sentence."""
         return GreedyState(Hypotheses.open(source))
+
+    def search(
+        self,
+        model: Model,
+        source: Tensor,
+        max_lengths: Tensor,
+        constraints: Sequence[Constraint] = (),
+        phrases: Tensor | None = None,
+        count: int = 1,
+    ) -> list[list[Hypothesis]]:
+        """Search like :meth:`Strategy.search`, on a CPU without constraints in fewer operators.
+
+        A step of a small model takes less time than the operators that advance a
+        :class:`GreedyState`.
+        """
+        if constraints or phrases is not None or source.device.type != "cpu":
+            return super().search(model, source, max_lengths, constraints, phrases, count)
+        longest = check_lengths(max_lengths, count)
+        sentences = _Sentences(max_lengths.tolist())
+        state = model.start(source, longest)
+        last, sums = torch.full((len(source), 1), BOS), torch.zeros(len(source), 1)
+        for step in range(1, longest + 1):
+            logits = model.step(last, state)[:, 0]
+            log_probabilities = logits.log_softmax(-1, dtype=torch.float32)
+            # numpy finds a maximum, the first of equals, in a tenth of torch's time.
+            logits = logits.float()
+            logits[:, PAD] = logits[:, BOS] = float("-inf")
+            last = torch.from_numpy(logits.numpy().argmax(-1))[:, None]
+            sums = sums + log_probabilities.gather(1, last)
+            staying = sentences.append(last[:, 0].tolist(), sums[:, 0].tolist(), step)
+            if staying is not None:
+                if not staying:
+                    break
+                rows = torch.tensor(staying)[:, None]
+                last, sums = last[staying], sums[staying]
+                state.select(rows)
+        return [[hypothesis] for hypothesis in sentences.hypotheses()]
+
+
+class _Sentences:
+    """The tokens of each sentence, and which sentences are not finished."""
+
+    def __init__(self, max_lengths: list[int]) -> None:
+        self.max_lengths = max_lengths
+        self.tokens: list[list[int]] = [[] for _ in max_lengths]
+        self.log_probabilities = [0.0 for _ in max_lengths]
+        self.unfinished = list(range(len(max_lengths)))
+
+    def append(
+        self, tokens: list[int], log_probabilities: list[float], step: int
+    ) -> list[int] | None:
+        """Append a token to each unfinished sentence.
+
+        Args:
+            tokens: one for each unfinished sentence.
+            log_probabilities: of the sentences up to these tokens.
+            step: number of the step, from 1.
+
+        Returns:
+            Indices of the arguments whose sentences remain unfinished; None if all do.
+
+        Raises:
+            NmtError: a log-probability is NaN.
+        """
+        staying = []
+        for at, (sentence, token) in enumerate(zip(self.unfinished, tokens, strict=True)):
+            self.tokens[sentence].append(token)
+            self.log_probabilities[sentence] = log_probabilities[at]
+            if token != EOS and step < self.max_lengths[sentence]:
+                staying.append(at)
+        if any(map(math.isnan, log_probabilities)):
+            raise diverged(step)
+        if len(staying) == len(tokens):
+            return None
+        self.unfinished = [self.unfinished[at] for at in staying]
+        return staying
+
+    def hypotheses(self) -> list[Hypothesis]:
+        """Return the hypothesis of each sentence."""
+        return [
+            Hypothesis(
+                tokens[:-1] if tokens[-1] == EOS else tokens, total, total, tokens[-1] == EOS
+            )
+            for tokens, total in zip(self.tokens, self.log_probabilities, strict=True)
+        ]
 
 
 @dataclass
