@@ -93,7 +93,7 @@ def test_how_a_sentence_is_cut_does_not_depend_on_those_beside_it(sampled: Any) 
 
 
 def test_bpe_without_dropout_is_what_is_stored(sampled: Any) -> None:
-    if sampled.subwords.source.get_score(10).is_integer():
+    if sampled.subwords.source.processor.get_score(10).is_integer():
         everything = np.arange(len(sampled.split))
         same = replace(sampled, alpha=0.0).padded("source", everything)
         assert np.array_equal(same, sampled.split.padded("source", everything))

@@ -42,7 +42,7 @@ text = st.text(
 
 @pytest.mark.parametrize("normalization", ["nmt_nfkc", "nfkc_cf", "identity"])
 def test_lines_get_the_ids_that_sentencepiece_gives_them(normalization):
-    processor = subwords(normalization=normalization).source
+    processor = subwords(normalization=normalization).source.processor
     assert cuts_at_spaces(processor)
 
     @given(st.lists(text.map(lambda it: it.replace("\n", ""))))
@@ -53,10 +53,10 @@ def test_lines_get_the_ids_that_sentencepiece_gives_them(normalization):
 
 
 def test_words_are_known_again_and_forgotten_when_they_are_too_many(shared, monkeypatch):
-    encode = WordEncoder(shared.source)
+    encode = WordEncoder(shared.source.processor)
     monkeypatch.setattr(words, "MOST", 4)
     for lines in (["a tree", "", "the boats"], ["the trees"], ["a boat", "the trees"], []):
-        assert_same(encode, shared.source, lines)
+        assert_same(encode, shared.source.processor, lines)
 
 
 @pytest.mark.parametrize(
@@ -80,12 +80,13 @@ def test_pieces_that_words_do_not_show_are_left_to_sentencepiece(setting):
         **{"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3, "minloglevel": 2},
     )
     both = Subwords(model.getvalue())
-    assert not cuts_at_spaces(both.source)
-    assert_same(encoders(both)[0], both.source, ["Ann  sees the house .", "", " a"])
+    processor = both.source.processor
+    assert not cuts_at_spaces(processor)
+    assert_same(encoders(both)[0], processor, ["Ann  sees the house .", "", " a"])
 
 
 def test_sides_that_share_a_model_share_its_words(shared):
     one, other = encoders(shared)
     assert one is other
-    one, other = encoders(Subwords(*(shared._models[0] for _ in range(2))))
+    one, other = encoders(Subwords(*(shared._files["subwords.model"] for _ in range(2))))
     assert one is not other

@@ -1,6 +1,47 @@
-"""Special ids, the same in every vocabulary."""
+"""Special ids, the same in every vocabulary, and vocabularies that are lists of pieces."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nmt.io.documents import DocumentFormat
+
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 """The special ids, the same in every vocabulary."""
+
+SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
+"""Names of the special ids, in the order of the ids."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """The pieces of a vocabulary in the order of their ids, for a segmenter with other ids."""
+
+    pieces: tuple[str, ...]
+    """The special pieces, then the others. An ordinary piece may have the name of a special one."""
+
+    def __post_init__(self) -> None:
+        if self.pieces[: len(SPECIAL_PIECES)] != SPECIAL_PIECES:
+            raise ValueError(f"pieces must begin with {', '.join(SPECIAL_PIECES)}")
+        if len(self.ids) + len(SPECIAL_PIECES) != len(self.pieces):
+            raise ValueError("pieces has a piece twice")
+
+    @classmethod
+    def of(cls, pieces: Sequence[str]) -> Vocabulary:
+        """Return the vocabulary of the special pieces and these ordinary ones."""
+        return cls(pieces=(*SPECIAL_PIECES, *pieces))
+
+    @property
+    def ids(self) -> dict[str, int]:
+        """The id of each ordinary piece."""
+        first = len(SPECIAL_PIECES)
+        return {piece: token for token, piece in enumerate(self.pieces[first:], first)}
+
+
+VOCABULARIES = DocumentFormat(
+    kind=Vocabulary,
+    name="nmt-vocabulary",
+    version=1,
+    remedy="restore it, or import the model again",
+)

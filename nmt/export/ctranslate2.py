@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nmt.data.vocabulary import SPECIAL_PIECES
 from nmt.errors import NmtError
 from nmt.export.base import Export, ExportFormat, Stored, export_formats
 from nmt.models import ModelConfig
@@ -33,9 +34,6 @@ from nmt.runs import LoadedModel
 
 MAX_POSITIONS = 2048
 """Rows of the exported position tables, and the maximum length of a sentence."""
-
-SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
-"""CTranslate2's names of the special ids, in the order of the ids."""
 
 ACTIVATIONS = {
     "relu": "RELU",
@@ -239,8 +237,8 @@ def vocabularies(subwords: Subwords) -> tuple[list[str], list[str]]:
     """Return CTranslate2's names of the source and of the target token ids, in order."""
     source = subwords.source_pieces(list(range(subwords.source_size)))
     target = subwords.target_pieces(list(range(subwords.target_size)))
-    rest = len(SPECIAL_TOKENS)
-    return [*SPECIAL_TOKENS, *source[rest:]], [*SPECIAL_TOKENS, *target[rest:]]
+    rest = len(SPECIAL_PIECES)  # CTranslate2 has the same names of special ids
+    return [*SPECIAL_PIECES, *source[rest:]], [*SPECIAL_PIECES, *target[rest:]]
 
 
 def check_vocabularies(export: Export) -> None:

@@ -27,13 +27,7 @@ from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import STDIN, Bitext, Block, Chunk
 from nmt.preprocess.encoding import Encoded, Encoder, Spool, encode
 from nmt.preprocess.selection import select_pairs
-from nmt.preprocess.subwords import (
-    SEPARATE,
-    SHARED,
-    Subwords,
-    reservoir,
-    train_subwords,
-)
+from nmt.preprocess.subwords import FILES, Subwords, reservoir, train_subwords
 from nmt.recipe.config import dump
 from nmt.runtime.processes import available_cores
 
@@ -152,7 +146,7 @@ def _identity(config: PreprocessConfig, corpora: dict[str, list[Bitext]]) -> str
     """Return a hash of the settings and of the names, sizes and times of all input files."""
     read = [path for bitexts in corpora.values() for bitext in bitexts for path in bitext.files]
     if model := _given_subwords(config):
-        read += [model, *(model / name for name in (SHARED, *SEPARATE))]
+        read += [model, *(model / name for name in FILES)]
     stats = [(str(path), path.stat()) for path in read if path.exists()]
     shown = [
         _recipe(config),

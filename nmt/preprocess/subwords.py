@@ -1,4 +1,7 @@
-"""Subwords with SentencePiece. Its model is also the vocabulary: there is no second dictionary."""
+"""Subwords with SentencePiece.
+
+Its model is also the vocabulary, except in imported models, which have a list of pieces with ids.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ import itertools
 import math
 import random
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,15 +23,28 @@ import sentencepiece
 
 from nmt.data.dataset import Dataset
 from nmt.data.manifest import REMEDY
-from nmt.data.vocabulary import BOS, EOS, PAD, UNK
+from nmt.data.vocabulary import BOS, EOS, PAD, SPECIAL_PIECES, UNK, VOCABULARIES, Vocabulary
 from nmt.errors import NmtError
 from nmt.io import files
 from nmt.io.files import FileFacts
+from nmt.preprocess.segmenters import SPACE, ListedPieces, Segmenter, SentencePiece, load_processor
 
-SHARED = "subwords.model"
-SEPARATE = ("subwords.source.model", "subwords.target.model")
+_MODELS: tuple[tuple[str, ...], ...] = (
+    (),
+    ("subwords.model",),
+    ("subwords.source.model", "subwords.target.model"),
+)
+"""Names of the model files, by their number."""
 
-_SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
+_VOCABULARIES: tuple[tuple[str, ...], ...] = (
+    (),
+    ("vocabulary.json",),
+    ("vocabulary.source.json", "vocabulary.target.json"),
+)
+"""Names of the files with lists of pieces, by their number."""
+
+FILES = tuple(name for names in (*_MODELS, *_VOCABULARIES) for name in names)
+"""Names of all files that subwords may consist of."""
 
 T = TypeVar("T")
 
@@ -64,9 +80,9 @@ class SubwordTraining:
     """Random seed of the sample from which subwords are learned, and of samples of corpora."""
 
     def __post_init__(self) -> None:
-        if self.vocab_size <= len(_SPECIAL_PIECES):
+        if self.vocab_size <= len(SPECIAL_PIECES):
             raise ValueError(
-                f"vocab_size must be more than the {len(_SPECIAL_PIECES)} special pieces, "
+                f"vocab_size must be more than the {len(SPECIAL_PIECES)} special pieces, "
                 f"not {self.vocab_size}"
             )
         if self.subword_sample < 1:
@@ -75,30 +91,52 @@ class SubwordTraining:
             raise ValueError(
                 f"character_coverage must be from 0.98 to 1, not {self.character_coverage}"
             )
-        symbols = [*_SPECIAL_PIECES, *self.user_defined_symbols]
+        symbols = [*SPECIAL_PIECES, *self.user_defined_symbols]
         for symbol in self.user_defined_symbols:
             if not symbol or symbols.count(symbol) > 1:
                 raise ValueError(
                     f"user_defined_symbols must differ from each other, from nothing and from "
-                    f"{' '.join(_SPECIAL_PIECES)}, unlike {symbol!r}"
+                    f"{' '.join(SPECIAL_PIECES)}, unlike {symbol!r}"
                 )
 
 
 class Subwords:
     """Text to token ids and back, for both sides."""
 
-    def __init__(self, source: bytes, target: bytes | None = None, num_threads: int = -1) -> None:
+    def __init__(
+        self,
+        source: bytes,
+        target: bytes | None = None,
+        num_threads: int = -1,
+        vocabularies: Sequence[Vocabulary] = (),
+    ) -> None:
         """Load trained models.
 
         Args:
             source: serialised SentencePiece model of the source side.
             target: the model of the target side; None if both sides share one.
             num_threads: threads for encoding and decoding; -1 for all cores.
+            vocabularies: one list of pieces for both sides, or one for each side. Without lists the
+                models are the vocabularies.
         """
-        self.shared = target is None
-        self._models = (source,) if target is None else (source, target)
-        processors = [_processor(model) for model in self._models]
-        self.source, self.target = processors[0], processors[-1]
+        models = (source,) if target is None else (source, target)
+        self.shared = len(vocabularies or models) == 1
+        """Whether both sides have the same ids."""
+        texts = [VOCABULARIES.text(vocabulary).encode() for vocabulary in vocabularies]
+        self._files = dict(zip(_MODELS[len(models)], models, strict=True)) | dict(
+            zip(_VOCABULARIES[len(vocabularies)], texts, strict=True)
+        )
+        sides = max(len(models), len(vocabularies))
+        segmenters = [
+            ListedPieces(
+                models[min(side, len(models) - 1)], vocabularies[min(side, len(texts) - 1)]
+            )
+            if vocabularies
+            else SentencePiece(models[side])
+            for side in range(sides)
+        ]
+        self.source: Segmenter = segmenters[0]
+        self.target: Segmenter = segmenters[-1]
         self._num_threads = num_threads
 
     @classmethod
@@ -109,11 +147,9 @@ class Subwords:
             NmtError: there is no model, or its special ids differ from the format's.
         """
         if not path.is_dir():
-            return cls(_read_model(path), num_threads=num_threads)
-        if (path / SEPARATE[0]).exists():
-            source, target = (_read_model(path / name) for name in SEPARATE)
-            return cls(source, target, num_threads)
-        return cls(_read_model(path / SHARED), num_threads=num_threads)
+            return cls._read((), lambda name: (_bounded(path), path), num_threads)
+        present = [name for name in FILES if (path / name).exists()]
+        return cls._read(present, lambda name: (_bounded(path / name), path / name), num_threads)
 
     @classmethod
     def of(cls, dataset: Dataset, num_threads: int = -1) -> Subwords:
@@ -123,14 +159,15 @@ class Subwords:
             NmtError: the models are missing, have changed, or do not fit the manifest.
         """
         manifest = dataset.manifest
-        names = (SHARED,) if manifest.shared_vocabulary else SEPARATE
-        source, *target = (
-            _checked(dataset.read(name), dataset.first_part / name) for name in names
-        )
-        subwords = cls(source, target[0] if target else None, num_threads)
-        if (subwords.source_size, subwords.target_size) != (
+
+        def read(name: str) -> tuple[bytes, Path]:
+            return dataset.read(name), dataset.first_part / name
+
+        subwords = cls._read(list(manifest.files), read, num_threads)
+        if (subwords.source_size, subwords.target_size, subwords.shared) != (
             manifest.source_vocabulary,
             manifest.target_vocabulary,
+            manifest.shared_vocabulary,
         ):
             raise NmtError(
                 f"{dataset.path}: its subwords are not as many as its manifest says; {REMEDY}"
@@ -149,59 +186,82 @@ class Subwords:
         Raises:
             NmtError: a model is missing or has changed.
         """
-        names = SEPARATE if SEPARATE[0] in facts else (SHARED,)
-        for name in names:
+
+        def read(name: str) -> tuple[bytes, Path]:
+            path = directory / name
             if name not in facts:
-                raise NmtError(f"{directory / name}: no such subword model; {remedy}")
-        paths = [directory / name for name in names]
+                raise NmtError(f"{path}: no such subword model; {remedy}")
+            return files.read_checked(path, facts[name], remedy), path
+
+        return cls._read(list(facts), read)
+
+    @classmethod
+    def _read(
+        cls,
+        present: Sequence[str],
+        read: Callable[[str], tuple[bytes, Path]],
+        num_threads: int = -1,
+    ) -> Subwords:
+        """Return the subwords of some files.
+
+        Args:
+            present: names of files, of which others are ignored.
+            read: returns the content and the path of a file, by its name.
+            num_threads: threads for encoding and decoding; -1 for all cores.
+        """
+        names = _MODELS[2] if _MODELS[2][0] in present else _MODELS[1]
+        lists = next((names for names in _VOCABULARIES if names and names[0] in present), ())
+        vocabularies = [
+            VOCABULARIES.parse(content, str(path)) for content, path in map(read, lists)
+        ]
         source, *target = (
-            _checked(files.read_checked(path, facts[path.name], remedy), path) for path in paths
+            _checked(content, path, with_ids=not vocabularies) for content, path in map(read, names)
         )
-        return cls(source, target[0] if target else None)
+        return cls(source, target[0] if target else None, num_threads, vocabularies)
 
     def is_same_as(self, other: Subwords) -> bool:
         """Return whether both segment every text into the same ids."""
-        return self._models == other._models
+        return self._files == other._files
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the models: equal for equal subwords."""
-        digests = [hashlib.sha256(model).digest() for model in self._models]
+        """A hash of the files: equal for equal subwords."""
+        digests = [hashlib.sha256(content).digest() for content in self._files.values()]
         return hashlib.sha256(b"".join(digests)).hexdigest()
 
     def save(self, directory: Path) -> list[Path]:
-        """Write the model files into an existing directory, replacing any models there.
+        """Write the files into an existing directory, replacing any subwords there.
 
-        Files of the other form (shared or separate) are removed first, so that a kill never leaves
-        both forms.
+        Files of other forms (shared, separate or listed) are removed first, so that a kill never
+        leaves two forms.
 
         Returns:
             The paths written.
         """
-        names, others = ((SHARED,), SEPARATE) if self.shared else (SEPARATE, (SHARED,))
-        for name in others:
-            (directory / name).unlink(missing_ok=True)
-        for name, model in zip(names, self._models, strict=True):
-            (directory / name).write_bytes(model)
-        return [directory / name for name in names]
+        for name in FILES:
+            if name not in self._files:
+                (directory / name).unlink(missing_ok=True)
+        for name, content in self._files.items():
+            (directory / name).write_bytes(content)
+        return [directory / name for name in self._files]
 
     @property
     def source_size(self) -> int:
         """Number of source token ids."""
-        return int(self.source.get_piece_size())
+        return self.source.size
 
     @property
     def target_size(self) -> int:
         """Number of target token ids."""
-        return int(self.target.get_piece_size())
+        return self.target.size
 
     def encode_source(self, lines: list[str]) -> list[list[int]]:
         """Return the ids of every line, without BOS and EOS; none for a line of white space."""
-        return self._encode(self.source, lines)
+        return self.source.encode(lines, self._num_threads)
 
     def encode_target(self, lines: list[str]) -> list[list[int]]:
         """Return the ids of every line, without BOS and EOS; none for a line of white space."""
-        return self._encode(self.target, lines)
+        return self.target.encode(lines, self._num_threads)
 
     def decode_source(self, ids: list[list[int]]) -> list[str]:
         """Return the text of every sentence, one line each, without special ids other than UNK."""
@@ -213,66 +273,36 @@ class Subwords:
 
     def source_pieces(self, ids: list[int]) -> list[str]:
         """Return the pieces of the ids; "▁" stands for a space."""
-        return [self.source.id_to_piece(token) for token in ids]
+        return self.source.pieces(ids)
 
     def target_pieces(self, ids: list[int]) -> list[str]:
         """Return the pieces of the ids; "▁" stands for a space."""
-        return [self.target.id_to_piece(token) for token in ids]
+        return self.target.pieces(ids)
 
     @cached_property
     def begins_word(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         """Whether each source id and each target id begins a word, with a space before it."""
         source, target = (
-            np.array([processor.id_to_piece(token).startswith("▁") for token in range(size)])
-            for processor, size in (
-                (self.source, self.source_size),
-                (self.target, self.target_size),
-            )
+            np.array([piece.startswith(SPACE) for piece in side.pieces([*range(side.size)])])
+            for side in (self.source, self.target)
         )
         return source, target
 
     def source_offsets(self, lines: list[str]) -> list[list[int]]:
         """Return the offset in each line, in characters, of the pieces of :meth:`encode_source`."""
-        return self._line_offsets(self.source, lines)
+        return self.source.line_offsets(lines, self._num_threads)
 
     def target_line_offsets(self, lines: list[str]) -> list[list[int]]:
         """Return the offset in each line, in characters, of the pieces of :meth:`encode_target`."""
-        return self._line_offsets(self.target, lines)
-
-    def _line_offsets(
-        self, processor: sentencepiece.SentencePieceProcessor, lines: list[str]
-    ) -> list[list[int]]:
-        encoded = processor.encode(
-            lines, return_type="offset_mapping", num_threads=self._num_threads
-        )
-        return _offsets(encoded)
+        return self.target.line_offsets(lines, self._num_threads)
 
     def target_offsets(self, ids: list[list[int]]) -> list[list[int]]:
         """Return the offset, in characters, of the pieces in the text of :meth:`decode_target`."""
-        if not ids:
-            return []
-        decoded = self.target.decode(
-            ids, return_type="offset_mapping", num_threads=self._num_threads
-        )
-        return _offsets(decoded)
+        return self.target.text_offsets(ids, self._num_threads)
 
-    def _encode(
-        self, processor: sentencepiece.SentencePieceProcessor, lines: list[str]
-    ) -> list[list[int]]:
-        ids: list[list[int]] = processor.encode(lines, num_threads=self._num_threads)
-        return ids
-
-    def _decode(
-        self, processor: sentencepiece.SentencePieceProcessor, ids: list[list[int]]
-    ) -> list[str]:
-        if not ids:
-            return []  # SentencePiece would take it for one empty sentence
-        lines: list[str] = processor.decode(ids, num_threads=self._num_threads)
+    def _decode(self, segmenter: Segmenter, ids: list[list[int]]) -> list[str]:
+        lines = segmenter.decode(ids, self._num_threads)
         return [line.replace("\n", " ") for line in lines]  # byte pieces can spell a line feed
-
-
-def _offsets(mapped: list[dict[str, Any]]) -> list[list[int]]:
-    return [[begin for begin, _ in sentence["offsets"]] for sentence in mapped]
 
 
 def train_subwords(sentences: Iterable[str], training: SubwordTraining) -> bytes:
@@ -343,31 +373,25 @@ def _explain(error: str, training: SubwordTraining) -> str:
     return f"no subwords can be learned from the training text; SentencePiece says: {error.strip()}"
 
 
-def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
-    processor = sentencepiece.SentencePieceProcessor()
-    processor.LoadFromSerializedProto(model)  # the constructor would accept an empty model
-    return processor
-
-
 MAX_BYTES = 1 << 28
 """Largest subword model that is read, in bytes."""
 
 
-def _read_model(path: Path) -> bytes:
+def _bounded(path: Path) -> bytes:
     try:
-        return _checked(files.read_bounded(path, MAX_BYTES), path)
+        return files.read_bounded(path, MAX_BYTES)
     except FileNotFoundError:
         raise NmtError(f"{path}: no such subword model") from None
 
 
-def _checked(model: bytes, path: Path) -> bytes:
-    """Return a serialised model after checking that its special ids are those of the format."""
+def _checked(model: bytes, path: Path, with_ids: bool) -> bytes:
+    """Return a serialised model after checking it, and its special ids where its ids are used."""
     try:
-        processor = _processor(model)
+        processor = load_processor(model)
         ids = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
     except RuntimeError:
         raise NmtError(f"{path}: not a SentencePiece model") from None
-    if ids != [PAD, UNK, BOS, EOS]:
+    if with_ids and ids != [PAD, UNK, BOS, EOS]:
         raise NmtError(
             f"{path}: its ids of pad, unk, bos and eos are {', '.join(map(str, ids))}, not "
             f"{PAD}, {UNK}, {BOS}, {EOS}; train it with --pad_id={PAD} --unk_id={UNK} "

@@ -14,6 +14,7 @@ from sentencepiece import SentencePieceProcessor
 
 from nmt.data.columns import Sentences
 from nmt.data.vocabulary import UNK
+from nmt.preprocess.segmenters import SPACE, Segmenter, SentencePiece
 from nmt.preprocess.subwords import Subwords
 
 Encode = Callable[[list[str]], Sentences]
@@ -21,20 +22,17 @@ Encode = Callable[[list[str]], Sentences]
 MOST = 1 << 18
 """Words in the cache before it is emptied; about 50 MiB."""
 
-_SPACE = "\u2581"
-"""SentencePiece's character for a space."""
-
 
 def encoders(subwords: Subwords) -> tuple[Encode, Encode]:
     """Return functions that encode lines of the source and of the target."""
     source = _encoder(subwords.source)
-    return source, source if subwords.shared else _encoder(subwords.target)
+    return source, source if subwords.target is subwords.source else _encoder(subwords.target)
 
 
-def _encoder(processor: SentencePieceProcessor) -> Encode:
-    if cuts_at_spaces(processor):
-        return WordEncoder(processor)
-    return lambda lines: Sentences.of(processor.encode(lines, num_threads=1))
+def _encoder(segmenter: Segmenter) -> Encode:
+    if isinstance(segmenter, SentencePiece) and cuts_at_spaces(segmenter.processor):
+        return WordEncoder(segmenter.processor)
+    return lambda lines: Sentences.of(segmenter.encode(lines))
 
 
 def cuts_at_spaces(processor: SentencePieceProcessor) -> bool:
@@ -46,9 +44,9 @@ def cuts_at_spaces(processor: SentencePieceProcessor) -> bool:
     """
     ids = range(len(processor))
     return (
-        processor.normalize("  a  b ") == f"{_SPACE}a{_SPACE}b"
-        and processor.piece_to_id(_SPACE) != UNK
-        and not any({" ", _SPACE} & set(processor.id_to_piece(token)[1:]) for token in ids)
+        processor.normalize("  a  b ") == f"{SPACE}a{SPACE}b"
+        and processor.piece_to_id(SPACE) != UNK
+        and not any({" ", SPACE} & set(processor.id_to_piece(token)[1:]) for token in ids)
         and all(processor.get_score(token).is_integer() for token in ids)
     )
 

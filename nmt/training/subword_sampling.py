@@ -15,13 +15,13 @@ from functools import cached_property
 import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
-from sentencepiece import SentencePieceProcessor
 
 from nmt.data.batches import as_rows
 from nmt.data.dataset import Split
 from nmt.data.manifest import Side
 from nmt.data.sampler import Indices
 from nmt.data.vocabulary import EOS, PAD, UNK
+from nmt.preprocess.segmenters import Segmenter
 from nmt.preprocess.subwords import Subwords
 
 
@@ -45,28 +45,23 @@ class SampledSplit:
     def padded(self, side: Side, indices: Indices, pad: int = PAD) -> NDArray[np.int64]:
         """Return the sentences at `indices` [B], padded on the right with `pad`: [B, L] int64."""
         is_source = side == "source"
-        processor = self.subwords.source if is_source else self.subwords.target
+        segmenter = self.subwords.source if is_source else self.subwords.target
         stored = self.split.source if is_source else self.split.target
         rows = [stored(int(index)).tolist()[:-1] for index in indices]
         longest = self._longest[side] - 1
         texts = (self.subwords.decode_source if is_source else self.subwords.decode_target)(rows)
         for place, (index, ids, text) in enumerate(zip(indices, rows, texts, strict=True)):
             if UNK not in ids:
-                sampled = self._sample(processor, side, int(index), text)
+                sampled = self._sample(segmenter, side, int(index), text)
                 rows[place] = sampled if 0 < len(sampled) <= longest else ids
         table: NDArray[np.int64] = as_rows([[*row, EOS] for row in rows], pad).numpy()
         return table
 
-    def _sample(
-        self, processor: SentencePieceProcessor, side: Side, index: int, text: str
-    ) -> list[int]:
+    def _sample(self, segmenter: Segmenter, side: Side, index: int, text: str) -> list[int]:
         key = struct.pack("<4sqqq", side.encode()[:4], self.seed, self.epoch, index)
         digest = hashlib.blake2b(key, digest_size=4).digest()
         sentencepiece.set_random_generator_seed(int.from_bytes(digest, "little"))
-        ids: list[int] = processor.encode(
-            text, enable_sampling=True, nbest_size=-1, alpha=self.alpha
-        )
-        return ids
+        return segmenter.sample(text, self.alpha)
 
     @cached_property
     def _longest(self) -> dict[Side, int]:

@@ -1,0 +1,217 @@
+"""The contract of segmenters: text to token ids of one side, and back.
+
+The ids are those of a SentencePiece model; or a list of pieces has the ids, and the model only
+segments, as in OPUS-MT.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from typing import Any
+
+import sentencepiece
+
+from nmt.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
+
+SPACE = "\u2581"
+"""SentencePiece's character for a space."""
+
+_TAG = re.compile(r">>[^>\s]*<<")
+"""A language tag of OPUS-MT at the beginning of a line, such as ``>>deu<<``."""
+
+
+def load_processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
+    """Return a SentencePiece processor.
+
+    Raises:
+        RuntimeError: the bytes are not a SentencePiece model.
+    """
+    processor = sentencepiece.SentencePieceProcessor()
+    processor.LoadFromSerializedProto(model)  # the constructor would accept an empty model
+    return processor
+
+
+class Segmenter(ABC):
+    """Text to token ids of one side, and back."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Number of token ids, with the special ones."""
+
+    @abstractmethod
+    def encode(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
+        """Return the ids of every line, without BOS and EOS; none for a line of white space."""
+
+    @abstractmethod
+    def sample(self, line: str, alpha: float) -> list[int]:
+        """Return the ids of a random segmentation, by SentencePiece's generator and `alpha`."""
+
+    @abstractmethod
+    def decode(self, ids: list[list[int]], num_threads: int = 1) -> list[str]:
+        """Return the text of every sentence, without special ids other than UNK."""
+
+    @abstractmethod
+    def pieces(self, ids: list[int]) -> list[str]:
+        """Return the pieces of the ids; "▁" stands for a space."""
+
+    @abstractmethod
+    def line_offsets(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
+        """Return the offset in each line, in characters, of the pieces of :meth:`encode`."""
+
+    @abstractmethod
+    def text_offsets(self, ids: list[list[int]], num_threads: int = 1) -> list[list[int]]:
+        """Return the offset, in characters, of the pieces in the text of :meth:`decode`."""
+
+
+class SentencePiece(Segmenter):
+    """A SentencePiece model that is the vocabulary, too."""
+
+    def __init__(self, model: bytes) -> None:
+        """Load a serialised model."""
+        self.processor = load_processor(model)
+
+    @property
+    def size(self) -> int:
+        """Number of pieces."""
+        return int(self.processor.get_piece_size())
+
+    def encode(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
+        """Return the ids of every line."""
+        ids: list[list[int]] = self.processor.encode(lines, num_threads=num_threads)
+        return ids
+
+    def sample(self, line: str, alpha: float) -> list[int]:
+        """Return the ids of a random segmentation."""
+        ids: list[int] = self.processor.encode(
+            line, enable_sampling=True, nbest_size=-1, alpha=alpha
+        )
+        return ids
+
+    def decode(self, ids: list[list[int]], num_threads: int = 1) -> list[str]:
+        """Return the text of every sentence."""
+        if not ids:
+            return []  # SentencePiece would take it for one empty sentence
+        lines: list[str] = self.processor.decode(ids, num_threads=num_threads)
+        return lines
+
+    def pieces(self, ids: list[int]) -> list[str]:
+        """Return the pieces of the ids."""
+        return [self.processor.id_to_piece(token) for token in ids]
+
+    def line_offsets(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
+        """Return the offset of each piece in its line."""
+        return _begins(
+            self.processor.encode(lines, return_type="offset_mapping", num_threads=num_threads)
+        )
+
+    def text_offsets(self, ids: list[list[int]], num_threads: int = 1) -> list[list[int]]:
+        """Return the offset of each piece in its text."""
+        if not ids:
+            return []
+        return _begins(
+            self.processor.decode(ids, return_type="offset_mapping", num_threads=num_threads)
+        )
+
+
+class ListedPieces(Segmenter):
+    """A SentencePiece model that segments, and a list of pieces with the ids.
+
+    A piece that is not in the list is UNK; one that the model does not know may be in the list. A
+    language tag at the beginning of a line is one piece if it is in the list.
+    """
+
+    def __init__(self, model: bytes, vocabulary: Vocabulary) -> None:
+        """Load a serialised model for the pieces of a vocabulary."""
+        self._inner = SentencePiece(model)
+        self._names = vocabulary.pieces
+        self._ids = vocabulary.ids
+        self._has_tags = any(map(_TAG.fullmatch, self._ids))
+
+    @property
+    def size(self) -> int:
+        """Number of pieces."""
+        return len(self._names)
+
+    def encode(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
+        """Return the ids of every line."""
+        tags, texts = self._without_tags(lines)
+        cut = self._inner.processor.encode(texts, return_type=str, num_threads=num_threads)
+        return [self._identified(tag, pieces) for tag, pieces in zip(tags, cut, strict=True)]
+
+    def sample(self, line: str, alpha: float) -> list[int]:
+        """Return the ids of a random segmentation."""
+        [tag], [text] = self._without_tags([line])
+        pieces = self._inner.processor.encode(
+            text, return_type=str, enable_sampling=True, nbest_size=-1, alpha=alpha
+        )
+        return self._identified(tag, pieces)
+
+    def decode(self, ids: list[list[int]], num_threads: int = 1) -> list[str]:
+        """Return the text of every sentence."""
+        lines = self._inner.decode(self._texts(ids), num_threads)  # type: ignore[arg-type]
+        return [_spaced(line).strip() for line in lines]
+
+    def pieces(self, ids: list[int]) -> list[str]:
+        """Return the pieces of the ids."""
+        return [self._names[token] for token in ids]
+
+    def line_offsets(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
+        """Return the offset of each piece in its line."""
+        tags, texts = self._without_tags(lines)
+        offsets = self._inner.line_offsets(texts, num_threads)
+        return [
+            [0, *(len(tag) + offset for offset in row)] if tag else row
+            for tag, row in zip(tags, offsets, strict=True)
+        ]
+
+    def text_offsets(self, ids: list[list[int]], num_threads: int = 1) -> list[list[int]]:
+        """Return the offset of each piece in its text; special ids are where the next piece is."""
+        rows = self._texts(ids)
+        offsets = self._inner.text_offsets(rows, num_threads)  # type: ignore[arg-type]
+        texts = self._inner.decode(rows, num_threads)  # type: ignore[arg-type]
+        sentences = zip(ids, offsets, texts, strict=True)
+        return [self._with_special(row, begins, text) for row, begins, text in sentences]
+
+    def _with_special(self, ids: list[int], offsets: list[int], text: str) -> list[int]:
+        """Return the offsets of all ids in the stripped text, from those of ordinary pieces."""
+        spaced = _spaced(text)
+        stripped = len(spaced) - len(spaced.lstrip())
+        place = last = len(spaced.strip())
+        ordinary = reversed(offsets)
+        placed: list[int] = []
+        for token in reversed(ids):
+            place = place if token in _SILENT else next(ordinary) - stripped
+            placed.append(min(max(place, 0), last))
+        return placed[::-1]
+
+    def _texts(self, ids: list[list[int]]) -> list[list[str]]:
+        """Return the pieces of each sentence that have a text."""
+        return [[self._names[token] for token in row if token not in _SILENT] for row in ids]
+
+    def _without_tags(self, lines: list[str]) -> tuple[list[str], list[str]]:
+        """Return the tag of each line, empty without one, and the rest of the line."""
+        if not self._has_tags:
+            return [""] * len(lines), lines
+        matches = map(_TAG.match, lines)
+        tags = [match[0] if match and match[0] in self._ids else "" for match in matches]
+        return tags, [line[len(tag) :] for tag, line in zip(tags, lines, strict=True)]
+
+    def _identified(self, tag: str, pieces: list[str]) -> list[int]:
+        """Return the ids of a tag, if any, and of pieces."""
+        known = self._ids.get
+        return [known(piece, UNK) for piece in ([tag, *pieces] if tag else pieces)]
+
+
+_SILENT = frozenset((PAD, BOS, EOS))
+"""Special ids without a text."""
+
+
+def _spaced(text: str) -> str:
+    """Return a text with spaces where SentencePiece left the mark of a space, in unknown pieces."""
+    return text.replace(SPACE, " ")
+
+
+def _begins(mapped: list[dict[str, Any]]) -> list[list[int]]:
+    return [[begin for begin, _ in sentence["offsets"]] for sentence in mapped]
