@@ -188,6 +188,27 @@ def dataset(
 
 
 @pytest.fixture(scope="session")
+def linked_dataset(
+    tmp_path_factory: pytest.TempPathFactory,
+    recipe: Path,
+    nmt: Command,
+    write_numbers: Callable[..., None],
+) -> Path:
+    """A corpus of numbers in reverse order, with word alignments, preprocessed beside it."""
+    directory = tmp_path_factory.mktemp("linked")
+    for seed, (split, pairs) in enumerate({"train": 200, "valid": 20, "test": 10}.items()):
+        write_numbers(directory / split, pairs, seed, reverse=True)
+        lengths = [len(line.split()) for line in (directory / f"{split}.en").open()]
+        links = (" ".join(f"{at}-{n - 1 - at}" for at in range(n)) for n in lengths)
+        (directory / f"{split}.align").write_text("".join(f"{line}\n" for line in links))
+    prefixes = [f"--{split}={directory / split}" for split in ("train", "valid")]
+    path = directory / "data-bin"
+    done = nmt("preprocess", "--config", recipe, *prefixes, "--alignments", "--output-dir", path)
+    assert done.status == 0, done.err
+    return path
+
+
+@pytest.fixture(scope="session")
 def train(recipe: Path, dataset: Path, nmt: Command) -> Command:
     """Runs ``nmt train`` with the tiny recipe and the dataset."""
 

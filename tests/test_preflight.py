@@ -132,7 +132,9 @@ def test_micro_batches_are_as_large_as_fits(
 
     trainer = SimpleNamespace(
         config=SimpleNamespace(tokens_per_update=100_000),
-        loader=SimpleNamespace(split=Dataset.open(dataset).split("train"), rows_per_sentence=1),
+        loader=SimpleNamespace(
+            split=Dataset.open(dataset).split("train"), rows_per_sentence=1, link=None
+        ),
         world=World(),
         allocate=lambda: None,
         try_batch=memory_of_2000_positions,

@@ -141,7 +141,8 @@ def test_a_changed_recipe_is_refused_with_the_names_of_the_keys(train: Any, run:
         "train.schedule.lr was 0.01, is 0.02. "
     )
     assert re.fullmatch(
-        r"a resumed run may change only model\.alignment_layer, train\..*train\.timeout_minutes\n",
+        r"a resumed run may change only model\.alignment_layer, model\.alignment_head, "
+        r"train\..*train\.timeout_minutes\n",
         allowed,
     )
 

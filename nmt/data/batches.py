@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -15,6 +15,19 @@ from nmt.data.manifest import Side
 from nmt.data.packing import Packing
 from nmt.data.sampler import Indices
 from nmt.data.vocabulary import BOS, EOS, PAD
+
+
+class TokenLinks(NamedTuple):
+    """Word alignments of a batch, as links between its tokens."""
+
+    tokens: Tensor
+    """[2, n] int64, indices among the source's tokens [P'] and among the target's [P]."""
+    shares: Tensor
+    """[n] float32, the share of each link in its target token; those of a token sum to 1."""
+
+
+Link = Callable[[Indices, NDArray[np.int64], NDArray[np.int64]], TokenLinks]
+"""Returns the links of the pairs at indices [B], given their padded sources and targets."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +42,21 @@ class Batch:
     """[P] int64, the tokens to predict: each sentence ends with EOS."""
     packing: Packing
     """Lengths of the sentences, from which padded tensors can be made."""
+    links: TokenLinks | None = None
+    """Word alignments, if there are any; of a repeated batch those of the first repetition."""
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on a device; the copy is asynchronous if the batch is pinned."""
         if device.type == "cpu":
             return self
-        return self._map(
+        moved = self._map(
             lambda tensor: tensor.to(device, non_blocking=True), self.packing.to(device)
         )
+        return moved._with_links(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin(self) -> Batch:
         """Return the batch in page-locked memory, from which a GPU copies in the background."""
-        return self._map(Tensor.pin_memory, self.packing)
+        return self._map(Tensor.pin_memory, self.packing)._with_links(Tensor.pin_memory)
 
     def repeated(self, count: int) -> Batch:
         """Return a batch of all sentences, then all again, `count` times."""
@@ -55,7 +71,10 @@ class Batch:
     def _map(self, change: Callable[[Tensor], Tensor], packing: Packing) -> Batch:
         tensors = (self.source, self.target_input, self.target_output)
         source, target_input, target_output = map(change, tensors)
-        return Batch(source, target_input, target_output, packing)
+        return Batch(source, target_input, target_output, packing, self.links)
+
+    def _with_links(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        return replace(self, links=self.links and TokenLinks(*map(change, self.links)))
 
     @property
     def num_positions(self) -> int:
@@ -81,16 +100,17 @@ class Padded(Protocol):
         """Return the sentences at `indices` [B] as rows [B, L], padded on the right with PAD."""
 
 
-def make_batch(split: Padded, indices: Indices) -> Batch:
+def make_batch(split: Padded, indices: Indices, link: Link | None = None) -> Batch:
     """Return the batch of these sentences; without sentences, an empty batch of zero loss.
 
     A process without sentences in an update runs the empty batch, because every process must take
-    part in the collective operations.
+    part in the collective operations. With `link` a batch of sentences has links.
     """
     if len(indices) == 0:
         return batch_of(torch.tensor([[EOS]]), torch.tensor([[PAD]]))
-    source = torch.from_numpy(split.padded("source", indices))
-    return batch_of(source, torch.from_numpy(split.padded("target", indices)))
+    source, target = split.padded("source", indices), split.padded("target", indices)
+    batch = batch_of(torch.from_numpy(source), torch.from_numpy(target))
+    return replace(batch, links=link(indices, source, target)) if link else batch
 
 
 def batch_of(source: Tensor, target: Tensor) -> Batch:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from nmt.data.batches import Batch, Padded, make_batch
+from nmt.data.batches import Batch, Link, Padded, make_batch
 from nmt.data.dataset import Split
 from nmt.data.sampler import BatchSampler, micro_batches, packed_micro_batches
 
@@ -51,6 +51,8 @@ class BatchLoader:
     in_epoch: Callable[[int], Padded] | None = None
     """Returns the sentences of an epoch, if they change between epochs. Batching and the divisor of
     the loss still use the lengths of `split`."""
+    link: Link | None = None
+    """Returns the word alignments of a batch, if training reads any."""
 
     def updates(self, first: int) -> Iterator[Update]:
         """Yield the updates from number `first` on, without end."""
@@ -66,7 +68,7 @@ class BatchLoader:
         shares = divide(groups, self.sampler, max_tokens, self.num_processes)
         epoch = self.sampler.epoch_of(number)
         split = self.in_epoch(epoch) if self.in_epoch else self.split
-        batches = [make_batch(split, indices) for indices in shares[self.process]]
+        batches = [make_batch(split, indices, self.link) for indices in shares[self.process]]
         counts = (batch.num_tokens if self.packs else batch.num_positions for batch in batches)
         return Update(
             number=number,

@@ -130,6 +130,11 @@ class Pack:
         starts += row_of * self.shape[1]
         return np.repeat(starts, self.lengths) + self._positions
 
+    @property
+    def places(self) -> Tensor:
+        """[P] int64, the flat index of each token among the rows [R, L]."""
+        return self._once("places", lambda: self._places)
+
     @cached_property
     def sentences(self) -> Tensor:
         """[R, L] int64, the number of the sentence from 0 at each place of the rows; -1 nowhere."""

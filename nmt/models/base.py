@@ -111,7 +111,8 @@ class Model(nn.Module, ABC):
         Returns:
             [B, T, S] float. Row t holds the attention weights of the step that reads target token t
             and predicts token t + 1. The weights sum to 1 over the tokens of the source and are 0
-            at padding. They are the mean over heads of one layer, which the model chooses.
+            at padding. They are those of a head, or the mean over heads, of one layer; the model
+            chooses both.
 
         Raises:
             NmtError: the model has no attention.
@@ -120,6 +121,31 @@ class Model(nn.Module, ABC):
             f"{type(self).__name__} has no attention, which word alignments and the coverage "
             "penalty are made of; do without them, or use another architecture"
         )
+
+    def decode_links(
+        self, source: Tensor, target: Tensor, packing: Packing, links: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the decoder output, and the attention of some target tokens to source tokens.
+
+        The default runs the model twice.
+
+        Args:
+            source: [P'] int64, as for :meth:`decode_packs`.
+            target: [P] int64, as for :meth:`decode_packs`.
+            packing: the lengths of the sentences.
+            links: [2, n] int64, source tokens in [P'] and target tokens in [P] of one sentence.
+
+        Returns:
+            The output of :meth:`decode_packs` [P, D], and weights [n] of :meth:`source_attention`.
+
+        Raises:
+            NmtError: the model has no attention.
+        """
+        padded = packing.source.pad(source), packing.target.pad(target)
+        attention = self.source_attention(*padded).flatten(0, 1)  # [B * T, S]
+        sources, targets = links
+        weights = attention[packing.target.tokens[targets], packing.source.positions[sources]]
+        return self.decode_packs(source, target, packing), weights.float()
 
     def align_by(self, layer: int) -> None:
         """Choose the decoder layer, from 1, that :meth:`source_attention` returns.

@@ -6,14 +6,16 @@ means of values. A decoder's cache sits between the two steps, and neither depen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 
 from nmt.data.packing import Pack, Packing
 from nmt.models.attention import Attend, FullAttention, Heads, attention_weights, split_heads
 from nmt.models.initialization import glorot
-from nmt.models.packed_attention import mix_packs
+from nmt.models.packed_attention import link_weights, mix_packs
 from nmt.models.state import KeyValueCache, OrderedCache, SharedCache, TokenMixer
 
 
@@ -63,7 +65,7 @@ class CrossAttention(nn.Module):
 
     def __init__(self, heads: Heads) -> None:
         super().__init__()
-        self.heads = heads.count
+        self.heads, self.key_width = heads.count, heads.key_width
         self.memory_heads = heads.keys_and_values
         self.sizes = [self.memory_heads * width for width in (heads.key_width, heads.value_width)]
         queries = heads.count * heads.key_width
@@ -101,9 +103,51 @@ class CrossAttention(nn.Module):
             output = self.attend(split_heads(queries, self.heads), *memory, sentences)
         return output
 
-    def weights(self, x: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
-        """Return the attention weights [B, Q, S] of `x` [B, Q, D], averaged over heads."""
+    def weights(self, x: Tensor, keys: Tensor, mask: Tensor, head: int | None = None) -> Tensor:
+        """Return the attention weights [B, Q, S] of `x` [B, Q, D]: of a head, or the mean."""
         queries = split_heads(self.project_query(x), self.heads)
         keys = keys.repeat_interleave(self.heads // self.memory_heads, dim=1)
         scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-1, -2)  # [B, H, Q, S]
-        return attention_weights(scores, mask, False, 0.0).mean(1)
+        weights = attention_weights(scores, mask, False, 0.0)
+        return weights.mean(1) if head is None else weights[:, head - 1]
+
+    @contextmanager
+    def recorded(self) -> Iterator[dict[nn.Module, Tensor]]:
+        """Yield a mapping that receives the output of each projection within the context."""
+        outputs: dict[nn.Module, Tensor] = {}
+        parts = (self.project_query, self.project_memory)
+        hooks = [
+            part.register_forward_hook(lambda part, _, output: outputs.update({part: output}))
+            for part in parts
+        ]
+        try:
+            yield outputs
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def link_weights(
+        self,
+        outputs: dict[nn.Module, Tensor],
+        packing: Packing,
+        links: Tensor,
+        head: int | None = None,
+    ) -> Tensor:
+        """Return attention weights [n] of a pack: of a head, or the mean; no dropout.
+
+        Args:
+            outputs: from :meth:`recorded`. Without queries, as the layer was left out, weights
+                are 1.
+            packing: the lengths of the sentences.
+            links: [2, n] int64, the tokens; see :func:`~nmt.models.packed_attention.link_weights`.
+            head: from 1; None for the mean of all heads.
+        """
+        if self.project_query not in outputs:
+            return torch.ones(links.shape[1], device=links.device)
+        queries, memory = outputs[self.project_query], outputs[self.project_memory]
+        queries = queries[: int(packing.target.lengths.sum())].view(-1, self.heads, self.key_width)
+        keys = memory[: int(packing.source.lengths.sum()), : self.sizes[0]]
+        keys = keys.reshape(-1, self.memory_heads, self.key_width)
+        keys = keys.repeat_interleave(self.heads // self.memory_heads, 1)
+        chosen = slice(None) if head is None else slice(head - 1, head)
+        return link_weights(queries[:, chosen], keys[:, chosen], packing, links)

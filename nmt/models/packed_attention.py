@@ -74,6 +74,31 @@ def mix_packs(
     return of_queries.unpad(mixed.transpose(1, 2).flatten(2))
 
 
+def link_weights(queries: Tensor, keys: Tensor, packing: Packing, links: Tensor) -> Tensor:
+    """Return attention weights [n], averaged over heads.
+
+    Args:
+        queries: [P, H, C], of the target's tokens.
+        keys: [P', H, C], of the source's tokens.
+        packing: the lengths of the sentences.
+        links: [2, n] int64, source and target tokens of a sentence, whose weights are returned.
+    """
+    if not links.shape[1]:
+        return queries.flatten()[:0].float()
+    of_queries, of_keys = packing.target, packing.source
+    heads = queries.shape[1]
+    [queries], [keys] = (
+        _to_rows(part.flatten(1), pack, 1, heads)
+        for part, pack in ((queries, of_queries), (keys, of_keys))
+    )
+    scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(1, 2)  # [R * H, L, L']
+    by_row = scores.float().view(of_queries.shape[0], heads, *scores.shape[1:])
+    weights: Tensor = (by_row + of_queries.bias(of_keys, False, by_row.dtype)).softmax(-1).mean(1)
+    sources, targets = links
+    columns = of_keys.places[sources] % of_keys.shape[1]
+    return weights.flatten(0, 1)[of_queries.places[targets], columns]
+
+
 def is_compilable(model: nn.Module, device: torch.device) -> bool:
     """Return whether torch can compile all attention of a model on packs, in training.
 

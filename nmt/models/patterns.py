@@ -249,3 +249,16 @@ class LinformerAttention(nn.Module):
         keys = self.mix_keys[:, :length].to(keys.dtype) @ keys  # [B, H, k, C]
         values = self.mix_values[:, :length].to(values.dtype) @ values
         return mix_values(queries, keys, values, dropout=dropout)
+
+
+def check_stacks(encoder: AttentionPattern, decoder: AttentionPattern) -> None:
+    """Raise a ValueError if a pattern is not for the stack whose self-attention it is."""
+    if not decoder.is_causal:
+        raise ValueError(
+            f"decoder_attention {decoder.name} cannot look at the past alone; "
+            "use it for encoder_attention"
+        )
+    if not encoder.is_bidirectional:
+        raise ValueError(
+            f"encoder_attention {encoder.name} sees the past alone; use it for decoder_attention"
+        )

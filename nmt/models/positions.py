@@ -104,6 +104,14 @@ class PositionPart(ABC):
     name: str = ""
     """Name of the position encoding."""
 
+    def check_pattern(self, key: str, pattern: str) -> None:
+        """Raise a ValueError if the encoding does not work with the attention pattern of a key."""
+        if self.patterns is not None and pattern not in self.patterns:
+            raise ValueError(
+                f"{self.name} positions are written into the scores of all pairs, which {key} "
+                f"{pattern} does not have; use sinusoidal or learned positions"
+            )
+
     def embedding(self, width: int, layout: Layout) -> nn.Module:
         """Return the module that gives the encodings which are added to scaled embeddings.
 

@@ -30,7 +30,7 @@ from nmt.models.feed_forward import FeedForwardPart, MixtureOfExperts, feed_forw
 from nmt.models.initialization import embedding
 from nmt.models.multi_head import CrossAttention
 from nmt.models.packed_attention import filled, shapes_are_costly
-from nmt.models.patterns import AttentionPattern, patterns
+from nmt.models.patterns import AttentionPattern, check_stacks, patterns
 from nmt.models.positions import Layout, PositionPart, position_parts
 from nmt.models.residual import (
     DeepNorm,
@@ -117,15 +117,18 @@ class TransformerConfig(ModelConfig):
     alignment_layer: MayChange[int | None] = None
     """Decoder layer, from 1, whose attention to the source gives word alignments and the coverage
     penalty; None for the last layer, or the last but one of six or more. Runs store the number."""
+    alignment_head: MayChange[int | None] = None
+    """Head of that layer, from 1, whose attention is used; None for the mean of all heads."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "encoder_layers", "decoder_layers", "d_model", "d_ff", "heads")
-        chosen = 1 if self.alignment_layer is None else self.alignment_layer
-        if not 1 <= chosen <= self.decoder_layers:
-            raise ValueError(
-                f"alignment_layer must be from 1 to {self.decoder_layers}, the decoder layers, "
-                f"not {self.alignment_layer}"
-            )
+        limits = {"layer": (self.decoder_layers, "decoder layers"), "head": (self.heads, "heads")}
+        for name, (most, those) in limits.items():
+            chosen = getattr(self, f"alignment_{name}")
+            if chosen is not None and not 1 <= chosen <= most:
+                raise ValueError(
+                    f"alignment_{name} must be from 1 to {most}, the {those}, not {chosen}"
+                )
         check_sizes(self, *[name for name in ("d_k", "d_v") if getattr(self, name) is not None])
         if self.positions.name == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"sinusoidal positions need an even d_model, not {self.d_model}")
@@ -142,22 +145,8 @@ class TransformerConfig(ModelConfig):
         if shared is not None and (shared < 1 or self.heads % shared):
             raise ValueError(f"{self.heads} heads cannot share {shared} key_value_heads evenly")
         for name in ("encoder_attention", "decoder_attention"):
-            pattern = getattr(self, name).name
-            if self.positions.patterns is not None and pattern not in self.positions.patterns:
-                raise ValueError(
-                    f"{self.positions.name} positions are written into the scores of all pairs, "
-                    f"which {name} {pattern} does not have; use sinusoidal or learned positions"
-                )
-        if not self.decoder_attention.is_causal:
-            raise ValueError(
-                f"decoder_attention {self.decoder_attention.name} cannot look at the past alone; "
-                "use it for encoder_attention"
-            )
-        if not self.encoder_attention.is_bidirectional:
-            raise ValueError(
-                f"encoder_attention {self.encoder_attention.name} sees the past alone; "
-                "use it for decoder_attention"
-            )
+            self.positions.check_pattern(name, getattr(self, name).name)
+        check_stacks(self.encoder_attention, self.decoder_attention)
         if self.residual == "deep_norm" and not self.decoder_attention.is_bidirectional:
             raise ValueError(
                 f"deep_norm has no scale for the weights of {self.decoder_attention.name}; "
@@ -237,6 +226,7 @@ class Transformer(Model):
         tied = config.tied_embeddings
         self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
         self.alignment_layer = cast("int", config.resolved().alignment_layer)
+        self.alignment_head = config.alignment_head
         self.tokens: tuple[Tensor, Tensor]
         """Masks of the last source [B, S] and target [B, T], False at padding."""
         self.target_embedding = embedding(target_vocabulary, config.d_model)
@@ -329,13 +319,23 @@ class Transformer(Model):
         return last[:tokens]
 
     def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
-        """Return the attention [B, T, S] of the alignment layer, averaged over heads."""
+        """Return the attention [B, T, S] of the alignment layer's head, or of all its heads."""
         memory = self.encode(source)
         assert memory.mask is not None
         x, chosen = self._embed_target(target), self.alignment_layer - 1
         for layer, keys_values in zip(self.decoder[:chosen], memory.layers, strict=False):
             x = layer(x, keys_values, memory.mask)
-        return self.decoder[chosen].source_attention(x, memory.layers[chosen][0], memory.mask)
+        keys = memory.layers[chosen][0]
+        return self.decoder[chosen].source_attention(x, keys, memory.mask, self.alignment_head)
+
+    def decode_links(
+        self, source: Tensor, target: Tensor, packing: Packing, links: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the decoder output [P, D], and the alignment layer's attention [n]; one pass."""
+        cross = self.decoder[self.alignment_layer - 1].cross
+        with cross.recorded() as outputs:
+            decoded = self.decode_packs(source, target, packing)
+        return decoded, cross.link_weights(outputs, packing, links, self.alignment_head)
 
     def align_by(self, layer: int) -> None:
         """Choose the decoder layer, from 1, that :meth:`source_attention` returns.
@@ -345,7 +345,8 @@ class Transformer(Model):
         """
         if not 1 <= layer <= len(self.decoder):
             raise NmtError(f"layer {layer}: the decoder has {len(self.decoder)} layers")
-        self.alignment_layer = layer
+        if layer != self.alignment_layer:
+            self.alignment_layer, self.alignment_head = layer, None
 
     def auxiliary_loss(self) -> Tensor | float:
         """Return the load-balancing loss of all mixtures of experts, per target token."""

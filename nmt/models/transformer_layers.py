@@ -104,10 +104,12 @@ class DecoderLayer(nn.Module):
         )
         return self._after_attention(x, attended, memory, sentences)
 
-    def source_attention(self, x: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
+    def source_attention(
+        self, x: Tensor, keys: Tensor, mask: Tensor, head: int | None = None
+    ) -> Tensor:
         """Return the attention weights [B, T, S] of whole targets `x` [B, T, D] to the source."""
         x = self.attention_residual.combine(x, self._attend_to_past(x))
-        return self.cross.weights(self.cross_residual.prepare(x), keys, mask)
+        return self.cross.weights(self.cross_residual.prepare(x), keys, mask, head)
 
     def _attend_to_past(self, x: Tensor, pack: Pack | None = None) -> Tensor:
         attended: Tensor = self.attention(self.attention_residual.prepare(x), pack, causal=True)

@@ -62,6 +62,10 @@ class TrainConfig:
     For BPE, the share of merges that are left out (BPE-dropout). For unigram models, the exponent
     of the probabilities; a smaller one gives more variety. `max_tokens`, `tokens_per_update` and
     the loss per token count the tokens of the stored, shorter segmentation. None for none."""
+    guided_alignment: float = 0.0
+    """Weight of guided alignment (Chen et al. 2016), whose cross-entropy is added to the loss: that
+    of the dataset's word alignments and the attention of `model.alignment_layer`, or of one head in
+    it, `model.alignment_head`. Garg et al. (2019) take one head and 0.05. 0 for none."""
     optimizer: OptimizerConfig = optimizers["adam"]
     """Optimizer."""
     schedule: Schedule = schedules["inverse_sqrt"]
@@ -136,7 +140,7 @@ class TrainConfig:
         ):
             if getattr(self, name) != "auto" and getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("clip_norm", "seed", "max_skipped"):
+        for name in ("clip_norm", "seed", "max_skipped", "guided_alignment"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, is {getattr(self, name)}")
         for name in (
@@ -183,6 +187,11 @@ class TrainConfig:
         for name in ("checkpoint_activations", "layer_dropout"):
             if self.compile and getattr(self, name) not in ("none", 0.0):
                 raise ValueError(f"{name} is for models that are not compiled; take compile false")
+        if self.guided_alignment and (self.compile or self.loss.translates):
+            raise ValueError(
+                "guided_alignment is for models that are not compiled and for losses of the "
+                "reference's tokens; take compile false and another loss"
+            )
         if self.loss.translates and self.init_from is None:
             raise ValueError(
                 f"loss {self.loss.name} needs a trained model; give its run as init_from"

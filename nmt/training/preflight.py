@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
-from nmt.data.batches import Batch, make_batch
+from nmt.data.batches import Batch, Link, make_batch
 from nmt.data.dataset import Split
 from nmt.errors import NmtError
 from nmt.messages import warn
@@ -86,7 +86,7 @@ def fit_micro_batches(trainer: Trainer) -> None:
     fits = rows * int(max(split.source_lengths.max(), split.target_lengths.max()))
     for tokens in _candidates(fits, rows * trainer.config.tokens_per_update // world.size):
         try:
-            trainer.try_batch(longest_batch(split, tokens // rows))
+            trainer.try_batch(longest_batch(split, tokens // rows, trainer.loader.link))
         except torch.cuda.OutOfMemoryError:
             break
         fits = tokens
@@ -103,17 +103,17 @@ def _candidates(least: int, most: int) -> Iterator[int]:
         tokens += tokens // 2
 
 
-def longest_batch(split: Split, max_tokens: int) -> Batch:
+def longest_batch(split: Split, max_tokens: int, link: Link | None = None) -> Batch:
     """Return a batch of the longest pairs: at least one, at most `max_tokens` padded tokens."""
     longer = np.maximum(split.source_lengths, split.target_lengths)
     most = min(len(longer), max(1, max_tokens // int(longer.max())))
-    return make_batch(split, np.argpartition(longer, len(longer) - most)[-most:])
+    return make_batch(split, np.argpartition(longer, len(longer) - most)[-most:], link)
 
 
 def _try_longest_batch(trainer: Trainer) -> None:
     """Run the longest batch forward and backward; raise an NmtError if it does not fit."""
-    max_tokens = trainer.loader.max_tokens
-    batch = longest_batch(trainer.loader.split, max_tokens // trainer.loader.rows_per_sentence)
+    loader, max_tokens = trainer.loader, trainer.loader.max_tokens
+    batch = longest_batch(loader.split, max_tokens // loader.rows_per_sentence, loader.link)
     try:
         trainer.try_batch(batch)
     except torch.cuda.OutOfMemoryError:

@@ -43,6 +43,10 @@ class RunningStats:
     grad_norm: Tensor | float = 0.0
     reward: Tensor | float = 0.0
     """Mean reward of each sentence's samples, if translations are sampled."""
+    alignment: Tensor | float = 0.0
+    """Cross-entropy of guided alignment, if that is trained."""
+    linked_tokens: Tensor | float = 0.0
+    """Target tokens that have links, with guided alignment."""
     squared_gradient: Tensor | float = 0.0
     gradient_variance: Tensor | float = 0.0
     """Terms of the noise scale, if that is logged; see :mod:`nmt.training.noise_scale`."""
@@ -103,6 +107,8 @@ class Record:
     """Seconds of training so far, over all resumes."""
     reward: float | None = None
     """Mean over sentences and their samples, if the loss samples translations."""
+    alignment: float | None = None
+    """Cross-entropy of guided alignment, in nats per target token with links."""
     noise_scale: float | None = None
     """Gradient noise scale in target tokens, if it is logged and the gradients show it."""
 
@@ -211,7 +217,7 @@ class Report:
 
     def training(self, record: Record) -> None:
         """Report the updates since the last report."""
-        optional = ("reward", "noise_scale")
+        optional = ("reward", "alignment", "noise_scale")
         values = {
             name: value
             for name, value in asdict(record).items()
@@ -220,12 +226,13 @@ class Report:
         self.record("train", values)
         left = self.to_go(record.update, record.seconds)
         reward = "" if record.reward is None else f"reward {record.reward:.4f} | "
+        guided = "" if record.alignment is None else f"alignment {record.alignment:.3f} | "
         scale = record.noise_scale
         noise = "" if scale is None else f"noise scale {scale:,.0f} tokens | "
         self.note(
             f"epoch {record.epoch} | update {record.update}/{self.max_updates} | "
-            f"loss {record.loss:.3f} | {reward}ppl {record.perplexity:.2f} | lr {record.lr:.2e} | "
-            f"grad norm {record.grad_norm:.2f} | {noise}"
+            f"loss {record.loss:.3f} | {reward}{guided}ppl {record.perplexity:.2f} | "
+            f"lr {record.lr:.2e} | grad norm {record.grad_norm:.2f} | {noise}"
             f"{record.target_tokens_per_second:,.0f} target tokens/s | "
             f"padding {record.padding:.1%} | {record.memory_mb:,.0f} MB | to go {left}"
         )
@@ -279,6 +286,7 @@ def summarize(
         memory_mb=peak_memory_mb(),
         seconds=total,
         reward=sums["reward"] / max(sums["sentences"], 1.0) if has_reward else None,
+        alignment=sums["alignment"] / sums["linked_tokens"] if sums["linked_tokens"] else None,
         noise_scale=_noise_scale(sums["squared_gradient"], sums["gradient_variance"]),
     )
 

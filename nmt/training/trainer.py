@@ -35,6 +35,7 @@ from nmt.training.activation_checkpointing import checkpoint_activations
 from nmt.training.config import TrainConfig
 from nmt.training.divergence import FiniteWatch, FirstNonFinite
 from nmt.training.freezing import freeze
+from nmt.training.guided_alignment import GuidedCriterion, WordLinks
 from nmt.training.layer_dropout import drop_layers
 from nmt.training.loss_scale import LossScale
 from nmt.training.moving_average import MovingAverage, WeightAverage
@@ -100,6 +101,9 @@ class Trainer:
         if config.token_dropout:
             set_cutoff(model, config.token_dropout)
         self.criterion = config.loss.criterion(model, run, config.compile)
+        if config.guided_alignment:
+            self.criterion = GuidedCriterion(self.criterion, config.guided_alignment)
+            self.loader = replace(self.loader, link=WordLinks(split, run.subwords))
         self.parallel = parallelize(self.criterion, model.fsdp_modules(), config.sharding, world)
         is_fp16 = pick_precision(config.precision, world.device) == "fp16"
         self.scale = LossScale(is_fp16, world.device)

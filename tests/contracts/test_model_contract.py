@@ -160,6 +160,25 @@ def test_attention_is_shared_out_among_the_tokens_of_the_source(model: Model) ->
         torch.testing.assert_close(alone[0], weights[row, :4, :length], atol=1e-5, rtol=1e-5)
 
 
+@torch.no_grad()
+def test_the_attention_of_links_is_that_of_whole_sentences(model: Model) -> None:
+    if isinstance(model, ByteNet):
+        return
+    source, target = some_sources(), some_targets()
+    target[1, 4:] = PAD
+    lengths = [(side != PAD).sum(1).numpy() for side in (source, target)]
+    packing = Packing.of(*lengths)
+    links = torch.tensor([[0, 6, 8, 11, 12], [0, 5, 9, 10, 15]])
+    packs = source[source != PAD], target[target != PAD]
+    output, weights = model.decode_links(*packs, packing, links)
+    torch.testing.assert_close(output, model.decode_packs(*packs, packing))
+    whole = model.source_attention(source, target)
+    expected = whole[[0, 0, 1, 2, 2], [0, 5, 3, 0, 5], [0, 6, 1, 0, 1]]
+    torch.testing.assert_close(weights, expected, atol=1e-5, rtol=1e-4)
+    _, none = model.decode_links(*packs, packing, links[:, :0])
+    assert none.shape == (0,)
+
+
 def test_only_a_transformer_has_a_choice_of_layers_to_align_words_by(model: Model) -> None:
     if isinstance(model, Transformer):
         model.align_by(1)

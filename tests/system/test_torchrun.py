@@ -117,6 +117,21 @@ def test_two_processes_learn_what_one_does(
     assert "chrf" in log(two, "validation")[0]  # so translations were made by both
 
 
+def test_two_processes_guide_attention_as_one_does(
+    train: Any, two_processes: Any, recipe: Path, linked_dataset: Path, tmp_path: Path
+) -> None:
+    options = (
+        *("--data", linked_dataset, "--dropout", 0, "--max-tokens", 40),
+        *("--set", "train.log_every=1", "--set", "train.guided_alignment=0.5"),
+    )
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert train(one, *options).status == 0
+    two_processes("train", "--config", recipe, "--save-dir", two, *options)
+    for alone, together in zip(log(one, "train"), log(two, "train"), strict=True):
+        for key in ("loss", "alignment", "grad_norm"):
+            assert alone[key] == pytest.approx(together[key], rel=1e-3)
+
+
 def test_two_processes_sample_and_reward_what_one_does(
     train: Any, two_processes: Any, recipe: Path, dataset: Path, trained: Path, tmp_path: Path
 ) -> None:
