@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import re
 import shutil
@@ -206,6 +207,14 @@ def test_domain_adaptation(place: Workplace) -> None:
     assert mixed.pairs + sum(mixed.dropped.values()) == 4 * 40 + 200
     assert outputs[2].count("adapted.domain.de") == outputs[2].count("mixed.general.de") == 1
     assert outputs[3] == "risk\n"
+
+
+def test_word_alignments(place: Workplace) -> None:
+    shutil.rmtree(place.path / "checkpoints")
+    assert run_page(place, "guides/word-alignments.md") == ["data-bin\ncheckpoints\naveraged\n", ""]
+    assert all("alignment" in json.loads(line) for line in place.lines("test.json"))
+    for name, text in (("test.align", "corpus/test.de"), ("corpus/train.align", "corpus/train.de")):
+        assert len(place.lines(name)) == len(place.lines(text))
 
 
 def test_evaluation(place: Workplace) -> None:

@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nmt.cli.console import check_stdin
 from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.cli.score_by_model import BLOCK, open_model, unequal_lines
+from nmt.errors import NmtError
 from nmt.io.lines import Lines
 
-EXAMPLE = "Example: nmt align --model averaged --source input.txt --target test.de > test.align"
+if TYPE_CHECKING:
+    from nmt.inference import Translator
+
+Link = tuple[int, int]
+
+EXAMPLE = (
+    "Examples:\n\n"
+    "  nmt align --source corpus/train.en --target corpus/train.de > corpus/train.align\n\n"
+    "  nmt align --model averaged --source input.txt --target test.de > test.align"
+)
 
 
 def align(
-    model: Annotated[
-        Path, typer.Option(help="A run (its best checkpoint) or one of its checkpoints.")
-    ],
     source: Annotated[Path, typer.Option(help="The source; plain, .gz, .xz or .zst.")],
     target: Annotated[
         Path, typer.Option(help="Its translation, line by line; plain, .gz, .xz or .zst.")
     ],
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            help="A run (its best checkpoint) or one of its checkpoints, whose attention is used.  "
+            "[default: learn from these pairs alone]",
+            show_default=False,
+        ),
+    ] = None,
     layer: Annotated[
         int | None,
         typer.Option(
@@ -33,25 +49,65 @@ def align(
             show_default=False,
         ),
     ] = None,
+    max_pairs: Annotated[
+        int,
+        typer.Option(min=1, help="The most pairs to learn from, drawn at random, without --model."),
+    ] = 500_000,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
     plugin: PluginFlag = None,
     trust_plugins: TrustFlag = False,
 ) -> None:
     """Align the words of given translations with those of their sources.
 
-    Prints a line for each pair, in Pharaoh format: S-T for each target word T that has subwords,
-    where S is the source word to which the model attends most while it predicts these subwords.
-    Words are separated by white space and numbered from 0.
+    Prints a line for each pair, in Pharaoh format: S-T for the source word S and the target word T.
+    Words are separated by white space and numbered from 0. Without --model the alignments are
+    learned from the pairs themselves: IBM model 1, then a hidden Markov model, in both directions,
+    made symmetric by grow-diag-final-and. With --model each target word that has subwords is
+    aligned with the source word to which the model attends most while it predicts them.
     """
     check_stdin(source, target)
     import_named(plugin)
-    lines = Lines.open(source), Lines.open(target)
-    translator = open_model(model, device, trust_plugins)
+    if model is None:
+        if layer is not None:
+            raise NmtError("--layer is a layer of a model; give --model, too")
+        aligned = _align_corpus(source, target, max_pairs)
+    else:
+        aligned = _align_by_model(open_model(model, device, trust_plugins), layer, source, target)
+    for links in aligned:
+        print(" ".join(f"{source_word}-{target_word}" for source_word, target_word in links))
+
+
+def _align_by_model(
+    translator: Translator, layer: int | None, source: Path, target: Path
+) -> Iterator[Sequence[Link]]:
+    """Yield the links of each pair, by the attention of a model."""
     if layer is not None:
         translator.model.align_by(layer)
+    for sources, targets in _blocks(source, target):
+        yield from translator.align(sources, targets)
+
+
+def _align_corpus(source: Path, target: Path, max_pairs: int) -> Iterator[Sequence[Link]]:
+    """Yield the links of each pair, learned from the pairs."""
+    from nmt.preprocess.aligner import CorpusAligner
+
+    if "-" in (str(source), str(target)):
+        raise NmtError("without --model the pairs are read twice; give files instead of -")
+    pairs = (pair for block in _blocks(source, target) for pair in zip(*block, strict=True))
+    aligner = CorpusAligner(pairs, max_pairs)
+    for sources, targets in _blocks(source, target):
+        yield from aligner.align(sources, targets)
+
+
+def _blocks(source: Path, target: Path) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield equally many lines of both files.
+
+    Raises:
+        NmtError: the files differ in their number of lines.
+    """
+    lines = Lines.open(source), Lines.open(target)
     ended: list[str] = []
     for sources, targets in zip_longest(*(side.blocks(BLOCK) for side in lines), fillvalue=ended):
         if len(sources) != len(targets):
             raise unequal_lines(*lines)
-        for links in translator.align(sources, targets):
-            print(" ".join(f"{source_word}-{target_word}" for source_word, target_word in links))
+        yield sources, targets
