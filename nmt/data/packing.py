@@ -83,6 +83,15 @@ class Pack:
         starts = np.arange(len(self.lengths)) * self.longest
         return self._tensor(np.repeat(starts, self.lengths) + self._positions)
 
+    def has_neighbour(self, offset: int) -> Tensor:
+        """[P] bool, whether the token's sentence has a token at this distance after it."""
+
+        def make() -> NDArray[np.bool_]:
+            neighbour = self._positions + offset
+            return (neighbour >= 0) & (neighbour < np.repeat(self.lengths, self.lengths))
+
+        return self._once(("neighbour", offset), make)
+
     @cached_property
     def ends(self) -> Tensor:
         """[B + 1] int32, the end of each sentence in the pack, after a 0."""

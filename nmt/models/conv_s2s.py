@@ -15,11 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nmt.data.packing import Pack, Packing
 from nmt.data.vocabulary import PAD
 from nmt.models.base import Model, ModelConfig, State, architectures, check_rates, check_sizes
 from nmt.models.convolution import extend_past, no_past, weight_normalised, windows
 from nmt.models.dropout import Dropout
 from nmt.models.embedding import TokenEmbedding
+from nmt.models.packed_attention import filled_if_costly
 from nmt.models.positions import LearnedPositions
 from nmt.models.state import RecurrentState
 
@@ -100,9 +102,12 @@ class Embedding(nn.Module):
         self.dropout = Dropout(config.dropout)
         nn.init.normal_(self.words.weight, std=0.1)
 
-    def forward(self, tokens: Tensor, first: int = 0) -> Tensor:
-        """Embed tokens [B, T] at the positions from `first` on: [B, T, E]."""
-        positions = self.positions(first, tokens.shape[1], tokens.device)
+    def forward(self, tokens: Tensor, first: int = 0, pack: Pack | None = None) -> Tensor:
+        """Embed tokens [B, T] at the positions from `first` on, or a pack [P]: [..., E]."""
+        length = tokens.shape[-1] if pack is None else pack.longest
+        positions = self.positions(first, length, tokens.device)
+        if pack is not None:
+            positions = positions.index_select(0, pack.positions)
         embedded: Tensor = self.dropout(self.words(tokens) + positions)
         return embedded
 
@@ -121,9 +126,17 @@ class Layer(nn.Module):
         """Return the gated convolution [..., D] of windows [..., kernel * I]."""
         return F.glu(self.convolution(window), dim=-1)
 
-    def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
-        """Map [B, S, I] to [B, S, D] in the encoder; tokens [B, S, 1] is 0 at padding, else 1."""
-        window = windows(self.dropout(x * tokens), self.kernel)
+    def forward(self, x: Tensor, sentences: Tensor | Pack) -> Tensor:
+        """Map [..., I] to [..., D] in the encoder.
+
+        Args:
+            x: padded sentences [B, S, I], or a pack [P, I].
+            sentences: [B, S, 1], 0 at padding, else 1; or the pack.
+        """
+        if isinstance(sentences, Pack):
+            window = windows(self.dropout(x), self.kernel, pack=sentences)
+        else:
+            window = windows(self.dropout(x * sentences), self.kernel)
         output: Tensor = (self.unit(window) + self.bypass(x)) * HALF
         return output
 
@@ -136,31 +149,51 @@ class DecoderLayer(Layer):
         self.ask = linear(outputs, config.embedding_width)
         self.answer = linear(config.embedding_width, outputs)
 
-    def weights(self, x: Tensor, embedded: Tensor, memory: Memory) -> Tensor:
-        """Return attention weights [B, Q, S] of `x` [B, Q, D] and embedded words [B, Q, E]."""
+    def weights(self, queries: Tensor, memory: Memory) -> Tensor:
+        """Return the attention weights [B, Q, S] of queries [B, Q, E]."""
         keys, _, mask = memory
-        query = (self.ask(x) + embedded) * HALF
-        scores = (query @ keys.transpose(1, 2)).masked_fill(~mask[:, None], -math.inf)
+        scores = (queries @ keys.transpose(1, 2)).masked_fill(~mask[:, None], -math.inf)
         weights: Tensor = scores.softmax(dim=-1)
         return weights
 
-    def attend(self, x: Tensor, embedded: Tensor, memory: Memory) -> Tensor:
-        """Add the source context to `x` [B, Q, D]; queries use the embedded words [B, Q, E]."""
+    def queries(self, x: Tensor, embedded: Tensor) -> Tensor:
+        """Return the queries [..., E] of `x` [..., D] and the embedded words [..., E]."""
+        queries: Tensor = (self.ask(x) + embedded) * HALF
+        return queries
+
+    def attend(
+        self, x: Tensor, embedded: Tensor, memory: Memory, pack: Pack | None = None
+    ) -> Tensor:
+        """Add the source context to `x` [B, Q, D], or to a pack [P, D].
+
+        Args:
+            x: gated convolutions.
+            embedded: words [..., E], which the queries use.
+            memory: of padded sentences, of a pack, too.
+            pack: of `x`, if it is one.
+        """
         _, values, mask = memory
+        queries = self.queries(x, embedded)
+        if pack is not None:
+            queries = pack.pad(queries)
         # The mean of m values has a variance m times smaller (section 3.4).
         scale = mask.sum(1)[:, None, None].to(values.dtype).sqrt()
-        context = self.weights(x, embedded, memory).to(values.dtype) @ values * scale
+        context = self.weights(queries, memory).to(values.dtype) @ values * scale
+        if pack is not None:
+            context = pack.unpad(context)
         output: Tensor = (self.answer(context) + x) * HALF
         return output
 
-    def all_steps(self, x: Tensor, embedded: Tensor, memory: Memory) -> Tensor:
-        """Map whole targets [B, T, I] to [B, T, D]."""
-        output: Tensor = self.attend(self.units(x), embedded, memory) + self.bypass(x)
+    def all_steps(
+        self, x: Tensor, embedded: Tensor, memory: Memory, pack: Pack | None = None
+    ) -> Tensor:
+        """Map whole targets [B, T, I], or a pack [P, I], to [..., D]."""
+        output: Tensor = self.attend(self.units(x, pack), embedded, memory, pack) + self.bypass(x)
         return output * HALF
 
-    def units(self, x: Tensor) -> Tensor:
-        """Return the gated convolution [B, T, D] of whole targets [B, T, I]."""
-        return self.unit(windows(self.dropout(x), self.kernel, causal=True))
+    def units(self, x: Tensor, pack: Pack | None = None) -> Tensor:
+        """Return the gated convolution [..., D] of whole targets [B, T, I], or a pack [P, I]."""
+        return self.unit(windows(self.dropout(x), self.kernel, causal=True, pack=pack))
 
     def step(
         self, x: Tensor, embedded: Tensor, memory: Memory, past: Tensor
@@ -174,6 +207,8 @@ class DecoderLayer(Layer):
 
 class ConvS2S(Model):
     """The model of the paper's figure 1."""
+
+    packs = True
 
     def __init__(
         self, config: ConvS2SConfig, source_vocabulary: int, target_vocabulary: int
@@ -196,22 +231,38 @@ class ConvS2S(Model):
         """Return the keys and values for every layer of the decoder, and the mask."""
         mask = source != PAD
         embedded = self.source_embedding(source)
-        x, tokens = self.encoder_input(embedded), mask[..., None].to(embedded.dtype)
+        return *self._encode(embedded, mask[..., None].to(embedded.dtype)), mask
+
+    def _encode(self, embedded: Tensor, sentences: Tensor | Pack) -> tuple[Tensor, Tensor]:
+        """Return the keys and values [..., E] of embedded sources [..., E]."""
+        x = self.encoder_input(embedded)
         for layer in self.encoder:
-            x = layer(x, tokens)
-        keys = self.encoder_output(x)  # [B, S, E]
+            x = layer(x, sentences)
+        keys = self.encoder_output(x)
         if keys.requires_grad:  # every decoder layer adds a gradient (section 3.5)
             share = 1 / (2 * len(self.decoder))
             keys.register_hook(lambda gradient: gradient * share)
-        return keys, (keys + embedded) * HALF, mask
+        return keys, (keys + embedded) * HALF
 
     def decode(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the decoder output [B, T, D] for whole targets."""
-        memory = self.encode(source)
-        embedded = self.target_embedding(target)
+        return self._decode(self.target_embedding(target), self.encode(source))
+
+    def decode_packs(self, source: Tensor, target: Tensor, packing: Packing) -> Tensor:
+        """Return the decoder output [P, D] at the target's tokens; only attention is padded."""
+        tokens = len(target)
+        source, target, packing = filled_if_costly(source, target, packing)
+        embedded = self.source_embedding(source, pack=packing.source)
+        keys, values = map(packing.source.pad, self._encode(embedded, packing.source))
+        embedded = self.target_embedding(target, pack=packing.target)
+        memory = keys, values, packing.source.mask
+        return self._decode(embedded, memory, packing.target)[:tokens]
+
+    def _decode(self, embedded: Tensor, memory: Memory, pack: Pack | None = None) -> Tensor:
+        """Return the decoder output [..., D] of embedded targets [B, T, E], or a pack [P, E]."""
         x = self.decoder_input(embedded)
         for layer in self.decoder:
-            x = layer.all_steps(x, embedded, memory)
+            x = layer.all_steps(x, embedded, memory, pack)
         last: Tensor = self.dropout(self.decoder_output(x))
         return last
 
@@ -221,7 +272,7 @@ class ConvS2S(Model):
         embedded = self.target_embedding(target)
         x, weights = self.decoder_input(embedded), []
         for layer in self.decoder:
-            weights.append(layer.weights(layer.units(x), embedded, memory))
+            weights.append(layer.weights(layer.queries(layer.units(x), embedded), memory))
             x = layer.all_steps(x, embedded, memory)
         return torch.stack(weights).mean(0)
 

@@ -11,24 +11,34 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
+from nmt.data.packing import Pack
 
-def windows(x: Tensor, kernel: int, dilation: int = 1, causal: bool = False) -> Tensor:
+
+def windows(
+    x: Tensor, kernel: int, dilation: int = 1, causal: bool = False, pack: Pack | None = None
+) -> Tensor:
     """Concatenate the neighbours of every position.
 
     Args:
-        x: [B, T, C].
+        x: sentences [B, T, C], or a pack [P, C].
         kernel: positions in a window, odd unless causal.
         dilation: distance between the positions of a window.
         causal: whether a window ends with its position; otherwise the position is in the middle.
+        pack: of `x`, if it is one.
 
     Returns:
-        [B, T, kernel * C], the first position's features first; zeros beyond the edges.
+        [..., kernel * C], the first position's features first; zeros beyond the edges of a
+        sentence.
     """
     reach = (kernel - 1) * dilation
     before = reach if causal else reach // 2
     padded = F.pad(x, (0, 0, before, reach - before))
-    length = x.shape[1]
-    shifted = [padded[:, at * dilation : at * dilation + length] for at in range(kernel)]
+    shifted = [padded.narrow(-2, at * dilation, x.shape[-2]) for at in range(kernel)]
+    if pack is not None:
+        shifted = [
+            neighbours * pack.has_neighbour(at * dilation - before)[:, None]
+            for at, neighbours in enumerate(shifted)
+        ]
     return torch.cat(shifted, dim=-1)
 
 

@@ -24,6 +24,16 @@ def shapes_are_costly(device: torch.device) -> bool:
     return torch.is_autocast_enabled(device.type)
 
 
+def filled_if_costly(
+    source: Tensor, target: Tensor, packing: Packing
+) -> tuple[Tensor, Tensor, Packing]:
+    """Return the arguments, :func:`filled` if shapes are costly or there are no tokens."""
+    is_filled = torch.compiler.is_compiling()  # the caller did, as numpy is not compiled
+    if not is_filled and (shapes_are_costly(source.device) or not len(target)):
+        return filled(source, target, packing)
+    return source, target, packing
+
+
 def filled(source: Tensor, target: Tensor, packing: Packing) -> tuple[Tensor, Tensor, Packing]:
     """Return tokens and packing with one more sentence of padding; see `Packing.rounded`."""
     packing = packing.rounded

@@ -29,7 +29,7 @@ from nmt.models.dropout import Dropout
 from nmt.models.feed_forward import FeedForwardPart, MixtureOfExperts, feed_forwards
 from nmt.models.initialization import embedding
 from nmt.models.multi_head import CrossAttention
-from nmt.models.packed_attention import filled, shapes_are_costly
+from nmt.models.packed_attention import filled_if_costly
 from nmt.models.patterns import AttentionPattern, check_stacks, patterns
 from nmt.models.positions import Layout, PositionPart, position_parts
 from nmt.models.residual import (
@@ -304,9 +304,7 @@ class Transformer(Model):
     def decode_packs(self, source: Tensor, target: Tensor, packing: Packing) -> Tensor:
         """Return the decoder output [P, D] at the target's tokens; computes no padding."""
         tokens = len(target)
-        is_filled = torch.compiler.is_compiling()  # the caller did, as numpy is not compiled
-        if not is_filled and (shapes_are_costly(source.device) or not tokens):
-            source, target, packing = filled(source, target, packing)
+        source, target, packing = filled_if_costly(source, target, packing)
         x = self._embed_pack(self.source_embedding, source, packing.source)
         for encoder_layer in self.encoder:
             x = encoder_layer(x, packing.source)
