@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 Lengths = NDArray[np.integer]
 
@@ -91,6 +92,16 @@ class Pack:
             return (neighbour >= 0) & (neighbour < np.repeat(self.lengths, self.lengths))
 
         return self._once(("neighbour", offset), make)
+
+    def take(self, x: Tensor, pack: Pack) -> Tensor:
+        """Return the vectors [P', W] of another pack [P, W] at these tokens' positions.
+
+        The packs have the same sentences. A position beyond the other one's sentence gets zeros.
+        """
+        starts = np.cumsum(pack.lengths) - pack.lengths
+        places = np.repeat(starts, self.lengths) + self._positions
+        places[self._positions >= np.repeat(pack.lengths, self.lengths)] = len(x)
+        return F.pad(x, (0, 0, 0, 1)).index_select(0, self._tensor(places))
 
     @cached_property
     def ends(self) -> Tensor:

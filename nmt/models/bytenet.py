@@ -17,11 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nmt.data.packing import Pack, Packing
 from nmt.data.vocabulary import PAD
 from nmt.models.base import Model, ModelConfig, State, architectures, check_rates, check_sizes
 from nmt.models.convolution import extend_past, no_past, windows
 from nmt.models.dropout import Dropout
 from nmt.models.initialization import embedding, glorot
+from nmt.models.packed_attention import filled_if_costly
 from nmt.models.state import RecurrentState
 
 
@@ -83,18 +85,20 @@ class Block(nn.Module):
         added: Tensor = x + self.dropout(output)
         return added
 
-    def encode(self, x: Tensor, mask: Tensor) -> Tensor:
+    def encode(self, x: Tensor, sentences: Tensor | Pack) -> Tensor:
         """Apply the block to all positions, not causally.
 
         Args:
-            x: [B, T, 2d].
-            mask: [B, T, 1], 1 at positions and 0 elsewhere.
+            x: [B, T, 2d], or a pack [P, 2d].
+            sentences: [B, T, 1], 1 at positions and 0 elsewhere; or the pack.
         """
-        return self.outputs(x, windows(self.inputs(x) * mask, self.kernel, self.dilation))
+        window = windows(self.inputs(x), self.kernel, self.dilation, sentences=sentences)
+        return self.outputs(x, window)
 
-    def decode(self, x: Tensor) -> Tensor:
-        """Apply the block to all positions, causally."""
-        return self.outputs(x, windows(self.inputs(x), self.kernel, self.dilation, causal=True))
+    def decode(self, x: Tensor, pack: Pack | None = None) -> Tensor:
+        """Apply the block to all positions of `x` [B, T, 2d], or of a pack [P, 2d], causally."""
+        window = windows(self.inputs(x), self.kernel, self.dilation, causal=True, sentences=pack)
+        return self.outputs(x, window)
 
     def step(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
         """Apply the block to one position of N rows [N, 2d]; also returns the new past."""
@@ -104,6 +108,8 @@ class Block(nn.Module):
 
 class ByteNet(Model):
     """The model of the paper's figure 1."""
+
+    packs = True
 
     def __init__(
         self, config: ByteNetConfig, source_vocabulary: int, target_vocabulary: int
@@ -134,7 +140,7 @@ class ByteNet(Model):
         """Return the encoder's stream [B, U, 2d] for U target positions; zero at padding."""
         config = self.config
         tokens = source != PAD
-        lengths = (config.length_ratio * tokens.sum(1, keepdim=True)).ceil() + config.length_offset
+        lengths = self._unfolded(tokens.sum(1, keepdim=True))
         unfolded = int(config.length_ratio * source.shape[1] + 1) + config.length_offset
         mask = torch.arange(unfolded, device=source.device) < lengths  # [B, U]
         mask = mask[..., None].to(self.source_embedding.weight.dtype)
@@ -144,14 +150,34 @@ class ByteNet(Model):
             x = block.encode(x, mask)
         return x * mask
 
+    def _unfolded(self, lengths: Tensor) -> Tensor:
+        """Return for how many positions the encoder unfolds sources of these lengths."""
+        unfolded: Tensor = (self.config.length_ratio * lengths).ceil() + self.config.length_offset
+        return unfolded.long()
+
     def decode(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the decoder output [B, T, 2d] for whole targets."""
         encoded = self.encode(source)
         missing = target.shape[1] - encoded.shape[1]
-        x = self._embed(self.target_embedding, target)
-        x = x + F.pad(encoded, (0, 0, 0, missing))  # cuts, if negative
+        encoded = F.pad(encoded, (0, 0, 0, missing))  # cuts, if negative
+        return self._decode(self._embed(self.target_embedding, target) + encoded)
+
+    def decode_packs(self, source: Tensor, target: Tensor, packing: Packing) -> Tensor:
+        """Return the decoder output [P, 2d] at the target's tokens; computes no padding."""
+        tokens = len(target)
+        source, target, packing = filled_if_costly(source, target, packing)
+        lengths = self._unfolded(torch.from_numpy(packing.source.lengths)).numpy()
+        unfolded = Pack(lengths, packing.source.rows, source.device)
+        x = unfolded.take(self._embed(self.source_embedding, source), packing.source)
+        for block in self.encoder:
+            x = block.encode(x, unfolded)
+        y = self._embed(self.target_embedding, target) + packing.target.take(x, unfolded)
+        return self._decode(y, packing.target)[:tokens]
+
+    def _decode(self, x: Tensor, pack: Pack | None = None) -> Tensor:
+        """Return the decoder output of its input [B, T, 2d], or of that of a pack [P, 2d]."""
         for block in self.decoder:
-            x = block.decode(x)
+            x = block.decode(x, pack)
         return F.relu(self.last(x))
 
     def start(self, source: Tensor, max_steps: int) -> RecurrentState:

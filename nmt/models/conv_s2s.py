@@ -133,10 +133,7 @@ class Layer(nn.Module):
             x: padded sentences [B, S, I], or a pack [P, I].
             sentences: [B, S, 1], 0 at padding, else 1; or the pack.
         """
-        if isinstance(sentences, Pack):
-            window = windows(self.dropout(x), self.kernel, pack=sentences)
-        else:
-            window = windows(self.dropout(x * sentences), self.kernel)
+        window = windows(self.dropout(x), self.kernel, sentences=sentences)
         output: Tensor = (self.unit(window) + self.bypass(x)) * HALF
         return output
 
@@ -193,7 +190,7 @@ class DecoderLayer(Layer):
 
     def units(self, x: Tensor, pack: Pack | None = None) -> Tensor:
         """Return the gated convolution [..., D] of whole targets [B, T, I], or a pack [P, I]."""
-        return self.unit(windows(self.dropout(x), self.kernel, causal=True, pack=pack))
+        return self.unit(windows(self.dropout(x), self.kernel, causal=True, sentences=pack))
 
     def step(
         self, x: Tensor, embedded: Tensor, memory: Memory, past: Tensor

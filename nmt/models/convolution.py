@@ -15,28 +15,35 @@ from nmt.data.packing import Pack
 
 
 def windows(
-    x: Tensor, kernel: int, dilation: int = 1, causal: bool = False, pack: Pack | None = None
+    x: Tensor,
+    kernel: int,
+    dilation: int = 1,
+    causal: bool = False,
+    sentences: Tensor | Pack | None = None,
 ) -> Tensor:
     """Concatenate the neighbours of every position.
 
     Args:
-        x: sentences [B, T, C], or a pack [P, C].
+        x: padded sentences [B, T, C], or a pack [P, C].
         kernel: positions in a window, odd unless causal.
         dilation: distance between the positions of a window.
         causal: whether a window ends with its position; otherwise the position is in the middle.
-        pack: of `x`, if it is one.
+        sentences: the pack of `x`; or [B, T, 1], 0 at padding, else 1. Causal windows of padded
+            sentences need none.
 
     Returns:
         [..., kernel * C], the first position's features first; zeros beyond the edges of a
         sentence.
     """
+    if isinstance(sentences, Tensor):
+        x = x * sentences
     reach = (kernel - 1) * dilation
     before = reach if causal else reach // 2
     padded = F.pad(x, (0, 0, before, reach - before))
     shifted = [padded.narrow(-2, at * dilation, x.shape[-2]) for at in range(kernel)]
-    if pack is not None:
+    if isinstance(sentences, Pack):
         shifted = [
-            neighbours * pack.has_neighbour(at * dilation - before)[:, None]
+            neighbours * sentences.has_neighbour(at * dilation - before)[:, None]
             for at, neighbours in enumerate(shifted)
         ]
     return torch.cat(shifted, dim=-1)
