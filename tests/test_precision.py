@@ -15,7 +15,8 @@ from tiny_models import VOCABULARY, tiny
 
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
-from nmt.inference.kernels import MANY, WIDE, Int8Linear, PackedLinear, convert
+from nmt.inference.int8 import MANY, WIDE, Int8Linear
+from nmt.inference.kernels import PackedLinear, convert
 from nmt.models import Model, architectures
 from nmt.models.transformer import Transformer
 from nmt.runtime.precision import InferencePrecision, autocast, check_precision, pick_precision

@@ -58,6 +58,7 @@ COMMANDS = {
     "train": "train.train",
     "average-checkpoints": "average.average_checkpoints",
     "shortlist": "shortlist.shortlist",
+    "calibrate": "calibrate.calibrate",
     "export": "export.export",
     "translate": "translate.translate",
     "align": "align.align",

@@ -171,8 +171,8 @@ PrecisionName = Annotated[
     typer.Option(
         metavar="NAME",
         help="Precision of the computation: fp32, bf16, fp16, int8 (linear layers on a CPU), or "
-        "auto: bf16 or fp16 on a device that is fast at it, else fp32. Only with fp32 is a line's "
-        "translation independent of its batch.",
+        "auto: bf16 or fp16 on a device that is fast at it, else fp32. Only with fp32, and int8 of "
+        "a run that was calibrated, is a line's translation independent of its batch.",
         rich_help_panel=SPEED,
     ),
 ]

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from nmt.errors import NmtError
 from nmt.inference.config import SearchConfig
+from nmt.inference.int8 import has_fixed_kernels
 from nmt.inference.kernels import convert
 from nmt.inference.shortlister import Shortlister
 from nmt.models.base import Model
 from nmt.models.ensemble import members_of
 from nmt.runs import LoadedModel, load_model
+from nmt.runs.calibration import REMEDY, Range
 from nmt.runtime.precision import InferencePrecision
 
 
@@ -66,10 +69,24 @@ def ensemble_of(
     model, shortlister = config.one_of([member.model for member in members]), None
     if shortlist:
         shortlister = Shortlister(members[0].run.shortlist, model, precision)
-    convert(model, precision, device)
+    convert(model, precision, device, _ranges(members) if precision == "int8" else None)
     if compile:
         compile_steps(model)
     return model, shortlister
+
+
+def _ranges(members: Sequence[LoadedModel]) -> dict[nn.Module, Range] | None:
+    """Return the input ranges of all layers, or None if a member is not calibrated."""
+    ranges: dict[nn.Module, Range] = {}
+    for member in members:
+        calibration = member.calibration
+        if calibration is None or not has_fixed_kernels():
+            return None
+        layers = dict(member.model.named_modules())
+        if not calibration.ranges.keys() <= layers.keys():
+            raise NmtError(f"{member.run.path}: its calibration is of another model; {REMEDY}")
+        ranges |= {layers[name]: limits for name, limits in calibration.ranges.items()}
+    return ranges
 
 
 GRAPHS = 64

@@ -305,16 +305,21 @@ class Transformer(Model):
         """Return the decoder output [P, D] at the target's tokens; computes no padding."""
         tokens = len(target)
         source, target, packing = filled_if_costly(source, target, packing)
-        x = self._embed_pack(self.source_embedding, source, packing.source)
-        for encoder_layer in self.encoder:
-            x = encoder_layer(x, packing.source)
-        encoded = self.encoder_end(x)
+        encoded = self.encode_pack(source, packing.source)
         y = self._embed_pack(self.target_embedding, target, packing.target)
         for layer in self.decoder:
             y = layer(y, [layer.cross.project_memory(encoded)], packing)
         self.tokens = source != PAD, target != PAD
         last: Tensor = self.decoder_end(y)
         return last[:tokens]
+
+    def encode_pack(self, source: Tensor, pack: Pack) -> Tensor:
+        """Return the encoder's output [P, D] at the tokens of a pack [P]."""
+        x = self._embed_pack(self.source_embedding, source, pack)
+        for layer in self.encoder:
+            x = layer(x, pack)
+        encoded: Tensor = self.encoder_end(x)
+        return encoded
 
     def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the attention [B, T, S] of the alignment layer's head, or of all its heads."""

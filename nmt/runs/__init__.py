@@ -9,6 +9,7 @@
     last, best          links to checkpoints
     exports/            exports of checkpoints that ``translate --engine auto`` made
     shortlist.safetensors   likely target tokens of each source token, if ``shortlist`` made them
+    calibration.json    ranges of the inputs of linear layers, if ``calibrate`` measured them
 
 A run holds everything that ``translate`` needs, and can be moved or copied. A checkpoint appears
 whole or not at all, and each of its files has a checksum. No file is ever unpickled.

@@ -14,7 +14,8 @@ from nmt.models import Model, ModelConfig
 from nmt.preprocess.subwords import Subwords
 from nmt.recipe.config import build
 from nmt.runs.building import build_with
-from nmt.runs.checkpoint import Checkpoint
+from nmt.runs.calibration import CALIBRATION, Calibration
+from nmt.runs.checkpoint import WEIGHTS, Checkpoint
 from nmt.runs.plugins import import_plugins_of_run
 from nmt.runs.recipe import RECIPE
 from nmt.runs.run import Run
@@ -31,6 +32,22 @@ class LoadedModel:
     """Resolved recipe of the run: plain values."""
     run: Run
     checkpoint: Checkpoint
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """Calibration of the checkpoint, if the run has one.
+
+        Raises:
+            NmtError: the calibration is damaged or of another version.
+        """
+        calibration = Calibration.load(self.run.path)
+        if calibration is not None and calibration.weights != self.checkpoint.files[WEIGHTS].sha256:
+            warn(
+                f"{self.run.path / CALIBRATION}: of another checkpoint than "
+                f"{self.checkpoint.path.name}, and not used; make it again with `nmt calibrate`"
+            )
+            return None
+        return calibration
 
 
 def load_model(

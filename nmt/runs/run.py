@@ -19,6 +19,7 @@ from nmt.io.files import FileFacts
 from nmt.messages import warn
 from nmt.plugins import plugin_names
 from nmt.preprocess.subwords import Subwords
+from nmt.runs.calibration import Calibration
 from nmt.runs.checkpoint import OPTIMIZER, VERSION, WEIGHTS, Checkpoint
 from nmt.runs.plugins import read_plugins, write_plugins
 from nmt.runs.recipe import RECIPE, read_recipe, write_recipe
@@ -295,6 +296,7 @@ class Run:
         checks.append((self.path, partial(read_plugins, self.path)))
         if self.has_shortlist:
             checks.append((self.path, lambda: self.shortlist))
+        checks.append((self.path, partial(Calibration.load, self.path)))
         checks += [(path, partial(_verify, path)) for path in self.checkpoint_paths()]
         checks += [(self.path, partial(self.checkpoint, name)) for name in LINKS]
         reported = set()

@@ -1,0 +1,53 @@
+"""``nmt calibrate``: measure what int8 needs to translate a line alike in any batch."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmt.cli.plugins import TrustFlag
+from nmt.errors import NmtError
+from nmt.messages import say
+
+EXAMPLE = "Example: nmt calibrate --data data-bin --model checkpoints"
+
+
+def calibrate(
+    data: Annotated[Path, typer.Option(help="Dataset of the run.")] = Path("data-bin"),
+    model: Annotated[
+        Path,
+        typer.Option(
+            envvar="NMT_MODEL",
+            help="Run (its best checkpoint) or checkpoint; an older calibration of the run is "
+            "replaced.",
+        ),
+    ] = Path("checkpoints"),
+    sentences: Annotated[
+        int, typer.Option(min=1, help="The most validation pairs to read, spread over the set.")
+    ] = 1000,
+    trust_plugins: TrustFlag = False,
+) -> None:
+    """Measure the inputs of all layers, so that int8 translates a line alike in any batch.
+
+    Reads pairs of the validation set, and writes the smallest and the largest input of each linear
+    layer to the directory of the run, for one checkpoint. "nmt translate --precision int8" then
+    uses these ranges instead of those of each batch, and is faster. Only Transformers can be
+    calibrated. Prints the path of the file.
+    """
+    from nmt.data.dataset import Dataset
+    from nmt.inference.calibration import measure_ranges
+    from nmt.preprocess.subwords import Subwords
+    from nmt.runs import load_model
+    from nmt.runs.calibration import Calibration
+    from nmt.runs.checkpoint import WEIGHTS
+
+    dataset, loaded = Dataset.open(data), load_model(model, trust_plugins=trust_plugins)
+    if not Subwords.of(dataset).is_same_as(loaded.subwords):
+        raise NmtError(f"{data}: its subwords are not those of {model}; give the run's own dataset")
+    split = dataset.split("valid")
+    split.check()
+    ranges = measure_ranges(loaded.model, split, sentences)
+    calibration = Calibration(weights=loaded.checkpoint.files[WEIGHTS].sha256, ranges=ranges)
+    path = calibration.save(loaded.run.path)
+    say(f"measured {len(ranges)} layers of {loaded.checkpoint.path.name}")
+    print(path)

@@ -1,0 +1,145 @@
+"""A Transformer in int8 whose results for a sentence do not depend on its batch.
+
+The inputs of linear layers are quantised by ranges that were measured before. What is left is the
+order in which sums are rounded, which depends on padding. So the encoder gets sentences of equal
+lengths, without padding, and cross-attention gets keys and values padded to whole vectors of the
+processor, where zeros change no sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import groupby
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmt.data.packing import Pack, Packing
+from nmt.data.vocabulary import PAD
+from nmt.inference.int8 import FewRowsLinear, ManyRowsLinear
+from nmt.models.attention import split_heads
+from nmt.models.feed_forward import FeedForward
+from nmt.models.multi_head import CrossAttention, SelfAttention
+from nmt.models.state import Memory
+from nmt.models.transformer import Transformer
+from nmt.runs.calibration import Range
+
+VECTOR = 16
+"""Numbers of the widest vectors of processors."""
+
+Ranges = Mapping[nn.Module, Range]
+
+
+def convert_calibrated(model: Transformer, ranges: Ranges) -> None:
+    """Convert a Transformer to int8 in place; layers without a range stay as they are.
+
+    Args:
+        model: model that was not converted.
+        ranges: smallest and largest input of each linear layer.
+    """
+    for layer in model.encoder:
+        assert isinstance(layer.attention, SelfAttention)
+        layer.attention = EqualLengthsAttention(layer.attention)  # type: ignore[assignment]
+        _replace(layer, ranges, ManyRowsLinear)
+    for decoder_layer in model.decoder:
+        cross = decoder_layer.cross = PaddedCrossAttention(decoder_layer.cross)
+        if (limits := ranges.get(cross.project_memory)) is not None:
+            cross.project_memory = ManyRowsLinear(cross.project_memory, limits)  # type: ignore[assignment]
+    _replace(model, ranges, FewRowsLinear)  # all others
+    model.encode = partial(encode, model)  # type: ignore[method-assign]
+
+
+def _replace(part: nn.Module, ranges: Ranges, kind: type[FewRowsLinear | ManyRowsLinear]) -> None:
+    """Replace the layers of a part that have a range and are not replaced yet."""
+    for module in list(part.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, FeedForward) and child.activation is torch.relu_:
+                limits = ranges.get(child.inner), ranges.get(child.outer)
+                if limits[0] is not None and limits[1] is not None:
+                    inner = kind.into(child.inner, limits[0], limits[1])
+                    setattr(module, name, nn.Sequential(inner, kind(child.outer, limits[1])))
+            elif type(child) is nn.Linear and child in ranges:
+                setattr(module, name, kind(child, ranges[child]))
+
+
+class EqualLengthsAttention(nn.Module):
+    """Self-attention within the sentences of a pack; neighbours of equal length attend at once."""
+
+    def __init__(self, attention: SelfAttention) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, x: Tensor, pack: Pack) -> Tensor:
+        """Mix the tokens of each sentence of a pack [P, D]; see :meth:`TokenMixer.forward`."""
+        attention, start, mixed = self.attention, 0, []
+        projected = attention.project_in(x)
+        for length, equal in groupby(pack.lengths.tolist()):
+            stop = start + length * len(list(equal))
+            parts = projected[start:stop].view(-1, length, projected.shape[1])
+            sides = parts.split_with_sizes(attention.sizes, dim=-1)
+            attended = attention.attend.attention_fn(*map(split_heads, sides, attention.counts))
+            mixed.append(attended.transpose(1, 2).reshape(stop - start, -1))
+            start = stop
+        output: Tensor = attention.attend.output(torch.cat(mixed))
+        return output
+
+
+class PaddedCrossAttention(CrossAttention):
+    """Cross-attention to keys and values that :func:`encode` pads to whole vectors.
+
+    The memory holds the keys transposed and scaled, [B, H, C, S], and the mask is added to scores.
+    """
+
+    def __init__(self, other: CrossAttention) -> None:
+        nn.Module.__init__(self)
+        self.heads, self.memory_heads, self.sizes = other.heads, other.memory_heads, other.sizes
+        self.project_query, self.project_memory = other.project_query, other.project_memory
+        self.attend = other.attend
+
+    def project(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scaled keys and values [B, H, S, C] of every head.
+
+        Args:
+            memory: keys and values side by side, [B, S, W], from ``project_memory``.
+        """
+        parts = memory.split_with_sizes(self.sizes, dim=-1)
+        keys, values = (split_heads(part, self.memory_heads) for part in parts)
+        if (group := self.heads // self.memory_heads) > 1:
+            keys, values = (x.repeat_interleave(group, dim=1) for x in (keys, values))
+        return keys * keys.shape[-1] ** -0.5, values
+
+    def forward(
+        self, x: Tensor, memory: Sequence[Tensor], sentences: Tensor | Packing | None
+    ) -> Tensor:
+        """Attend from padded sentences `x`; see :meth:`CrossAttention.forward`."""
+        keys, values = memory
+        mixed = (self._scores(x, keys, sentences).softmax(-1) @ values).transpose(1, 2)
+        output: Tensor = self.attend.output(mixed.flatten(2))
+        return output
+
+    def weights(self, x: Tensor, keys: Tensor, mask: Tensor, head: int | None = None) -> Tensor:
+        """Return the attention weights [B, Q, S]; see :meth:`CrossAttention.weights`."""
+        weights = self._scores(x, keys, mask).softmax(-1)
+        return weights.mean(1) if head is None else weights[:, head - 1]
+
+    def _scores(self, x: Tensor, keys: Tensor, mask: Tensor | Packing | None) -> Tensor:
+        assert isinstance(mask, Tensor)
+        return (split_heads(self.project_query(x), self.heads) @ keys).add_(mask)
+
+
+def encode(model: Transformer, source: Tensor) -> Memory:
+    """Return what :meth:`Transformer.encode` returns, for a :class:`PaddedCrossAttention`."""
+    lengths = (source != PAD).sum(1).numpy()
+    pack = Packing.of(lengths, lengths).source
+    encoded = model.encode_pack(source[source != PAD], pack)
+    room = -(-pack.longest // VECTOR) * VECTOR
+    layers = []
+    for layer in model.decoder:
+        padded = pack.pad(layer.cross.project_memory(encoded))
+        keys, values = layer.cross.project(F.pad(padded, (0, 0, 0, room - pack.longest)))
+        layers.append((keys.transpose(2, 3), values))
+    is_padding = torch.arange(room) >= torch.from_numpy(lengths)[:, None]
+    mask = torch.zeros(is_padding.shape).masked_fill_(is_padding, float("-inf"))
+    return Memory(layers, mask[:, None, None])
