@@ -19,6 +19,7 @@ LAYERS = (
     {"training"},
     {"inference"},
     {"export"},
+    {"imports"},
     {"search", "runs"},
     {"models", "preprocess"},
     {"data", "evaluation"},

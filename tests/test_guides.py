@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from foreign_models import marian_model
 
 import nmt as package
 from nmt.data.dataset import Dataset
@@ -243,6 +244,23 @@ def test_deployment(
         ((_, program),) = blocks(page, "python")
         exec(compile(program, page, "exec"), {})
         assert capsys.readouterr().out.count("\n") >= lines - 1
+
+
+def test_models_of_other_toolkits(place: Workplace) -> None:
+    pytest.importorskip("transformers")
+    marian_model(place.path / "hub")
+    downloads = place.path.parent / "bin" / "hf"
+    downloads.write_text('#!/bin/sh\nexec cp -r hub "$4"\n')
+    downloads.chmod(0o755)
+    recipe = yaml.safe_load((place.path / "nmt.yaml").read_text())
+    del recipe["model"]
+    (place.path / "nmt.yaml").write_text(yaml.safe_dump(recipe))
+    imported, tuned = run_page(place, "guides/other-models.md")
+    assert imported.startswith(
+        "imported\nrun, en to de, transformer_base\nimported from opus-mt-en-de"
+    )
+    assert len(place.lines("test.de")) == 10
+    assert tuned == "domain-bin\nadapted\n"
 
 
 def test_migrating(place: Workplace) -> None:

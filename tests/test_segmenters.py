@@ -1,39 +1,14 @@
-import io
 import json
 import pickle
 
 import pytest
 import sentencepiece
+from foreign_models import ENGLISH, GERMAN, MODELS, UNION, pieces_of
 
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK, VOCABULARIES, Vocabulary
 from nmt.errors import NmtError
 from nmt.preprocess.segmenters import ListedPieces
 from nmt.preprocess.subwords import Subwords
-
-ENGLISH = ["the cat sat on a mat", "a dog and a cat", "the dog sat"] * 9
-GERMAN = ["die Katze sitzt auf einer Matte", "ein Hund und eine Katze", "der Hund sitzt"] * 9
-
-
-def foreign_model(text, size):
-    """A model whose special ids are not ours, as toolkits train them by default."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(text),
-        model_writer=model,
-        vocab_size=size,
-        hard_vocab_limit=False,
-        minloglevel=2,
-    )
-    return model.getvalue()
-
-
-def pieces_of(model):
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    return [processor.id_to_piece(token) for token in range(3, len(processor))]
-
-
-MODELS = foreign_model(ENGLISH, 26), foreign_model(GERMAN, 32)
-UNION = list(dict.fromkeys([*pieces_of(MODELS[1]), ">>deu<<", *pieces_of(MODELS[0])]))
 
 
 def listed(pieces=UNION):

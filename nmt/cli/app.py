@@ -60,6 +60,7 @@ COMMANDS = {
     "shortlist": "shortlist.shortlist",
     "calibrate": "calibrate.calibrate",
     "export": "export.export",
+    "import": "import_model.import_model",
     "translate": "translate.translate",
     "align": "align.align",
     "rescore": "rescore.rescore",

@@ -138,7 +138,10 @@ def _show_run(run: "Run") -> None:
     show(f"run, {run.source_lang} to {run.target_lang}, {run.section('model').get('arch')}")
     if run.plugins:
         show(f"plugins, which run when they are trusted: {', '.join(run.plugins)}")
-    show(f"trained on the dataset with fingerprint {run.data}")
+    if origin := run.recipe.get("imported"):
+        show(f"imported from {origin['source']} ({origin['format']})")
+    else:
+        show(f"trained on the dataset with fingerprint {run.data}")
     links = {name: run.target(name) for name in ("last", "best")}
     checkpoints = list(run.examined())
     for path, checkpoint in checkpoints:

@@ -1,7 +1,8 @@
 """The command ``nmt train``."""
 
+from pathlib import Path
 from signal import Signals
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +25,7 @@ plus the number of the signal; so does SIGUSR1, which torchrun does not hand on.
 
 
 OUTPUT = "Input and output"
+DEFAULT_MODEL = {"arch": DEFAULT_ARCH}
 
 FLAGS = {
     OUTPUT: {
@@ -116,13 +118,28 @@ def _experiment(settings: Settings) -> "Experiment":
     from nmt.training.config import TrainConfig
     from nmt.training.run import Experiment
 
-    recipe = settings.load({"model": {"arch": DEFAULT_ARCH}})
+    recipe = settings.load({"model": DEFAULT_MODEL})
+    train = recipe.section("train")
+    if parent := train.get("init_from"):
+        run = train.get("save_dir", TrainConfig.save_dir)
+        recipe = settings.load({"model": _model_of(run) or _model_of(parent) or DEFAULT_MODEL})
     return Experiment(
         model=build(ModelConfig, recipe.section("model"), "model"),  # type: ignore[type-abstract]
         train=build(TrainConfig, recipe.section("train"), "train"),
         search=build(SearchConfig, recipe.section("search"), "search"),
         plugins=recipe.plugins,
     )
+
+
+def _model_of(path: object) -> dict[str, Any] | None:
+    """Return the section `model` of a run or of a checkpoint's run; None if there is no run."""
+    from nmt.runs import Run
+
+    run = Path(str(path))
+    try:
+        return Run.open(run if Run.exists(run) else run.resolve().parent).section("model")
+    except NmtError:  # training names it, if it needs the weights
+        return None
 
 
 def _plot(run: "Run") -> None:

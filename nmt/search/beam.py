@@ -38,13 +38,14 @@ class Beam(Strategy):
     length_penalty: LengthPenalty = length_penalties["gnmt"]
     """Length penalty, a divisor of the log-probability; the paper's is gnmt with alpha 0.6."""
 
-    stop: Literal["optimistic", "all_finished", "first_beam"] = "optimistic"
+    stop: Literal["optimistic", "all_finished", "first_beam", "current_length"] = "optimistic"
     """When the search of a sentence stops. `optimistic` (the paper's): as many hypotheses are
     finished as requested, and the best one scores at least as high as the best alive sequence would
     if it reached the maximum length at no cost. `all_finished`: the finished set is full, and each
     of its hypotheses scores as high; the same winner, better runners-up. `first_beam` (fairseq's):
     a beam of hypotheses is finished; a hypothesis may end only among the best beam of
-    candidates."""
+    candidates. `current_length` (Hugging Face's): likewise, and each of the finished hypotheses
+    scores at least as high as the best alive sequence does at its present length."""
 
     pruning: float | None = None
     """Prunes alive sequences whose log-probability is more than this below the best alive one of
@@ -117,7 +118,7 @@ class BeamState(SearchState):
         num_alive = min(beam, parents.size(1) - rows)  # at most one candidate per row ends
         chosen = self._going_on(candidates, is_eos)[:, :num_alive]
         self.alive = candidates.take(chosen)
-        if self.strategy.stop == "first_beam":
+        if self.strategy.stop in ("first_beam", "current_length"):
             is_eos[:, beam:] = False
         self._finish(candidates, is_eos)
         self._prune()
@@ -205,6 +206,8 @@ class BeamState(SearchState):
             return best.isneginf() | (self.finished.scores[:, -1] > float("-inf"))
         # Log-probabilities only fall and divisors only rise: no alive sequence can end above this.
         bound = best / self.final_divisors
+        if self.strategy.stop == "current_length":
+            bound = best / self._divisor(self.alive.tokens.size(-1) - 1)
         deciding = 0 if self.strategy.stop == "optimistic" else -1
         is_decided = self.finished.scores[:, deciding] >= bound
         if self.count == 1:

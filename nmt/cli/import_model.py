@@ -1,0 +1,43 @@
+"""``nmt import``: make a run of a model of another toolkit."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmt.cli.plugins import PluginFlag, import_named
+from nmt.messages import say
+
+EXAMPLE = "Example: nmt import opus-mt-en-de --output runs/opus-mt-en-de"
+
+
+def import_model(
+    source: Annotated[Path, typer.Argument(help="Directory of the model.")],
+    output: Annotated[Path, typer.Option(help="Run to write; an older import is replaced.")],
+    format_: Annotated[
+        str | None,
+        typer.Option("--format", metavar="NAME", help="huggingface.  [default: found by looking]"),
+    ] = None,
+    source_lang: Annotated[
+        str | None,
+        typer.Option("--source-lang", "-s", help="Source language, if the files do not say."),
+    ] = None,
+    target_lang: Annotated[
+        str | None,
+        typer.Option("--target-lang", "-t", help="Target language, if the files do not say."),
+    ] = None,
+    plugin: PluginFlag = None,
+) -> None:
+    """Make a run of a model of another toolkit.
+
+    The run translates, scores, exports and joins ensembles as any other, and
+    "nmt train --init-from" fine-tunes it. Nothing in the model is executed. The path of the run is
+    printed on stdout.
+    """
+    from nmt.imports import import_formats, import_model
+
+    import_named(plugin)  # a plugin may register the format
+    kind = import_formats[format_] if format_ else None
+    run = import_model(source, output, kind, source_lang, target_lang)
+    say(f"imported {source}, {run.source_lang} to {run.target_lang}")
+    print(run.path)

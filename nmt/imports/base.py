@@ -1,0 +1,207 @@
+"""The contract of an import format, and the run that an import writes.
+
+What is imported is untrusted input: nothing of it is executed, and every value is checked.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from nmt.data.manifest import check_language
+from nmt.errors import NmtError
+from nmt.io import files
+from nmt.models import ModelConfig
+from nmt.preprocess.segmenters import load_processor
+from nmt.preprocess.subwords import MAX_BYTES, Subwords
+from nmt.recipe.config import dump
+from nmt.recipe.registry import Registry
+from nmt.runs import Run
+from nmt.runs.building import build_with
+from nmt.runs.weights import Tensors
+
+MAX_JSON = 1 << 26
+"""Bytes of the largest JSON file that is read."""
+
+ORIGIN = "imported"
+"""Section of the recipe that says where an imported run comes from."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A model of another toolkit in the terms of this one."""
+
+    config: ModelConfig
+    weights: Tensors
+    """By this toolkit's names; tied weights once."""
+    subwords: Subwords
+    search: Mapping[str, Any]
+    """The recipe's section ``search``: the other toolkit's defaults for this model."""
+    languages: tuple[str | None, str | None]
+    """Source and target, where the files say."""
+    read: tuple[Path, ...]
+    """The files that were read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportFormat(ABC):
+    """A format of models of another toolkit."""
+
+    registry: ClassVar[Registry[ImportFormat]]
+
+    name: str = ""
+    """Name of the format."""
+
+    @abstractmethod
+    def recognises(self, source: Path) -> bool:
+        """Return whether a directory looks like a model of this format."""
+
+    @abstractmethod
+    def read(self, source: Path) -> Imported:
+        """Read the model in a directory.
+
+        Raises:
+            NmtError: a file is missing or damaged, or the model has a part that this toolkit lacks.
+        """
+
+
+import_formats: Registry[ImportFormat] = Registry("import format", flag="--format")
+ImportFormat.registry = import_formats
+
+
+def import_model(
+    source: Path,
+    output: Path,
+    format_: ImportFormat | None = None,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+) -> Run:
+    """Write a run with the model of another toolkit, replacing an older import.
+
+    Args:
+        source: directory of the model.
+        output: directory of the run; it appears whole or not at all.
+        format_: format of the model; None to find it by looking.
+        source_lang: source language; None for that in the files of the model.
+        target_lang: target language; None for that in the files of the model.
+
+    Raises:
+        NmtError: the model is missing, damaged or of no known format, has parts that this toolkit
+            lacks or no languages, or `output` holds something other than an imported run.
+    """
+    if not _may_be_replaced(output):
+        raise NmtError(
+            f"{output}: holds something else than an imported run; choose another --output"
+        )
+    format_ = format_ or find_format(source)
+    imported = format_.read(source)
+    languages = _languages(source, (source_lang, target_lang), imported.languages)
+    config, subwords = imported.config.resolved(), imported.subwords
+    sizes = (subwords.source_size, subwords.target_size, subwords.shared)
+    try:
+        with torch.device("meta"):  # compares names and shapes without copying the weights
+            build_with(lambda: config.build(*sizes), imported.weights)
+    except NmtError as error:
+        raise NmtError(f"{source}: {error}") from None
+    origin = {
+        "format": format_.name,
+        "source": source.resolve().name,
+        "files": {path.name: files.sha256(path) for path in imported.read},
+    }
+    search = dict(imported.search)
+    recipe = {"model": dump(config), "train": {}, "search": search, ORIGIN: origin}
+    with files.whole_directory(output.resolve()) as partial:
+        run = Run.create(
+            partial,
+            languages=languages,
+            identity=secrets.token_hex(8),
+            data="",
+            recipe=recipe,
+            subwords=subwords,
+        )
+        run.save(0, imported.weights, None, {}, {}, best=True)
+    return Run.open(output)
+
+
+def find_format(source: Path) -> ImportFormat:
+    """Return the format of the model in a directory.
+
+    Raises:
+        NmtError: there is no model of a known format.
+    """
+    if not source.is_dir():
+        raise NmtError(
+            f"{source}: {'is a file' if source.exists() else 'does not exist'}; give the directory "
+            "of a model. A model of the Hugging Face hub is first downloaded: hf download "
+            "OWNER/NAME --local-dir DIRECTORY"
+        )
+    for name in import_formats:
+        if import_formats[name].recognises(source):
+            return import_formats[name]
+    raise NmtError(
+        f"{source}: looks like none of the formats {', '.join(import_formats)}; give the directory "
+        "of a model"
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the mapping in a JSON file.
+
+    Raises:
+        NmtError: the file is missing or not a mapping in JSON.
+    """
+    try:
+        value = json.loads(files.read_bounded(path, MAX_JSON))
+    except FileNotFoundError:
+        raise NmtError(f"{path}: missing; the import needs it") from None
+    except (ValueError, RecursionError):
+        raise NmtError(f"{path}: not JSON") from None
+    if not isinstance(value, dict):
+        raise NmtError(f"{path}: expected keys and values")
+    return value
+
+
+def read_sentencepiece(path: Path) -> bytes:
+    """Return a serialised SentencePiece model.
+
+    Raises:
+        NmtError: the file is missing or not a SentencePiece model.
+    """
+    try:
+        model = files.read_bounded(path, MAX_BYTES)
+        load_processor(model)
+    except FileNotFoundError:
+        raise NmtError(f"{path}: missing; the import needs it") from None
+    except RuntimeError:
+        raise NmtError(f"{path}: not a SentencePiece model") from None
+    return model
+
+
+def _languages(
+    source: Path, wanted: tuple[str | None, str | None], known: tuple[str | None, str | None]
+) -> tuple[str, str]:
+    languages = []
+    for flag, language, other in zip(("source", "target"), wanted, known, strict=True):
+        if not (language := language or other):
+            raise NmtError(
+                f"{source}: its files name no {flag} language; give it with --{flag}-lang"
+            )
+        try:
+            check_language(f"{flag}_lang", language)
+        except ValueError as error:
+            raise NmtError(f"{source}: {error}; give it with --{flag}-lang") from None
+        languages.append(language)
+    return languages[0], languages[1]
+
+
+def _may_be_replaced(output: Path) -> bool:
+    if Run.exists(output):
+        return ORIGIN in Run.open(output).recipe
+    return not output.exists() or (output.is_dir() and not any(output.iterdir()))

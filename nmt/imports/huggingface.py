@@ -1,0 +1,326 @@
+"""Marian models in the format of Hugging Face's transformers, such as those of OPUS-MT.
+
+A directory as ``MarianMTModel.save_pretrained`` and ``MarianTokenizer.save_pretrained`` write it.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from nmt.errors import NmtError
+from nmt.imports.base import (
+    Imported,
+    ImportFormat,
+    import_formats,
+    read_json,
+    read_sentencepiece,
+)
+from nmt.imports.huggingface_names import ACTIVATIONS, BIAS, EMBEDDINGS, POSITIONS, layer_weights
+from nmt.imports.vocabularies import ReorderedVocabulary
+from nmt.models.base import architectures
+from nmt.models.feed_forward import feed_forwards
+from nmt.models.positions import Layout, PositionPart, position_parts, sinusoids
+from nmt.models.transformer import TransformerConfig
+from nmt.preprocess.subwords import Subwords
+from nmt.recipe.config import build
+
+BASE = architectures["transformer_base"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Config:
+    """The keys of ``config.json`` that decide what a model computes, and their defaults."""
+
+    model_type: str = "marian"
+    vocab_size: int = 58101
+    decoder_vocab_size: int | None = None
+    max_position_embeddings: int = 1024
+    encoder_layers: int = 12
+    encoder_ffn_dim: int = 4096
+    encoder_attention_heads: int = 16
+    decoder_layers: int = 12
+    decoder_ffn_dim: int = 4096
+    decoder_attention_heads: int = 16
+    activation_function: str = "gelu"
+    d_model: int = 1024
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+    decoder_start_token_id: int = 58100
+    scale_embedding: bool = False
+    pad_token_id: int | None = 58100
+    eos_token_id: int = 0
+    share_encoder_decoder_embeddings: bool = True
+    tie_word_embeddings: bool = True
+
+    def obstacle(self) -> str | None:
+        """Return what this toolkit lacks for the model, by its name in the file."""
+        if self.model_type != "marian":
+            return f"model_type {self.model_type}, not marian"
+        if self.activation_function not in ACTIVATIONS:
+            return f"activation_function {self.activation_function}"
+        for key in ("ffn_dim", "attention_heads"):
+            if getattr(self, f"encoder_{key}") != getattr(self, f"decoder_{key}"):
+                return f"a decoder_{key} other than encoder_{key}"
+        return None
+
+    def transformer(self, positions: tuple[PositionPart, Layout]) -> TransformerConfig:
+        """Return the recipe's section ``model``."""
+        tied = "decoder" if self.tie_word_embeddings else "none"
+        return TransformerConfig(
+            arch=BASE.arch,
+            encoder_layers=self.encoder_layers,
+            decoder_layers=self.decoder_layers,
+            d_model=self.d_model,
+            d_ff=self.encoder_ffn_dim,
+            heads=self.encoder_attention_heads,
+            dropout=self.dropout,
+            attention_dropout=self.attention_dropout,
+            activation_dropout=self.activation_dropout,
+            tied_embeddings="all" if self.share_encoder_decoder_embeddings else tied,  # type: ignore[arg-type]
+            output_bias=True,
+            scale_embeddings=self.scale_embedding,
+            positions=positions[0],
+            sinusoids=positions[1],
+            feed_forward=feed_forwards[ACTIVATIONS[self.activation_function]],
+            norm_epsilon=1e-5,
+        )
+
+
+@import_formats.register("huggingface")
+@dataclass(frozen=True, kw_only=True)
+class HuggingFaceFormat(ImportFormat):
+    """``MarianMTModel`` and ``MarianTokenizer``."""
+
+    def recognises(self, source: Path) -> bool:
+        """Return whether there are a config and a vocabulary."""
+        return (source / "config.json").exists() and (source / "vocab.json").exists()
+
+    def read(self, source: Path) -> Imported:
+        """Read config, weights, SentencePiece models and vocabularies."""
+        keys = {field.name for field in fields(_Config)}
+        written = read_json(source / "config.json")
+        values = {key: value for key, value in written.items() if key in keys}
+        config = build(_Config, values, str(source / "config.json"))
+        if obstacle := config.obstacle():
+            raise NmtError(f"{source}: nmt has no counterpart of {obstacle}")
+        tensors, weight_files = _read_weights(source)
+        source_order, target_order = _vocabularies(source, config)
+        weights, positions = _convert(source, config, tensors, source_order, target_order)
+        try:
+            transformer = config.transformer(positions)
+        except ValueError as error:
+            raise NmtError(f"{source / 'config.json'}: {error}") from None
+        orders = [source_order] if source_order is target_order else [source_order, target_order]
+        subwords = Subwords(
+            read_sentencepiece(source / "source.spm"),
+            read_sentencepiece(source / "target.spm"),
+            vocabularies=[order.vocabulary for order in orders],
+        )
+        tokenizer = _optional_json(source / "tokenizer_config.json")
+        languages = [tokenizer.get(key) for key in ("source_lang", "target_lang")]
+        search = _search(source, written, config, target_order)
+        return Imported(
+            config=transformer,
+            weights=weights,
+            subwords=subwords,
+            search=search,
+            languages=tuple(name if isinstance(name, str) else None for name in languages),  # type: ignore[arg-type]
+            read=(source / "config.json", *weight_files),
+        )
+
+
+def _read_weights(source: Path) -> tuple[dict[str, Tensor], list[Path]]:
+    """Return the tensors of safetensors files or of ``pytorch_model.bin``, and the files."""
+    paths = sorted(source.glob("model*.safetensors"))
+    old = source / "pytorch_model.bin"
+    if not paths and not old.exists():
+        raise NmtError(f"{source}: holds neither model.safetensors nor pytorch_model.bin")
+    tensors: dict[str, Tensor] = {}
+    for path in paths:
+        try:
+            tensors |= load_file(path)
+        except SafetensorError as error:
+            raise NmtError(f"{path}: not a safetensors file: {error}") from None
+    if not paths:
+        paths = [old]
+        try:
+            loaded = torch.load(old, map_location="cpu", weights_only=True)
+        except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, KeyError, TypeError):
+            raise NmtError(
+                f"{old}: not a file of tensors alone, which is all that nmt reads"
+            ) from None
+        tensors = dict(loaded) if isinstance(loaded, dict) else {"": loaded}
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            raise NmtError(f"{paths[0]}: {name!r} is not a tensor of numbers")
+    return {name: tensor.float() for name, tensor in tensors.items()}, paths
+
+
+def _vocabularies(source: Path, config: _Config) -> tuple[ReorderedVocabulary, ReorderedVocabulary]:
+    """Return the vocabularies of both sides, which are one object if they are shared."""
+    tokenizer = _optional_json(source / "tokenizer_config.json")
+    unk = tokenizer.get("unk_token", "<unk>")
+    unk = unk.get("content") if isinstance(unk, dict) else unk
+    start: int | None = config.decoder_start_token_id
+    if config.share_encoder_decoder_embeddings:
+        shared = _vocabulary(source / "vocab.json", config, config.vocab_size, unk, start)
+        return shared, shared
+    target_size = config.decoder_vocab_size or config.vocab_size
+    separate = source / "target_vocab.json"
+    target_path = separate if separate.exists() else source / "vocab.json"
+    return (
+        _vocabulary(source / "vocab.json", config, config.vocab_size, unk, None),
+        _vocabulary(target_path, config, target_size, unk, start),
+    )
+
+
+def _vocabulary(
+    path: Path, config: _Config, size: int, unk: object, start: int | None
+) -> ReorderedVocabulary:
+    ids = read_json(path)
+    if not all(type(token) is int and 0 <= token < size for token in ids.values()):
+        raise NmtError(f"{path}: expected pieces with ids from 0 to {size - 1}, as in config.json")
+    if not isinstance(unk, str) or unk not in ids:
+        raise NmtError(f"{path}: has no piece {unk!r} for what is unknown")
+    names = {token: piece for piece, token in ids.items()}
+    if len(names) < len(ids) or size > 2 * len(ids):
+        raise NmtError(
+            f"{path}: {len(ids)} pieces with {len(names)} ids, but config.json says {size}"
+        )
+    end = config.eos_token_id
+    try:
+        return ReorderedVocabulary.of(names, size, config.pad_token_id, ids[unk], start, end)
+    except ValueError as error:
+        raise NmtError(f"{path}: {error}") from None
+
+
+def _convert(
+    source: Path,
+    config: _Config,
+    tensors: dict[str, Tensor],
+    source_order: ReorderedVocabulary,
+    target_order: ReorderedVocabulary,
+) -> tuple[dict[str, Tensor], tuple[PositionPart, Layout]]:
+    """Return the weights by this toolkit's names, and the encoding of positions.
+
+    Raises:
+        NmtError: a tensor is missing, has another shape, or has no place in the model.
+    """
+
+    def take(name: str, *shape: int) -> Tensor:
+        if name not in tensors:
+            raise NmtError(f"{source}: the weights have no tensor {name}")
+        tensor = tensors.pop(name)
+        if shape and tuple(tensor.shape) != shape:
+            raise NmtError(
+                f"{source}: {name} has the shape {list(tensor.shape)}, not {list(shape)} as "
+                "config.json says"
+            )
+        return tensor
+
+    width, target_size = config.d_model, config.decoder_vocab_size or config.vocab_size
+    if config.share_encoder_decoder_embeddings:
+        target_size = config.vocab_size
+        tables = [name for name in EMBEDDINGS.values() if name in tensors]
+        shared = [take(name, target_size, width) for name in tables or [EMBEDDINGS["shared"]]]
+        if not all(torch.equal(table, shared[0]) for table in shared):
+            raise NmtError(f"{source}: embeddings that config.json calls shared differ")
+        weights = {"target_embedding.weight": target_order.reorder(shared[0])}
+    else:
+        weights = {
+            "source_embedding.weight": source_order.reorder(
+                take(EMBEDDINGS["source"], config.vocab_size, width)
+            ),
+            "target_embedding.weight": target_order.reorder(
+                take(EMBEDDINGS["target"], target_size, width)
+            ),
+        }
+        if config.tie_word_embeddings:
+            tensors.pop(EMBEDDINGS["output"], None)
+        else:
+            output = take(EMBEDDINGS["output"], target_size, width)
+            weights["output.weight"] = target_order.reorder(output)
+    bias = take(BIAS, 1, target_size)[0] if BIAS in tensors else torch.zeros(target_size)
+    weights["output.bias"] = target_order.reorder_bias(bias)
+    for name, theirs in layer_weights(config.encoder_layers, config.decoder_layers):
+        weights[name] = torch.cat([take(their_name) for their_name in theirs])
+    positions = _positions(source, config, tensors, weights)
+    if tensors:
+        raise NmtError(f"{source}: nmt has no place for the tensor {min(tensors)}")
+    return weights, positions
+
+
+def _positions(
+    source: Path, config: _Config, tensors: dict[str, Tensor], weights: dict[str, Tensor]
+) -> tuple[PositionPart, Layout]:
+    """Return the encoding of positions: sinusoids, or the table of the file if it holds another."""
+    tables = [tensors.pop(name) for name in POSITIONS if name in tensors]
+    layouts: tuple[Layout, ...] = ("halves", "concatenated", "interleaved")
+    if not tables:
+        return position_parts["sinusoidal"], "halves"
+    if tables[0].dim() != 2 or not all(torch.equal(table, tables[0]) for table in tables):
+        raise NmtError(f"{source}: nmt has no counterpart of two tables of positions")
+    for layout in layouts if config.d_model % 2 == 0 else ():
+        expected = sinusoids(len(tables[0]), config.d_model, layout)
+        if expected.shape == tables[0].shape and torch.allclose(tables[0], expected, atol=1e-4):
+            return position_parts["sinusoidal"], layout
+    weights["positions.table.weight"] = tables[0]
+    count = {"name": "learned", "max_positions": len(tables[0])}
+    return build(PositionPart, count, "positions"), "halves"
+
+
+def _search(
+    source: Path, written: dict[str, Any], config: _Config, order: ReorderedVocabulary
+) -> dict[str, Any]:
+    """Return the section ``search``: the rules of ``generate`` for this model."""
+    path = source / "generation_config.json"
+    settings = {**written, **_optional_json(path)}
+
+    def number(key: str, default: float) -> Any:
+        value = settings.get(key)
+        if value is None:
+            return default
+        if type(value) not in (int, float):
+            raise NmtError(f"{path}: {key}: expected a number, not {value!r}")
+        return value
+
+    stops = {False: "current_length", True: "first_beam", "never": "all_finished"}
+    strategy: dict[str, Any] = {"name": "greedy"}
+    if (beam := number("num_beams", 1)) > 1:
+        strategy = {
+            "name": "beam",
+            "beam": beam,
+            "length_penalty": {"name": "power", "alpha": float(number("length_penalty", 1.0))},
+            "stop": stops.get(settings.get("early_stopping") or False, "current_length"),
+        }
+    longest = max(2, min(number("max_length", 512), config.max_position_embeddings))
+    ids = {row: token for token, row in enumerate(order.rows)}
+    bad = settings.get("bad_words_ids") or []
+    forbidden = sorted(
+        {ids[words[0]] for words in bad if len(words) == 1 and ids.get(words[0], 0) > 3}
+    )
+    constraints: list[dict[str, Any]] = []
+    if forbidden:
+        constraints.append({"name": "forbidden", "tokens": forbidden})
+    if size := number("no_repeat_ngram_size", 0):
+        constraints.append({"name": "no_repeat_ngram", "size": size})
+    return {
+        "strategy": strategy,
+        "constraints": constraints,
+        "max_length_ratio": 0.0,
+        "max_length_offset": longest - 1,
+        "max_source_length": longest,
+    }
+
+
+def _optional_json(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.exists() else {}
