@@ -213,17 +213,18 @@ def test_held_out_sets_are_found_by_their_usual_names(
     for name in files:
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).touch()
-    assert held_out.find("valid", train, [], LANGUAGES) == valid
-    assert held_out.find("test", train, [], LANGUAGES) is None
+    assert held_out.find("valid", [train], [], LANGUAGES) == valid
+    assert held_out.find("test", [train], [], LANGUAGES) is None
 
 
 def test_training_text_is_no_held_out_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     bitexts = write("dev", [("a", "b")])
-    assert held_out.find("valid", "dev", bitexts, LANGUAGES) is None
-    assert held_out.find("valid", "other", bitexts, LANGUAGES) is None
+    assert held_out.find("valid", ["dev"], bitexts, LANGUAGES) is None
+    assert held_out.find("valid", ["other"], bitexts, LANGUAGES) is None
     write("val", [("c", "d")])
-    assert held_out.find("valid", "dev", bitexts, LANGUAGES) == "val"
+    assert held_out.find("valid", ["dev"], bitexts, LANGUAGES) == "val"
+    assert held_out.find("valid", ["web/all", "dev"], bitexts, LANGUAGES) == "val"
 
 
 def write(prefix: str, pairs: list[tuple[str, str]]) -> list[Bitext]:
@@ -298,6 +299,7 @@ def test_after_init_the_other_commands_need_no_option(
     sets = [f"held-out/{split}.{side}" for split in ("valid", "test") for side in LANGUAGES]
     assert written.out.split() == [*sets, "nmt.yaml"]
     assert "train: 400 pairs, of which about " in written.err
+    assert "\nLittle text: from 5,000 pairs of Multi30k a model learned to BLEU 18." in written.err
     assert "the tiny model trains on " in written.err
     assert "\nExpect: warm-up ends after 0:00:00, training after 0:00:01, " in written.err
     assert written.err.endswith("next: nmt preprocess && nmt train\n")

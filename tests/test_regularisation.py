@@ -94,6 +94,22 @@ def test_the_second_pass_of_simcut_alone_is_cut_off() -> None:
         assert torch.equal(first, second) is not differs
 
 
+def test_the_two_passes_of_simcut_balance_experts_as_one_pass_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = build("feed-forward mixture_of_experts")
+    packing = Packing.of(*LENGTHS)
+    source, target = (torch.randint(4, VOCABULARY, (int(side.sum()),)) for side in LENGTHS)
+
+    def cost(outputs: Tensor, _: nn.Linear, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return outputs.new_zeros(()), outputs.new_zeros(())
+
+    penalties = iter((1.0, 3.0))
+    monkeypatch.setattr(model, "auxiliary_loss", lambda: next(penalties))
+    loss = CutoffCriterion(model, cost, 0.5)(Batch(source, target, target, packing))["loss"]
+    assert loss == 2.0 * len(target)
+
+
 def test_simcut_without_divergence_is_the_cross_entropy() -> None:
     torch.manual_seed(1)
     output, hidden = nn.Linear(4, 7), torch.randn(3, 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -25,13 +26,16 @@ MOST = 1000
 """Largest number of pairs of a held-out set that is made."""
 
 
-def find(split: str, train: str, bitexts: Iterable[Bitext], languages: Languages) -> str | None:
-    """Return the path of a held-out set: made before, or under a usual name beside `train`.
+def find(
+    split: str, train: Sequence[str], bitexts: Iterable[Bitext], languages: Languages
+) -> str | None:
+    """Return the path of a held-out set: made before, or under a usual name beside a corpus.
 
     Training text is never a held-out set, whatever its name.
     """
     used = {file.resolve() for bitext in bitexts for file in bitext.files}
-    for path in [str(DIRECTORY / split), *_beside(split, Path(train))]:
+    beside = (path for prefix in train for path in _beside(split, Path(prefix)))
+    for path in itertools.chain([str(DIRECTORY / split)], beside):
         try:
             bitext = Bitext.find(path, *languages)
         except NmtError:

@@ -101,7 +101,8 @@ class CutoffCriterion(Criterion):
         with cutoff_of(self.model, self.cutoff):
             cut = self.decoder_output(*sentences)
         loss, nll = self.cost(torch.cat((whole, cut)), self.model.output, labels)
-        return {"loss": loss + len(labels) * (balance + auxiliary()), "nll": nll}
+        balance = (balance + auxiliary()) / 2  # the mean of the passes
+        return {"loss": loss + len(labels) * balance, "nll": nll}
 
 
 def _compiled(model: Model) -> Callable[[Tensor, Tensor, Packing], Tensor]:
