@@ -24,6 +24,29 @@ from nmt.recipe.registry import Registry
 ResidualPart = Literal["layers", "attention"]
 
 
+@dataclass(frozen=True)
+class AttentionMap:
+    """Attention weights of one layer, for whole sources and targets."""
+
+    kind: Literal["encoder", "decoder", "cross"]
+    """Self-attention of the encoder or of the decoder, or attention of the decoder to the
+    source."""
+
+    layer: int
+    """Number of the layer in its stack, from 1."""
+
+    weights: Tensor
+    """[B, H, Q, S]: the weights by which the layer mixes values, without dropout. The weights of
+    a query that is a token sum to 1, and are 0 at padding and, in the decoder, after the query."""
+
+    scores: Tensor | None = None
+    """[B, H, Q, S]: products of queries and keys, if the weights are the softmax of these products
+    divided by the square root of `key_width`; without a mask."""
+
+    key_width: int | None = None
+    """Width of a head's queries and keys, if there are scores."""
+
+
 class State(Protocol):
     """Decoder state: the memory of a model about B sentences with K rows each."""
 
@@ -121,6 +144,25 @@ class Model(nn.Module, ABC):
             f"{type(self).__name__} has no attention, which word alignments and the coverage "
             "penalty are made of; do without them, or use another architecture"
         )
+
+    def attention_maps(self, source: Tensor, target: Tensor) -> list[AttentionMap]:
+        """Return the attention of every layer and head, for whole targets.
+
+        The default is :meth:`source_attention` as one head of one layer.
+
+        Args:
+            source: [B, S] int64, as for :meth:`decode`.
+            target: [B, T] int64, as for :meth:`decode`.
+
+        Returns:
+            One map for each layer that attends to tokens, from the bottom, the encoder's first;
+            none for models without attention.
+        """
+        try:
+            weights = self.source_attention(source, target)
+        except NmtError:
+            return []
+        return [AttentionMap("cross", 1, weights[:, None])]
 
     def decode_links(
         self, source: Tensor, target: Tensor, packing: Packing, links: Tensor

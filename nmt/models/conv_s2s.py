@@ -17,7 +17,15 @@ from torch.nn import functional as F
 
 from nmt.data.packing import Pack, Packing
 from nmt.data.vocabulary import PAD
-from nmt.models.base import Model, ModelConfig, State, architectures, check_rates, check_sizes
+from nmt.models.base import (
+    AttentionMap,
+    Model,
+    ModelConfig,
+    State,
+    architectures,
+    check_rates,
+    check_sizes,
+)
 from nmt.models.convolution import extend_past, no_past, weight_normalised, windows
 from nmt.models.dropout import Dropout
 from nmt.models.embedding import TokenEmbedding
@@ -265,13 +273,19 @@ class ConvS2S(Model):
 
     def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the attention [B, T, S], averaged over all decoder layers."""
+        maps = self.attention_maps(source, target)
+        return torch.cat([layer.weights for layer in maps], dim=1).mean(1)
+
+    def attention_maps(self, source: Tensor, target: Tensor) -> list[AttentionMap]:
+        """Return the attention of each decoder layer, which has one head."""
         memory = self.encode(source)
         embedded = self.target_embedding(target)
-        x, weights = self.decoder_input(embedded), []
-        for layer in self.decoder:
-            weights.append(layer.weights(layer.queries(layer.units(x), embedded), memory))
+        x, maps = self.decoder_input(embedded), []
+        for number, layer in enumerate(self.decoder, 1):
+            weights = layer.weights(layer.queries(layer.units(x), embedded), memory)
+            maps.append(AttentionMap("cross", number, weights[:, None]))
             x = layer.all_steps(x, embedded, memory)
-        return torch.stack(weights).mean(0)
+        return maps
 
     def start(self, source: Tensor, max_steps: int) -> RecurrentState:
         """Return the encoded sources, and empty pasts."""

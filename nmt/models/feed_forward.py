@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -213,3 +213,22 @@ class MixtureOfExperts(nn.Module):
         experts = torch.arange(len(self.experts), device=first.device)
         share = ((first[:, None] == experts) * counted).sum(0)
         return self.balance * len(experts) * (share * (probabilities * counted).sum(0)).sum()
+
+
+def imbalance(parts: Iterable[tuple[nn.Module | None, Tensor]]) -> Tensor | float:
+    """Return the load-balancing loss of all mixtures of experts, per token.
+
+    Args:
+        parts: feed-forward layers, each with the mask of its positions; see
+            :meth:`MixtureOfExperts.imbalance`.
+    """
+    mixtures = ((part, tokens) for part, tokens in parts if isinstance(part, MixtureOfExperts))
+    return sum((mixture.imbalance(tokens) for mixture, tokens in mixtures), 0.0)
+
+
+def unrouted_layers(model: nn.Module) -> Iterator[nn.Linear]:
+    """Yield the linear layers of a model that are not part of a mixture of experts."""
+    mixtures = [module for module in model.modules() if isinstance(module, MixtureOfExperts)]
+    experts = {part for mixture in mixtures for part in mixture.modules()}
+    linear = (module for module in model.modules() if isinstance(module, nn.Linear))
+    return (module for module in linear if module not in experts)

@@ -224,6 +224,9 @@ class Linformer(FunctionPattern):
 class LinformerAttention(nn.Module):
     """Attention softmax(Q (E K)^T / sqrt(d_k)) F V; the learned E and F mix positions."""
 
+    attends_to_tokens = False
+    """Whether a weight belongs to one token; here it belongs to a mixture of all."""
+
     def __init__(self, rank: int, max_positions: int) -> None:
         super().__init__()
         self.mix_keys = nn.Parameter(torch.empty(rank, max_positions))

@@ -12,7 +12,7 @@ Later variants are parts with a short interface each, which a recipe chooses: `r
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, cast
@@ -24,14 +24,23 @@ from nmt.data.packing import Pack, Packing
 from nmt.data.vocabulary import PAD
 from nmt.errors import NmtError
 from nmt.models.attention import Attend, Heads
-from nmt.models.base import Model, ModelConfig, ResidualPart, State, check_rates, check_sizes
+from nmt.models.base import (
+    AttentionMap,
+    Model,
+    ModelConfig,
+    ResidualPart,
+    State,
+    check_rates,
+    check_sizes,
+)
 from nmt.models.dropout import Dropout
-from nmt.models.feed_forward import FeedForwardPart, MixtureOfExperts, feed_forwards
+from nmt.models.feed_forward import FeedForwardPart, feed_forwards, imbalance, unrouted_layers
 from nmt.models.initialization import embedding
 from nmt.models.multi_head import CrossAttention
 from nmt.models.packed_attention import filled_if_costly
 from nmt.models.patterns import AttentionPattern, check_stacks, patterns
 from nmt.models.positions import Layout, PositionPart, position_parts
+from nmt.models.recorded_attention import recorded_attention
 from nmt.models.residual import (
     DeepNorm,
     Norm,
@@ -249,26 +258,15 @@ class Transformer(Model):
         attends = [module for module in self.modules() if isinstance(module, Attend)]
         self.packs = all(attend.is_plain for attend in attends)
         # With pre-norm the last sublayer of a stack is not normalised, so a norm follows the stack.
-        ends = [
-            make_norm(config.norm, config.d_model, config.norm_epsilon)
-            if config.residual == "pre_norm"
-            else nn.Identity()
-            for _ in range(2)
-        ]
-        self.encoder_end, self.decoder_end = ends
+        norm = partial(make_norm, config.norm, config.d_model, config.norm_epsilon)
+        end: Callable[[], nn.Module] = norm if config.residual == "pre_norm" else nn.Identity
+        self.encoder_end, self.decoder_end = end(), end()
         if config.residual == "deep_norm":
             scale_for_deep_norm(encoder, decoder)
 
     def fsdp_modules(self) -> Iterable[nn.Module]:
         """Return the linear layers, without the experts, which a batch may not use."""
-        experts = {
-            part
-            for mixture in self.modules()
-            if isinstance(mixture, MixtureOfExperts)
-            for part in mixture.modules()
-        }
-        linear = (module for module in self.modules() if isinstance(module, nn.Linear))
-        return (module for module in linear if module not in experts and module is not self.output)
+        return (part for part in unrouted_layers(self) if part is not self.output)
 
     def residual_modules(self, part: ResidualPart) -> Iterable[nn.Module]:
         """Return the layers of both stacks, or the attention in them."""
@@ -331,6 +329,10 @@ class Transformer(Model):
         keys = memory.layers[chosen][0]
         return self.decoder[chosen].source_attention(x, keys, memory.mask, self.alignment_head)
 
+    def attention_maps(self, source: Tensor, target: Tensor) -> list[AttentionMap]:
+        """Return the attention of every layer, by the function that computes it in training."""
+        return recorded_attention(self.encoder, self.decoder, partial(self.decode, source, target))
+
     def decode_links(
         self, source: Tensor, target: Tensor, packing: Packing, links: Tensor
     ) -> tuple[Tensor, Tensor]:
@@ -354,11 +356,8 @@ class Transformer(Model):
     def auxiliary_loss(self) -> Tensor | float:
         """Return the load-balancing loss of all mixtures of experts, per target token."""
         sources, targets = self.tokens
-        parts: list[tuple[nn.Module | None, Tensor]]
         parts = [(layer.feed_forward, sources) for layer in self.encoder]
-        parts += [(layer.feed_forward, targets) for layer in self.decoder]
-        mixtures = ((part, tokens) for part, tokens in parts if isinstance(part, MixtureOfExperts))
-        return sum((mixture.imbalance(tokens) for mixture, tokens in mixtures), 0.0)
+        return imbalance([*parts, *((layer.feed_forward, targets) for layer in self.decoder)])
 
     def start(self, source: Tensor, max_steps: int) -> TransformerState:
         """Return the encoded sources, and empty caches."""

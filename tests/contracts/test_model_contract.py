@@ -15,6 +15,7 @@ from nmt.data.packing import Packing
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
 from nmt.models import Model, ModelConfig, architectures
+from nmt.models.attention import Attend
 from nmt.models.bytenet import ByteNet
 from nmt.models.transformer import Transformer
 from nmt.recipe.config import build, dump
@@ -158,6 +159,86 @@ def test_attention_is_shared_out_among_the_tokens_of_the_source(model: Model) ->
     for row, length in enumerate((7, 4, 2)):
         alone = model.source_attention(source[row : row + 1, :length], target[row : row + 1, :4])
         torch.testing.assert_close(alone[0], weights[row, :4, :length], atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_attention_maps_share_every_head_out_among_the_tokens(model: Model) -> None:
+    source, target = some_sources(), some_targets()
+    target[1, 4:] = PAD
+    maps = model.attention_maps(source, target)
+    assert (maps == []) == isinstance(model, ByteNet)
+    names = [(layer.kind, layer.layer) for layer in maps]
+    assert names == sorted(names, key=lambda name: ("encoder decoder cross".index(name[0]), name))
+    assert len({*names}) == len(names)
+    for layer in maps:
+        queries = source if layer.kind == "encoder" else target
+        keys = target if layer.kind == "decoder" else source
+        assert layer.weights.shape[::2] == (3, queries.shape[1])
+        assert layer.weights.shape[3] == keys.shape[1]
+        rows = layer.weights.transpose(1, 2)[queries != PAD]  # [tokens, H, S]
+        torch.testing.assert_close(rows.sum(-1), torch.ones(rows.shape[:2]))
+        assert (rows > -1e-6).all()
+        hidden = (keys == PAD)[:, None].expand(-1, queries.shape[1], -1)
+        if layer.kind == "decoder":
+            hidden = hidden | torch.ones(6, 6, dtype=torch.bool).triu(1)
+        hidden = hidden[queries != PAD][:, None].expand_as(rows)
+        assert rows[hidden].abs().max() < 1e-6 if hidden.any() else True
+
+
+@torch.no_grad()
+def test_source_attention_is_the_mean_of_attention_maps(model: Model) -> None:
+    maps = model.attention_maps(some_sources(), some_targets())
+    cross = [layer for layer in maps if layer.kind == "cross"]
+    if isinstance(model, Transformer):
+        cross = [layer for layer in cross if layer.layer == model.alignment_layer]
+    if cross:
+        mean = torch.cat([layer.weights for layer in cross], dim=1).mean(1)
+        expected = model.source_attention(some_sources(), some_targets())
+        torch.testing.assert_close(mean, expected, atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_attention_maps_do_not_depend_on_padding(model: Model) -> None:
+    source, target = some_sources(), some_targets()
+    together = model.attention_maps(source, target)
+    alone = model.attention_maps(source[1:2, :4], target[1:2])
+    for batch, sentence in zip(together, alone, strict=True):
+        queries, keys = sentence.weights.shape[2:]
+        for one, other in ((batch.weights, sentence.weights), (batch.scores, sentence.scores)):
+            if one is not None and other is not None:
+                part = one[1:2, :, :queries, :keys]
+                torch.testing.assert_close(part, other, atol=1e-5, rtol=1e-4)
+
+
+def test_attention_maps_are_the_weights_of_training(model: Model) -> None:
+    """Mixing the values by them gives the output of each attention of a forward pass."""
+    if not isinstance(model, Transformer):
+        return
+    calls = {}
+    functions = {module.attention_fn for module in model.modules() if isinstance(module, Attend)}
+    hooks = [
+        function.register_forward_hook(lambda *call: calls.update({call[0]: call[1:]}))
+        for function in functions
+    ]
+    source, target = some_sources()[:1], some_targets()[:1]
+    model(source, target)  # with gradients, as in training
+    for hook in hooks:
+        hook.remove()
+    maps = model.attention_maps(source, target)
+    stacks = {"encoder": model.encoder, "decoder": model.decoder, "cross": model.decoder}
+    for layer in maps:
+        part = stacks[layer.kind][layer.layer - 1]
+        attention = part.cross if layer.kind == "cross" else part.attention
+        function = attention.attend.attention_fn
+        (queries, keys, values, *options), output = calls[function]
+        added = function(queries, keys, torch.zeros_like(values), *options)  # relative positions
+        values = values.repeat_interleave(queries.shape[1] // values.shape[1], dim=1)
+        torch.testing.assert_close(layer.weights @ values + added, output, atol=1e-5, rtol=1e-4)
+        if layer.scores is not None and layer.key_width is not None:
+            scaled = layer.scores / layer.key_width**0.5
+            if layer.kind == "decoder":
+                scaled = scaled.masked_fill(torch.ones(6, 6).triu(1).bool(), -torch.inf)
+            torch.testing.assert_close(scaled.softmax(-1), layer.weights, atol=1e-5, rtol=1e-4)
 
 
 @torch.no_grad()
