@@ -25,7 +25,7 @@ LAYERS = (
     {"data", "evaluation"},
     {"plugins"},
     {"io"},
-    {"languages", "recipe", "runtime"},
+    {"languages", "markup", "recipe", "runtime"},
     {"errors", "messages"},
 )
 ENTRANCES = {"nmt", "nmt.__main__"}  # which may import the command line

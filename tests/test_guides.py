@@ -218,6 +218,23 @@ def test_word_alignments(place: Workplace) -> None:
         assert len(place.lines(name)) == len(place.lines(text))
 
 
+def test_markup(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_page(place, "guides/markup.md")
+    (first, second) = place.lines("page.de.html")
+    assert first.count('<a href="/two">') == first.count("</a>") == 1
+    assert all(
+        part in second
+        for part in ("<code>f(x)</code>", '<span translate="no">New York</span>', "{name}<br>")
+    )
+    monkeypatch.chdir(place.path)
+    ((_, program),) = blocks("guides/markup.md", "python")
+    exec(compile(program, "guides/markup.md", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert (len(lines), lines[0].count("<b>"), lines[0].count("</b>")) == (2, 1, 1)
+
+
 def test_evaluation(place: Workplace) -> None:
     table, worst, _, _ = run_page(place, "guides/evaluation.md")
     assert table.startswith("| system    | bleu |  mean ± 95% |       p | ")

@@ -9,9 +9,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nmt.inference import LineTranslator, Request, Translation
     from nmt.inference.alignment import Unit
+    from nmt.markup import Dialect
 
 Form = Callable[["LineTranslator", Sequence["str | Request"], Iterable[int]], list[str]]
 """Function of a translator, lines and their numbers (from 0): the output for each line."""
+
+
+def chosen(count: int | None, is_json: bool, aligned: Unit | None, dialect: Dialect | None) -> Form:
+    """Return the form that flags choose.
+
+    Args:
+        count: number of translations of a line; None for one without a list.
+        is_json: whether to write JSON.
+        aligned: unit to align, in JSON.
+        dialect: markup of the lines.
+    """
+    if is_json:
+        return as_json(count or 1, aligned)
+    if dialect:
+        return with_markup(dialect)
+    return n_best(count) if count else plain
 
 
 def plain(
@@ -19,6 +36,19 @@ def plain(
 ) -> list[str]:
     """Return the best translation of each line."""
     return list(translator.translate(lines))
+
+
+def with_markup(dialect: Dialect) -> Form:
+    """Return the form of lines with markup, which are translated without their tags."""
+
+    def write(
+        translator: LineTranslator, lines: Sequence[str | Request], numbers: Iterable[int]
+    ) -> list[str]:
+        from nmt.inference.markup import translate_markup
+
+        return list(translate_markup(translator, map(str, lines), dialect))
+
+    return write
 
 
 def n_best(count: int) -> Form:

@@ -163,6 +163,15 @@ AlignmentUnit = Annotated[
         rich_help_panel=INPUT,
     ),
 ]
+Markup = Annotated[
+    Literal["html", "xliff"] | None,
+    typer.Option(
+        help="Markup of the lines: html, or the inline elements of xliff. The text is translated "
+        "without tags, and the tags are put around the words they belong to.",
+        show_default=False,
+        rich_help_panel=INPUT,
+    ),
+]
 Device = Annotated[
     str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:N or auto.", rich_help_panel=SPEED)
 ]
@@ -218,6 +227,7 @@ def translate(
     as_json: AsJson = False,
     alignments: Alignments = False,
     alignment_unit: AlignmentUnit = None,
+    markup: Markup = None,
     *,
     settings: Settings,
     engine: Engine = None,
@@ -233,12 +243,11 @@ def translate(
     then nmt.yaml, then flags; later ones override earlier ones. docs/outputs.md describes the
     lines of --n-best, the fields of --json, and the treatment of unusual input.
     """
-    if text is not None and input_ is not None:
-        raise typer.BadParameter("give either TEXT or --input")
-    if alignments and not as_json:
-        raise typer.BadParameter("--alignments needs --json, in which they are written")
-    if alignment_unit and not alignments:
-        raise typer.BadParameter("--alignment-unit needs --alignments")
+    others = prefix or require or n_best or as_json
+    _refuse(text and input_, "give either TEXT or --input")
+    _refuse(alignments and not as_json, "--alignments needs --json, in which they are written")
+    _refuse(alignment_unit and not alignments, "--alignment-unit needs --alignments")
+    _refuse(markup and others, "--markup goes without --prefix, --require, --n-best and --json")
     from nmt.inference.engines import pick_engine
     from nmt.runtime.distributed import join
 
@@ -250,9 +259,9 @@ def translate(
     settings.load()  # import the plugins, which the model may need
     with join(device, WAIT_MINUTES) as world, writer(output, world.is_main) as target:
         models = model or [Path("checkpoints")]
-        if engine == "auto" and (prefix or require or alignments):
+        if engine == "auto" and (prefix or require or alignments or markup):
             engine = "nmt"
-            say("engine nmt: CTranslate2 has no --prefix, --require and --alignments")
+            say("engine nmt: CTranslate2 has no --prefix, --require and alignments")
         chosen = pick_engine(engine, models)
         if (warning := chosen.check_precision(number_format, world.device)) and world.is_main:
             warn(f"--precision {warning}")
@@ -261,11 +270,15 @@ def translate(
         count = _num_workers(workers, world.device.type)
         translator = opened.translator(search, number_format, count, shortlist, compile)
         lines.read_as(search.on_invalid_utf8)
-        form = forms.n_best(n_best) if n_best else forms.plain
-        if as_json:
-            unit = alignment_unit or translator.usual_unit
-            form = forms.as_json(n_best or 1, unit if alignments else None)
+        unit = alignment_unit or translator.usual_unit if alignments else None
+        form = forms.chosen(n_best, as_json, unit, markup)
         translate_stream(translator, lines, target, world, form)
+
+
+def _refuse(is_wrong: object, message: str) -> None:
+    """Refuse flags that do not go together."""
+    if is_wrong:
+        raise typer.BadParameter(message)
 
 
 def _number_format(name: str) -> InferencePrecision:

@@ -7,6 +7,7 @@ word in which it begins. In text without spaces between words, the pieces themse
 from __future__ import annotations
 
 import re
+import unicodedata
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Literal
@@ -14,7 +15,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Unit = Literal["words", "pieces"]
+Unit = Literal["words", "tokens", "pieces"]
+"""Words are separated by white space; tokens are words without punctuation, and punctuation."""
+
+JOINERS = "\u200c\u200d"
+"""Characters that join or divide letters and emoji within a word."""
 
 Links = tuple[tuple[int, int], ...]
 """Aligned units: pairs of the offsets, in source and text, at which both units begin."""
@@ -25,15 +30,40 @@ def word_starts(text: str) -> list[int]:
     return [word.start() for word in re.finditer(r"\S+", text)]
 
 
-def words_of_pieces(text: str, offsets: Sequence[int]) -> list[int]:
+def token_starts(text: str) -> list[int]:
+    """Return the offsets at which the tokens of a text begin.
+
+    A token is a run of letters and digits, a run of symbols such as emoji, or one punctuation mark.
+    Combining marks and joiners belong to the token before them.
+    """
+    starts, kind = [], "space"
+    for offset, character in enumerate(text):
+        before, category = kind, unicodedata.category(character)
+        if character.isspace():
+            kind = "space"
+        elif before != "space" and (category.startswith("M") or character in JOINERS):
+            continue
+        elif character.isalnum() or character == "_":
+            kind = "word"
+        else:
+            kind = "mark" if category.startswith("P") or character.isascii() else "symbol"
+        if kind != "space" and (kind != before or kind == "mark"):
+            starts.append(offset)
+    return starts
+
+
+def words_of_pieces(
+    text: str, offsets: Sequence[int], starts: Sequence[int] | None = None
+) -> list[int]:
     """Return the index of the word to which each piece belongs, from 0; -1 for none.
 
     Args:
         text: as it was encoded or decoded.
         offsets: the offset at which each piece begins; white space before a word belongs to the
             word.
+        starts: the offsets at which the words begin; by default those of :func:`word_starts`.
     """
-    starts = word_starts(text)
+    starts = word_starts(text) if starts is None else starts
     words = []
     for offset in offsets:
         word = re.compile(r"\s*\S").match(text, offset)
@@ -95,7 +125,8 @@ def numbered(links: Links, starts: tuple[Sequence[int], Sequence[int]]) -> list[
 
 def _units(text: str, offsets: list[int], unit: Unit) -> tuple[list[int], list[int]]:
     """Return the offsets of the units of a text, and the unit index of each piece, -1 for none."""
-    if unit == "words":
-        return word_starts(text), words_of_pieces(text, offsets)
+    if unit != "pieces":
+        begins = word_starts(text) if unit == "words" else token_starts(text)
+        return begins, words_of_pieces(text, offsets, begins)
     starts = piece_starts(offsets)
     return starts, [bisect_right(starts, offset) - 1 for offset in offsets]

@@ -1,0 +1,272 @@
+"""Markup: what a line of it holds, where its tags come to stand, and that none is lost."""
+
+from __future__ import annotations
+
+import html
+import random
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from conftest import Command
+
+from nmt.inference.alignment import token_starts
+from nmt.markup import Dialect, Segment, parse
+
+VOID = {"br", "hr", "img", "wbr", "x"}
+BLOCKS = {"p", "li", "ul", "div", "br", "hr", "td", "tr", "table", "script"}
+
+
+def translated(segment: Segment, reverse: bool) -> str:
+    """The segment in capitals, in its order or in reverse, with exact alignments."""
+    starts = token_starts(segment.text)
+    ends = [*starts[1:], len(segment.text)]
+    text, links = "", []
+    for start, end in sorted(zip(starts, ends, strict=True), reverse=reverse):
+        text += " " * bool(text)
+        links.append((start, len(text)))
+        text += segment.text[start:end].strip().upper()
+    return segment.rendered(text, links, (starts, token_starts(text)))
+
+
+def shown(line: str, reverse: bool = False, dialect: Dialect = "html") -> str:
+    fragment = parse(line, dialect)
+    return fragment.join(translated(segment, reverse) for segment in fragment.segments)
+
+
+EXAMPLES = {
+    "no tags at all": "NO TAGS AT ALL",
+    "big <b>wide <i>world</i></b> here": "BIG <b>WIDE <i>WORLD</i></b> HERE",
+    "an <img src='x'> image": "AN <img src='x'> IMAGE",
+    "at the end<!-- note -->": "AT THE END<!-- note -->",
+    "<p>one &amp; two</p><p>three</p>": "<p>ONE &amp; TWO</p><p>THREE</p>",
+    "one<br>two": "ONE<br>TWO",
+    "<ul><li>one<li>two</ul>": "<ul><li>ONE</li><li>TWO</li></ul>",
+    "<a href='a?b=1&amp;c'>go</a> on": "<a href='a?b=1&amp;c'>GO</a> ON",
+    "press <code>Ctrl+C</code> now": "PRESS <code>Ctrl+C</code> NOW",
+    "hello {name}, <span translate='no'>New <b>York</b></span>": (
+        "HELLO {name} , <span translate='no'>New <b>York</b></span>"
+    ),
+    "<script>if (a<b) f()</script>text": "<script>if (a<b) f()</script>TEXT",
+    "<b> </b>": "<b> </b>",
+    "": "",
+    "  spaces  stay ": "  SPACES STAY ",
+    "a < b &lt; c & d": "A &lt; B &lt; C &amp; D",
+    "<b>open": "<b>OPEN</b>",
+    "closed</b> twice</i>": "CLOSED TWICE",
+    "<b>one <i>two</b> three</i>": "<b>ONE <i>TWO</i></b> THREE",
+    "a <b": "A &lt; B",
+    "👍🏽 <em>👩‍💻</em> हिन्दी <b>भाषा</b>": "👍🏽 <em>👩‍💻</em> हिन्दी <b>भाषा</b>",
+    "part<b>ial</b> word": "<b>PARTIAL</b> WORD",
+    "<b></b>none": "<b></b>NONE",
+    "line&#10;feed <b>x</b>": "LINE FEED <b>X</b>",
+    "A<B>c</B>": "A<B>C</B>".replace("A<B>C", "<B>AC"),
+}
+
+
+@pytest.mark.parametrize("line", EXAMPLES)
+def test_tags_stand_around_the_words_of_their_own(line: str) -> None:
+    assert shown(line) == EXAMPLES[line]
+
+
+REVERSED = {
+    "big <b>wide <i>world</i></b> here": "HERE <b><i>WORLD</i> WIDE</b> BIG",
+    "<b>one</b> <i>two</i> three": "THREE <i>TWO</i> <b>ONE</b>",
+    "<b>one two</b>": "<b>TWO ONE</b>",
+    "hello {name}, dear": "DEAR , {name} HELLO",
+    "<p>one two</p> three four": "<p>TWO ONE</p> FOUR THREE",
+    "one <code>x y</code> two": "TWO <code>x y</code> ONE",
+}
+
+
+@pytest.mark.parametrize("line", REVERSED)
+def test_tags_move_with_their_words(line: str) -> None:
+    assert shown(line, reverse=True) == REVERSED[line]
+
+
+XLIFF = {
+    'one <g id="1">two <x id="2"/></g><bx id="3"/> three': (
+        'ONE <g id="1">TWO <x id="2"/></g> <bx id="3"/> THREE'
+    ),
+    '<mrk mtype="protected">Ab</mrk> <ph id="1">{0}</ph> one': (
+        '<mrk mtype="protected">Ab</mrk> <ph id="1">{0}</ph> ONE'
+    ),
+    "<p>one</p> <br>two</br>": "<p>ONE</p> <br>TWO</br>",
+    "<g>one</G>": "<g>ONE</g>",
+}
+
+
+@pytest.mark.parametrize("line", XLIFF)
+def test_all_elements_of_xliff_are_inline(line: str) -> None:
+    assert shown(line, dialect="xliff") == XLIFF[line]
+
+
+def test_an_element_takes_the_words_that_are_mostly_its_own() -> None:
+    segment = parse("a <b>b c</b> d").segments[0]
+    text = "B X C A D C"  # C is there twice, and X comes from nothing
+    links = [(2, 0), (4, 4), (0, 6), (6, 8), (4, 10)]
+    starts = token_starts(segment.text), token_starts(text)
+    assert segment.rendered(text, links, starts) == "<b>B X C</b> A D C"
+    assert segment.rendered("", [], (starts[0], [])) == "<b></b>"
+    assert segment.rendered("Y", [], (starts[0], [0])) in ("<b></b>Y", "Y<b></b>")
+
+
+def test_what_is_kept_replaces_its_translation_or_itself() -> None:
+    segment = parse("see {x} or <kbd>Esc</kbd>").segments[0]
+    starts = token_starts(segment.text)
+    for text, expected in {
+        "siehe {x} oder Esc": "siehe {x} oder <kbd>Esc</kbd>",
+        "Esc oder siehe {x}": "<kbd>Esc</kbd> oder siehe {x}",
+        "siehe dort": "siehe {x} dort <kbd>Esc</kbd>",
+    }.items():
+        links = [(0, text.index("siehe"))]
+        assert segment.rendered(text, links, (starts, token_starts(text))) == expected
+
+
+WORDS = [
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "café",
+    "naïve",
+    "👍🏽",
+    "👩‍💻",
+    "R&D",
+    "x<y",
+    "42.",
+]
+PROTECTED = ["{name}", "%s", "<code>f(x)</code>", "<b translate=no>New York</b>"]
+
+
+class Fragments:
+    """A generator of fragments: nested, broken, with entities and emoji."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self.number = 0
+
+    def fragment(self) -> tuple[str, list[str] | None, list[str]]:
+        """A line, the texts of its blocks, and its tags and stretches to be kept.
+
+        There are no texts if something is translated otherwise: a stretch that is kept, or a block
+        in an inline element, which then divides the text, too.
+        """
+        self.texts, self.kept, self.line = [""], list[str](), ""
+        self.inline, self.is_plain = 0, True
+        self._content(depth=0)
+        texts = [text for text in self.texts if text.strip()]
+        return self.line, texts if self.is_plain else None, self.kept
+
+    def _content(self, depth: int) -> None:
+        for _ in range(self.draw.randint(1, 4)):
+            kind = self.draw.random()
+            if kind < 0.45 or depth > 3:
+                self._words()
+            elif kind < 0.6:
+                self.inline += 1
+                self._element(self.draw.choice(["b", "i", "a", "span"]), depth)
+                self.inline -= 1
+            elif kind < 0.68:
+                self._break()
+                self._element(self.draw.choice(["p", "div"]), depth)
+                self._break()
+            elif kind < 0.8:
+                tag = self._tag(self.draw.choice(["img", "wbr", "hr"]))
+                self.line += tag
+                if "<hr" in tag:
+                    self._break()
+            elif kind < 0.84:
+                self.line += f"<!-- {self.number} -->"
+            elif kind < 0.9:
+                self.line += self.draw.choice(["</b>", "</table>", "</nothing >"])
+            elif kind < 0.94:
+                kept = self.draw.choice(PROTECTED)
+                self.is_plain = False
+                self.kept.append(kept)
+                self.line += f" {kept} "
+            else:
+                self._tag_left_open()
+                self._words()
+
+    def _words(self) -> None:
+        words = " ".join(self.draw.choices(WORDS, k=self.draw.randint(1, 5)))
+        self.texts[-1] += f" {words} "
+        written = html.escape(words) if self.draw.random() < 0.7 else words.replace("<", "&lt;")
+        self.line += f" {written} "
+
+    def _element(self, name: str, depth: int) -> None:
+        self.line += self._tag(name)
+        self._content(depth + 1)
+        self.line += f"</{name}>"
+
+    def _tag_left_open(self) -> None:
+        self.line += self._tag("u")
+        self.inline += 1  # until the end, at most
+
+    def _tag(self, name: str) -> str:
+        self.number += 1
+        tag = f'<{name} id="{self.number}">'
+        self.kept.append(tag)
+        return tag
+
+    def _break(self) -> None:
+        self.texts.append("")
+        self.is_plain &= not self.inline
+
+
+def assert_well_formed(line: str) -> None:
+    """Every tag closes what was opened last; what is no tag has no "<" and whole entities."""
+    inside: list[str] = []
+    rest = re.sub(r"<!--.*?-->", "", line)
+    for end, name in re.findall(r"<(/?)([a-z]+)(?: [^<>]*)?>", rest):
+        if end:
+            assert inside, line
+            assert inside.pop() == name, line
+        elif name not in VOID:
+            inside.append(name)
+    assert not inside, line
+    text = re.sub(r"</?[a-z]+(?: [^<>]*)?>", "", rest)
+    assert not re.search(r"[<>]|&(?!\w+;|#\d+;)", text), line
+
+
+def text_in(line: str) -> str:
+    """The text of a line: blocks are apart."""
+    line = re.sub(r"<!--.*?-->", "", line)
+    line = re.sub(r"</?(\w+)[^<>]*>", lambda tag: " " if tag[1] in BLOCKS else "", line)
+    return " ".join(html.unescape(line).split())
+
+
+def test_of_2000_fragments_all_are_well_formed_and_keep_their_tags_and_their_text(
+    trained: Path, tmp_path: Path, nmt: Command
+) -> None:
+    fragments = Fragments(seed=1)
+    made = [fragments.fragment() for _ in range(2000)]
+    (tmp_path / "lines").write_text("".join(f"{line}\n" for line, _, _ in made))
+    texts = [" ".join(text.split()) for _, texts, _ in made for text in texts or ()]
+    (tmp_path / "texts").write_text("".join(f"{text}\n" for text in texts))
+    flags = ("--model", trained, "--workers", 1, "--max-length-offset", 3)
+    found = nmt("translate", tmp_path / "lines", *flags, "--markup", "html")
+    assert found.status == 0, found.err
+    plain = iter(nmt("translate", tmp_path / "texts", *flags).out.splitlines())
+    lines = found.out.splitlines()
+    assert len(lines) == len(made)
+    same = compared = 0
+    for line, (_, texts, kept) in zip(lines, made, strict=True):
+        assert_well_formed(line)
+        for stretch, count in Counter(kept).items():
+            assert line.count(stretch) == count, (line, stretch)
+        if texts is not None:
+            compared += 1
+            same += text_in(line) == " ".join(" ".join(next(plain) for _ in texts).split())
+    assert compared > 1000
+    assert same >= 0.99 * compared
+
+
+def test_markup_goes_without_other_forms(trained: Path, nmt: Command) -> None:
+    done = nmt("translate", "--model", trained, "--markup", "html", "--json")
+    assert done.status == 2
+    assert "--markup goes without --prefix, --require, --n-best and --json" in done.err
