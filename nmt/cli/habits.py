@@ -125,6 +125,10 @@ HABITS = {
         ),
         Habit("use --set train.ema_decay=DECAY", "", "--exponential-smoothing"),
         Habit(
+            "use --set train.guided_alignment=WEIGHT", "--alignment-lambda",
+            "--guided-alignment-weight --guided-alignment", "", "--lambda_align",
+        ),
+        Habit(
             "use --init-from RUN", "--finetune-from-model", "--pretrained-model", "--params",
             "--train_from",
         ),
