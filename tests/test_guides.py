@@ -272,7 +272,8 @@ def test_models_of_other_toolkits(place: Workplace) -> None:
     recipe = yaml.safe_load((place.path / "nmt.yaml").read_text())
     del recipe["model"]
     (place.path / "nmt.yaml").write_text(yaml.safe_dump(recipe))
-    imported, tuned = run_page(place, "guides/other-models.md")
+    imported, tuned, exported = run_page(place, "guides/other-models.md")
+    assert exported == "exported\n"
     assert imported.startswith(
         "imported\nrun, en to de, transformer_base\nimported from opus-mt-en-de"
     )

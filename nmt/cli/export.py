@@ -22,7 +22,7 @@ def export(
         ),
     ] = Path("checkpoints"),
     format_: Annotated[
-        str, typer.Option("--format", metavar="NAME", help="ctranslate2.")
+        str, typer.Option("--format", metavar="NAME", help="ctranslate2 or huggingface.")
     ] = "ctranslate2",
     stored: Annotated[
         str,

@@ -120,23 +120,19 @@ class Subwords:
                 models are the vocabularies.
         """
         models = (source,) if target is None else (source, target)
+        self.models = models[0], models[-1]
         self.shared = len(vocabularies or models) == 1
         """Whether both sides have the same ids."""
         texts = [VOCABULARIES.text(vocabulary).encode() for vocabulary in vocabularies]
         self._files = dict(zip(_MODELS[len(models)], models, strict=True)) | dict(
             zip(_VOCABULARIES[len(vocabularies)], texts, strict=True)
         )
-        sides = max(len(models), len(vocabularies))
-        segmenters = [
-            ListedPieces(
-                models[min(side, len(models) - 1)], vocabularies[min(side, len(texts) - 1)]
-            )
-            if vocabularies
-            else SentencePiece(models[side])
-            for side in range(sides)
+        lists = (vocabularies[0], vocabularies[-1]) if vocabularies else (None, None)
+        segmenters: list[Segmenter] = [
+            SentencePiece(model) if vocabulary is None else ListedPieces(model, vocabulary)
+            for model, vocabulary in list(zip(self.models, lists, strict=True))[: len(self._files)]
         ]
-        self.source: Segmenter = segmenters[0]
-        self.target: Segmenter = segmenters[-1]
+        self.source, self.target = segmenters[0], segmenters[-1]
         self._num_threads = num_threads
 
     @classmethod
