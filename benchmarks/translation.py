@@ -89,38 +89,15 @@ class Setting:
             **self.search(1),
         )
         assert isinstance(first, Translator)
-        return {beam: partial(_translate, self._with_beam(first, beam)) for beam in (1, BEAM)}
+        return {
+            beam: partial(translate_counted, self._with_beam(first, beam)) for beam in (1, BEAM)
+        }
 
     def ctranslate2(self, compute_type: str) -> dict[int, Translate]:
         """CTranslate2, called as its own documentation does, on tokens of the same subwords."""
-        import ctranslate2
-
-        export = Export.open(self.exported, "ctranslate2")
-        engine = ctranslate2.Translator(
-            str(export.path),
-            compute_type=compute_type,
-            inter_threads=self.workers,
-            intra_threads=1,
+        return ctranslate2_searches(
+            self.exported, compute_type, self.peer_batch, self.length, inter_threads=self.workers
         )
-        source, target = vocabularies(export.subwords)
-        ids = {token: at for at, token in enumerate(target)}
-
-        def translate(beam: int, lines: list[str]) -> tuple[list[str], int]:
-            tokens = [
-                [source[id_] for id_ in line] for line in export.subwords.encode_source(lines)
-            ]
-            results = engine.translate_batch(
-                tokens,
-                max_batch_size=self.peer_batch,
-                beam_size=beam,
-                length_penalty=1.0,
-                max_decoding_length=self.length or 256,
-                return_end_token=True,
-            )
-            best = [[ids[token] for token in result.hypotheses[0]] for result in results]
-            return export.subwords.decode_target(best), sum(map(len, best))
-
-        return {beam: partial(translate, beam) for beam in (1, BEAM)}
 
     def _with_beam(self, first: Translator, beam: int) -> Translator:
         strategy = build(SearchConfig, self.search(beam), "search").strategy
@@ -136,10 +113,48 @@ class Setting:
         )
 
 
-def _translate(translator: Translator, lines: list[str]) -> tuple[list[str], int]:
+def translate_counted(translator: Translator, lines: list[str]) -> tuple[list[str], int]:
+    """The translations of lines, and the number of their tokens."""
     before = translator.target_tokens
     texts = list(translator.translate(lines))
     return texts, translator.target_tokens - before
+
+
+def ctranslate2_searches(
+    path: Path,
+    compute_type: str,
+    batch: int,
+    length: int | None,
+    inter_threads: int = 1,
+    intra_threads: int = 1,
+) -> dict[int, Translate]:
+    """Greedy search and a beam by CTranslate2, of an export."""
+    import ctranslate2
+
+    export = Export.open(path, "ctranslate2")
+    engine = ctranslate2.Translator(
+        str(export.path),
+        compute_type=compute_type,
+        inter_threads=inter_threads,
+        intra_threads=intra_threads,
+    )
+    source, target = vocabularies(export.subwords)
+    ids = {token: at for at, token in enumerate(target)}
+
+    def translate(beam: int, lines: list[str]) -> tuple[list[str], int]:
+        tokens = [[source[id_] for id_ in line] for line in export.subwords.encode_source(lines)]
+        results = engine.translate_batch(
+            tokens,
+            max_batch_size=batch,
+            beam_size=beam,
+            length_penalty=1.0,
+            max_decoding_length=length or 256,
+            return_end_token=True,
+        )
+        best = [[ids[token] for token in result.hypotheses[0]] for result in results]
+        return export.subwords.decode_target(best), sum(map(len, best))
+
+    return {beam: partial(translate, beam) for beam in (1, BEAM)}
 
 
 @dataclass(frozen=True)
@@ -159,6 +174,10 @@ class Turn:
     target_tokens: int
     seconds: list[float]
     """Of the whole text, or of each line."""
+    cpu_seconds: float
+    """Of all threads of the process, for the whole task."""
+    grown_mb: int
+    """Megabytes by which the process has grown at most since it began to load the model."""
 
 
 class Side:
@@ -188,29 +207,37 @@ class Side:
 def work(name: str, setting: Setting, pipe: Connection[Any, Any]) -> None:
     """The process of a side."""
     engine, *how = name.split()
-    start = time.perf_counter()
+    before, start = resident_mb(), time.perf_counter()
     by_beam = getattr(setting, engine)(*how)
     pipe.send(time.perf_counter() - start)
     while (task := pipe.recv()) is not None:
         translate, seconds, texts, tokens = by_beam[task.beam], [], [], 0
+        cpu = time.process_time()
         for lines in [[line] for line in task.lines] if task.one_by_one else [task.lines]:
             start = time.perf_counter()
             made, count = translate(lines)
             seconds.append(time.perf_counter() - start)
             texts += made
             tokens += count
-        pipe.send(Turn(texts, tokens, seconds))
+        cpu_seconds = time.process_time() - cpu
+        pipe.send(Turn(texts, tokens, seconds, cpu_seconds, resident_mb() - before))
     for worker in multiprocessing.active_children():
         worker.terminate()  # or this process would wait for them, and they for work
 
 
-def random_run(path: Path, like: Path, architecture: str) -> Path:
+def resident_mb() -> int:
+    """The most memory that this process has held, in megabytes of 1,000,000 bytes."""
+    # Linux resets this figure when a program starts; that of getrusage is the parent's at first.
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024 // 1_000_000
+
+
+def random_run(path: Path, like: Path, model_section: dict[str, Any]) -> Path:
     """A run with random weights and the subwords of another, whose outputs never end.
 
     The embedding of the end is zero, and so is its logit: far from the best of thousands of random
     ones. Every output comes to the greatest length, at no cost to either engine.
     """
-    model_section = {"arch": architecture}
     config = build(ModelConfig, model_section, "model")  # type: ignore[type-abstract]
     other = Run.open(like)
     subwords = other.subwords
@@ -290,7 +317,7 @@ def main() -> None:
     with TemporaryDirectory() as scratch:
         run, length = arguments.model, None
         if arguments.random:
-            run = random_run(Path(scratch) / "run", arguments.model, arguments.random)
+            run = random_run(Path(scratch) / "run", arguments.model, {"arch": arguments.random})
             length = arguments.length
         names = arguments.sides or [*OURS, *(PEERS if find_spec("ctranslate2") else ())]
         if arguments.shortlist:
