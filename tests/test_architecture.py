@@ -16,7 +16,7 @@ import nmt
 LAYERS = (
     {"cli"},
     {"advice"},
-    {"training"},
+    {"training", "explain"},
     {"inference"},
     {"export"},
     {"imports"},

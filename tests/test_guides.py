@@ -235,6 +235,19 @@ def test_markup(
     assert (len(lines), lines[0].count("<b>"), lines[0].count("</b>")) == (2, 1, 1)
 
 
+def test_explain(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_page(place, "guides/explain.md")
+    for name in ("page.html", "references.html"):
+        assert "".join(place.lines(name)).count('"source":{"text":') == 3
+    assert place.lines("figure.svg")[-1] == "</svg>"
+    monkeypatch.chdir(place.path)
+    ((_, program),) = blocks("guides/explain.md", "python")
+    exec(compile(program, "explain.md", "exec"), {})
+    assert capsys.readouterr().out == "encoder 1 2 heads\ndecoder 1 2 heads\ncross 1 2 heads\n"
+
+
 def test_evaluation(place: Workplace) -> None:
     table, worst, _, _ = run_page(place, "guides/evaluation.md")
     assert table.startswith("| system    | bleu |  mean ± 95% |       p | ")

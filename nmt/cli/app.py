@@ -63,6 +63,7 @@ COMMANDS = {
     "import": "import_model.import_model",
     "translate": "translate.translate",
     "align": "align.align",
+    "explain": "explain.explain",
     "rescore": "rescore.rescore",
     "testset": "testset.print_testset",
     "score": "score.score",

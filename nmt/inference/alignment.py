@@ -99,7 +99,8 @@ def linked(
         The aligned units, in the order of the text.
     """
     (source_starts, of_source), (starts, of_text) = (
-        _units(line, begins, unit) for line, begins in ((source, source_offsets), (text, offsets))
+        units_of_pieces(line, begins, unit)
+        for line, begins in ((source, source_offsets), (text, offsets))
     )
     columns = torch.tensor(of_source[: weights.size(1) - 1], dtype=torch.int64)
     rows = torch.tensor(of_text, dtype=torch.int64)
@@ -123,7 +124,7 @@ def numbered(links: Links, starts: tuple[Sequence[int], Sequence[int]]) -> list[
     return sorted(pairs, key=lambda pair: (pair[1], pair[0]))
 
 
-def _units(text: str, offsets: list[int], unit: Unit) -> tuple[list[int], list[int]]:
+def units_of_pieces(text: str, offsets: list[int], unit: Unit) -> tuple[list[int], list[int]]:
     """Return the offsets of the units of a text, and the unit index of each piece, -1 for none."""
     if unit != "pieces":
         begins = word_starts(text) if unit == "words" else token_starts(text)

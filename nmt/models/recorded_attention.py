@@ -25,7 +25,8 @@ def recorded_attention(
 ) -> list[AttentionMap]:
     """Return the attention of all layers in a forward pass on padded sentences.
 
-    Layers that do not attend to tokens, as a recurrence or a Linformer, have no map.
+    Layers that do not attend to tokens, as a recurrence or a Linformer, have no map. A model that
+    was converted for inference calls no hooks.
     """
     places = [*_self_attention("encoder", encoder), *_self_attention("decoder", decoder)]
     places += [("cross", number, layer.cross.attend) for number, layer in enumerate(decoder, 1)]

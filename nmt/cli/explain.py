@@ -1,0 +1,194 @@
+"""``nmt explain``: show how a model translates given sentences, as a page, as JSON or as SVG."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nmt.cli.console import check_output, check_stdin
+from nmt.cli.flags import Settings, recipe_flags
+from nmt.cli.score_by_model import unequal_lines
+from nmt.errors import NmtError
+from nmt.io.lines import Lines
+from nmt.messages import say
+
+if TYPE_CHECKING:
+    from nmt.explain import Explanation
+    from nmt.inference import Translator
+
+EXAMPLE = "Example: nmt explain --model checkpoints < input.txt > page.html"
+
+FLAGS = {
+    "Search": {
+        "--strategy": "search.strategy",
+        "--beam --beam-size -b": "search.strategy.beam",
+        "--length-penalty": "search.strategy.length_penalty",
+        "--alpha": "search.strategy.length_penalty.alpha",
+    },
+}
+
+
+Text = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="TEXT",
+        help="Text, one sentence a line; plain, .gz, .xz or .zst; - for stdin.  [default: -]",
+        show_default=False,
+    ),
+]
+Model = Annotated[
+    Path,
+    typer.Option(
+        "--model",
+        "-m",
+        envvar="NMT_MODEL",
+        help="A run (its best checkpoint) or one of its checkpoints.",
+    ),
+]
+Target = Annotated[
+    Path | None,
+    typer.Option(
+        help="Translations to explain, line by line.  [default: those of the search]",
+        show_default=False,
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="File to write.  [default: stdout]",
+        show_default=False,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Write everything the page shows as JSON.")]
+Svg = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KIND:LAYER",
+        help="Write the attention of the first sentence as SVG: encoder:5, decoder:1 or cross:2.",
+        show_default=False,
+    ),
+]
+Heads = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N,...", help="Heads that --svg draws, from 1.  [default: all]", show_default=False
+    ),
+]
+Word = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PIECE",
+        help="The only piece whose attention --svg draws.  [default: all]",
+        show_default=False,
+    ),
+]
+
+
+@recipe_flags(FLAGS)
+def explain(
+    text: Text = None,
+    model: Model = Path("checkpoints"),
+    target: Target = None,
+    output: Output = None,
+    as_json: AsJson = False,
+    svg: Svg = None,
+    heads: Heads = None,
+    word: Word = None,
+    *,
+    settings: Settings,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
+) -> None:
+    """Show how a model translates sentences.
+
+    Writes one HTML page that needs no network: the attention of every layer and head, the steps
+    with their likeliest tokens, the hypotheses of the search, embeddings, and alignments. Settings
+    of the search come from the model's recipe, then nmt.yaml, then flags. docs/outputs.md describes
+    the fields of --json.
+    """
+    if svg and as_json:
+        raise typer.BadParameter("give either --svg or --json")
+    if (heads or word) and not svg:
+        raise typer.BadParameter("--heads and --word choose what --svg draws")
+    chosen = _chosen(svg, heads)
+    check_stdin(text or Path("-"), target)
+    inputs = [text or Path("-"), *([target] if target else [])]
+    lines = [Lines.open(path) for path in inputs]
+    check_output(output, *inputs)
+    from nmt.cli.stream import writer
+    from nmt.explain.figure import figure
+
+    translator, facts = _open(model, device, settings)
+    explanations = _explain(translator, lines)
+    if chosen:
+        written = figure(explanations[0], *chosen, word)
+    else:
+        written = _document(explanations, facts, as_json)
+    with writer(output, is_main=True) as stream:
+        stream.write(written.encode())
+    say(f"explained {len(explanations)} sentences in {len(written.encode()):,} bytes")
+
+
+def _chosen(svg: str | None, heads: str | None) -> tuple[str, int, list[int] | None] | None:
+    """Return kind, layer and heads of a picture; None without one."""
+    if svg is None:
+        return None
+    kind, _, layer = svg.partition(":")
+    numbers = heads.split(",") if heads else []
+    if not all(part.strip().isdecimal() for part in (layer, *numbers)):
+        raise typer.BadParameter("--svg is as encoder:5, and --heads as 1,2")
+    return kind, int(layer), [int(number) for number in numbers] or None
+
+
+def _open(path: Path, device: str, settings: Settings) -> tuple[Translator, dict[str, Any]]:
+    """Return the translator of a run, not converted for speed, and what the page says of it."""
+    from nmt.inference import SearchConfig, Translator
+    from nmt.recipe.config import build
+    from nmt.runs import load_model
+    from nmt.runtime.distributed import pick_device
+
+    settings.load()  # import the plugins, which the model may need
+    place = pick_device(device)
+    loaded = load_model(path, place, settings.trust_plugins)
+    values = settings.load({"search": loaded.recipe.get("search") or {}}).section("search")
+    search = build(SearchConfig, values, "search")
+    languages = loaded.run.languages
+    facts = {
+        "model": str(path),
+        "architecture": loaded.run.section("model").get("arch"),
+        "languages": list(languages),
+        "update": loaded.checkpoint.update,
+    }
+    return Translator(loaded.model, loaded.subwords, search, place, languages=languages), facts
+
+
+def _explain(translator: Translator, lines: list[Lines]) -> list[Explanation]:
+    """Explain the search's translations of lines, or given ones.
+
+    Raises:
+        NmtError: no line has text, or the two files differ in their number of lines.
+    """
+    from nmt.explain import explain, explain_given
+
+    texts = [side.read() for side in lines]
+    if len({*map(len, texts)}) > 1:
+        raise unequal_lines(*lines)
+    explanations = explain_given(translator, *texts) if texts[1:] else explain(translator, *texts)
+    if not explanations:
+        raise NmtError(f"{lines[0].name}: no line with text, so nothing to explain")
+    return explanations
+
+
+def _document(explanations: list[Explanation], facts: dict[str, Any], as_json: bool) -> str:
+    from nmt.explain.document import document, listed, packed
+    from nmt.explain.page import page
+
+    if as_json:
+        return json.dumps(document(explanations, facts, listed), ensure_ascii=False) + "\n"
+    title = f"How {Path(facts['model']).absolute().name} translates"
+    return page(document(explanations, facts, packed), title)

@@ -1,0 +1,70 @@
+"""Explanations as plain values for JSON, with tensors as nested lists or packed."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmt.explain.explanation import Explanation
+from nmt.explain.summaries import summarise
+
+DIGITS = 6
+"""Digits of a number after the point."""
+
+
+def document(
+    explanations: Sequence[Explanation],
+    facts: Mapping[str, Any],
+    numbers: Callable[[Tensor], Any],
+) -> dict[str, Any]:
+    """Return explanations of one model as plain values.
+
+    Args:
+        explanations: sentences that the model translated.
+        facts: what is said of the model.
+        numbers: writes a tensor, as :func:`listed` or :func:`packed`.
+    """
+    heads = summarise([explanation.attention for explanation in explanations])
+    return {
+        **facts,
+        "heads": [{**vars(head), "attends_to": head.attends_to} for head in heads],
+        "sentences": [_plain(explanation, numbers) for explanation in explanations],
+    }
+
+
+def listed(tensor: Tensor) -> Any:
+    """Return the numbers of a tensor as nested lists."""
+    return _rounded(tensor.tolist())
+
+
+def packed(tensor: Tensor) -> dict[str, Any]:
+    """Return a tensor in 16 bits a number: 0 is `low`, 65535 is `high`; base64, little-endian."""
+    values = tensor.double().cpu()
+    low, high = values.min().item(), values.max().item()
+    steps = ((values - low) / ((high - low) or 1.0) * 65535).round().to(torch.int32)
+    content = steps.numpy().astype("<u2").tobytes()
+    shape = list(tensor.shape)
+    return {"shape": shape, "low": low, "high": high, "data": base64.b64encode(content).decode()}
+
+
+def _rounded(values: Any) -> Any:
+    if isinstance(values, list):
+        return [_rounded(value) for value in values]
+    return round(values, DIGITS)
+
+
+def _plain(value: Any, numbers: Callable[[Tensor], Any]) -> Any:
+    if isinstance(value, Tensor):
+        return numbers(value[0] if value.dim() == 4 else value)  # a batch of one
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name), numbers) for field in fields(value)}
+    if isinstance(value, dict):
+        return {key: _plain(part, numbers) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part, numbers) for part in value]
+    return round(value, DIGITS) if isinstance(value, float) else value

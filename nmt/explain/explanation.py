@@ -1,0 +1,244 @@
+"""Everything that a model computes for a sentence and its translation, gathered in one value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nmt.data.batches import target_input
+from nmt.data.vocabulary import BOS, EOS, PAD
+from nmt.errors import NmtError
+from nmt.explain.beam import Node, Traced, tree
+from nmt.explain.embeddings import forward_with_embeddings
+from nmt.explain.summaries import rollout
+from nmt.inference import Translator
+from nmt.inference.alignment import linked, numbered, piece_starts, units_of_pieces, word_starts
+from nmt.models.base import AttentionMap
+from nmt.search import Hypothesis
+from nmt.search.coverage import with_coverage
+
+LIKELIEST = 10
+"""Number of tokens shown for each step."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """A text in tokens, the EOS last."""
+
+    text: str
+    ids: list[int]
+    pieces: list[str]
+    """Pieces of the ids; "▁" stands for a space."""
+    words: list[int]
+    """The word to which each piece belongs, from 0; the EOS is one of its own."""
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """A token that may follow."""
+
+    id: int
+    piece: str
+    log_probability: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """The prediction of one target token."""
+
+    log_probability: float
+    """Of the target's token."""
+    rank: int
+    """Rank of the target's token among all tokens, from 1."""
+    likeliest: list[Continuation]
+    """The likeliest tokens, best first."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A hypothesis at the end of the search."""
+
+    text: str
+    length: int
+    """Tokens, including the EOS."""
+    log_probability: float
+    score: float
+    """Log-probability divided by the length penalty, less any coverage penalty."""
+    rank_by_log_probability: int
+    """Rank without penalties, from 1."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A hypothesis that the search kept after a step; see :class:`~nmt.explain.beam.Node`."""
+
+    parent: int | None
+    step: int
+    piece: str
+    log_probability: float
+    score: float
+    finished: bool
+    is_best: bool
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A sentence, its translation, and what the model computed."""
+
+    source: Side
+    target: Side
+    """The tokens that the steps predict. A step reads the token before, the first one BOS."""
+    steps: list[Step]
+    attention: list[AttentionMap]
+    """Of a batch of one."""
+    rollout: dict[str, Tensor]
+    """See :func:`nmt.explain.summaries.rollout`."""
+    embeddings: dict[str, Tensor]
+    """See :func:`nmt.explain.embeddings.forward_with_embeddings`."""
+    alignment: list[tuple[int, int]]
+    """Pairs of a source word and a target word, from 0."""
+    hypotheses: list[Candidate]
+    """Hypotheses of the search, best first; none for a given translation."""
+    beam: list[Branch]
+    """The tree of the search; empty for a given translation."""
+
+
+def explain(translator: Translator, lines: Iterable[str]) -> list[Explanation]:
+    """Translate lines by the translator's search, and explain each; blank lines are left out."""
+    return [_translated(translator, line) for line in lines if _encode(translator, line)]
+
+
+def explain_given(
+    translator: Translator, sources: Sequence[str], targets: Sequence[str]
+) -> list[Explanation]:
+    """Explain given translations; lines whose source is blank are left out."""
+    explanations = []
+    for line, text in zip(sources, targets, strict=True):
+        if _encode(translator, line):
+            [ids] = translator.subwords.encode_target([text])
+            [offsets] = translator.subwords.target_line_offsets([text])
+            explanations.append(_explained(translator, line, text, [*ids, EOS], offsets))
+    return explanations
+
+
+def _encode(translator: Translator, line: str) -> list[int]:
+    """Return the tokens of a line, cut as for translation, without EOS; none for a blank line."""
+    [ids] = translator.subwords.encode_source([line])
+    return ids[: translator.config.max_source_length - 1]
+
+
+@torch.inference_mode()
+def _translated(translator: Translator, line: str) -> Explanation:
+    config, model, subwords = translator.config, translator.model, translator.subwords
+    source = torch.tensor([[*_encode(translator, line), EOS]], device=translator.device)
+    traced = Traced(name=config.strategy.name, inner=config.strategy)
+    most = torch.tensor([config.max_length(source.shape[1])], device=translator.device)
+    results = traced.search(model, source, most, config.constraints)
+    if config.coverage_penalty:
+        results = with_coverage(results, model, source, config.coverage_penalty)
+    [hypotheses] = results
+    best = hypotheses[0]
+    texts = subwords.decode_target([hypothesis.tokens for hypothesis in hypotheses])
+    nodes = tree(traced.steps, best)
+    pieces = subwords.target_pieces([EOS if node.finished else node.tokens[-1] for node in nodes])
+    [offsets] = subwords.target_offsets([best.tokens])
+    return _explained(
+        translator,
+        line,
+        texts[0],
+        best.output,
+        offsets,
+        _ranked(texts, hypotheses),
+        [_branch(node, piece) for node, piece in zip(nodes, pieces, strict=True)],
+    )
+
+
+def _ranked(texts: Sequence[str], hypotheses: Sequence[Hypothesis]) -> list[Candidate]:
+    by_log_probability = sorted(hypotheses, key=lambda hypothesis: -hypothesis.log_probability)
+    return [
+        Candidate(
+            text,
+            len(hypothesis.output),
+            hypothesis.log_probability,
+            hypothesis.score,
+            by_log_probability.index(hypothesis) + 1,
+        )
+        for text, hypothesis in zip(texts, hypotheses, strict=True)
+    ]
+
+
+def _branch(node: Node, piece: str) -> Branch:
+    scores = node.log_probability, node.score
+    return Branch(node.parent, node.step, piece, *scores, node.finished, node.is_best)
+
+
+@torch.inference_mode()
+def _explained(
+    translator: Translator,
+    line: str,
+    text: str,
+    ids: list[int],
+    offsets: list[int],
+    hypotheses: Sequence[Candidate] = (),
+    beam: Sequence[Branch] = (),
+) -> Explanation:
+    model, subwords, unit = translator.model, translator.subwords, translator.usual_unit
+    source_ids = [*_encode(translator, line), EOS]
+    source = torch.tensor([source_ids], device=translator.device)
+    target = torch.tensor([ids], device=translator.device)
+    inputs = target_input(target)
+    logits, vectors = forward_with_embeddings(model, source, inputs)
+    maps = model.attention_maps(source, inputs)
+    [source_offsets] = subwords.source_offsets([line])
+    units = units_of_pieces(line, source_offsets, unit)[1], units_of_pieces(text, offsets, unit)[1]
+    try:
+        [weights] = translator.attention([source_ids], [ids])
+        links = linked(line, source_offsets, text, offsets, weights, unit)
+    except NmtError:  # the model has no attention
+        links = ()
+    starts = (word_starts(line), word_starts(text))
+    if unit == "pieces":
+        starts = (piece_starts(source_offsets), piece_starts(offsets))
+    return Explanation(
+        Side(line, source_ids, subwords.source_pieces(source_ids), _whole(units[0], source_ids)),
+        Side(text, ids, subwords.target_pieces(ids), _whole(units[1], ids)),
+        _steps(translator, logits[0].float(), ids),
+        maps,
+        rollout(maps),
+        vectors,
+        numbered(links, starts),
+        list(hypotheses),
+        list(beam),
+    )
+
+
+def _whole(words: list[int], tokens: list[int]) -> list[int]:
+    """Return the word of each token, in which white space and EOS belong to one of their own."""
+    numbers = words[: len(tokens)]
+    for at in range(len(numbers)):
+        if numbers[at] < 0:
+            numbers[at] = max(numbers[:at], default=0)
+    return [*numbers, *[max(numbers, default=-1) + 1] * (len(tokens) - len(numbers))]
+
+
+def _steps(translator: Translator, logits: Tensor, ids: list[int]) -> list[Step]:
+    """Return the predictions of all steps; logits [T, V]."""
+    log_probs = logits.log_softmax(-1).cpu()
+    log_probs[:, PAD] = log_probs[:, BOS] = float("-inf")  # never follow
+    chosen = log_probs.gather(1, torch.tensor(ids)[:, None])
+    ranks = (log_probs > chosen).sum(1) + 1
+    values, tokens = log_probs.topk(min(LIKELIEST, log_probs.shape[1] - 2))
+    steps = []
+    for log_prob, rank, *row in zip(
+        chosen[:, 0].tolist(), ranks.tolist(), values.tolist(), tokens.tolist(), strict=True
+    ):
+        pieces = translator.subwords.target_pieces(row[1])
+        likeliest = [
+            Continuation(token, piece, value)
+            for value, token, piece in zip(*row, pieces, strict=True)
+        ]
+        steps.append(Step(log_prob, rank, likeliest))
+    return steps

@@ -1,0 +1,295 @@
+"""What ``nmt explain`` says of a model: equal to what the model computes, and a whole page."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import tiny
+
+from nmt.data.vocabulary import BOS
+from nmt.explain import explain, explain_given
+from nmt.explain.beam import tree
+from nmt.explain.document import document, listed, packed
+from nmt.explain.page import page
+from nmt.explain.summaries import rollout, summarise
+from nmt.inference import SearchConfig, Translator
+from nmt.models.base import AttentionMap
+from nmt.runs import load_model
+from nmt.search import Hypothesis
+
+Command = Callable[..., Any]
+
+LINES = ["one two three", " ", "six five four one"]
+FACTS = {"model": "x", "architecture": "y", "languages": ["en", "de"], "update": 6}
+VOID = {"meta", "input", "br", "link", "img"}
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory: pytest.TempPathFactory, train: Command) -> Translator:
+    """A model that has learned a little, with a beam."""
+    directory = tmp_path_factory.mktemp("learned") / "checkpoints"
+    often = [f"train.{key}_every=100" for key in ("valid", "save")]
+    sets = [f"--set={value}" for value in ("train.max_updates=100", *often)]
+    assert train(directory, *sets).status == 0
+    loaded = load_model(directory)
+    return Translator(loaded.model, loaded.subwords, SearchConfig(max_length_offset=5))
+
+
+def test_an_explanation_says_what_the_model_computes(translator: Translator) -> None:
+    explanations = explain(translator, LINES)
+    assert [each.source.text for each in explanations] == [LINES[0], LINES[2]]
+    texts = list(translator.translate(LINES))
+    assert [each.target.text for each in explanations] == [texts[0], texts[2]]
+    assert all(each.target.text for each in explanations)
+    for each in explanations:
+        source = torch.tensor([each.source.ids])
+        inputs = torch.tensor([[BOS, *each.target.ids[:-1]]])
+        with torch.no_grad():
+            maps = translator.model.attention_maps(source, inputs)
+            logits = translator.model(source, inputs)[0]
+        assert len(maps) == 3
+        for one, other in zip(maps, each.attention, strict=True):
+            torch.testing.assert_close(one.weights, other.weights)
+        probabilities = logits.softmax(-1)
+        for at, step in enumerate(each.steps):
+            chosen = probabilities[at, each.target.ids[at]]
+            assert math.exp(step.log_probability) == pytest.approx(chosen.item(), rel=1e-4)
+            best = probabilities[at].clone()
+            best[[0, BOS]] = 0.0
+            ids = best.topk(10).indices.tolist()
+            assert {token.id for token in step.likeliest} == {*ids}
+        total = sum(step.log_probability for step in each.steps)
+        assert total == pytest.approx(each.hypotheses[0].log_probability, rel=1e-4)
+
+
+def test_a_given_translation_is_explained_without_a_search(translator: Translator) -> None:
+    [found] = explain(translator, LINES[:1])
+    [given] = explain_given(translator, LINES[:1], [found.target.text])
+    if given.target == found.target:  # the search may spell a text by other pieces
+        torch.testing.assert_close(given.attention[0].weights, found.attention[0].weights)
+    [other] = explain_given(translator, LINES[:1], ["sechs"])
+    assert other.target.pieces[-1] == "</s>"
+    assert other.hypotheses == other.beam == []
+    assert [step.log_probability for step in other.steps] == pytest.approx(
+        translator.score(LINES[:1], ["sechs"])[0], rel=1e-4
+    )
+
+
+def test_the_beam_is_a_tree_that_leads_to_the_translation(translator: Translator) -> None:
+    [found, _] = explain(translator, LINES)
+    for node in found.beam:
+        if node.parent is None:
+            assert node.step == 1
+        else:
+            parent = found.beam[node.parent]
+            assert not parent.finished
+            assert parent.step < node.step
+            assert parent.log_probability >= node.log_probability
+    path = [node.piece for node in found.beam if node.is_best]
+    assert path == found.target.pieces
+    assert max(node.step for node in found.beam) >= len(path)
+
+
+def test_a_tree_holds_every_hypothesis_once() -> None:
+    one, two = Hypothesis([5], -1.0, -1.0, False), Hypothesis([6], -2.0, -2.0, False)
+    longer = Hypothesis([5, 7], -1.5, -1.2, False)
+    ended = Hypothesis([5], -1.1, -1.0, True)
+    nodes = tree([[one, two], [longer, ended], [ended]], ended)
+    assert [(node.tokens, node.parent, node.step, node.finished) for node in nodes] == [
+        ((5,), None, 1, False),
+        ((6,), None, 1, False),
+        ((5, 7), 0, 2, False),
+        ((5,), 0, 2, True),
+    ]
+    assert [node.is_best for node in nodes] == [True, False, False, True]
+
+
+def test_heads_are_summed_up() -> None:
+    back = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    even = torch.full((3, 3), 1 / 3)
+    heads = summarise([[AttentionMap("encoder", 2, torch.stack((back, even))[None])]])
+    assert (heads[0].kind, heads[0].layer, heads[0].head) == ("encoder", 2, 1)
+    assert (heads[0].entropy, heads[0].previous, heads[0].next) == (0.0, 1.0, 0.0)
+    assert heads[0].same == pytest.approx(1 / 3)
+    assert [head.attends_to for head in heads] == ["previous", None]
+    assert heads[1].entropy == pytest.approx(math.log2(3))
+    [cross] = summarise([[AttentionMap("cross", 1, even[None, None])]])
+    assert (cross.previous, cross.attends_to) == (None, None)
+
+
+def test_rollout_of_one_layer_is_half_the_attention() -> None:
+    encoder = torch.tensor([[0.0, 1.0], [0.5, 0.5]])
+    decoder = torch.tensor([[1.0]])
+    cross = torch.tensor([[0.25, 0.75]])
+    kinds = {"encoder": encoder, "decoder": decoder, "cross": cross}
+    flows = rollout([AttentionMap(kind, 1, part[None, None]) for kind, part in kinds.items()])
+    expected = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
+    torch.testing.assert_close(flows["encoder"], expected)
+    torch.testing.assert_close(flows["cross"], cross @ expected / 2)
+    torch.testing.assert_close(flows["decoder"], torch.tensor([[0.5]]))
+    assert rollout([AttentionMap("cross", 1, cross[None, None])]) == {}
+
+
+def test_rollout_shares_every_step_out(translator: Translator) -> None:
+    flows = explain(translator, LINES)[0].rollout
+    both = torch.cat((flows["cross"], flows["decoder"]), dim=1)
+    torch.testing.assert_close(both.sum(1), torch.ones(len(both)))
+    torch.testing.assert_close(flows["encoder"].sum(1), torch.ones(len(flows["encoder"])))
+
+
+def unpacked(tensor: dict[str, Any]) -> np.ndarray:
+    steps = np.frombuffer(base64.b64decode(tensor["data"]), "<u2").reshape(tensor["shape"])
+    return tensor["low"] + steps * (tensor["high"] - tensor["low"]) / 65535
+
+
+def test_packed_tensors_are_read_back() -> None:
+    tensor = torch.randn(2, 3, 4)
+    assert np.abs(unpacked(packed(tensor)) - tensor.numpy()).max() < 1e-4
+    assert unpacked(packed(torch.full((2,), 0.5))).tolist() == [0.5, 0.5]
+
+
+class Checker(HTMLParser):
+    """Reads a page: elements that were not closed, what refers elsewhere, scripts, and ids."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.referred: list[str] = []
+        self.scripts: list[str] = []
+        self.labelled: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "script":
+            self.scripts.append("")
+        for name, value in attrs:
+            if name in ("src", "href", "srcset", "action", "data"):
+                self.referred.append(str(value))
+            if name == "id":
+                self.ids.append(str(value))
+            if name == "aria-labelledby":
+                self.labelled.append(str(value))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "script":
+            self.scripts[-1] += data
+
+
+def test_the_page_is_whole_and_needs_no_network(translator: Translator) -> None:
+    evil = "</script><script>alert(1)</script><!-- <b>& \u2028"
+    values = document(explain_given(translator, ["one two"], [evil]), FACTS, packed)
+    text = page(values, f"How {evil} translates")
+    read = Checker(text)
+    assert read.open == []
+    assert read.referred == []
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|@import|url\((?!#)", text)
+    assert len(read.ids) == len({*read.ids})
+    assert {*read.labelled} <= {*read.ids}
+    script = read.scripts[-1]
+    assert len(read.scripts) == 2
+    assert {*re.findall(r"\$\(\"([\w-]+)\"\)", script)} <= {*read.ids}
+    assert "innerHTML" not in script
+    assert json.loads(read.scripts[0]) == json.loads(json.dumps(values))
+
+
+def test_json_and_page_say_the_same(translator: Translator) -> None:
+    explanations = explain(translator, LINES)
+    plain = document(explanations, FACTS, listed)
+    compact = document(explanations, FACTS, packed)
+    for one, other in zip(plain["sentences"], compact["sentences"], strict=True):
+        for layer, packed_layer in zip(one["attention"], other["attention"], strict=True):
+            for name in ("weights", "scores"):
+                difference = np.abs(unpacked(packed_layer[name]) - np.array(layer[name]))
+                assert difference.max() < 1e-3
+        assert one["steps"] == other["steps"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["rnnsearch", "gnmt", "conv_s2s", "bytenet", "decoder ssru", "encoder linformer"],
+)
+def test_every_kind_of_model_has_a_page(name: str, translator: Translator) -> None:
+    size = translator.subwords.target_size
+    torch.manual_seed(1)
+    model = tiny(name).build(size, size, True).eval()
+    other = Translator(model, translator.subwords, SearchConfig(max_length_offset=2))
+    explanations = explain(other, LINES)
+    kinds = {layer.kind for layer in explanations[0].attention}
+    expected = {"bytenet": set(), "decoder ssru": {"encoder", "cross"}}
+    assert kinds == expected.get(name, {"decoder", "cross"} if "linformer" in name else {"cross"})
+    [given] = explain_given(other, LINES[:1], ["eins zwei"])
+    assert {target for _, target in given.alignment} == (set() if name == "bytenet" else {0, 1})
+    assert Checker(page(document(explanations, FACTS, packed), name)).open == []
+
+
+def test_the_command_writes_a_page_json_or_a_figure(
+    nmt: Command, trained: Path, tmp_path: Path
+) -> None:
+    text = tmp_path / "input.txt"
+    text.write_text("".join(f"{line}\n" for line in LINES))
+    written = tmp_path / "page.html"
+    done = nmt("explain", "--model", trained, text, "--output", written, "--strategy", "beam")
+    assert (done.status, done.out) == (0, "")
+    assert done.err.startswith("explained 2 sentences in ")
+    assert Checker(written.read_text(encoding="utf-8")).open == []
+    done = nmt("explain", "--model", trained, "--json", stdin=text)
+    values = json.loads(done.out)
+    assert [each["source"]["text"] for each in values["sentences"]] == [LINES[0], LINES[2]]
+    assert (values["languages"], values["update"]) == (["en", "de"], 6)
+    done = nmt("explain", "--model", trained, text, "--svg", "encoder:1", "--heads", "2")
+    picture = ElementTree.fromstring(done.out)
+    words = [element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")]
+    pieces = values["sentences"][0]["source"]["pieces"]
+    assert words == [*pieces, *pieces]
+    weights = np.array(values["sentences"][0]["attention"][0]["weights"][1])
+    lines = list(picture.iter("{http://www.w3.org/2000/svg}line"))
+    assert len(lines) == (weights >= 0.02).sum()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (
+            ["--svg", "encoder:3"],
+            1,
+            "no attention encoder:3; the model has encoder:1, decoder:1, cr",
+        ),
+        (["--svg", "encoder:1", "--heads", "3"], 1, "head 3: layer 1 has heads 1 to 2"),
+        (["--svg", "encoder:1", "--word", "x"], 1, "no piece 'x' among the queries; there are: "),
+        (["--svg", "encoder"], 2, "--svg is as encoder:5, and --heads as 1,2"),
+        (["--svg", "encoder:1", "--json"], 2, "give either --svg or --json"),
+        (["--heads", "1"], 2, "--heads and --word choose what --svg draws"),
+        (["--target", "/dev/null"], 1, "differ in their number of lines"),
+    ],
+)
+def test_mistakes_cost_a_line(
+    nmt: Command, trained: Path, corpus: Path, arguments: list[str], status: int, message: str
+) -> None:
+    done = nmt("explain", "--model", trained, corpus / "test.en", *arguments)
+    assert done.status == status
+    assert message in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_text_without_a_word_is_a_mistake(nmt: Command, trained: Path) -> None:
+    done = nmt("explain", "--model", trained, "/dev/null")
+    assert (done.status, done.out) == (1, "")
+    assert done.err.endswith("/dev/null: no line with text, so nothing to explain\n")
