@@ -128,3 +128,21 @@ def test_the_command_adds_the_score_that_the_search_found(
         if it.number not in likeliest or it.features["Again"] > likeliest[it.number][0]:
             likeliest[it.number] = (it.features["Again"], it.text)
     assert best == [likeliest[at][1] for at in range(len(best))]
+
+
+def test_a_metric_chooses_the_translation_nearest_to_the_reference(
+    tmp_path: Path, nmt: Callable[..., Any]
+) -> None:
+    candidates = ["0 ||| ein Hund ||| F= 1 ||| 2", "0 ||| eine Katze ||| F= 2 ||| 1"]
+    candidates += ["2 ||| zwei ||| F= 1 ||| 3", "2 ||| drei ||| F= 1 ||| 2"]
+    (tmp_path / "list").write_text("".join(f"{line}\n" for line in candidates))
+    (tmp_path / "x.de").write_text("eine Katze\nnichts\nzwei Hunde\n")
+    flags = ("rescore", tmp_path / "list", "--reference", tmp_path / "x.de")
+    for metric in ("chrf", "bleu"):
+        chosen = nmt(*flags, "--metric", metric, "--weights", f"{metric}=1", "--best")
+        assert (chosen.status, chosen.out) == (0, "eine Katze\n\nzwei\n")
+    listed = nmt(*flags).out.splitlines()
+    assert listed[1] == "0 ||| eine Katze ||| F= 2 chrf= 100 ||| 1.000000"
+    assert nmt(*flags, "--model", tmp_path).status == 2
+    assert nmt("rescore", tmp_path / "list").status == 2
+    assert "unknown" in nmt(*flags, "--metric", "chrrf").err

@@ -13,7 +13,7 @@ BLOCK = 1024
 """Translations to score at once."""
 
 Score = Callable[[list[str], list[str]], list[float]]
-"""Function of source sentences and as many translations: a score for each pair."""
+"""Function of source sentences, or references, and as many translations: a score for each pair."""
 
 
 @dataclass

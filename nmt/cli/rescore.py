@@ -1,4 +1,4 @@
-"""``nmt rescore``: add a model's score to an n-best list as a feature, and sort the list."""
+"""``nmt rescore``: add a feature to an n-best list, of a model or a metric, and sort the list."""
 
 from __future__ import annotations
 
@@ -8,38 +8,71 @@ from typing import Annotated
 import typer
 
 from nmt.cli.console import check_stdin
-from nmt.cli.n_best import parse_weights, rescored
+from nmt.cli.n_best import Score, parse_weights, rescored
 from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.cli.score_by_model import open_model
 from nmt.io.lines import Lines
 
-EXAMPLE = "Example: nmt rescore --model averaged --source input.txt list.txt > rescored.txt"
+EXAMPLE = """Examples:
+nmt rescore --model averaged --source input.txt list.txt > rescored.txt
+nmt rescore --reference corpus/train.de --weights chrf=1 --best list.txt > nearest.de"""
+
+
+Model = Annotated[
+    Path | None,
+    typer.Option(help="A run (its best checkpoint) or one of its checkpoints.", show_default=False),
+]
+Source = Annotated[
+    Path | None,
+    typer.Option(
+        help="What was translated, for --model; plain, .gz, .xz or .zst.", show_default=False
+    ),
+]
+Reference = Annotated[
+    Path | None,
+    typer.Option(
+        help="References: the feature is the --metric of each translation instead of its "
+        "log-probability by --model; plain, .gz, .xz or .zst.",
+        show_default=False,
+    ),
+]
+MetricName = Annotated[
+    str, typer.Option(metavar="NAME", help="Metric of single sentences, for --reference.")
+]
+NBest = Annotated[
+    Path | None,
+    typer.Argument(
+        help='The list, by the lines of the source: "id ||| text ||| features ||| score"; '
+        "plain, .gz, .xz or .zst; - for stdin.  [default: -]",
+        show_default=False,
+    ),
+]
+Feature = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="What the new feature is called.  [default: Model, or the name of the metric]",
+        show_default=False,
+    ),
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME=NUMBER,...",
+        help="The score becomes the weighted sum of these features; sort by it.",
+        show_default=False,
+    ),
+]
 
 
 def rescore(
-    model: Annotated[
-        Path, typer.Option(help="A run (its best checkpoint) or one of its checkpoints.")
-    ],
-    source: Annotated[Path, typer.Option(help="What was translated; plain, .gz, .xz or .zst.")],
-    n_best: Annotated[
-        Path | None,
-        typer.Argument(
-            help='The list, by the lines of the source: "id ||| text ||| features ||| score"; '
-            "plain, .gz, .xz or .zst; - for stdin.  [default: -]",
-            show_default=False,
-        ),
-    ] = None,
-    feature: Annotated[
-        str, typer.Option(metavar="NAME", help="What the new feature is called.")
-    ] = "Model",
-    weights: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME=NUMBER,...",
-            help="The score becomes the weighted sum of these features; sort by it.",
-            show_default=False,
-        ),
-    ] = None,
+    model: Model = None,
+    source: Source = None,
+    n_best: NBest = None,
+    reference: Reference = None,
+    metric: MetricName = "chrf",
+    feature: Feature = None,
+    weights: Weights = None,
     best: Annotated[
         bool, typer.Option("--best", help="Print the text that is first for each line, no list.")
     ] = False,
@@ -47,24 +80,47 @@ def rescore(
     plugin: PluginFlag = None,
     trust_plugins: TrustFlag = False,
 ) -> None:
-    """Score an n-best list by a model.
+    """Score an n-best list by a model, or by a metric and references.
 
     Prints the list, as nmt translate --n-best writes it, with one more feature: the log-probability
-    that the model gives to each translation. With --weights the translations of a line are sorted
-    by the weighted sum of features. docs/outputs.md describes the lines.
+    that the model gives to each translation, or with --reference its score by a metric. With
+    --weights the translations of a line are sorted by the weighted sum of features.
+    docs/outputs.md describes the lines.
     """
     listed = n_best or Path("-")
-    check_stdin(source, listed)
     weighted = parse_weights(weights)
     import_named(plugin)
-    translator = open_model(model, device, trust_plugins)
-
-    def scores(sources: list[str], targets: list[str]) -> list[float]:
-        return [sum(values) for values in translator.score(sources, targets)]
-
-    texts = Lines.open(source), Lines.open(listed)
-    for candidates in rescored(*texts, scores, feature, weighted):
+    if reference is not None:
+        if model is not None or source is not None:
+            raise typer.BadParameter("give either --reference, or --model and --source")
+        texts, scores, name = reference, _scores_by_metric(metric, reference), metric
+    else:
+        if model is None or source is None:
+            raise typer.BadParameter("give --model and --source, or --reference")
+        texts, scores, name = source, _scores_by_model(model, device, trust_plugins), "Model"
+    check_stdin(texts, listed)
+    for candidates in rescored(
+        Lines.open(texts), Lines.open(listed), scores, feature or name, weighted
+    ):
         if best:
             print(candidates[0].text if candidates else "")
         else:
             print(*candidates, sep="\n", end="\n" if candidates else "")
+
+
+def _scores_by_model(model: Path, device: str, trust_plugins: bool) -> Score:
+    translator = open_model(model, device, trust_plugins)
+    return lambda sources, targets: [sum(values) for values in translator.score(sources, targets)]
+
+
+def _scores_by_metric(name: str, reference: Path) -> Score:
+    """Return scores of single sentences; the end of the file's name is their language."""
+    from nmt.evaluation import Metric
+    from nmt.recipe.config import build
+
+    metric: Metric = build(Metric, {"name": name}, "metric")  # type: ignore[type-abstract]
+    language = reference.name.removesuffix(".gz").removesuffix(".xz").removesuffix(".zst")
+    chosen = metric.for_language(language.rpartition(".")[2]).for_sentences()
+    return lambda references, texts: [
+        chosen.compute([row])[0] for row in chosen.checked_counts(texts, references)
+    ]
