@@ -263,6 +263,13 @@ def test_evaluation(place: Workplace) -> None:
     assert len(place.lines("ensemble.de")) == len(place.lines("mbr.de")) == 10
 
 
+def test_students(place: Workplace) -> None:
+    run_page(place, "guides/students.md")
+    assert len(place.lines("distilled.de")) == len(place.lines("distilled.align")) == 200
+    assert len(place.lines("student.de")) == 10
+    assert (place.path / "package/calibration.json").exists()
+
+
 def test_deployment(
     place: Workplace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

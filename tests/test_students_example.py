@@ -1,0 +1,125 @@
+"""The workflow of examples/students: at tiny size, killed and resumed, and as a plan."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import nmt as package
+
+pytest.importorskip("snakemake")
+ROOT = Path(__file__).parents[1] / "examples/students"
+SETTINGS = """
+preprocess.vocab_size=60 preprocess.model_type=bpe preprocess.byte_fallback=false
+model.d_model=32 model.d_ff=32 model.encoder_layers=1 model.decoder_layers=1 model.heads=2
+train.max_updates=6 train.save_every=1 train.valid_every=2 train.precision=fp32 train.device=cpu
+train.max_tokens=200 train.tokens_per_update=150 train.schedule.warmup_updates=4
+train.valid_metrics=[] train.best_metric=loss
+"""
+TINY = " ".join(f"--set {setting}" for setting in SETTINGS.split())
+
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def place(tmp_path: Path, corpus: Path) -> Path:
+    """A directory with a corpus and a configuration of tiny models."""
+    (tmp_path / "tiny.yml").write_text(
+        f"corpus: {corpus}\nshards: 3\nn_best: 3\naverage: 2\nthreads: 1\n"
+        f'teacher_flags: "{TINY}"\nstudent_flags: "{TINY}"\n'
+    )
+    return tmp_path
+
+
+def snakemake(place: Path, programs: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start Snakemake in a directory, with the program nmt of another."""
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")]
+    where = ["--directory", str(place), "--configfile", str(place / "tiny.yml")]
+    return subprocess.Popen(
+        [*command, *where, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(place)},
+        start_new_session=True,
+    )
+
+
+@pytest.fixture
+def start(programs: Path) -> Start:
+    """Starts Snakemake in a directory, with commands that do not import torch anew."""
+    return lambda place, *arguments: snakemake(place, programs, *arguments)
+
+
+def finished(process: subprocess.Popen[str]) -> str:
+    out, _ = process.communicate()
+    assert process.returncode == 0, out
+    return out
+
+
+def contents(place: Path) -> dict[str, bytes]:
+    """The bytes of all that does not hold a time or the random identity of a run."""
+    names = ["distilled.en", "distilled.de", "distilled.align", "quality.txt", "test/student.de"]
+    names += ["package/shortlist.safetensors", "n-best/0.txt", "n-best/2.txt"]
+    (checkpoint,) = (place / "work/package").glob("update_*")
+    weights = {"weights": (checkpoint / "model.safetensors").read_bytes()}
+    return weights | {name: (place / "work" / name).read_bytes() for name in names}
+
+
+def test_a_plan_names_every_step(place: Path, start: Start) -> None:
+    plan = finished(start(place, "--cores", "1", "--dry-run"))
+    for step, count in {"teacher": 2, "translate": 3, "pick": 3, "student": 1, "verify": 1}.items():
+        assert any(line.split() == [step, str(count)] for line in plan.splitlines())
+    assert not (place / "work").exists()
+
+
+def test_a_cluster_gets_the_same_plan(place: Path, start: Start) -> None:
+    pytest.importorskip("snakemake_executor_plugin_slurm")
+    plan = finished(start(place, "--profile", str(ROOT / "slurm"), "--dry-run"))
+    assert any(line.split() == ["translate", "3"] for line in plan.splitlines())
+
+
+@pytest.mark.slow
+def test_a_killed_workflow_goes_on_and_ends_in_the_same_bytes(
+    place: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    programs = Path(sys.executable).parent  # processes of the group that is killed
+    other = tmp_path_factory.mktemp("whole")
+    (other / "tiny.yml").write_text((place / "tiny.yml").read_text())
+    finished(snakemake(other, programs, "--cores", "1"))
+    go_on = ("--cores", "1", "--rerun-incomplete")
+    for step in ("teacher1/update_0000002", "n-best/1.txt", "student/update_0000003"):
+        killed = snakemake(place, programs, *go_on)
+        while not (place / "work" / step).exists():
+            assert killed.poll() is None
+            time.sleep(0.02)
+        os.killpg(killed.pid, signal.SIGKILL)
+        killed.communicate()
+        finished(snakemake(place, programs, "--unlock"))
+    finished(snakemake(place, programs, *go_on))
+    assert contents(place) == contents(other)
+
+
+def test_the_workflow_makes_a_package_that_translates(
+    place: Path, corpus: Path, start: Start
+) -> None:
+    finished(start(place, "--cores", "2"))
+    translator = package.Translator(
+        place / "work/package", device="cpu", precision="int8", shortlist=True
+    )
+    lines = (corpus / "test.en").read_text().splitlines()
+    expected = (place / "work/test/student.de").read_text().splitlines()
+    assert list(translator.translate(lines)) == expected
+    assert (place / "work/package/calibration.json").exists()
+    quality = (place / "work/quality.txt").read_text()
+    assert "teacher" in quality
+    assert "student" in quality
+    assert "package" in (place / "work/package.txt").read_text().splitlines()[-1]
