@@ -121,15 +121,27 @@ def test_two_processes_guide_attention_as_one_does(
     train: Any, two_processes: Any, recipe: Path, linked_dataset: Path, tmp_path: Path
 ) -> None:
     options = (
-        *("--data", linked_dataset, "--dropout", 0, "--max-tokens", 40),
-        *("--set", "train.log_every=1", "--set", "train.guided_alignment=0.5"),
+        *(
+            "--data",
+            linked_dataset,
+            "--dropout",
+            0,
+            "--max-tokens",
+            40,
+            "--set",
+            "model.d_model=256",
+        ),
+        *("--set", "train.log_every=1", "--set", "train.guided_alignment=0.5", "--lr", 0.001),
+        *("--valid-every", 6, "--save-every", 6, "--set", "train.valid_metrics=[chrf]"),
     )
-    one, two = tmp_path / "one", tmp_path / "two"
-    assert train(one, *options).status == 0
-    two_processes("train", "--config", recipe, "--save-dir", two, *options)
-    for alone, together in zip(log(one, "train"), log(two, "train"), strict=True):
-        for key in ("loss", "alignment", "grad_norm"):
-            assert alone[key] == pytest.approx(together[key], rel=1e-3)
+    assert train(tmp_path / "one", *options).status == 0
+    for sharding in ("none", "full"):
+        flags = ("--config", recipe, "--set", f"train.sharding={sharding}")
+        two_processes("train", "--save-dir", tmp_path / sharding, *flags, *options)
+        logs = log(tmp_path / "one", "train"), log(tmp_path / sharding, "train")
+        for alone, together in zip(*logs, strict=True):
+            for key in ("loss", "alignment", "grad_norm"):
+                assert alone[key] == pytest.approx(together[key], rel=1e-3)
 
 
 def test_two_processes_sample_and_reward_what_one_does(
