@@ -6,6 +6,7 @@ import base64
 import json
 import math
 import re
+import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -257,7 +258,7 @@ def test_the_command_writes_a_page_json_or_a_figure(
     done = nmt("explain", "--model", trained, text, "--svg", "encoder:1", "--heads", "2")
     picture = ElementTree.fromstring(done.out)
     words = [element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")]
-    pieces = values["sentences"][0]["source"]["pieces"]
+    pieces = [piece.removeprefix("▁") for piece in values["sentences"][0]["source"]["pieces"]]
     assert words == [*pieces, *pieces]
     weights = np.array(values["sentences"][0]["attention"][0]["weights"][1])
     lines = list(picture.iter("{http://www.w3.org/2000/svg}line"))
@@ -293,3 +294,56 @@ def test_text_without_a_word_is_a_mistake(nmt: Command, trained: Path) -> None:
     done = nmt("explain", "--model", trained, "/dev/null")
     assert (done.status, done.out) == (1, "")
     assert done.err.endswith("/dev/null: no line with text, so nothing to explain\n")
+
+
+def test_a_browser_shows_the_weights_of_the_model(translator: Translator, tmp_path: Path) -> None:
+    """Chooses layer and head as a reader does, by keyboard, and reads a weight."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    explanations = explain(translator, LINES)
+    written = tmp_path / "page.html"
+    written.write_text(page(document(explanations, FACTS, packed), "A page"), encoding="utf-8")
+    path = shutil.which("chromium")
+    with playwright.sync_playwright() as browsers:
+        browser = browsers.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        shown = browser.new_page(viewport={"width": 390, "height": 844})
+        wrong: list[str] = []
+        shown.on("pageerror", lambda error: wrong.append(str(error)))
+        shown.on("console", lambda message: wrong.append(message.text))
+        shown.on("request", lambda request: wrong.append(request.url))
+        shown.goto(written.as_uri())
+        assert wrong == [written.as_uri()]
+        assert shown.evaluate("document.documentElement.scrollWidth") == 390
+        shown.select_option("#sentence", "1")
+        shown.select_option("#kind", "encoder")
+        shown.click("#no-heads")
+        shown.check("#head-2")
+        shown.focus("#picture [data-query='1']")
+        rows = {row[0]: row[1:] for row in table(shown, "#detail tr")}
+        layer, source = explanations[1].attention[0], explanations[1].source
+        assert (layer.kind, layer.key_width) == ("encoder", 8)
+        assert rows.pop("to") == ["q·k", "÷ √8", "weight", "unscaled"]
+        weights, scores = layer.weights[0, 1, 1], layer.scores[0, 1, 1]  # type: ignore[index]
+        for piece, weight, score, other in zip(
+            source.pieces, weights, scores, scores.softmax(-1), strict=True
+        ):
+            numbers = [float(cell.replace("−", "-")) for cell in rows[piece.replace("▁", "_")]]
+            expected = [score.item(), score.item() / 8**0.5, weight.item(), other.item()]
+            assert numbers == pytest.approx(expected, abs=0.006)
+        shown.check("#mean")
+        for view in ("matrix", "lines"):
+            for name in ("encoder", "decoder", "cross"):
+                shown.select_option("#view", view)
+                shown.select_option("#kind", name)
+                shown.focus("#picture [data-query='0']")
+        steps = explanations[1].steps
+        shown.click(f"#steps li:nth-child({len(steps)}) button")
+        assert len(table(shown, "#step tr")) == 11
+        assert wrong == [written.as_uri()]
+        browser.close()
+
+
+def table(shown: Any, rows: str) -> list[list[str]]:
+    """The text of every cell."""
+    read = "all => all.map(row => [...row.children].map(cell => cell.textContent))"
+    cells: list[list[str]] = shown.eval_on_selector_all(rows, read)
+    return cells

@@ -94,6 +94,8 @@ class Explanation:
     steps: list[Step]
     attention: list[AttentionMap]
     """Of a batch of one."""
+    reach: tuple[int, int] | None
+    """See :meth:`nmt.models.base.Model.source_reach`."""
     rollout: dict[str, Tensor]
     """See :func:`nmt.explain.summaries.rollout`."""
     embeddings: dict[str, Tensor]
@@ -207,6 +209,7 @@ def _explained(
         Side(text, ids, subwords.target_pieces(ids), _whole(units[1], ids)),
         _steps(translator, logits[0].float(), ids),
         maps,
+        model.source_reach(),
         rollout(maps),
         vectors,
         numbered(links, starts),

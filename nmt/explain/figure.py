@@ -99,4 +99,4 @@ def _x(at: int) -> float:
 def _word(name: str, x: float, y: float, anchor: str) -> str:
     """Return a word that reads upwards, above the lines, or ends at them from below."""
     place = f'transform="translate({x + 5} {y:.0f}) rotate(-90)"'
-    return f'<text {place} text-anchor="{anchor}">{escape(name)}</text>'
+    return f'<text {place} text-anchor="{anchor}">{escape(name.removeprefix("▁"))}</text>'

@@ -25,6 +25,7 @@ const number = (value, digits = 2) => value.toFixed(digits).replace("-", "−");
 const percent = (log) => (Math.exp(log) < 0.0005 ? "< 0.1 %" : `${number(100 * Math.exp(log), 1)} %`);
 const sum = (values) => values.reduce((total, value) => total + value, 0);
 const mean = (values) => sum(values) / values.length;
+const shown = (piece) => piece.replaceAll("▁", "_"); // the block is wide and heavy in most fonts
 const cut = (text, most) => (text.length > most ? text.slice(0, most - 1) + "…" : text);
 
 /** The nested lists of a packed tensor. */
@@ -53,7 +54,7 @@ function units(side, shifted) {
     if (state.units === "words" && last && last.word === words[at]) {
       last.label += piece.replace("▁", "");
       last.members.push(at);
-    } else found.push({ label: state.units === "words" ? piece.replace("▁", "") : piece, members: [at], word: words[at] });
+    } else found.push({ label: state.units === "words" ? piece.replace("▁", "") : shown(piece), members: [at], word: words[at] });
   });
   return found;
 }
@@ -98,7 +99,7 @@ function showAttention() {
   $("attention-controls").hidden = $("heads").hidden = !kinds.length;
   $("picture").replaceChildren();
   $("detail").replaceChildren();
-  if (!kinds.length) return void ($("attention-note").textContent = "This model has no attention.");
+  if (!kinds.length) return void ($("attention-note").textContent = "This model has no attention." + reach());
   if (!kinds.includes(state.kind)) state.kind = kinds[kinds.length - 1];
   const numbers = layers().map((layer) => String(layer.layer));
   const choices = numbers.map((name) => [name, name]);
@@ -116,6 +117,11 @@ function showAttention() {
   $("scaled-label").hidden = !scored;
   $("attention-note").textContent = note(scored);
   drawPicture();
+}
+
+function reach() {
+  const reach = sentence().reach;
+  return reach ? ` Step n can depend on the source from ${reach[0]} positions before n to ${reach[1]} after n, through its convolutions.` : "";
 }
 
 const refresh = (id) => () => {
@@ -163,7 +169,7 @@ function drawPicture() {
 
 /** A label that selects a query when it is pointed at or focused. */
 function word(unit, at, x, y, width, anchor, choose) {
-  const text = svg("text", { x: anchor === "end" ? x + width - 4 : x + 4, y: y + 15, "text-anchor": anchor }, cut(unit.label, Math.floor(width / 8)));
+  const text = svg("text", { x: anchor === "end" ? x + width - 4 : x + 4, y: y + 15, "text-anchor": anchor }, cut(unit.label, Math.floor(width / 8.7)));
   const box = svg("rect", { x, y, width, height: 20, rx: 4 });
   if (!choose) return svg("g", {}, text, svg("title", {}, unit.label));
   const pick = () => choose(at);
@@ -219,7 +225,7 @@ function select(query, pair, matrices) {
     node.setAttribute("visibility", query == null ? "hidden" : "visible");
   }
   if (!matrices.length) return;
-  if (query == null) return void $("detail").replaceChildren(html("p", { class: "hint" }, "Point at a word of the left column, or move there with Tab, to see its weights."));
+  if (query == null) return void $("detail").replaceChildren(html("p", { class: "hint" }, state.view === "lines" ? "Point at a word of the left column, or move there with Tab, to see its weights." : "Point at a row, or choose one by the arrow keys, to see its weights."));
   const [queries, keys] = pair;
   const order = keys.map((_, key) => key).filter((key) => !masked(query, key)).sort((one, other) => mean(matrices.map((matrix) => matrix.weights[query][other] - matrix.weights[query][one])));
   const columns = columnsOf(query, pair, matrices);
@@ -267,14 +273,14 @@ function showTranslation() {
 
 function showSteps() {
   const { steps, target } = sentence();
-  const buttons = steps.map((step, at) => html("li", {}, html("button", { type: "button", class: "token", "aria-pressed": String(at === state.step), onclick: () => choose(at) }, target.pieces[at], html("small", {}, percent(step.log_probability)))));
+  const buttons = steps.map((step, at) => html("li", {}, html("button", { type: "button", class: "token", "aria-pressed": String(at === state.step), onclick: () => choose(at) }, shown(target.pieces[at]), html("small", {}, percent(step.log_probability)))));
   const choose = (at) => {
     state.step = at;
     buttons.forEach((item, other) => item.firstChild.setAttribute("aria-pressed", String(at === other)));
     const step = steps[at];
-    const rows = step.likeliest.map((next, rank) => html("tr", { class: next.id === target.ids[at] ? "chosen" : null }, html("td", {}, rank + 1), html("td", { class: "text" }, next.piece), html("td", {}, next.id), html("td", { class: "text" }, html("span", { class: "bar", style: `width:${6 * Math.exp(next.log_probability)}rem` }), percent(next.log_probability))));
+    const rows = step.likeliest.map((next, rank) => html("tr", { class: next.id === target.ids[at] ? "chosen" : null }, html("td", {}, rank + 1), html("td", { class: "text" }, shown(next.piece)), html("td", {}, next.id), html("td", { class: "text" }, html("span", { class: "bar", style: `width:${6 * Math.exp(next.log_probability)}rem` }), percent(next.log_probability))));
     const names = [["rank"], ["piece", "text"], ["id"], ["probability", "text"]].map(([name, kind]) => html("th", { scope: "col", class: kind }, name));
-    $("step").replaceChildren(html("div", { class: "scroll" }, html("table", {}, html("caption", {}, `Step ${at + 1}: “${target.pieces[at]}” has rank ${step.rank}, ${percent(step.log_probability)}`), html("thead", {}, html("tr", {}, ...names)), html("tbody", {}, ...rows))));
+    $("step").replaceChildren(html("div", { class: "scroll" }, html("table", {}, html("caption", {}, `Step ${at + 1}: “${shown(target.pieces[at])}” has rank ${step.rank}, ${percent(step.log_probability)}`), html("thead", {}, html("tr", {}, ...names)), html("tbody", {}, ...rows))));
   };
   $("steps").replaceChildren(...buttons);
   choose(state.step < steps.length ? state.step : 0);
@@ -284,26 +290,26 @@ function showSearch() {
   const { beam, hypotheses } = sentence();
   $("beam-section").hidden = !beam.length;
   if (!beam.length) return;
-  const width = 92, height = 40, places = [], counts = {};
+  const width = 100, height = 40, places = [], counts = {};
   beam.map((_, at) => at).sort((one, other) => beam[one].step - beam[other].step || beam[other].log_probability - beam[one].log_probability).forEach((at) => {
     const { step } = beam[at];
     counts[step] = (counts[step] || 0) + 1;
     places[at] = [width * (step - 1) + 4, height * (counts[step] - 1) + 4];
   });
   const strokes = beam.flatMap(({ parent, is_best }, at) => (parent == null ? [] : [svg("line", { x1: places[parent][0] + width - 20, y1: places[parent][1] + 15, x2: places[at][0] - 2, y2: places[at][1] + 15, style: `stroke:var(--${is_best ? "accent" : "soft"})`, "stroke-width": is_best ? 2.5 : 1 })]));
-  const nodes = beam.map((node, at) => svg("g", {}, svg("title", {}, `${node.piece}: log-probability ${number(node.log_probability)}, score ${number(node.score)}`), svg("rect", { x: places[at][0], y: places[at][1], width: width - 20, height: 32, rx: 5, style: `fill:var(--panel);stroke:var(--${node.is_best ? "accent" : "line"})`, "stroke-width": node.is_best ? 2 : 1 }), svg("text", { x: places[at][0] + 5, y: places[at][1] + 14 }, cut(node.piece, 9)), svg("text", { class: "soft", x: places[at][0] + 5, y: places[at][1] + 27 }, number(node.score))));
+  const nodes = beam.map((node, at) => svg("g", {}, svg("title", {}, `${shown(node.piece)}: log-probability ${number(node.log_probability)}, score ${number(node.score)}`), svg("rect", { x: places[at][0], y: places[at][1], width: width - 20, height: 32, rx: 5, style: `fill:var(--panel);stroke:var(--${node.is_best ? "accent" : "line"})`, "stroke-width": node.is_best ? 2 : 1 }), svg("text", { x: places[at][0] + 5, y: places[at][1] + 14 }, cut(shown(node.piece), 9)), svg("text", { class: "soft", x: places[at][0] + 5, y: places[at][1] + 27 }, number(node.score))));
   const steps = Math.max(...beam.map((node) => node.step));
   $("beam").replaceChildren(svg("svg", { width: width * steps, height: height * Math.max(...Object.values(counts)) + 4, role: "img", "aria-label": `${beam.length} hypotheses kept in ${steps} steps; the table below has those at the end` }, ...strokes, ...nodes));
   const first = hypotheses.find((each) => each.rank_by_log_probability === 1);
   $("beam-note").textContent = `A column for each step, with the score of each hypothesis that was kept. The blue path is the translation. ${first === hypotheses[0] ? "By log-probability alone, the same hypothesis would be first." : `By log-probability alone, “${first.text}” would be first.`}`;
-  const names = ["", "hypothesis", "pieces", "log-probability", "÷ penalty", "score", "rank without"];
+  const names = ["rank", "hypothesis", "pieces", "log-probability", "÷ penalty", "score", "rank without"];
   const rows = hypotheses.map((each, at) => html("tr", {}, ...[at + 1, each.text, each.length, number(each.log_probability, 3), each.score ? number(each.log_probability / each.score, 3) : "", number(each.score, 3), each.rank_by_log_probability].map((value, column) => html("td", { class: column === 1 ? "text wrap" : null }, value))));
   $("hypotheses").replaceChildren(html("table", {}, html("caption", {}, "Hypotheses at the end"), html("thead", {}, html("tr", {}, ...names.map((name, column) => html("th", { scope: "col", class: column === 1 ? "text" : null }, name)))), html("tbody", {}, ...rows)));
 }
 
 function showEmbeddings() {
   const { embeddings, source, target } = sentence();
-  const names = { source: ["Source embeddings", source.pieces], target: ["Target embeddings", units(target, true).length ? ["<s>", ...target.pieces.slice(0, -1)] : []], positions: ["Position encodings", null] };
+  const names = { source: ["Source embeddings", source.pieces], target: ["Target embeddings", ["<s>", ...target.pieces.slice(0, -1)]], positions: ["Position encodings", null] };
   const shown = Object.entries(names).filter(([name]) => embeddings[name]);
   $("embeddings-section").hidden = !shown.length;
   $("embeddings").replaceChildren(...shown.map(([name, [title, labels]]) => heat(title, unpack(embeddings[name]), labels)));
@@ -317,7 +323,7 @@ function heat(title, rows, labels) {
   const most = Math.max(...rows.map((row) => Math.max(...row.map(Math.abs)))) || 1;
   rows.flat().forEach((value, at) => image.data.set([value > 0 ? 224 : 28, value > 0 ? 49 : 126, value > 0 ? 49 : 214, 255 * Math.sqrt(Math.abs(value) / most)], 4 * at));
   context.putImageData(image, 0, 0);
-  const names = html("div", { class: "names" }, ...rows.map((_, at) => html("div", {}, labels ? labels[at] : at)));
+  const names = html("div", { class: "names" }, ...rows.map((_, at) => html("div", {}, labels ? shown(labels[at]) : at)));
   return html("figure", { class: "heat" }, html("figcaption", {}, `${title}, ${columns} features, from −${number(most)} to ${number(most)}`), html("div", { class: "rows" }, names, canvas));
 }
 
