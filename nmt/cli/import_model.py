@@ -16,7 +16,9 @@ def import_model(
     output: Annotated[Path, typer.Option(help="Run to write; an older import is replaced.")],
     format_: Annotated[
         str | None,
-        typer.Option("--format", metavar="NAME", help="huggingface.  [default: found by looking]"),
+        typer.Option(
+            "--format", metavar="NAME", help="huggingface or marian.  [default: found by looking]"
+        ),
     ] = None,
     source_lang: Annotated[
         str | None,

@@ -4,6 +4,7 @@ Importing the module of a format registers the format, here or through ``nmt imp
 """
 
 from nmt.imports import huggingface as huggingface
+from nmt.imports import marian as marian
 from nmt.imports.base import Imported, ImportFormat, import_formats, import_model
 
 __all__ = ["ImportFormat", "Imported", "import_formats", "import_model"]

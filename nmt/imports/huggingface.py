@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from nmt.data.vocabulary import EOS, PAD
 from nmt.errors import NmtError
 from nmt.imports.base import (
     Imported,
@@ -25,6 +26,7 @@ from nmt.imports.base import (
 )
 from nmt.imports.huggingface_names import ACTIVATIONS, BIAS, EMBEDDINGS, POSITIONS, layer_weights
 from nmt.imports.vocabularies import ReorderedVocabulary
+from nmt.io.files import open_regular
 from nmt.models.base import architectures
 from nmt.models.feed_forward import feed_forwards
 from nmt.models.positions import Layout, PositionPart, position_parts, sinusoids
@@ -144,6 +146,8 @@ def _read_weights(source: Path) -> tuple[dict[str, Tensor], list[Path]]:
     old = source / "pytorch_model.bin"
     if not paths and not old.exists():
         raise NmtError(f"{source}: holds neither model.safetensors nor pytorch_model.bin")
+    for path in paths or [old]:
+        open_regular(path).close()  # a pipe or a device has no end
     tensors: dict[str, Tensor] = {}
     for path in paths:
         try:
@@ -289,25 +293,27 @@ def _search(
         value = settings.get(key)
         if value is None:
             return default
-        if type(value) not in (int, float):
+        if type(value) not in (int, type(default)):
             raise NmtError(f"{path}: {key}: expected a number, not {value!r}")
         return value
 
-    stops = {False: "current_length", True: "first_beam", "never": "all_finished"}
+    stops = {"True": "first_beam", "never": "all_finished"}
     strategy: dict[str, Any] = {"name": "greedy"}
     if (beam := number("num_beams", 1)) > 1:
         strategy = {
             "name": "beam",
             "beam": beam,
             "length_penalty": {"name": "power", "alpha": float(number("length_penalty", 1.0))},
-            "stop": stops.get(settings.get("early_stopping") or False, "current_length"),
+            "stop": stops.get(str(settings.get("early_stopping")), "current_length"),
         }
     longest = max(2, min(number("max_length", 512), config.max_position_embeddings))
     ids = {row: token for token, row in enumerate(order.rows)}
     bad = settings.get("bad_words_ids") or []
-    forbidden = sorted(
-        {ids[words[0]] for words in bad if len(words) == 1 and ids.get(words[0], 0) > 3}
-    )
+    try:
+        single = [words[0] for words in bad if len(words) == 1]
+        forbidden = sorted({ids[token] for token in single if ids.get(token, PAD) > EOS})
+    except (TypeError, KeyError):
+        raise NmtError(f"{path}: bad_words_ids: expected lists of ids") from None
     constraints: list[dict[str, Any]] = []
     if forbidden:
         constraints.append({"name": "forbidden", "tokens": forbidden})

@@ -120,6 +120,12 @@ KINDS = (
         ),
     ),
     Kind(
+        "model to import",
+        _all("foreign/*", ("import foreign --output fresh", WEIGHTS))
+        + _all("marian/*", ("import marian --output fresh -s en -t de", WEIGHTS)),
+        has_checksums=False,
+    ),
+    Kind(
         "subword model",
         _all("subwords.model", (SUBWORDS + "subwords.model", "fresh/train.*")),
         has_checksums=False,

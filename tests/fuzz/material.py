@@ -62,6 +62,7 @@ COMMANDS = (
     "train --save-dir plugged --plugin extra --max-updates 2",
     "shortlist --model run",
     "export --model run --output exported",
+    "export --format huggingface --model run --output foreign",
     "translate --model run --n-best 2 --workers 1 --output list.txt text/test.en",
 )
 
@@ -104,6 +105,9 @@ def make(directory: Path) -> None:
         if done.status != 0:
             raise RuntimeError(f"nmt {command}: {done.err}")
     shutil.copy(directory / "run" / "subwords.model", directory / "subwords.model")
+    (directory / "marian").mkdir()
+    for name in ("student.npz", "vocab.spm"):
+        shutil.copy(Path(__file__).parents[1] / "marian" / name, directory / "marian")
     aligned = run("align --model run --source text/test.en --target text/test.de", directory)
     for name in ("links.align", "gold.align"):
         (directory / name).write_bytes(aligned.out)

@@ -1,0 +1,315 @@
+"""Transformers of Marian: an npz file with its configuration inside, and vocabularies.
+
+Also the packages of OPUS-MT and students of Bergamot, as far as they are npz files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nmt.errors import NmtError
+from nmt.imports.base import MAX_JSON, Imported, ImportFormat, import_formats, read_sentencepiece
+from nmt.imports.marian_names import BIAS, EMBEDDINGS, OUTPUT, layer_weights
+from nmt.imports.npz import read_npz
+from nmt.imports.vocabularies import ReorderedVocabulary
+from nmt.io import files
+from nmt.models.base import architectures
+from nmt.models.feed_forward import feed_forwards
+from nmt.models.patterns import patterns
+from nmt.models.transformer import TransformerConfig
+from nmt.preprocess.segmenters import load_processor
+from nmt.preprocess.subwords import Subwords
+from nmt.recipe.config import parse_yaml
+
+END, UNKNOWN = 0, 1
+"""Marian's special ids. Its decoder begins with a vector of zeros, which has no id."""
+
+CONFIGURATION = "special:model.yml"
+"""Name of the array that holds the configuration."""
+
+EXPECTED: dict[str, tuple[object, ...]] = {
+    "type": ("transformer",),
+    "transformer-ffn-activation": ("relu", "swish"),
+    "transformer-decoder-autoreg": ("self-attention", "rnn"),
+    "transformer-postprocess-emb": ("d", ""),
+    "transformer-ffn-depth": (2,),
+    "transformer-decoder-ffn-depth": (0, 2),
+    "input-types": ([],),
+    "transformer-tied-layers": ([],),
+    **{
+        key: (False, 0)
+        for key in (
+            "factors-dim-emb",
+            "lemma-dim-emb",
+            "skip",
+            "tied-embeddings-src",
+            "transformer-decoder-dim-ffn",
+            "transformer-disable-position-embeddings",
+            "transformer-no-affine",
+            "transformer-no-bias",
+            "transformer-no-projection",
+            "transformer-pool",
+            "transformer-rnn-projection",
+            "ulr",
+        )
+    },
+}
+"""Values of the configuration that this toolkit has a counterpart of; a key may also be absent."""
+
+POST_NORM = ("", "an", "")
+"""Operations before and after a sublayer, and after a stack, without dropout."""
+
+
+@import_formats.register("marian")
+@dataclass(frozen=True, kw_only=True)
+class MarianFormat(ImportFormat):
+    """A directory with ``decoder.yml`` and what it names, or with one model and ``vocab.spm``."""
+
+    def recognises(self, source: Path) -> bool:
+        """Return whether there is a file of arrays."""
+        return next(source.glob("*.npz"), None) is not None
+
+    def read(self, source: Path) -> Imported:
+        """Read the model that the decoder's configuration names, and its vocabularies."""
+        decoder = _decoder(source)
+        path = _model_path(source, decoder)
+        arrays = dict(read_npz(path))
+        if CONFIGURATION not in arrays:
+            raise NmtError(f"{path}: holds no configuration, {CONFIGURATION}")
+        text = arrays.pop(CONFIGURATION).tobytes().partition(b"\0")[0].decode("utf-8", "replace")
+        values = parse_yaml(text, str(path))
+        if not isinstance(values, dict):
+            raise NmtError(f"{path}: its configuration has no keys and values")
+        tensors = {
+            name: torch.from_numpy(array.astype(np.float32)) for name, array in arrays.items()
+        }
+        model = _Model(path, values, tensors)
+        config = model.config()
+        orders, models = _vocabularies(source, decoder, model)
+        weights = model.weights(config, *orders)
+        is_shared = orders[0] is orders[1]
+        subwords = Subwords(
+            models[0],
+            None if models[0] == models[1] and is_shared else models[1],
+            vocabularies=[order.vocabulary for order in orders[: 1 if is_shared else 2]],
+        )
+        return Imported(config, weights, subwords, _search(path, decoder), (None, None), (path,))
+
+
+class _Model:
+    """A configuration of Marian and its weights."""
+
+    def __init__(self, path: Path, values: dict[Any, Any], tensors: dict[str, Tensor]) -> None:
+        self.path, self.values, self.tensors = path, values, tensors
+        for key, expected in EXPECTED.items():
+            if key in values and values[key] not in expected:
+                raise NmtError(f"{path}: nmt has no counterpart of {key}: {values[key]}")
+        operations = [
+            str(values.get(f"transformer-{name}", default)).replace("d", "")
+            for name, default in (
+                ("preprocess", ""),
+                ("postprocess", "dan"),
+                ("postprocess-top", ""),
+            )
+        ]
+        if tuple(operations) != POST_NORM:
+            shown = ", ".join(repr(names) for names in operations)
+            raise NmtError(
+                f"{path}: nmt has no counterpart of transformer-preprocess, -postprocess and "
+                f"-postprocess-top {shown}"
+            )
+        self.is_recurrent = values.get("transformer-decoder-autoreg") == "rnn"
+        if self.is_recurrent and values.get("dec-cell") != "ssru":
+            raise NmtError(f"{path}: nmt has no counterpart of dec-cell: {values.get('dec-cell')}")
+        self.tied = "decoder" if values.get("tied-embeddings") is True else "none"
+        if values.get("tied-embeddings-all") is True:
+            self.tied = "all"
+
+    def _size(self, key: str) -> int:
+        value = self.values.get(key)
+        if type(value) is not int or value < 1:
+            raise NmtError(f"{self.path}: {key}: expected a number from 1, not {value!r}")
+        return value
+
+    def config(self) -> TransformerConfig:
+        """Return the recipe's section ``model``."""
+        try:
+            return TransformerConfig(
+                arch=architectures["transformer_base"].arch,
+                encoder_layers=self._size("enc-depth"),
+                decoder_layers=self._size("dec-depth"),
+                d_model=self._size("dim-emb"),
+                d_ff=self._size("transformer-dim-ffn"),
+                heads=self._size("transformer-heads"),
+                tied_embeddings=self.tied,  # type: ignore[arg-type]
+                output_bias=True,
+                sinusoids="concatenated",
+                feed_forward=feed_forwards[self.values.get("transformer-ffn-activation", "swish")],
+                norm_epsilon=1e-9,
+                decoder_attention=patterns["ssru" if self.is_recurrent else "full"],
+            )
+        except ValueError as error:
+            raise NmtError(f"{self.path}: {error}") from None
+
+    def _take(self, name: str) -> Tensor:
+        if name not in self.tensors:
+            raise NmtError(f"{self.path}: has no tensor {name}")
+        return self.tensors.pop(name)
+
+    def sizes(self) -> tuple[int, int]:
+        """Return the sizes of the vocabularies, by the tables of vectors."""
+        names = ["shared"] * 2 if self.tied == "all" else ["source", "target"]
+        tables = [self.tensors.get(EMBEDDINGS[name]) for name in names]
+        for name, table in zip(names, tables, strict=True):
+            if table is None or table.dim() != 2:
+                raise NmtError(f"{self.path}: has no table {EMBEDDINGS[name]}")
+        return len(tables[0]), len(tables[1])  # type: ignore[arg-type]
+
+    def weights(
+        self, config: TransformerConfig, source: ReorderedVocabulary, target: ReorderedVocabulary
+    ) -> dict[str, Tensor]:
+        """Return the weights by this toolkit's names, and leave none over."""
+        target_size = self.sizes()[1]
+        if self.tied == "all":
+            tables = {"target_embedding": target.reorder(self._take(EMBEDDINGS["shared"]))}
+        else:
+            tables = {
+                "source_embedding": source.reorder(self._take(EMBEDDINGS["source"])),
+                "target_embedding": target.reorder(self._take(EMBEDDINGS["target"])),
+            }
+        if self.tied == "none":
+            output = self._take(OUTPUT).t()
+            if len(output) != target_size:
+                raise NmtError(f"{self.path}: {OUTPUT} and {EMBEDDINGS['target']} differ in size")
+            tables["output"] = target.reorder(output)
+        weights = {f"{name}.weight": table for name, table in tables.items()}
+        bias = self.tensors.pop(BIAS, torch.zeros(1, target_size)).flatten()
+        if len(bias) != target_size:
+            raise NmtError(f"{self.path}: {BIAS} has {len(bias)} elements, not {target_size}")
+        weights["output.bias"] = target.reorder_bias(bias)
+        layers = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
+        for name, theirs in layer_weights(layers, self.is_recurrent):
+            parts = [self._take(their_name) for their_name in theirs]
+            is_matrix = name.endswith("weight") and "norm" not in name
+            weights[name] = torch.cat([part.t() if is_matrix else part.flatten() for part in parts])
+        if self.tensors:
+            raise NmtError(f"{self.path}: nmt has no place for the tensor {min(self.tensors)}")
+        return weights
+
+
+def _read_yaml(path: Path) -> Any:
+    try:
+        text = files.read_bounded(path, MAX_JSON).decode("utf-8", "replace")
+    except FileNotFoundError:
+        raise NmtError(f"{path}: missing; the import needs it") from None
+    return parse_yaml(text, str(path))
+
+
+def _decoder(source: Path) -> dict[str, Any]:
+    """Return the decoder's configuration; empty without one."""
+    paths = [source / "decoder.yml", *sorted(source.glob("*decoder.yml"))]
+    path = next((path for path in paths if path.exists()), None)
+    values = {} if path is None else _read_yaml(path)
+    if not isinstance(values, dict):
+        raise NmtError(f"{path}: expected keys and values")
+    return values
+
+
+def _named(decoder: dict[str, Any], key: str) -> list[str]:
+    """Return the names of files under a key of the decoder's configuration, without directories."""
+    names = decoder.get(key)
+    if not isinstance(names, list):
+        return []
+    return [Path(str(name)).name for name in names]
+
+
+def _model_path(source: Path, decoder: dict[str, Any]) -> Path:
+    names = _named(decoder, "models")
+    if len(names) > 1:
+        raise NmtError(
+            f"{source}: an ensemble of {len(names)} models; import each from its own directory"
+        )
+    paths = [source / name for name in names] or [
+        path for path in sorted(source.glob("*.npz")) if "optimizer" not in path.name
+    ]
+    if len(paths) != 1 or not paths[0].exists():
+        shown = ", ".join(path.name for path in paths)
+        raise NmtError(
+            f"{source}: expected one model, not {shown or 'none'}; name it in decoder.yml"
+        )
+    return paths[0]
+
+
+def _vocabularies(
+    source: Path, decoder: dict[str, Any], model: _Model
+) -> tuple[list[ReorderedVocabulary], list[bytes]]:
+    """Return the vocabulary and the serialised SentencePiece model of each side."""
+    names = _named(decoder, "vocabs") or ["vocab.spm"] * 2
+    if len(names) != 2:
+        raise NmtError(f"{source}: expected two vocabularies, not {', '.join(names)}")
+    paths = [source / name for name in names]
+    orders, models = [], []
+    for path, size, side in zip(paths, model.sizes(), ("source", "target"), strict=True):
+        segmenter = path if path.suffix == ".spm" else source / f"{side}.spm"
+        models.append(read_sentencepiece(segmenter))
+        orders.append(_vocabulary(path, size, models[-1]))
+    if model.tied == "all":
+        if orders[0].vocabulary != orders[1].vocabulary:
+            raise NmtError(f"{source}: vocabularies of embeddings that are tied differ")
+        orders[1] = orders[0]
+    return orders, models
+
+
+def _vocabulary(path: Path, size: int, serialized: bytes) -> ReorderedVocabulary:
+    """Return the vocabulary of a SentencePiece model or of a list of pieces with ids."""
+    if path.suffix == ".spm":
+        processor = load_processor(serialized)
+        names = {token: processor.id_to_piece(token) for token in range(len(processor))}
+    else:
+        values = _read_yaml(path)
+        if not isinstance(values, dict) or not all(type(token) is int for token in values.values()):
+            raise NmtError(f"{path}: expected pieces with their ids")
+        names = {token: str(piece) for piece, token in values.items()}
+    if len(names) > size or names.get(END) != "</s>" or names.get(UNKNOWN) != "<unk>":
+        raise NmtError(
+            f"{path}: not the vocabulary of {size} vectors: it has {len(names)} pieces and begins "
+            f"with {names.get(END)!r} and {names.get(UNKNOWN)!r}"
+        )
+    try:
+        return ReorderedVocabulary.of(names, size, None, UNKNOWN, None, END)
+    except ValueError as error:
+        raise NmtError(f"{path}: {error}") from None
+
+
+def _search(path: Path, decoder: dict[str, Any]) -> dict[str, Any]:
+    """Return the section ``search``: the rules of marian-decoder for this model."""
+
+    def number(key: str, default: float) -> Any:
+        value = decoder.get(key, default)
+        if type(value) not in (int, type(default)):
+            raise NmtError(f"{path}: {key}: expected a number, not {value!r}")
+        return value
+
+    if number("word-penalty", 0.0):
+        raise NmtError(f"{path}: nmt has no counterpart of word-penalty: {decoder['word-penalty']}")
+    normalize = decoder.get("normalize", 0.0)
+    alpha = 1.0 if normalize is True else float(normalize or 0.0)
+    strategy = {
+        "name": "beam",
+        "beam": number("beam-size", 12),
+        "length_penalty": {"name": "power", "alpha": alpha},
+        "stop": "current_length",
+    }
+    forbidden = [] if decoder.get("allow-unk") is True else [{"name": "forbidden"}]
+    return {
+        "strategy": strategy,
+        "constraints": forbidden,
+        "max_length_ratio": float(number("max-length-factor", 3.0)),
+        "max_length_offset": 1,
+    }

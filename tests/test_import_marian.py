@@ -1,0 +1,218 @@
+"""Models that Marian 1.12 has trained, and its translations with their log-probabilities."""
+
+import io
+import os
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import nmt
+from nmt.data.vocabulary import BOS, EOS
+from nmt.errors import NmtError
+from nmt.imports import import_formats, import_model
+from nmt.runs import load_model
+
+FILES = Path(__file__).parent / "marian"
+NAMES = ("transformer", "student")
+YAML = "special:model.yml"
+
+
+def copy_model(directory: Path, name: str) -> Path:
+    directory.mkdir()
+    shutil.copy(FILES / f"{name}.npz", directory / "model.npz")
+    shutil.copy(FILES / "vocab.spm", directory)
+    return directory
+
+
+def import_named(tmp_path: Path, name: str) -> Path:
+    directory = copy_model(tmp_path / name, name)
+    return import_model(directory, tmp_path / "run", None, "en", "de").path
+
+
+def by_marian(name: str) -> list[list[str]]:
+    """Source, translation with a beam of 4, and log-probability, as Marian printed them."""
+    rows = (FILES / f"{name}.tsv").read_text().splitlines()
+    return [row.split("\t") for row in rows]
+
+
+def longest(source: str) -> int:
+    """The length at which Marian cuts: thrice that of the source, of one token a word and EOS."""
+    return 3 * (len(source.split()) + 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_log_probabilities_are_those_of_marian(name: str, tmp_path: Path) -> None:
+    loaded = load_model(import_named(tmp_path, name))
+    for source, target, expected in by_marian(name):
+        [tokens] = loaded.subwords.encode_source([source])
+        [labels] = loaded.subwords.encode_target([target])
+        with torch.no_grad():
+            logits = loaded.model(torch.tensor([[*tokens, EOS]]), torch.tensor([[BOS, *labels]]))
+        scored = [*labels, EOS][: longest(source)]  # Marian scores no end where it cuts
+        log_probs = logits[0, : len(scored)].log_softmax(-1)
+        total = log_probs.gather(1, torch.tensor(scored)[:, None]).sum().item()
+        assert abs(total - float(expected)) / len(scored) < 1e-5  # Marian prints six digits
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_translations_are_those_of_marian(name: str, tmp_path: Path) -> None:
+    rows = by_marian(name)
+    whole = [row for row in rows if len(row[1].split()) < longest(row[0])]
+    assert len(whole) > 90
+    power = {"name": "power", "alpha": 0.0}
+    rules = {"name": "beam", "beam": 4, "length_penalty": power, "stop": "current_length"}
+    translator = nmt.Translator(import_named(tmp_path, name), strategy=rules)
+    ours = list(translator.translate([source for source, _, _ in whole]))
+    assert ours == [target for _, target, _ in whole]
+
+
+def test_the_decoder_s_configuration_names_files_and_the_search(tmp_path: Path) -> None:
+    directory = copy_model(tmp_path / "model", "transformer")
+    (directory / "model.npz").rename(directory / "opus.npz")
+    (directory / "opus.npz.optimizer.npz").write_bytes(b"")
+    for side in ("source", "target"):
+        shutil.copy(directory / "vocab.spm", directory / f"{side}.spm")
+    import sentencepiece
+
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(directory / "vocab.spm"))
+    (directory / "vocab.spm").unlink()
+    pieces = {processor.id_to_piece(token): token for token in range(len(processor))}
+    (directory / "opus.vocab.yml").write_text(yaml.safe_dump(pieces, allow_unicode=True))
+    decoder = {
+        "models": ["/elsewhere/opus.npz"],
+        "vocabs": ["opus.vocab.yml", "opus.vocab.yml"],
+        "beam-size": 3,
+        "normalize": True,
+        "allow-unk": True,
+    }
+    (directory / "decoder.yml").write_text(yaml.safe_dump(decoder))
+    run = import_model(directory, tmp_path / "run", None, "en", "de")
+    assert run.section("search") == {
+        "strategy": {
+            "name": "beam",
+            "beam": 3,
+            "length_penalty": {"name": "power", "alpha": 1.0},
+            "stop": "current_length",
+        },
+        "constraints": [],
+        "max_length_ratio": 3.0,
+        "max_length_offset": 1,
+    }
+    source, target, _ = by_marian("transformer")[0]
+    assert list(nmt.Translator(run.path).translate([source])) == [target]
+
+
+def change_arrays(**changes: Any) -> Callable[[Path], None]:
+    """Change, add or (None) remove arrays of a model."""
+
+    def change(directory: Path) -> None:
+        arrays = dict(np.load(directory / "model.npz")) | changes
+        kept = {name: array for name, array in arrays.items() if array is not None}
+        np.savez(directory / "model.npz", **kept)
+
+    return change
+
+
+def change_settings(**changes: Any) -> Callable[[Path], None]:
+    """Change the configuration inside a model."""
+
+    def change(directory: Path) -> None:
+        arrays = dict(np.load(directory / "model.npz"))
+        settings = yaml.safe_load(arrays[YAML].tobytes().rstrip(b"\0 \n")) | {
+            key.replace("_", "-"): value for key, value in changes.items()
+        }
+        text = yaml.safe_dump(settings).encode()
+        arrays[YAML] = np.frombuffer(text, np.int8)
+        np.savez(directory / "model.npz", **arrays)
+
+    return change
+
+
+def write_member(content: bytes) -> Callable[[Path], None]:
+    """Replace a model by an archive with one member."""
+
+    def change(directory: Path) -> None:
+        with zipfile.ZipFile(directory / "model.npz", "w") as archive:
+            archive.writestr("Wemb.npy", content)
+
+    return change
+
+
+def header(shape: tuple[int, ...], dtype: str) -> bytes:
+    file = io.BytesIO()
+    values = {"descr": dtype, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, values)
+    return file.getvalue()
+
+
+def pipe(directory: Path) -> None:
+    (directory / "model.npz").unlink()
+    os.mkfifo(directory / "model.npz")
+
+
+def pickled(directory: Path) -> None:
+    np.savez(directory / "model.npz", Wemb=np.array([Path("executed")], dtype=object))
+
+
+REFUSED: list[tuple[Callable[[Path], object], str]] = [
+    (lambda path: (path / "vocab.spm").unlink(), r"vocab.spm: missing"),
+    (lambda path: (path / "model.npz").write_bytes(b"x"), r"not a file of numpy arrays"),
+    (lambda path: shutil.copy(path / "model.npz", path / "b.npz"), r"expected one model"),
+    (lambda path: (path / "decoder.yml").write_text("models: [a, b]"), r"an ensemble of 2 models"),
+    (lambda path: (path / "decoder.yml").write_text("[1"), r"decoder.yml"),
+    (
+        lambda path: (path / "decoder.yml").write_text("beam-size: x"),
+        r"beam-size: expected a number",
+    ),
+    (lambda path: (path / "decoder.yml").write_text("word-penalty: 1.0"), r"word-penalty: 1.0"),
+    (
+        lambda path: (path / "decoder.yml").write_text("vocabs: [a.spm]"),
+        r"expected two vocabularies",
+    ),
+    (change_arrays(**{YAML: None}), r"holds no configuration"),
+    (change_arrays(extra=np.zeros(2)), r"no place for the tensor extra"),
+    (change_arrays(encoder_l1_ffn_W1=None), r"has no tensor encoder_l1_ffn_W1"),
+    (
+        change_arrays(encoder_l1_ffn_W1=np.zeros((3, 4))),
+        r"different shapes: encoder.0.feed_forward",
+    ),
+    (change_arrays(Wemb=None), r"has no table Wemb"),
+    (change_arrays(decoder_ff_logit_out_b=np.zeros(3)), r"has 3 elements, not 4"),
+    (change_settings(type="s2s"), r"no counterpart of type: s2s"),
+    (change_settings(transformer_ffn_activation="gelu"), r"transformer-ffn-activation: gelu"),
+    (change_settings(transformer_preprocess="n"), r"no counterpart of transformer-preprocess"),
+    (change_settings(transformer_decoder_autoreg="rnn"), r"no counterpart of dec-cell: gru"),
+    (change_settings(transformer_tied_layers=[1, 1]), r"transformer-tied-layers: \[1, 1\]"),
+    (change_settings(dim_emb="x"), r"dim-emb: expected a number"),
+    (change_settings(transformer_heads=5), r"not divisible by 5 heads"),
+    (change_settings(enc_depth=10**12), r"has no tensor encoder_l3"),
+    (write_member(header((10**12,), "<f4")), r"has the shape \(1000000000000,\)"),
+    (write_member(header((1,), "|O") + b"cos\nsystem\n"), r"an array of object"),
+    (write_member(b"\x93NUMPY\x01\x00\xff\xff"), r"not a file of numpy arrays"),
+    (pickled, r"an array of object"),
+    (pipe, r"model.npz: "),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), REFUSED, ids=[message for _, message in REFUSED])
+def test_what_cannot_be_imported_is_refused_in_one_line(
+    change: Callable[[Path], object],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    copy_model(Path("model"), "transformer")
+    change(Path("model"))
+    with pytest.raises(NmtError, match=message) as error:
+        import_model(Path("model"), Path("run"), import_formats["marian"], "en", "de")
+    assert "\n" not in str(error.value)
+    assert not Path("run").exists()
+    assert not Path("executed").exists()
