@@ -27,7 +27,7 @@ from nmt.explain.summaries import rollout, summarise
 from nmt.inference import SearchConfig, Translator
 from nmt.models.base import AttentionMap
 from nmt.runs import load_model
-from nmt.search import Hypothesis
+from nmt.search import Hypothesis, strategies
 
 Command = Callable[..., Any]
 
@@ -87,19 +87,23 @@ def test_a_given_translation_is_explained_without_a_search(translator: Translato
     )
 
 
-def test_the_beam_is_a_tree_that_leads_to_the_translation(translator: Translator) -> None:
-    [found, _] = explain(translator, LINES)
-    for node in found.beam:
-        if node.parent is None:
-            assert node.step == 1
-        else:
-            parent = found.beam[node.parent]
-            assert not parent.finished
-            assert parent.step < node.step
-            assert parent.log_probability >= node.log_probability
-    path = [node.piece for node in found.beam if node.is_best]
-    assert path == found.target.pieces
-    assert max(node.step for node in found.beam) >= len(path)
+@pytest.mark.parametrize("name", strategies)
+def test_the_search_is_a_tree_that_leads_to_the_translation(
+    name: str, translator: Translator
+) -> None:
+    config = SearchConfig(strategy=strategies[name], max_length_offset=5)
+    explained = explain(Translator(translator.model, translator.subwords, config), LINES)
+    for found in explained:
+        for node in found.beam:
+            if node.parent is None:
+                assert node.step == 1
+            else:
+                parent = found.beam[node.parent]
+                assert not parent.finished
+                assert parent.step < node.step
+                assert parent.log_probability >= node.log_probability
+        path = [node.piece for node in found.beam if node.is_best]
+        assert path == found.target.pieces
 
 
 def test_a_tree_holds_every_hypothesis_once() -> None:

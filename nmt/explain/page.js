@@ -5,7 +5,7 @@ const $ = (id) => document.getElementById(id);
 const COLOURS = ["#d9480f", "#1c7ed6", "#2f9e44", "#9c36b5", "#c08a00", "#0c8599", "#e03131", "#6741d9", "#5c940d", "#c2255c", "#495057", "#8d5524", "#1098ad", "#a61e4d", "#3b5bdb", "#087f5b"];
 const KINDS = { encoder: "encoder, self", decoder: "decoder, self", cross: "decoder to source" };
 const LEAST = 0.02; // weights below are not drawn
-const state = { sentence: 0, units: "pieces", kind: "", layer: "1", view: "lines", scaled: true, heads: null, mean: false, query: null, step: 0 };
+const state = { sentence: 0, units: "pieces", kind: "", layer: "", view: "lines", scaled: true, heads: null, mean: false, query: null, step: 0 };
 let unpacked = new Map();
 
 function make(space, name, attributes, children) {
@@ -197,7 +197,7 @@ function grid([queries, keys], { weights, colour, name }, matrices) {
   const room = Math.max(280, $("picture").clientWidth || 340);
   const left = alone ? labelWidth(queries, room * 0.3) : 0;
   const top = alone ? labelWidth(keys, 120) : 0;
-  const size = alone ? Math.max(11, Math.min(26, (room - left) / keys.length)) : Math.max(4, Math.min(12, 168 / keys.length));
+  const size = alone ? Math.max(18, Math.min(26, (room - left) / keys.length)) : Math.max(4, Math.min(12, 168 / keys.length));
   const choose = (at) => select(at, [queries, keys], matrices);
   const cells = weights.flatMap((row, q) => [
     ...row.flatMap((weight, k) => (weight < 0.004 || masked(q, k) ? [] : [svg("rect", { x: left + size * k, y: top + size * q, width: size, height: size, "fill-opacity": number(weight, 3), style: `fill:${colour}` })])),
