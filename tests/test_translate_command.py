@@ -436,12 +436,13 @@ def test_who_types_is_told_when_to_begin_and_typing_does_not_count(
     typed = Lines(os.fdopen(screen, "rb"), "stdin")
     start = time.monotonic()
     translate_stream(Upper(), typed, target, World())  # type: ignore[arg-type]
-    assert time.monotonic() - start > 0.5
+    elapsed = time.monotonic() - start
+    assert elapsed > 0.5
     assert target.getvalue() == b"A\nB\n"
     ready, report = terminal.getvalue().splitlines()
     assert ready == "ready; type a line to translate, and Ctrl-D at the end"
     (seconds,) = re.findall(r"^translated 2 lines in (\d\.\d) s: ", report)
-    assert float(seconds) < 0.4
+    assert float(seconds) < elapsed - 0.1  # the machine may make a pause, but not while it waits
 
 
 class Terminal(io.StringIO):

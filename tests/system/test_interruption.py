@@ -20,9 +20,9 @@ from nmt.runs import Checkpoint
 
 RESUMABLE = "nmt: error: interrupted; run the same command again to resume\n"
 
-UPDATES = 110
+UPDATES = 250
 OPTIONS = (
-    *("--max-updates", UPDATES, "--save-every", 7, "--valid-every", 40),
+    *("--max-updates", UPDATES, "--save-every", 17, "--valid-every", 90),
     *("--set", "train.log_every=3", "--set", "train.valid_metrics=[]"),
 )
 
