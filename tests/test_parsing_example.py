@@ -26,6 +26,19 @@ def test_a_leaf_is_a_tag_a_placeholder_or_the_word() -> None:
     assert " ".join(trees.linearise(tree, "words")) == words
 
 
+def test_each_symbol_is_aligned_to_the_word_that_comes_next() -> None:
+    (tree,) = read_trees(JOHN, "here")
+    symbols = SYMBOLS.split()
+    links = [tuple(map(int, link.split("-"))) for link in trees.links(tree).split()]
+    assert [symbol for _, symbol in links] == list(range(len(symbols)))
+    pairs = [(WORDS[word], symbols[symbol]) for word, symbol in links]
+    assert pairs == [
+        *(("John", "(S"), ("John", "(NP"), ("John", "NNP"), ("has", "NP)"), ("has", "(VP")),
+        *(("has", "VBZ"), ("a", "(NP"), ("a", "DT"), ("dog", "NN"), (".", "NP)"), (".", "VP)")),
+        *((".", "."), (".", "S)")),
+    ]
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -52,6 +52,20 @@ def linearise(tree: Tree, leaves: str) -> list[str]:
     return symbols
 
 
+def links(tree: Tree) -> str:
+    """Return word alignments in Pharaoh format: from the word that comes next to each symbol.
+
+    A leaf is aligned to its own word, and a bracket to the word that follows the bracket, or to the
+    last word. Attention that is guided so keeps the place in the sentence.
+    """
+    last = len(tree.words()) - 1
+    consumed, pairs = 0, []
+    for place, symbol in enumerate(linearise(tree, "xx")):
+        pairs.append(f"{min(consumed, last)}-{place}")
+        consumed += symbol == "XX"
+    return " ".join(pairs)
+
+
 def restore(words: Sequence[str], symbols: Sequence[str]) -> tuple[Tree, bool]:
     """Return the tree of a sentence, whatever the symbols are, and whether they needed no repair.
 
@@ -95,7 +109,7 @@ def restore(words: Sequence[str], symbols: Sequence[str]) -> tuple[Tree, bool]:
 
 
 def split(treebank: Path, output: Path, leaves: str) -> None:
-    """Write train, valid and test: words, symbols and gold trees, a sentence a line.
+    """Write train, valid and test: words, symbols, gold trees and alignments, a sentence a line.
 
     Of the files wsj_0001 to wsj_0199 the last ten are the test set, the ten before them validation.
     """
@@ -109,6 +123,7 @@ def split(treebank: Path, output: Path, leaves: str) -> None:
             "word": [" ".join(tree.words()) for tree in trees],
             "tree": [" ".join(linearise(tree, leaves)) for tree in trees],
             "trees": [str(tree) for tree in trees],
+            "align": [links(tree) for tree in trees],
         }
         for suffix, texts in lines.items():
             text = "".join(f"{line}\n" for line in texts)
