@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,10 @@ from torch import Tensor
 from trained_runs import assert_same_checkpoint, records
 
 from nmt.data.batches import Batch, TokenLinks, make_batch
+from nmt.data.columns import Sentences
 from nmt.data.dataset import Dataset
 from nmt.data.packing import Packing
-from nmt.data.vocabulary import EOS
+from nmt.data.vocabulary import EOS, PAD
 from nmt.errors import NmtError
 from nmt.evaluation.alignments import AlignmentErrorRate
 from nmt.models import Model
@@ -189,6 +191,20 @@ def test_tokens_are_linked_where_their_words_are(segmented: Any) -> None:
     assert batch.links.tokens.shape[1] == len(wanted)
     for token, share in zip(batch.links.tokens[1].tolist(), batch.links.shares, strict=True):
         assert share.item() == pytest.approx(shares[token])
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_each_token_of_a_word_that_is_copied_is_linked_to_its_copy(shared: bool) -> None:
+    begins = np.array([False] * 4 + [True, False] * 4)  # ids 4, 6, 8 and 10 begin words
+    split = SimpleNamespace(has_links=True, links=lambda _: Sentences.laid([[0, 1, 1, 0]]))
+    subwords = SimpleNamespace(shared=shared, begins_word=(begins, begins))
+    source = np.array([[4, 5, 6, 7, 7, EOS]])  # two words, in the other order than
+    target = np.array([[6, 7, 9, 4, 5, EOS, PAD]])
+    links = WordLinks(split, subwords)(np.array([0]), source, target)  # type: ignore[arg-type]
+    found = sorted(zip(*links.tokens.tolist(), strict=True))
+    copies = [(0, 3), (1, 4)] if shared else [(0, 3), (0, 4), (1, 3), (1, 4)]
+    assert found == [*copies, *((s, t) for s in (2, 3, 4) for t in (0, 1, 2))]  # 7 is not 9
+    assert sum(links.shares.tolist()) == pytest.approx(5)
 
 
 def test_a_dataset_without_alignments_is_refused(train: Command, tmp_path: Path) -> None:

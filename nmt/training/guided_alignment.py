@@ -75,6 +75,12 @@ class WordLinks:
         tokens = np.stack(
             (np.repeat(sources, sizes) + of_source, np.repeat(targets, sizes) + of_target)
         )
+        if self.subwords.shared:  # each token of a word that is copied is linked to its copy alone
+            link, is_diagonal = np.repeat(np.arange(len(sizes)), sizes), of_source == of_target
+            is_equal = source[source != PAD][tokens[0]] == target[target != PAD][tokens[1]]
+            equal = np.bincount(link[is_equal & is_diagonal], minlength=len(sizes))
+            is_copy = (equal == s_count) & (equal == t_count)
+            tokens = tokens[:, is_diagonal | ~is_copy[link]]
         shares = 1 / np.bincount(tokens[1])[tokens[1]]
         return TokenLinks(torch.from_numpy(tokens), torch.from_numpy(shares.astype(np.float32)))
 
