@@ -102,6 +102,12 @@ def test_all_elements_of_xliff_are_inline(line: str) -> None:
     assert shown(line, dialect="xliff") == XLIFF[line]
 
 
+def test_deep_nesting_ends() -> None:
+    line = shown("<i>one " * 3000 + "</i>" * 3000)
+    assert_well_formed(line)
+    assert (line.count("<i>"), line.count("</i>"), line.count("ONE")) == (3000, 3000, 3000)
+
+
 def test_an_element_takes_the_words_that_are_mostly_its_own() -> None:
     segment = parse("a <b>b c</b> d").segments[0]
     text = "B X C A D C"  # C is there twice, and X comes from nothing

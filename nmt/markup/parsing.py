@@ -37,6 +37,9 @@ SILENT = _names("script style")
 CODE = _names("code kbd math samp svg")
 """Elements of HTML whose text is not translated."""
 
+MAX_DEPTH = 50
+"""Levels of nested elements; a deeper element is empty, and its content stands behind it."""
+
 _SECTIONS = ("tbody", "thead", "tfoot")
 
 ENDED_BY = {
@@ -161,7 +164,10 @@ class _Tree:
             self._end_implied(name)
             is_kept = _is_protected(dict(attributes)) or (self.is_html and name in CODE | SILENT)
             closing = f"</{match[1] if match else name}>"
-            self.open.append(Element(name, raw, closing, is_block, is_kept))
+            if len(self.open) > MAX_DEPTH:
+                self.open[-1].children.append(Marker(raw + closing, is_block))
+            else:
+                self.open.append(Element(name, raw, closing, is_block, is_kept))
 
     def finished(self) -> Element:
         """Return the root, with all elements ended."""

@@ -98,6 +98,11 @@ class _Range(NamedTuple):
     end: int
 
 
+def _around(text: str, within: _Range) -> tuple[str, str]:
+    """Return the characters before and after a stretch of a text, empty at its ends."""
+    return text[max(0, within.start - 1) : within.start], text[within.end : within.end + 1]
+
+
 class _Placed(NamedTuple):
     """A node with its place."""
 
@@ -159,8 +164,8 @@ class _Layout:
 
     def _write_point(self, node: Node, source: _Range) -> None:
         """Write a node that has no units, with the spaces of the source around it."""
-        around = self._units.text[: self._cursor][-1:], self._units.text[self._cursor :][:1]
-        spaces = self._source[: source.start][-1:], self._source[source.end :][:1]
+        around = _around(self._units.text, _Range(self._cursor, self._cursor))
+        spaces = _around(self._source, source)
         before, after = (
             " " if text.strip() and (space.isspace() or (text_of(node) and not space)) else ""
             for text, space in zip(around, spaces, strict=True)
@@ -177,7 +182,7 @@ class _Layout:
         """
         if unit == units.start:
             return self._units.starts[unit]
-        is_after_space = self._source[:start][-1:].isspace()
+        is_after_space = _around(self._source, _Range(start, start))[0].isspace()
         return (
             self._units.starts[unit]
             if is_after_space and unit < units.end
