@@ -14,7 +14,7 @@ from nmt.data.columns import Sentences
 from nmt.data.vocabulary import EOS
 from nmt.evaluation.alignments import AlignmentErrorRate
 from nmt.preprocess import hmm
-from nmt.preprocess.aligner import CorpusAligner, grow_diag_final_and
+from nmt.preprocess.aligner import LONGEST, CorpusAligner, grow_diag_final_and
 from nmt.preprocess.hmm import HiddenMarkovModel
 from nmt.preprocess.lexicon import Lexicon
 
@@ -133,6 +133,13 @@ def test_case_and_punctuation_make_no_other_word() -> None:
     ] * 2 + [[]]
     assert list(aligner.align(["unseen words", "x"], ["Nie gesehen", ""]))[1] == []
     assert list(CorpusAligner([], 5).align(["a"], ["b"])) == [[]]
+
+
+def test_a_pair_that_is_too_long_gets_no_links() -> None:
+    aligner = CorpusAligner([("one two", "eins zwei")] * 3, 10)
+    long, longest = "one two " * (LONGEST // 2 + 1), "one two " * (LONGEST // 2)
+    links = aligner.align(["one two", long, "one", longest], ["eins zwei", "eins", long, "eins"])
+    assert [bool(found) for found in links] == [True, False, False, True]
 
 
 def test_what_cannot_be_aligned_is_said_in_a_line(tmp_path: Path, nmt: Command) -> None:

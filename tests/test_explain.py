@@ -75,9 +75,12 @@ def test_an_explanation_says_what_the_model_computes(translator: Translator) -> 
 
 
 def test_a_given_translation_is_explained_without_a_search(translator: Translator) -> None:
-    [found] = explain(translator, LINES[:1])
-    [given] = explain_given(translator, LINES[:1], [found.target.text])
-    if given.target == found.target:  # the search may spell a text by other pieces
+    both = explain(translator, LINES)
+    again = explain_given(translator, [LINES[0], LINES[2]], [found.target.text for found in both])
+    # The search may spell a text by other pieces.
+    equal = [pair for pair in zip(both, again, strict=True) if pair[0].target == pair[1].target]
+    assert equal
+    for found, given in equal:
         torch.testing.assert_close(given.attention[0].weights, found.attention[0].weights)
     [other] = explain_given(translator, LINES[:1], ["sechs"])
     assert other.target.pieces[-1] == "</s>"

@@ -242,6 +242,9 @@ def test_a_guided_run_resumes_with_the_same_bits(
         assert train(tmp_path / "parts", *flags, "--max-updates", updates).status == 0
     assert records(tmp_path / "parts") == records(tmp_path / "whole")
     assert_same_checkpoint(tmp_path / "parts" / "last", tmp_path / "whole" / "last")
+    other = train(tmp_path / "parts", *flags, "--set", "model.alignment_head=2")
+    assert "begun with another recipe: model.alignment_head was 1, is 2" in other.err
+    assert other.status == 1
 
 
 def test_micro_batches_together_cost_what_one_does(

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from table_model import Sentence, TableModel, random_sources, unpad
+from tiny_models import VOCABULARY, some_sources, tiny
 
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
@@ -90,6 +91,19 @@ def test_greedy_search_without_constraints_finds_what_the_common_loop_finds(seed
     max_lengths = torch.tensor([8, 2, 8, 1, 5])
     common = Greedy().search(model, source, max_lengths, [Forbidden(tokens=())])
     assert Greedy().search(model, source, max_lengths) == common
+
+
+def test_greedy_search_may_run_where_gradients_are_recorded() -> None:
+    torch.manual_seed(1)
+    model = tiny("transformer_tiny").build(VOCABULARY, VOCABULARY, True).eval()
+    source = some_sources()
+    max_lengths = torch.full((len(source),), 5)
+    with torch.no_grad():
+        expected = Greedy().search(model, source, max_lengths)
+    assert [
+        [hypothesis.tokens for hypothesis in hypotheses]
+        for hypotheses in Greedy().search(model, source, max_lengths)
+    ] == [[hypothesis.tokens for hypothesis in hypotheses] for hypotheses in expected]
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -62,7 +62,8 @@ def align(
     Prints a line for each pair, in Pharaoh format: S-T for the source word S and the target word T.
     Words are separated by white space and numbered from 0. Without --model the alignments are
     learned from the pairs themselves: IBM model 1, then a hidden Markov model, in both directions,
-    made symmetric by grow-diag-final-and. With --model each target word that has subwords is
+    made symmetric by grow-diag-final-and; a pair with more than 200 words on a side gets no links.
+    With --model each target word that has subwords is
     aligned with the source word to which the model attends most while it predicts them.
     """
     check_stdin(source, target)

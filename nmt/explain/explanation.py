@@ -50,7 +50,7 @@ class Step:
     """The prediction of one target token."""
 
     log_probability: float
-    """Of the target's token."""
+    """Log-probability of the target's token."""
     rank: int
     """Rank of the target's token among all tokens, from 1."""
     likeliest: list[Continuation]
@@ -93,7 +93,7 @@ class Explanation:
     """The tokens that the steps predict. A step reads the token before, the first one BOS."""
     steps: list[Step]
     attention: list[AttentionMap]
-    """Of a batch of one."""
+    """Attention of every layer and head, in a batch of one."""
     reach: tuple[int, int] | None
     """See :meth:`nmt.models.base.Model.source_reach`."""
     rollout: dict[str, Tensor]

@@ -51,6 +51,8 @@ def measure_ranges(model: Model, split: Split, sentences: int) -> dict[str, Rang
 def _note(
     ranges: dict[str, Range], name: str, module: nn.Module, arguments: tuple[Tensor, ...]
 ) -> None:
+    if not arguments[0].numel():  # an expert without a token
+        return
     low, high = torch.stack(arguments[0].aminmax()).tolist()
     before = ranges.get(name, (low, high))
     ranges[name] = min(before[0], low), max(before[1], high)

@@ -158,7 +158,7 @@ class ManyRowsLinear(nn.Module):
             [],
             "",
         )
-        return product.view(*x.shape[:-1], -1)
+        return product.view(*x.shape[:-1], product.shape[-1])
 
 
 def has_fixed_kernels() -> bool:

@@ -27,7 +27,8 @@ HMM_ITERATIONS = 5
 """Iterations of the hidden Markov model."""
 
 LONGEST = 200
-"""Words of the longest side of a pair to learn from."""
+"""Words of the longest side of a pair that is learned from and aligned. The time of a pair grows
+with the third power of its length."""
 
 Link = tuple[int, int]
 
@@ -58,7 +59,7 @@ class CorpusAligner:
     def __init__(self, pairs: Iterable[tuple[str, str]], max_pairs: int, seed: int = 1) -> None:
         """Learn from pairs of lines, or from a random sample of at most `max_pairs`."""
         sample = reservoir(pairs, max_pairs, seed)
-        kept = [pair for pair in sample if all(0 < len(line.split()) <= LONGEST for line in pair)]
+        kept = [pair for pair in sample if _fits(*pair) and all(map(str.strip, pair))]
         columns = [[pair[side] for pair in kept] for side in (0, 1)]
         self._vocabularies = [Vocabulary(lines) for lines in columns]
         rows = [
@@ -79,10 +80,15 @@ class CorpusAligner:
         return model
 
     def align(self, sources: Sequence[str], targets: Sequence[str]) -> Iterator[list[Link]]:
-        """Yield the links of each pair of lines: numbers of source and target words, from 0."""
-        lines = sources, targets
+        """Yield the links of each pair of lines: numbers of source and target words, from 0.
+
+        A pair with more than `LONGEST` words on a side has none.
+        """
+        pairs = zip(sources, targets, strict=True)
+        kept = [pair if _fits(*pair) else ("", "") for pair in pairs]
+        lines = [[pair[side] for pair in kept] for side in (0, 1)]
         if not self._models:
-            yield from ([] for _ in sources)
+            yield from ([] for _ in kept)
             return
         sides = [
             Sentences.laid(words.encode(side))
@@ -94,6 +100,11 @@ class CorpusAligner:
             one = {(s, t) for t, s in enumerate(of_target.tolist()) if s >= 0}
             other = {(s, t) for s, t in enumerate(of_source.tolist()) if t >= 0}
             yield grow_diag_final_and(one, other)
+
+
+def _fits(source: str, target: str) -> bool:
+    """Return whether neither side is too long to align."""
+    return max(len(source.split()), len(target.split())) <= LONGEST
 
 
 def grow_diag_final_and(one: set[Link], other: set[Link]) -> list[Link]:

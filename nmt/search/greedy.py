@@ -57,7 +57,7 @@ class Greedy(Strategy):
             # numpy finds a maximum, the first of equals, in a tenth of torch's time.
             logits = logits.float()
             logits[:, PAD] = logits[:, BOS] = float("-inf")
-            last = torch.from_numpy(logits.numpy().argmax(-1))[:, None]
+            last = torch.from_numpy(logits.detach().numpy().argmax(-1))[:, None]
             sums = sums + log_probabilities.gather(1, last)
             staying = sentences.append(last[:, 0].tolist(), sums[:, 0].tolist(), step)
             if staying is not None:

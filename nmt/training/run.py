@@ -176,6 +176,9 @@ def _refuse_changes(run: Run, experiment: Experiment) -> None:
         may_change.remove("train.max_epochs")
     if experiment.train.init_from is not None:
         may_change.remove("train.init_from")
+    if experiment.train.guided_alignment:  # they decide what is trained
+        guided = ("model.alignment_layer", "model.alignment_head")
+        may_change = [key for key in may_change if key not in guided]
     changed = [
         f"{key} was {before.get(key)}, is {after.get(key)}"
         for key in sorted({*before, *after})
