@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import random
 import re
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from conftest import Command
 
 from nmt.inference.alignment import token_starts
 from nmt.markup import Dialect, Segment, parse
+from nmt.markup.nodes import raw_of
 
 VOID = {"br", "hr", "img", "wbr", "x"}
 BLOCKS = {"p", "li", "ul", "div", "br", "hr", "td", "tr", "table", "script"}
@@ -33,6 +35,14 @@ def translated(segment: Segment, reverse: bool) -> str:
 def shown(line: str, reverse: bool = False, dialect: Dialect = "html") -> str:
     fragment = parse(line, dialect)
     return fragment.join(translated(segment, reverse) for segment in fragment.segments)
+
+
+def mended(line: str, dialect: Dialect) -> str:
+    """The line as it is read, with its texts as they are."""
+    return "".join(
+        part if isinstance(part, str) else "".join(map(raw_of, part.nodes))
+        for part in parse(line, dialect).parts
+    )
 
 
 EXAMPLES = {
@@ -61,6 +71,13 @@ EXAMPLES = {
     "part<b>ial</b> word": "<b>PARTIAL</b> WORD",
     "<b></b>none": "<b></b>NONE",
     "line&#10;feed <b>x</b>": "LINE FEED <b>X</b>",
+    "&#10;one&NewLine;<b>two&#13;</b>": " ONE <b>TWO</b> ",
+    "one\ntwo <b title='a\r\nb'>three</b>": "ONE TWO <b title='a  b'>THREE</b>",
+    "C&# <b>two</b> &#; three": "C &amp; # <b>TWO</b> &amp; # ; THREE",
+    "one <![ two": "ONE &lt; ! [ TWO",
+    "one <![0] two <b>three</b>": "ONE <![0] two <b>THREE",
+    "one <![foo]> <b>two</b>": "ONE <![foo]> <b>TWO</b>",
+    "one <![CDATA[a > b]]> <b>two</b>": "ONE <![CDATA[a > b]]> <b>TWO</b>",
     "A<B>c</B>": "A<B>C</B>".replace("A<B>C", "<B>AC"),
 }
 
@@ -108,6 +125,27 @@ def test_deep_nesting_ends() -> None:
     assert (line.count("<i>"), line.count("</i>"), line.count("ONE")) == (3000, 3000, 3000)
 
 
+def test_a_line_of_broken_tags_takes_no_longer_than_one_of_tags() -> None:
+    def seconds(line: str) -> float:
+        begin = time.process_time()
+        parse(line)
+        return time.process_time() - begin
+
+    tags = min(seconds("<a>" * 15000) for _ in range(3))
+    for broken in ("<a ", "<a", '<a b="'):
+        assert seconds(broken * 15000) < tags, broken
+
+
+def test_any_line_gives_one_well_formed_line() -> None:
+    draw = random.Random(1)
+    for _ in range(3000):
+        line = "".join(draw.choices(PIECES, k=draw.randint(1, 12)))
+        dialect: Dialect = draw.choice(["html", "xliff"])
+        found = shown(line, draw.random() < 0.5, dialect)
+        assert not re.search(r"[\n\r]", found), line
+        assert mended(found, dialect) == found, line
+
+
 def test_an_element_takes_the_words_that_are_mostly_its_own() -> None:
     segment = parse("a <b>b c</b> d").segments[0]
     text = "B X C A D C"  # C is there twice, and X comes from nothing
@@ -129,6 +167,12 @@ def test_what_is_kept_replaces_its_translation_or_itself() -> None:
         links = [(0, text.index("siehe"))]
         assert segment.rendered(text, links, (starts, token_starts(text))) == expected
 
+
+PIECES = [
+    *("one", " ", "&#10;", "&NewLine;", "&#13;", "&#", "&", "&amp", "\n", "\r", "{x}", "%s", ";"),
+    *("<", ">", "/", "'", '"', "=", "<b>", "</b>", "<i ", "</i", "<p>", "</p>", "<br/>", "</>"),
+    *("<!", "<![", "]", "<![CDATA[", "]]>", "<!--", "--", "-->", "<?", "<!doctype", "<kbd>"),
+]
 
 WORDS = [
     "one",

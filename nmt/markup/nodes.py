@@ -13,9 +13,9 @@ class Text:
     """Text to translate."""
 
     raw: str
-    """As written, with entities."""
+    """The source, with entities."""
     text: str
-    """With entities resolved."""
+    """The characters, with entities resolved and spaces for line breaks."""
 
 
 @dataclass(frozen=True)

@@ -64,30 +64,40 @@ _NAME = re.compile(r"</?\s*([^\s/>]+)")
 
 Kind = Literal["start", "single", "end", "text", "other"]
 Event = tuple[Kind, int, list[tuple[str, str | None]]]
-"""What stands at an offset, with the attributes of a tag."""
+"""Markup or text, the offset at which it begins, and the attributes of a tag."""
 
 
 def parse(line: str, dialect: Dialect = "html") -> Fragment:
     """Return the fragment of markup that a line holds.
 
     Args:
-        line: any text; what is no markup is text.
+        line: any text; what is no markup is text, and a line break is a space.
         dialect: "html"; or "xliff", where all elements are inline, any may be empty, and names
             distinguish case.
     """
+    line = _unbroken(line)
     tree = _Tree(dialect)
-    reader = _Reader()
-    reader.feed(line)
-    reader.close()
-    events = reader.events
-    if not events or events[0][1]:
-        events.insert(0, ("text", 0, []))
+    events = _events(line)
     ends = [start for _, start, _ in events[1:]] + [len(line)]
     for (kind, start, attributes), end in zip(events, ends, strict=True):
         raw = line[start:end]
         is_whole = raw.endswith("-->" if raw.startswith("<!--") else ">")  # or it is text
         tree.add(kind if is_whole else "text", raw, attributes)
     return Fragment(tree.finished())
+
+
+def _unbroken(text: str) -> str:
+    """Return a text with spaces for line breaks."""
+    return text.replace("\n", " ").replace("\r", " ")
+
+
+def _events(line: str) -> list[Event]:
+    """Return what begins where in a line, from its first character on; texts may be empty."""
+    tail = line.rfind(">") + 1  # no tag begins after it; html.parser would look for its end
+    reader = _Reader()
+    reader.feed(line[:tail].replace("&", "+"))  # all after a broken "&#" would be text
+    reader.close()
+    return [("text", 0, []), *reader.events, ("text", tail, [])]
 
 
 class _Reader(HTMLParser):
@@ -115,12 +125,6 @@ class _Reader(HTMLParser):
     def handle_data(self, data: str) -> None:
         self._note("text")
 
-    def handle_entityref(self, name: str) -> None:
-        self._note("text")
-
-    def handle_charref(self, name: str) -> None:
-        self._note("text")
-
     def handle_comment(self, data: str) -> None:
         self._note("other")
 
@@ -132,6 +136,12 @@ class _Reader(HTMLParser):
 
     def unknown_decl(self, data: str) -> None:
         self._note("other")
+
+    def parse_marked_section(self, i: int, report: bool = True) -> int:
+        """Return the end of a stretch from "<![" on: a comment, as in a browser, if not CDATA."""
+        if self.rawdata.startswith("<![CDATA[", i):
+            return super().parse_marked_section(i, report)
+        return self.parse_bogus_comment(i)
 
 
 class _Tree:
@@ -145,7 +155,7 @@ class _Tree:
     def add(self, kind: Kind, raw: str, attributes: list[tuple[str, str | None]]) -> None:
         """Add what was read; `raw` is as written."""
         if kind == "text":
-            self.text += raw  # events divide text at entities
+            self.text += raw  # events divide text at "<"
             return
         match = _NAME.match(raw)
         name = match[1] if match else ""
@@ -210,7 +220,7 @@ class _Tree:
 
     def _add_text(self, children: list[Node], raw: str) -> None:
         if raw:
-            children.append(Text(raw, html.unescape(raw)))
+            children.append(Text(raw, _unbroken(html.unescape(raw))))
 
 
 def _is_protected(attributes: dict[str, str | None]) -> bool:

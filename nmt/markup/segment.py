@@ -36,7 +36,7 @@ class Segment:
     @property
     def text(self) -> str:
         """The text to translate, one line; spaces at its ends are not part of it."""
-        return re.sub(r"[\n\r]", " ", self._text.strip())
+        return self._text.strip()
 
     @property
     def has_markup(self) -> bool:
