@@ -212,8 +212,8 @@ def test_domain_adaptation(place: Workplace) -> None:
 
 def test_word_alignments(place: Workplace) -> None:
     shutil.rmtree(place.path / "checkpoints")
-    assert run_page(place, "guides/word-alignments.md") == ["data-bin\ncheckpoints\naveraged\n", ""]
-    assert all("alignment" in json.loads(line) for line in place.lines("test.json"))
+    assert run_page(place, "guides/word-alignments.md") == ["aligned\nguided\n", ""]
+    assert all("alignment" in json.loads(line) for line in place.lines("test.jsonl"))
     for name, text in (("test.align", "corpus/test.de"), ("corpus/train.align", "corpus/train.de")):
         assert len(place.lines(name)) == len(place.lines(text))
 
