@@ -16,10 +16,9 @@ import nmt
 LAYERS = (
     {"cli"},
     {"advice"},
-    {"training", "explain"},
+    {"training", "explain", "imports"},
     {"inference"},
     {"export"},
-    {"imports"},
     {"search", "runs"},
     {"models", "preprocess"},
     {"data", "evaluation"},

@@ -16,17 +16,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from nmt.data.vocabulary import BOS, EOS, PAD, UNK
+from nmt.data.vocabulary import BOS, EOS, EXCLUDED, PAD, UNK
 from nmt.errors import NmtError
 from nmt.export.base import ExportFormat, Stored, export_formats
-from nmt.imports.huggingface_names import (
-    ACTIVATIONS,
-    BIAS,
-    EMBEDDINGS,
-    POSITIONS,
-    layer_weights,
-)
-from nmt.imports.vocabularies import EXCLUDED
+from nmt.export.huggingface_names import ACTIVATIONS, BIAS, EMBEDDINGS, POSITIONS, layer_weights
 from nmt.models import ModelConfig
 from nmt.models.transformer import Transformer, TransformerConfig
 from nmt.recipe.config import build

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from nmt.data.vocabulary import EOS, PAD
 from nmt.errors import NmtError
+from nmt.export.huggingface_names import ACTIVATIONS, BIAS, EMBEDDINGS, POSITIONS, layer_weights
 from nmt.imports.base import (
     Imported,
     ImportFormat,
@@ -24,7 +25,6 @@ from nmt.imports.base import (
     read_json,
     read_sentencepiece,
 )
-from nmt.imports.huggingface_names import ACTIVATIONS, BIAS, EMBEDDINGS, POSITIONS, layer_weights
 from nmt.imports.vocabularies import ReorderedVocabulary
 from nmt.io.files import open_regular
 from nmt.models.base import architectures

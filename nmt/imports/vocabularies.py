@@ -8,10 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nmt.data.vocabulary import Vocabulary
-
-EXCLUDED = -1e4
-"""Logit of a token that the foreign model never predicts: its probability is 0 in every format."""
+from nmt.data.vocabulary import EXCLUDED, Vocabulary
 
 
 @dataclass(frozen=True)
