@@ -1,5 +1,7 @@
+import io
 import json
 import pickle
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from safetensors.torch import load_file, save_file
 import nmt
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
+from nmt.export.huggingface_names import POSITIONS
 from nmt.imports import import_model
 from nmt.runs import load_model
 
@@ -202,7 +205,28 @@ def replace_weights(content: bytes) -> Callable[[Path], None]:
     return change
 
 
+def saved(*tensors: torch.Tensor) -> bytes:
+    file = io.BytesIO()
+    torch.save({str(number): tensor for number, tensor in enumerate(tensors)}, file)
+    return file.getvalue()
+
+
+def compressed(content: bytes) -> bytes:
+    file = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(content)) as plain,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        for name in plain.namelist():
+            archive.writestr(name, plain.read(name))
+    return file.getvalue()
+
+
 FC = "model.encoder.layers.0.fc1.weight"
+QUERY, KEY = (f"model.encoder.layers.0.self_attn.{part}_proj.weight" for part in "qk")
+NORM = "model.encoder.layers.0.final_layer_norm.bias"
+HALF = torch.zeros(1, dtype=torch.float16)
+GENERATION = "generation_config.json: not a search that nmt can do: .*"
 REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (lambda path: (path / "source.spm").unlink(), r"source.spm: missing; the import needs it"),
     (lambda path: (path / "target.spm").write_text("x"), r"target.spm: not a SentencePiece model"),
@@ -257,6 +281,36 @@ REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (change_tensors(final_logits_bias=torch.zeros(3)), r"has the shape \[3\], not \[1, 33\]"),
     (replace_weights(pickle.dumps(Executed())), r"not a file of tensors alone"),
     (replace_weights(b"x"), r"not a file of tensors alone"),
+    (replace_weights(b"\x80\x02a."), r"not a file of tensors alone"),
+    (
+        replace_weights(saved(HALF.expand(10**9))),
+        r"sparse, or larger than the file",
+    ),
+    (
+        replace_weights(saved(*[torch.zeros(999)] * 9)),
+        r"sparse, or larger than the file",
+    ),
+    (replace_weights(saved(torch.zeros(9, device="meta"))), r"sparse, or larger than the file"),
+    (replace_weights(saved(torch.eye(3).to_sparse())), r"sparse, or larger than the file"),
+    (replace_weights(compressed(saved(torch.zeros(10**5)))), r"sparse, or larger than the file"),
+    (
+        change_tensors(**{QUERY: torch.zeros(16, 9)}),
+        rf"does not fit {QUERY} of the shape \[16, 9\]",
+    ),
+    (change_tensors(**{KEY: torch.zeros(16)}), rf"{KEY} has the shape \[16\], which does not fit"),
+    (change_tensors(**{NORM: torch.tensor(1.0)}), rf"{NORM} has the shape \[\], which does not"),
+    (
+        change_tensors(**{POSITIONS[0]: torch.zeros(10**12, 0)}),
+        r"has the shape \[1000000000000, 0\], but config.json says d_model 16",
+    ),
+    (
+        change_json("generation_config.json", no_repeat_ngram_size=-1),
+        GENERATION + "size must be at least 1",
+    ),
+    (
+        change_json("generation_config.json", num_beams=2, length_penalty=-1.0),
+        GENERATION + "alpha must be at least 0, not -1; change that value",
+    ),
 ]
 
 

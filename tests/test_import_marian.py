@@ -161,6 +161,30 @@ def pickled(directory: Path) -> None:
     np.savez(directory / "model.npz", Wemb=np.array([Path("executed")], dtype=object))
 
 
+def encrypted(directory: Path) -> None:
+    """Set the flag of the first member in both of its headers."""
+    content = bytearray((directory / "model.npz").read_bytes())
+    content[content.index(b"PK\3\4") + 6] |= 1
+    content[content.index(b"PK\1\2") + 8] |= 1
+    (directory / "model.npz").write_bytes(content)
+
+
+def raw_header(text: str) -> bytes:
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+def decoder(text: str) -> Callable[[Path], object]:
+    return lambda path: (path / "decoder.yml").write_text(text)
+
+
+SEARCH = "decoder.yml: not a search that nmt can do: search.*"
+DAMAGED_HEADERS = (
+    "-" * 5000 + "1",
+    "-" * 9000 + "1",
+    "{'descr': ',,,', 'fortran_order': False, 'shape': (1,)}",
+    "{'descr': (), 'fortran_order': False, 'shape': (1,)}",
+    "{[]: 1}",
+)
 REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (lambda path: (path / "vocab.spm").unlink(), r"vocab.spm: missing"),
     (lambda path: (path / "model.npz").write_bytes(b"x"), r"not a file of numpy arrays"),
@@ -176,6 +200,22 @@ REFUSED: list[tuple[Callable[[Path], object], str]] = [
         lambda path: (path / "decoder.yml").write_text("vocabs: [a.spm]"),
         r"expected two vocabularies",
     ),
+    (decoder("normalize: abc"), r"decoder.yml: normalize: expected a number, not 'abc'"),
+    (decoder("normalize: [1]"), r"decoder.yml: normalize: expected a number, not \[1\]"),
+    (decoder("normalize: -1.0"), SEARCH + "alpha must be at least 0, not -1; change that value"),
+    (decoder("normalize: .nan"), SEARCH + "alpha"),
+    (decoder("beam-size: 0"), SEARCH + "beam must be at least 1, not 0; change that value"),
+    (decoder("beam-size: -5"), SEARCH + "beam must be at least 1, not -5; change that value"),
+    (decoder("max-length-factor: .nan"), SEARCH + "max_length_ratio"),
+    (decoder("max-length-factor: .inf"), SEARCH + "max_length_ratio must be at most 1,000,000"),
+    (
+        change_arrays(encoder_l1_self_Wk=np.zeros((3, 4))),
+        r"encoder_l1_self_Wk has the shape \[3, 4\]",
+    ),
+    (change_arrays(encoder_l1_self_Wq=np.zeros((2, 3, 4))), r"does not fit encoder_l1_self_Wq of"),
+    (change_arrays(encoder_l1_self_Wo=np.zeros((2, 3, 4))), r"different shapes: encoder.0"),
+    (change_arrays(encoder_l1_self_Wo=np.zeros(4)), r"encoder_l1_self_Wo has the shape \[4\]"),
+    (change_arrays(Wemb=np.zeros((10**12, 0))), r"has no table Wemb of the width dim-emb"),
     (change_arrays(**{YAML: None}), r"holds no configuration"),
     (change_arrays(extra=np.zeros(2)), r"no place for the tensor extra"),
     (change_arrays(encoder_l1_ffn_W1=None), r"has no tensor encoder_l1_ffn_W1"),
@@ -196,6 +236,11 @@ REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (write_member(header((10**12,), "<f4")), r"has the shape \(1000000000000,\)"),
     (write_member(header((1,), "|O") + b"cos\nsystem\n"), r"an array of object"),
     (write_member(b"\x93NUMPY\x01\x00\xff\xff"), r"not a file of numpy arrays"),
+    *(
+        (write_member(raw_header(text)), r"header of an array is damaged")
+        for text in DAMAGED_HEADERS
+    ),
+    (encrypted, r"model.npz: an encrypted archive; decrypt it first"),
     (pickled, r"an array of object"),
     (pipe, r"model.npz: "),
 ]

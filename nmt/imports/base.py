@@ -1,6 +1,7 @@
 """The contract of an import format, and the run that an import writes.
 
-What is imported is untrusted input: nothing of it is executed, and every value is checked.
+Models of other toolkits are untrusted input: nothing in them is executed, and every value is
+checked.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from nmt.data.manifest import check_language
 from nmt.errors import NmtError
+from nmt.inference.config import SearchConfig
 from nmt.io import files
 from nmt.models import ModelConfig
 from nmt.preprocess.segmenters import load_processor
 from nmt.preprocess.subwords import MAX_BYTES, Subwords
-from nmt.recipe.config import dump
+from nmt.recipe.config import build, dump
 from nmt.recipe.registry import Registry
 from nmt.runs import Run
 from nmt.runs.building import build_with
@@ -44,6 +47,8 @@ class Imported:
     subwords: Subwords
     search: Mapping[str, Any]
     """The recipe's section ``search``: the other toolkit's defaults for this model."""
+    settings: Path
+    """The file that the section ``search`` is made from."""
     languages: tuple[str | None, str | None]
     """Source and target, where the files say."""
     read: tuple[Path, ...]
@@ -102,6 +107,7 @@ def import_model(
         )
     format_ = format_ or find_format(source)
     imported = format_.read(source)
+    _check_search(imported)
     languages = _languages(source, (source_lang, target_lang), imported.languages)
     config, subwords = imported.config.resolved(), imported.subwords
     sizes = (subwords.source_size, subwords.target_size, subwords.shared)
@@ -182,6 +188,38 @@ def read_sentencepiece(path: Path) -> bytes:
     except RuntimeError:
         raise NmtError(f"{path}: not a SentencePiece model") from None
     return model
+
+
+def concatenate(path: Path, parts: Mapping[str, Tensor], axis: int = 0) -> Tensor:
+    """Return tensors side by side along an axis.
+
+    Args:
+        path: where the tensors come from, for messages.
+        parts: tensors by their names in the file.
+        axis: axis along which their sizes may differ.
+
+    Raises:
+        NmtError: the shapes differ along another axis, or a tensor has no such axis.
+    """
+    sizes = {name: list(part.shape) for name, part in parts.items()}
+    first = next(iter(sizes))
+    for name, size in sizes.items():
+        others = [[*shape[:axis], *shape[axis + 1 :]] for shape in (sizes[first], size)]
+        if len(size) <= axis or others[0] != others[1]:
+            raise NmtError(
+                f"{path}: {name} has the shape {size}, which does not fit {first} of the shape "
+                f"{sizes[first]}; copy or convert the model again"
+            )
+    return torch.cat([*parts.values()], axis)
+
+
+def _check_search(imported: Imported) -> None:
+    try:
+        build(SearchConfig, imported.search, "search")
+    except NmtError as error:
+        raise NmtError(
+            f"{imported.settings}: not a search that nmt can do: {error}; change that value"
+        ) from None
 
 
 def _languages(

@@ -6,6 +6,8 @@ A directory as ``MarianMTModel.save_pretrained`` and ``MarianTokenizer.save_pret
 from __future__ import annotations
 
 import pickle
+import struct
+import zipfile
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from nmt.export.huggingface_names import ACTIVATIONS, BIAS, EMBEDDINGS, POSITION
 from nmt.imports.base import (
     Imported,
     ImportFormat,
+    concatenate,
     import_formats,
     read_json,
     read_sentencepiece,
@@ -35,6 +38,25 @@ from nmt.preprocess.subwords import Subwords
 from nmt.recipe.config import build
 
 BASE = architectures["transformer_base"]
+
+DAMAGES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    pickle.UnpicklingError,
+    struct.error,
+    zipfile.BadZipFile,
+)
+"""Errors of torch for a damaged file."""
+
+MAX_TIED = len(EMBEDDINGS)
+"""Maximum number of names of a tensor in a file: of embeddings that are tied."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +157,7 @@ class HuggingFaceFormat(ImportFormat):
             weights=weights,
             subwords=subwords,
             search=search,
+            settings=source / "generation_config.json",
             languages=tuple(name if isinstance(name, str) else None for name in languages),  # type: ignore[arg-type]
             read=(source / "config.json", *weight_files),
         )
@@ -155,18 +178,45 @@ def _read_weights(source: Path) -> tuple[dict[str, Tensor], list[Path]]:
         except SafetensorError as error:
             raise NmtError(f"{path}: not a safetensors file: {error}") from None
     if not paths:
-        paths = [old]
-        try:
-            loaded = torch.load(old, map_location="cpu", weights_only=True)
-        except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, KeyError, TypeError):
-            raise NmtError(
-                f"{old}: not a file of tensors alone, which is all that nmt reads"
-            ) from None
-        tensors = dict(loaded) if isinstance(loaded, dict) else {"": loaded}
+        paths, tensors = [old], _read_torch(old)
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
             raise NmtError(f"{paths[0]}: {name!r} is not a tensor of numbers")
     return {name: tensor.float() for name, tensor in tensors.items()}, paths
+
+
+def _read_torch(path: Path) -> dict[str, Tensor]:
+    """Return what a file of torch holds by name, in no more memory than such files need.
+
+    Raises:
+        NmtError: the file holds something other than tensors, or they are larger than the file.
+    """
+    size = path.stat().st_size
+    too_large = f"{path}: its tensors are sparse, or larger than the file; convert the model again"
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                if sum(member.file_size for member in archive.infolist()) > size:
+                    raise NmtError(too_large)
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except DAMAGES:
+        raise NmtError(
+            f"{path}: not a file of tensors alone, which is all that nmt reads"
+        ) from None
+    tensors = dict(loaded) if isinstance(loaded, dict) else {"": loaded}
+    numbers = [value for value in tensors.values() if isinstance(value, Tensor)]
+    if (
+        not all(map(_is_stored, numbers))
+        or sum(tensor.nbytes for tensor in numbers) > MAX_TIED * size
+    ):
+        raise NmtError(too_large)
+    return tensors
+
+
+def _is_stored(tensor: Tensor) -> bool:
+    """Return whether every element of a tensor has its own place in memory."""
+    is_plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
+    return is_plain and not tensor.is_nested and tensor.nbytes <= tensor.untyped_storage().nbytes()
 
 
 def _vocabularies(source: Path, config: _Config) -> tuple[ReorderedVocabulary, ReorderedVocabulary]:
@@ -256,7 +306,8 @@ def _convert(
     bias = take(BIAS, 1, target_size)[0] if BIAS in tensors else torch.zeros(target_size)
     weights["output.bias"] = target_order.reorder_bias(bias)
     for name, theirs in layer_weights(config.encoder_layers, config.decoder_layers):
-        weights[name] = torch.cat([take(their_name) for their_name in theirs])
+        parts = {their_name: take(their_name) for their_name in theirs}
+        weights[name] = concatenate(source, parts)
     positions = _positions(source, config, tensors, weights)
     if tensors:
         raise NmtError(f"{source}: nmt has no place for the tensor {min(tensors)}")
@@ -273,9 +324,14 @@ def _positions(
         return position_parts["sinusoidal"], "halves"
     if tables[0].dim() != 2 or not all(torch.equal(table, tables[0]) for table in tables):
         raise NmtError(f"{source}: nmt has no counterpart of two tables of positions")
+    if tables[0].shape[1] != config.d_model or not tables[0].numel():
+        raise NmtError(
+            f"{source}: {POSITIONS[0]} has the shape {list(tables[0].shape)}, but config.json says "
+            f"d_model {config.d_model}; copy the model again"
+        )
     for layout in layouts if config.d_model % 2 == 0 else ():
         expected = sinusoids(len(tables[0]), config.d_model, layout)
-        if expected.shape == tables[0].shape and torch.allclose(tables[0], expected, atol=1e-4):
+        if torch.allclose(tables[0], expected, atol=1e-4):
             return position_parts["sinusoidal"], layout
     weights["positions.table.weight"] = tables[0]
     count = {"name": "learned", "max_positions": len(tables[0])}

@@ -14,7 +14,14 @@ import torch
 from torch import Tensor
 
 from nmt.errors import NmtError
-from nmt.imports.base import MAX_JSON, Imported, ImportFormat, import_formats, read_sentencepiece
+from nmt.imports.base import (
+    MAX_JSON,
+    Imported,
+    ImportFormat,
+    concatenate,
+    import_formats,
+    read_sentencepiece,
+)
 from nmt.imports.marian_names import BIAS, EMBEDDINGS, OUTPUT, layer_weights
 from nmt.imports.npz import read_npz
 from nmt.imports.vocabularies import ReorderedVocabulary
@@ -77,7 +84,7 @@ class MarianFormat(ImportFormat):
 
     def read(self, source: Path) -> Imported:
         """Read the model that the decoder's configuration names, and its vocabularies."""
-        decoder = _decoder(source)
+        settings, decoder = _decoder(source)
         path = _model_path(source, decoder)
         arrays = dict(read_npz(path))
         if CONFIGURATION not in arrays:
@@ -99,7 +106,8 @@ class MarianFormat(ImportFormat):
             None if models[0] == models[1] and is_shared else models[1],
             vocabularies=[order.vocabulary for order in orders[: 1 if is_shared else 2]],
         )
-        return Imported(config, weights, subwords, _search(path, decoder), (None, None), (path,))
+        search = _search(settings, decoder)
+        return Imported(config, weights, subwords, search, settings, (None, None), (path,))
 
 
 class _Model:
@@ -167,8 +175,8 @@ class _Model:
         names = ["shared"] * 2 if self.tied == "all" else ["source", "target"]
         tables = [self.tensors.get(EMBEDDINGS[name]) for name in names]
         for name, table in zip(names, tables, strict=True):
-            if table is None or table.dim() != 2:
-                raise NmtError(f"{self.path}: has no table {EMBEDDINGS[name]}")
+            if table is None or table.dim() != 2 or table.shape[1] != self._size("dim-emb"):
+                raise NmtError(f"{self.path}: has no table {EMBEDDINGS[name]} of the width dim-emb")
         return len(tables[0]), len(tables[1])  # type: ignore[arg-type]
 
     def weights(
@@ -184,10 +192,10 @@ class _Model:
                 "target_embedding": target.reorder(self._take(EMBEDDINGS["target"])),
             }
         if self.tied == "none":
-            output = self._take(OUTPUT).t()
-            if len(output) != target_size:
+            output = self._take(OUTPUT)
+            if output.dim() != 2 or output.shape[1] != target_size:
                 raise NmtError(f"{self.path}: {OUTPUT} and {EMBEDDINGS['target']} differ in size")
-            tables["output"] = target.reorder(output)
+            tables["output"] = target.reorder(output.t())
         weights = {f"{name}.weight": table for name, table in tables.items()}
         bias = self.tensors.pop(BIAS, torch.zeros(1, target_size)).flatten()
         if len(bias) != target_size:
@@ -195,9 +203,11 @@ class _Model:
         weights["output.bias"] = target.reorder_bias(bias)
         layers = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
         for name, theirs in layer_weights(layers, self.is_recurrent):
-            parts = [self._take(their_name) for their_name in theirs]
-            is_matrix = name.endswith("weight") and "norm" not in name
-            weights[name] = torch.cat([part.t() if is_matrix else part.flatten() for part in parts])
+            parts = {their_name: self._take(their_name) for their_name in theirs}
+            if name.endswith("weight") and "norm" not in name:
+                weights[name] = concatenate(self.path, parts, 1).transpose(0, 1)
+            else:
+                weights[name] = torch.cat([part.flatten() for part in parts.values()])
         if self.tensors:
             raise NmtError(f"{self.path}: nmt has no place for the tensor {min(self.tensors)}")
         return weights
@@ -211,14 +221,14 @@ def _read_yaml(path: Path) -> Any:
     return parse_yaml(text, str(path))
 
 
-def _decoder(source: Path) -> dict[str, Any]:
-    """Return the decoder's configuration; empty without one."""
+def _decoder(source: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the file of the decoder's configuration and its values; none without one."""
     paths = [source / "decoder.yml", *sorted(source.glob("*decoder.yml"))]
-    path = next((path for path in paths if path.exists()), None)
-    values = {} if path is None else _read_yaml(path)
+    path = next((path for path in paths if path.exists()), paths[0])
+    values = _read_yaml(path) if path.exists() else {}
     if not isinstance(values, dict):
         raise NmtError(f"{path}: expected keys and values")
-    return values
+    return path, values
 
 
 def _named(decoder: dict[str, Any], key: str) -> list[str]:
@@ -291,19 +301,21 @@ def _search(path: Path, decoder: dict[str, Any]) -> dict[str, Any]:
     """Return the section ``search``: the rules of marian-decoder for this model."""
 
     def number(key: str, default: float) -> Any:
-        value = decoder.get(key, default)
+        value = decoder.get(key)
+        if value is None:
+            return default
         if type(value) not in (int, type(default)):
             raise NmtError(f"{path}: {key}: expected a number, not {value!r}")
         return value
 
     if number("word-penalty", 0.0):
         raise NmtError(f"{path}: nmt has no counterpart of word-penalty: {decoder['word-penalty']}")
-    normalize = decoder.get("normalize", 0.0)
-    alpha = 1.0 if normalize is True else float(normalize or 0.0)
+    normalize = decoder.get("normalize")
+    alpha = normalize if isinstance(normalize, bool) else number("normalize", 0.0)
     strategy = {
         "name": "beam",
         "beam": number("beam-size", 12),
-        "length_penalty": {"name": "power", "alpha": alpha},
+        "length_penalty": {"name": "power", "alpha": float(alpha)},
         "stop": "current_length",
     }
     forbidden = [] if decoder.get("allow-unk") is True else [{"name": "forbidden"}]

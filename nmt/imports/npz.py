@@ -14,6 +14,9 @@ from numpy.lib import format as npy
 from nmt.errors import NmtError
 from nmt.io.files import open_regular
 
+HEADER_ERRORS = (LookupError, MemoryError, RecursionError, SyntaxError, TypeError, ValueError)
+"""Errors of numpy for the header of an array, which is a literal of Python."""
+
 
 def read_npz(path: Path) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]]:
     """Return the arrays of a file by name.
@@ -27,6 +30,8 @@ def read_npz(path: Path) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.ge
             members = archive.infolist()
             if any(member.compress_type != zipfile.ZIP_STORED for member in members):
                 raise NmtError(f"{path}: a compressed archive; Marian writes others")
+            if any(member.flag_bits & 1 for member in members):
+                raise NmtError(f"{path}: an encrypted archive; decrypt it first")
             if sum(member.file_size for member in members) > os.fstat(file.fileno()).st_size:
                 raise NmtError(f"{path}: its parts are larger than the file")
             return {
@@ -35,9 +40,11 @@ def read_npz(path: Path) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.ge
             }
     except FileNotFoundError:
         raise NmtError(f"{path}: missing; the import needs it") from None
-    except (zipfile.BadZipFile, ValueError, TypeError, NotImplementedError, EOFError) as error:
+    except (zipfile.BadZipFile, ValueError, TypeError, RuntimeError, EOFError) as error:
         reason = str(error).partition("\n")[0]
-        raise NmtError(f"{path}: not a file of numpy arrays: {reason}") from None
+        raise NmtError(
+            f"{path}: not a file of numpy arrays: {reason}; copy the model again"
+        ) from None
 
 
 def _array(content: bytes) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
@@ -51,7 +58,10 @@ def _array(content: bytes) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"version {version} of the format")
     read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, is_fortran, dtype = read_header(file)
+    try:
+        shape, is_fortran, dtype = read_header(file)
+    except HEADER_ERRORS:
+        raise ValueError("the header of an array is damaged") from None
     if dtype.kind not in "fiu" or min(shape, default=0) < 0:
         raise ValueError(f"an array of {dtype}")
     if math.prod(shape) * dtype.itemsize != len(content) - file.tell():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from nmt.errors import NmtError
 from nmt.evaluation.metrics import Metric
@@ -13,8 +13,8 @@ from nmt.models.base import Model
 from nmt.models.ensemble import Average, Ensemble
 from nmt.search import Constraint, Strategy, strategies
 
-if TYPE_CHECKING:
-    pass
+MAX_RATIO = 1_000_000
+"""Largest ratio of the lengths of a translation and its source."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +74,10 @@ class SearchConfig:
     def __post_init__(self) -> None:
         if not self.max_length_ratio >= 0:
             raise ValueError(f"max_length_ratio must be at least 0, not {self.max_length_ratio:g}")
+        if self.max_length_ratio > MAX_RATIO:
+            raise ValueError(
+                f"max_length_ratio must be at most {MAX_RATIO:,}, not {self.max_length_ratio:g}"
+            )
         if self.max_source_length < 2:
             raise ValueError(f"max_source_length must be at least 2, not {self.max_source_length}")
         if not self.coverage_penalty >= 0:
