@@ -457,7 +457,7 @@ def test_mistaken_exports_cost_one_line(
     done = nmt("export", "--model", trained, "--output", tmp_path / "x", "--precision", "int")
     assert done.err == "nmt: error: --precision: unknown value 'int'; did you mean 'int8'?\n"
     done = nmt("export", "--model", trained, "--output", tmp_path / "x", "--format", "onnx")
-    assert done.err == "nmt: error: unknown export format 'onnx'; known: ctranslate2\n"
+    assert done.err == "nmt: error: unknown export format 'onnx'; known: ctranslate2, huggingface\n"
 
 
 FIRST_BEAM = ("--strategy", "beam", "--stop", "first_beam")
