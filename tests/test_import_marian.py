@@ -185,8 +185,17 @@ DAMAGED_HEADERS = (
     "{'descr': (), 'fortran_order': False, 'shape': (1,)}",
     "{[]: 1}",
 )
+
+
+def spoil_piece(path: Path) -> None:
+    """Makes a piece bytes that are no text."""
+    before, piece, after = path.read_bytes().partition("\u2581t".encode())
+    path.write_bytes(before + b"\xff" + piece[1:] + after)
+
+
 REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (lambda path: (path / "vocab.spm").unlink(), r"vocab.spm: missing"),
+    (lambda path: spoil_piece(path / "vocab.spm"), r"vocab.spm: not a SentencePiece model"),
     (lambda path: (path / "model.npz").write_bytes(b"x"), r"not a file of numpy arrays"),
     (lambda path: shutil.copy(path / "model.npz", path / "b.npz"), r"expected one model"),
     (lambda path: (path / "decoder.yml").write_text("models: [a, b]"), r"an ensemble of 2 models"),

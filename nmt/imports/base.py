@@ -182,10 +182,12 @@ def read_sentencepiece(path: Path) -> bytes:
     """
     try:
         model = files.read_bounded(path, MAX_BYTES)
-        load_processor(model)
+        processor = load_processor(model)
+        for token in range(len(processor)):
+            processor.id_to_piece(token)  # which may be no text
     except FileNotFoundError:
         raise NmtError(f"{path}: missing; the import needs it") from None
-    except RuntimeError:
+    except (RuntimeError, UnicodeDecodeError):
         raise NmtError(f"{path}: not a SentencePiece model") from None
     return model
 
