@@ -158,6 +158,16 @@ KINDS = (
         is_stream=True,
     ),
     Kind(
+        "markup",
+        _all(
+            "text/page.html",
+            "translate --workers 1 --model run --markup html text/page.html",
+            "translate --workers 1 --model run --markup xliff text/page.html",
+        ),
+        has_checksums=False,
+        is_stream=True,
+    ),
+    Kind(
         "compressed text",
         _all("text/test.en.gz", f"{TRANSLATE} run text/test.en.gz")
         + _all("text/test.en.xz", f"{TRANSLATE} run text/test.en.xz")

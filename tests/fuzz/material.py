@@ -66,6 +66,13 @@ COMMANDS = (
     "translate --model run --n-best 2 --workers 1 --output list.txt text/test.en",
 )
 
+MARKUP = """\
+<p>one <b>two</b> &amp; <code>three</code></p><ul><li>four<li>five &lt; six</ul>
+one<br>two <a href="/three" title='four'>five <i>six</i></a> {name} <span translate="no">one</span>
+<!-- two --> <![CDATA[three]]> four &#10; five <g id="1">six <x id="2"/></g>
+<script>if (a<b) f()</script> <mrk mtype="protected">one</mrk> two
+"""
+
 ENGLISH = ["one", "two", "three", "four", "five", "six"]
 GERMAN = ["eins", "zwei", "drei", "vier", "fünf", "sechs"]
 
@@ -98,6 +105,7 @@ def make(directory: Path) -> None:
     }
     for suffix, content in compressed.items():
         (directory / "text" / f"test.en.{suffix}").write_bytes(content)
+    (directory / "text" / "page.html").write_text(MARKUP)
     (directory / "nmt.yaml").write_text(RECIPE)
     (directory / "extra.py").write_text('"""A plugin that registers nothing."""\n')
     for command in COMMANDS:
