@@ -60,7 +60,7 @@ Row = tuple[str, int]
 
 @dataclass(frozen=True)
 class Models:
-    """What every side needs to know."""
+    """Settings that all sides share."""
 
     paths: dict[str, Path]
     """Runs for nmt, and exports for CTranslate2, by name."""

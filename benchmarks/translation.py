@@ -53,7 +53,7 @@ Translate = Callable[[list[str]], tuple[list[str], int]]
 
 @dataclass(frozen=True)
 class Setting:
-    """What every side needs to know."""
+    """Settings that all sides share."""
 
     run: Path
     exported: Path
@@ -159,7 +159,7 @@ def ctranslate2_searches(
 
 @dataclass(frozen=True)
 class Task:
-    """What a side does in its turn."""
+    """The work of a side in its turn."""
 
     lines: list[str]
     beam: int
@@ -168,7 +168,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Turn:
-    """What a side did in its turn."""
+    """The result of a side in its turn."""
 
     texts: list[str]
     target_tokens: int

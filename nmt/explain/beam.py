@@ -56,6 +56,7 @@ class _TracedState(SearchState):
         self.alive = inner.alive
 
     def advance(self, continuations: Continuations) -> Tensor | None:
+        """Advance the hypotheses by a token, and note them."""
         parents = self.inner.advance(continuations)
         self.alive = self.inner.alive
         [alive], [ranked] = self.alive.hypotheses(), self.inner.hypotheses()

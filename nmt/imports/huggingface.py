@@ -271,6 +271,7 @@ def _convert(
     """
 
     def take(name: str, *shape: int) -> Tensor:
+        """Remove a tensor from those of the file, and return it."""
         if name not in tensors:
             raise NmtError(f"{source}: the weights have no tensor {name}")
         tensor = tensors.pop(name)
@@ -346,6 +347,7 @@ def _search(
     settings = {**written, **_optional_json(path)}
 
     def number(key: str, default: float) -> Any:
+        """Return the number of a key, or the default where the file has none."""
         value = settings.get(key)
         if value is None:
             return default

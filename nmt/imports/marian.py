@@ -301,6 +301,7 @@ def _search(path: Path, decoder: dict[str, Any]) -> dict[str, Any]:
     """Return the section ``search``: the rules of marian-decoder for this model."""
 
     def number(key: str, default: float) -> Any:
+        """Return the number of a key, or the default where the file has none."""
         value = decoder.get(key)
         if value is None:
             return default
