@@ -4,8 +4,8 @@
 
 A plan names the rows of a table and what each of them sets in a common recipe. For each row:
 
-1. The CPU seconds of an update are measured, so that all rows get the same core-minutes, whatever
-   else the machine computes.
+1. The CPU seconds of an update are measured several times, all rows in turn. The least counts,
+   because whatever else the machine computes only adds to them. All rows get the same core-minutes.
 2. Each learning rate of the plan's grid trains for a share of the updates. The lowest validation
    loss wins, and its run is the run of the first seed from there on.
 3. The other seeds train; the last checkpoints of each run are averaged.
@@ -36,6 +36,9 @@ import yaml
 NMT = (sys.executable, "-m", "nmt")
 TIMED = (25, 100)
 """An update's cost is measured from the first to the second of these numbers of updates."""
+
+ROUNDS = 3
+"""Measurements of each row's cost."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -101,7 +104,8 @@ class Comparison:
             home.mkdir(parents=True, exist_ok=True)
             text = yaml.safe_dump(self._recipe(name), sort_keys=False)
             (home / "recipe.yaml").write_text(text, encoding="utf-8")
-        self._each(self.updates, names)
+        for _ in range(ROUNDS):
+            self._each(self._measure_cost, names)
         grid = [(name, factor) for factor in self.plan.rates for name in names]
         if len(self.plan.rates) > 1:
             self._each(lambda item: self.loss(*item), grid)
@@ -116,13 +120,23 @@ class Comparison:
 
     def updates(self, row: str) -> int:
         """Return the number of updates that the row's core-minutes allow."""
+        return max(1, round(60 * self.plan.core_minutes / max(1e-4, min(self._costs(row)))))
+
+    def _measure_cost(self, row: str) -> None:
+        """Measure the CPU seconds of an update once more, if measurements are missing."""
+        costs = self._costs(row)
+        if len(costs) < ROUNDS:
+            seconds = [self._time(row, count) for count in TIMED]
+            costs.append((seconds[1] - seconds[0]) / (TIMED[1] - TIMED[0]))
+            _write(self._home(row) / "cost.json", {"cpu_seconds_per_update": costs})
+
+    def _costs(self, row: str) -> list[float]:
+        """Return the measured CPU seconds of an update."""
         record = self._home(row) / "cost.json"
         if not record.exists():
-            seconds = [self._time(row, count) for count in TIMED]
-            cost = max(1e-4, (seconds[1] - seconds[0]) / (TIMED[1] - TIMED[0]))
-            _write(record, {"cpu_seconds_per_update": cost})
-        cost = json.loads(record.read_text())["cpu_seconds_per_update"]
-        return max(1, round(60 * self.plan.core_minutes / cost))
+            return []
+        costs: list[float] = json.loads(record.read_text())["cpu_seconds_per_update"]
+        return costs
 
     def _check_settings(self, row: str) -> None:
         """Refuse results of other settings, which the row's name alone does not tell apart."""
