@@ -32,6 +32,7 @@ from nmt.runtime.distributed import World
 from nmt.runtime.precision import check_precision
 from nmt.training.config import TrainConfig
 from nmt.training.losses import losses
+from nmt.training.panel import sparkline
 from nmt.training.report import Report
 from nmt.training.signals import StopRequests
 from nmt.training.state import TrainerState
@@ -445,13 +446,15 @@ def test_records_carry_the_time_of_day(trained: Path) -> None:
     assert times[-1] <= now
 
 
-def test_the_bar_and_the_time_to_go_begin_with_training_and_agree(
+def test_the_panel_and_the_time_to_go_begin_with_training_and_agree(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, screen = 1000.0, StringIO()
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(screen, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
     with Report(tmp_path / "log.jsonl", 40, 10) as report:
         now += 3600  # of preflight
         report.begin()
@@ -459,9 +462,25 @@ def test_the_bar_and_the_time_to_go_begin_with_training_and_agree(
         for update in range(11, 31):
             report.advance(update, 100)
         assert report.to_go(30, 100) == timedelta(seconds=50)
-        report.bar.refresh()
-    assert "30/40 updates | 0:01:40 | to go 0:00:50" in screen.getvalue()
+        report.validation(30, {"bleu": 12.5}, best=True)
+        report.validation(30, {"bleu": 11.0}, best=False)
+    bar, validation, best, *_ = screen.getvalue().rpartition("updates")[2].splitlines()
+    assert "30/40 | 0:01:40 | to go 0:00:50" in bar
+    assert "update 30 | bleu 11.000" in validation
+    assert "update 30 | bleu 12.500" in best
     assert "1:01:40" not in screen.getvalue()
+
+
+@pytest.mark.parametrize(
+    "values", [[1.0], [2.0, 2.0], [3.0, 1.0, 2.0], [0.1 * n for n in range(99)]]
+)
+def test_a_sparkline_has_the_least_and_the_greatest_bar(values: list[float]) -> None:
+    line = sparkline(values, 8)
+    assert len(line) == min(8, len(values))
+    assert line[0] == {3.0: "█"}.get(values[0], "▁")
+    if len(set(values)) > 1:
+        assert min(line) == "▁"
+        assert max(line) == "█"
 
 
 def test_training_ends_after_a_number_of_epochs_and_resumes_exactly(

@@ -16,11 +16,11 @@ from signal import Signals
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from nmt.data.loader import Update
 from nmt.io import files
 from nmt.messages import say
+from nmt.training.panel import Panel
 from nmt.training.tensorboard import Board
 
 SILENCE = 60.0
@@ -114,7 +114,7 @@ class Record:
 
 
 class Report:
-    """Writes records to the log file, and lines or a progress bar to stderr."""
+    """Writes records to the log file, and lines to stderr, at a terminal above a panel."""
 
     def __init__(
         self,
@@ -145,29 +145,24 @@ class Report:
         self.max_updates = max_updates
         self.max_seconds = max_seconds
         self.first = first
-        self.has_bar = not quiet and sys.stderr.isatty()
         self.started = self.spoke = time.monotonic()
-        self.bar = tqdm(disable=True)  # until training begins
+        self.panel: Panel | None = None  # until training begins
 
     def __enter__(self) -> Report:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.bar.close()
+        if self.panel:
+            self.panel.close()
         if self.board:
             self.board.close()
 
     def begin(self) -> None:
-        """Start the progress bar and the clock for time to go."""
+        """Start the clock for time to go, and the panel at a terminal that can show it."""
         self.started = self.spoke = time.monotonic()
-        self.bar = tqdm(
-            total=self.max_updates,
-            initial=self.first,
-            bar_format="{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} updates{desc}",
-            file=sys.stderr,
-            dynamic_ncols=True,
-            disable=not self.has_bar,
-        )
+        if not self.quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+            self.panel = Panel(self.max_updates, self.first)
+            self.panel.start()
 
     def to_go(self, update: int, seconds: float) -> timedelta:
         """Return the time to go after an update; `seconds` is the time of training so far."""
@@ -176,12 +171,10 @@ class Report:
         return timedelta(seconds=round(max(0.0, min(by_updates, self.max_seconds - seconds))))
 
     def advance(self, update: int, seconds: float) -> None:
-        """Show one more update: on the bar, or as a line after a long silence."""
-        if self.has_bar:
+        """Show one more update: on the panel, or as a line after a long silence."""
+        if self.panel:
             elapsed = timedelta(seconds=round(time.monotonic() - self.started))
-            times = f" | {elapsed} | to go {self.to_go(update, seconds)}"
-            self.bar.set_description_str(times, refresh=False)
-            self.bar.update()
+            self.panel.advance(update, f" | {elapsed} | to go {self.to_go(update, seconds)}")
         elif time.monotonic() - self.spoke >= SILENCE:
             self.say(f"update {update}/{self.max_updates} is done")
 
@@ -197,9 +190,10 @@ class Report:
     def say(self, message: str) -> None:
         """Print a line for people."""
         self.spoke = time.monotonic()
-        if not self.quiet:
-            self.bar.write(f"{message}\n", file=sys.stderr, end="")  # in one write
-            sys.stderr.flush()
+        if self.panel:
+            self.panel.write(message)
+        elif not self.quiet:
+            say(message)
 
     def note(self, message: str) -> None:
         """Print a line for people that begins with date and time."""
@@ -207,13 +201,10 @@ class Report:
 
     def acknowledge(self, number: Signals) -> None:
         """Confirm a signal at once; called by its handler."""
-        if self.quiet:
-            return
         by = "interrupted" if number == Signals.SIGINT else f"interrupted by {number.name}"
         again = "; Ctrl-C again ends at once, without it" if number == Signals.SIGINT else ""
-        start = "\n" if self.has_bar else ""
         with suppress(RuntimeError):  # the signal came while another line was being written
-            say(f"{start}{by}: saving after this update{again}")
+            self.say(f"{by}: saving after this update{again}")
 
     def training(self, record: Record) -> None:
         """Report the updates since the last report."""
@@ -224,6 +215,8 @@ class Report:
             if value is not None or name not in optional
         }
         self.record("train", values)
+        if self.panel and math.isfinite(record.loss):
+            self.panel.add_loss(record.loss)
         left = self.to_go(record.update, record.seconds)
         reward = "" if record.reward is None else f"reward {record.reward:.4f} | "
         guided = "" if record.alignment is None else f"alignment {record.alignment:.3f} | "
@@ -249,6 +242,8 @@ class Report:
         """Report the scores of a validation."""
         self.record("validation", {"update": update, **scores, "best": best})
         shown = " | ".join(f"{name} {value:.3f}" for name, value in scores.items())
+        if self.panel:
+            self.panel.add_validation(f"update {update} | {shown}", best)
         self.note(f"validation | update {update} | {shown}{' | best so far' if best else ''}")
 
 
