@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nmt.cli.console import check_output, check_stdin
-from nmt.cli.flags import Settings, recipe_flags
+from nmt.cli.flags import SEARCH_FLAGS, Settings, recipe_flags
 from nmt.cli.score_by_model import unequal_lines
 from nmt.errors import NmtError
 from nmt.io.lines import Lines
@@ -21,15 +21,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = "Example: nmt explain --model checkpoints < input.txt > page.html"
 
-FLAGS = {
-    "Search": {
-        "--strategy": "search.strategy",
-        "--beam --beam-size -b": "search.strategy.beam",
-        "--length-penalty": "search.strategy.length_penalty",
-        "--alpha": "search.strategy.length_penalty.alpha",
-    },
-}
-
+FLAGS = {"Search": SEARCH_FLAGS}
 
 Text = Annotated[
     Path | None,

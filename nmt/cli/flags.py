@@ -23,6 +23,14 @@ Flags are the names, separated by spaces, and perhaps a word in capitals for the
 ``"--source-lang -s LANG"``.
 """
 
+SEARCH_FLAGS = {
+    "--strategy": "search.strategy",
+    "--beam --beam-size -b": "search.strategy.beam",
+    "--length-penalty": "search.strategy.length_penalty",
+    "--alpha": "search.strategy.length_penalty.alpha",
+}
+"""Flags of commands that search."""
+
 _LONGEST = 140
 """Characters of a help up to which it has more than the first sentence of the docstring."""
 

@@ -10,7 +10,7 @@ import typer
 
 from nmt.cli import forms
 from nmt.cli.console import check_output, check_stdin
-from nmt.cli.flags import Settings, recipe_flags
+from nmt.cli.flags import SEARCH_FLAGS, Settings, recipe_flags
 from nmt.cli.requests import Requests
 from nmt.cli.stream import translate_stream, writer
 from nmt.errors import NmtError
@@ -32,10 +32,7 @@ SPEED = "Speed"
 
 FLAGS = {
     "Search": {
-        "--strategy": "search.strategy",
-        "--beam --beam-size -b": "search.strategy.beam",
-        "--length-penalty": "search.strategy.length_penalty",
-        "--alpha": "search.strategy.length_penalty.alpha",
+        **SEARCH_FLAGS,
         "--stop": "search.strategy.stop",
         "--mbr": "search.mbr",
         "--max-length-offset": "search.max_length_offset",
