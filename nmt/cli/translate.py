@@ -242,6 +242,7 @@ def translate(
     """
     others = prefix or require or n_best or as_json
     _refuse(text and input_, "give either TEXT or --input")
+    _refuse(text and text.is_dir(), f"{text} is a directory; give each model its own --model")
     _refuse(alignments and not as_json, "--alignments needs --json, in which they are written")
     _refuse(alignment_unit and not alignments, "--alignment-unit needs --alignments")
     _refuse(markup and others, "--markup goes without --prefix, --require, --n-best and --json")
