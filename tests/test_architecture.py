@@ -16,7 +16,7 @@ import nmt
 LAYERS = (
     {"cli"},
     {"advice"},
-    {"training", "explain", "imports"},
+    {"training", "explain", "report", "imports"},
     {"inference"},
     {"export"},
     {"search", "runs"},

@@ -8,7 +8,6 @@ import math
 import re
 import shutil
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,6 +15,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
+from html_checker import Checker
 from tiny_models import tiny
 
 from nmt.data.vocabulary import BOS
@@ -33,7 +33,6 @@ Command = Callable[..., Any]
 
 LINES = ["one two three", " ", "six five four one"]
 FACTS = {"model": "x", "architecture": "y", "languages": ["en", "de"], "update": 6}
-VOID = {"meta", "input", "br", "link", "img"}
 
 
 @pytest.fixture(scope="module")
@@ -165,40 +164,6 @@ def test_packed_tensors_are_read_back() -> None:
     tensor = torch.randn(2, 3, 4)
     assert np.abs(unpacked(packed(tensor)) - tensor.numpy()).max() < 1e-4
     assert unpacked(packed(torch.full((2,), 0.5))).tolist() == [0.5, 0.5]
-
-
-class Checker(HTMLParser):
-    """Reads a page: elements that were not closed, what refers elsewhere, scripts, and ids."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.ids: list[str] = []
-        self.referred: list[str] = []
-        self.scripts: list[str] = []
-        self.labelled: list[str] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in VOID:
-            self.open.append(tag)
-        if tag == "script":
-            self.scripts.append("")
-        for name, value in attrs:
-            if name in ("src", "href", "srcset", "action", "data"):
-                self.referred.append(str(value))
-            if name == "id":
-                self.ids.append(str(value))
-            if name == "aria-labelledby":
-                self.labelled.append(str(value))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] == "script":
-            self.scripts[-1] += data
 
 
 def test_the_page_is_whole_and_needs_no_network(translator: Translator) -> None:

@@ -248,6 +248,19 @@ def test_explain(
     assert capsys.readouterr().out == "encoder 1 2 heads\ndecoder 1 2 heads\ncross 1 2 heads\n"
 
 
+def test_report(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_page(place, "guides/report.md")
+    assert "".join(place.lines("report.html")).count("<figure>") == 7
+    monkeypatch.chdir(place.path)
+    for _, program in blocks("guides/report.md", "python"):
+        exec(compile(program, "report.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("after update 6 loss ")
+    for name in ("loss.svg", "systems.svg"):
+        assert place.lines(name)[-1] == "</svg>"
+
+
 def test_evaluation(place: Workplace) -> None:
     table, worst, _, _ = run_page(place, "guides/evaluation.md")
     assert table.startswith("| system    | bleu |  mean ± 95% |       p | ")

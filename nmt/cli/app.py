@@ -64,6 +64,7 @@ COMMANDS = {
     "translate": "translate.translate",
     "align": "align.align",
     "explain": "explain.explain",
+    "report": "report.report",
     "rescore": "rescore.rescore",
     "testset": "testset.print_testset",
     "score": "score.score",

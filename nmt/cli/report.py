@@ -1,0 +1,94 @@
+"""``nmt report``: show what training measured, as a page, as JSON or as SVG."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmt.cli.stream import writer
+from nmt.messages import say
+
+EXAMPLE = "Example: nmt report checkpoints > report.html"
+
+
+class By(str, Enum):
+    """Axes of a chart."""
+
+    update = "update"
+    minutes = "minutes"
+
+
+Runs = Annotated[
+    list[Path],
+    typer.Argument(metavar="RUN...", help="Runs, also while they are trained.", show_default=False),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="File to write.  [default: stdout]",
+        show_default=False,
+    ),
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Write what the page shows as JSON, with every value.")
+]
+Svg = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PANEL",
+        help="Write one chart as SVG: loss, validation.loss, bleu, lr or another number of the "
+        "log.",
+        show_default=False,
+    ),
+]
+Axis = Annotated[By, typer.Option("--by", help="What the x axis of --svg counts.")]
+Seeds = Annotated[
+    bool,
+    typer.Option(
+        "--seeds",
+        help="Draw the mean, with a band of one standard error, of runs whose names differ only "
+        "in the number at their end.",
+    ),
+]
+
+
+def report(
+    runs: Runs,
+    output: Output = None,
+    as_json: AsJson = False,
+    svg: Svg = None,
+    by: Axis = By.update,
+    seeds: Seeds = False,
+) -> None:
+    """Show the curves, the recipe and the data of trainings.
+
+    Writes one HTML page that needs no network, about one training or several, ended or not: the
+    numbers of the log over updates and over time, and the keys in which the recipes differ. Needs
+    Matplotlib: pip install 'nmt-toolkit[report]'.
+    """
+    if svg and as_json:
+        raise typer.BadParameter("give either --svg or --json")
+    from nmt.report.document import read_runs
+
+    gathered = read_runs(runs)
+    if svg:
+        from nmt.report.panels import choose
+
+        panel = choose(gathered.logs, svg)
+        written = panel.chart(by.value, gathered.colours(seeds), seeds, {}).svg()
+    elif as_json:
+        written = json.dumps(gathered.document(), ensure_ascii=False) + "\n"
+    else:
+        from nmt.report.page import page
+
+        written = page(gathered, seeds)
+    with writer(output, is_main=True) as stream:
+        stream.write(written.encode())
+    say(f"reported {len(runs)} run{'s' * (len(runs) > 1)} in {len(written.encode()):,} bytes")

@@ -1,0 +1,188 @@
+"""Charts as SVG, drawn by Matplotlib: for pages, and as files for papers."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+from nmt.errors import NmtError
+
+COLOURS = (
+    "#1c7ed6",
+    "#d9480f",
+    "#2b9442",
+    "#ae3ec9",
+    "#b07d00",
+    "#0c8599",
+    "#e03131",
+    "#7a52f4",
+)
+"""Colours of the lines, in turn: each has a contrast of 3 or more to white and to the dark page."""
+
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)))
+"""Strokes of the lines, when the colours begin again."""
+
+INK, GRID = "#333333", "#dddddd"
+
+SIZE = (4.8, 2.7)
+"""Width and height of a chart in inches."""
+
+FRAME = (0.125, 0.15, 0.85, 0.8)
+"""Left edge, lower edge, width and height of the plotting area, as shares of the chart."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a chart."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    errors: Sequence[float] = ()
+    """Standard errors of y, drawn as a band."""
+    colour: int = 0
+    """Number of the colour, from 0."""
+    thin: bool = False
+    """Whether the line stays in the background, as that of a noisy value."""
+    label: str | None = None
+    """Identifier of the line's group in the SVG."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart of lines."""
+
+    lines: Sequence[Line]
+    x_label: str
+    y_label: str = ""
+    logarithmic: bool = False
+    """Whether the y axis is logarithmic; ignored unless all values are positive."""
+    marks: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Places on the x axis to mark with vertical lines, by "resumed" or "skipped"."""
+
+    @property
+    def x_limits(self) -> tuple[float, float]:
+        """The ends of the x axis: from 0 to the last point."""
+        return 0.0, max([*(x for line in self.lines for x in line.x), 0.0]) or 1.0
+
+    def svg(self, legend: bool = True) -> str:
+        """Return the chart as an SVG file that stands alone.
+
+        Raises:
+            NmtError: Matplotlib is not installed.
+        """
+        require_matplotlib()
+        from matplotlib import rc_context
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+        from matplotlib.figure import Figure
+
+        style: Any = {
+            "axes.edgecolor": GRID,
+            "axes.formatter.limits": (-3, 5),
+            "font.family": "sans-serif",
+            "font.size": 9,
+            "svg.fonttype": "none",
+            "svg.hashsalt": "nmt",
+            **dict.fromkeys(["text.color", "axes.labelcolor", "xtick.color", "ytick.color"], INK),
+        }
+        text = io.StringIO()
+        with rc_context(style):
+            figure = Figure(figsize=SIZE, facecolor="none" if not legend else "white")
+            axes = figure.add_axes(FRAME, facecolor="none")
+            self._draw(axes)
+            if legend and len(self.lines) > 1:
+                axes.legend(frameon=False, fontsize=8)
+            canvas: Any = FigureCanvasSVG(figure)
+            canvas.print_svg(text, metadata=dict.fromkeys(["Date", "Creator", "Format", "Type"]))
+        return re.sub(r"(\.\d\d)\d+", r"\1", text.getvalue())
+
+    def inline(self, prefix: str, description: str) -> str:
+        """Return the chart as an element of a page, in the colours of the page.
+
+        Args:
+            prefix: begins every identifier, so that each is unique in the page.
+            description: the chart in words, for those who do not see it.
+        """
+        svg = self.svg(legend=False)
+        svg = svg[svg.index("<svg") :].replace(INK, "currentColor").replace(GRID, "var(--line)")
+        svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", svg)
+        return svg.replace("<svg", f'<svg role="img" aria-label="{escape(description)}"', 1)
+
+    def _draw(self, axes: Any) -> None:
+        axes.grid(True, color=GRID, linewidth=0.6)
+        axes.tick_params(length=0)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+        for line in self.lines:
+            self._draw_line(axes, line)
+        for kind, places in self.marks.items():
+            for x in places:
+                style = ":" if kind == "resumed" else "--"
+                axes.axvline(x, color=INK, linewidth=0.9, linestyle=style, gid=f"{kind}.")
+        axes.set_xlim(*self.x_limits)
+        if self.logarithmic and all(y > 0 for line in self.lines for y in line.y):
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(_plain)
+            axes.yaxis.set_minor_formatter(_plain_minor)
+        axes.set_xlabel(self.x_label)
+        axes.set_ylabel(self.y_label)
+
+    def _draw_line(self, axes: Any, line: Line) -> None:
+        colour = COLOURS[line.colour % len(COLOURS)]
+        dashes = DASHES[line.colour // len(COLOURS) % len(DASHES)]
+        width, opacity = (1.0, 0.55) if line.thin else (1.8, 1.0)
+        marker = "o" if len(line.x) == 1 else None
+        axes.plot(
+            line.x,
+            line.y,
+            color=colour,
+            linestyle=dashes,
+            linewidth=width,
+            alpha=opacity,
+            marker=marker,
+            markersize=4,
+            label=line.name,
+            gid=line.label,
+        )
+        if line.errors:
+            low = [y - error for y, error in zip(line.y, line.errors, strict=True)]
+            high = [y + error for y, error in zip(line.y, line.errors, strict=True)]
+            band = axes.fill_between(line.x, low, high, color=colour, alpha=0.2, linewidth=0)
+            if line.label:
+                band.set_gid(f"{line.label}band")
+
+
+def require_matplotlib() -> None:
+    """Import Matplotlib.
+
+    Raises:
+        NmtError: Matplotlib is not installed.
+    """
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        raise NmtError(
+            "charts: Matplotlib is not installed; pip install 'nmt-toolkit[report]'"
+        ) from None
+
+
+def describe(lines: Iterable[Line]) -> str:
+    """Return the first, the last, the smallest and the greatest value of lines in words."""
+    return "; ".join(
+        f"{line.name}: from {line.y[0]:.4g} to {line.y[-1]:.4g}, "
+        f"between {min(line.y):.4g} and {max(line.y):.4g}"
+        for line in lines
+    )
+
+
+def _plain(value: float, _: object) -> str:
+    return f"{value:,g}"
+
+
+def _plain_minor(value: float, _: object) -> str:
+    """Return the label of a minor tick: those of 2 and 5 alone."""
+    return f"{value:,g}" if f"{value:e}"[0] in "25" else ""

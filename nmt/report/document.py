@@ -1,0 +1,124 @@
+"""Everything that a report shows, gathered from run directories."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from nmt.recipe.config import flatten
+from nmt.report.curves import Curve, seed_group
+from nmt.report.log import LOG, Log, read_log
+from nmt.report.panels import Panel, panels
+from nmt.runs import Run
+
+UNSHARED = ("train.save_dir",)
+"""Keys of the recipe that differ in every run and say nothing."""
+
+ABSENT = "–"
+"""Stands for the value of a key that a recipe does not have."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Runs and their logs, by the names that the report gives them."""
+
+    runs: Mapping[str, Run]
+    logs: Mapping[str, Log]
+
+    @cached_property
+    def panels(self) -> list[Panel]:
+        """The charts."""
+        return list(panels(self.logs))
+
+    def colours(self, seeds: bool = False) -> dict[str, int]:
+        """Return the number of the colour of each run, or of each group of runs with `seeds`."""
+        names = dict.fromkeys(seed_group(name) if seeds else name for name in self.runs)
+        return {name: number for number, name in enumerate(names)}
+
+    def differences(self) -> dict[str, list[object]]:
+        """Return the values of each run, by the keys of the recipe whose values differ."""
+        flat = [flatten(run.recipe) for run in self.runs.values()]
+        keys = dict.fromkeys(key for recipe in flat for key in recipe)
+        rows = {key: [recipe.get(key, ABSENT) for recipe in flat] for key in keys}
+        return {
+            key: values
+            for key, values in rows.items()
+            if key not in UNSHARED and any(value != values[0] for value in values)
+        }
+
+    def document(self) -> dict[str, Any]:
+        """Return plain values for JSON, with every value of every curve."""
+        return {
+            "runs": [self._facts(name) for name in self.runs],
+            "differences": self.differences(),
+            "curves": curves(self.panels),
+        }
+
+    def _facts(self, name: str) -> dict[str, Any]:
+        run, log = self.runs[name], self.logs[name]
+        speeds = log.curve("train", "target_tokens_per_second").values
+        memory = log.curve("train", "memory_mb").values
+        epochs = log.curve("train", "epoch").values
+        return {
+            "name": name,
+            "path": str(run.path),
+            "languages": list(run.languages),
+            "architecture": run.section("model").get("arch"),
+            "updates": log.last,
+            "epochs": epochs[-1] if epochs else None,
+            "minutes": log.minutes([log.last])[0],
+            "target_tokens_per_second": statistics.median(speeds) if speeds else None,
+            "memory_mb": max(memory) if memory else None,
+            "begun": log.begun,
+            "ended": log.ended,
+            "resumed": log.resumed,
+            "skipped": [{"update": at, "where": where} for at, where in log.skipped.items()],
+            "best": self._scores(log, log.best),
+            "last": self._scores(log, max(log.validation, default=None)),
+            "recipe": run.recipe,
+        }
+
+    @staticmethod
+    def _scores(log: Log, update: int | None) -> dict[str, Any] | None:
+        """Return what a validation measured; None without one."""
+        return None if update is None else {"update": update, **log.validation.get(update, {})}
+
+
+def curves(shown: Sequence[Panel], thin: bool = False) -> dict[str, Any]:
+    """Return the points of all curves, by panel, kind of record and run.
+
+    Args:
+        shown: the panels.
+        thin: whether to return only the points that the charts draw.
+    """
+
+    def points(curve: Curve) -> dict[str, Sequence[float]]:
+        drawn = curve.thinned() if thin else curve
+        return {"update": drawn.updates, "minutes": drawn.minutes, "values": drawn.values}
+
+    return {
+        panel.name: {
+            kind: {run: points(curve) for run, curve in runs.items()}
+            for kind, runs in panel.curves.items()
+        }
+        for panel in shown
+    }
+
+
+def read_runs(paths: Sequence[Path]) -> Report:
+    """Read runs and their logs; a run may be training meanwhile.
+
+    Runs are named after their directories, or after their paths where two have the same name.
+
+    Raises:
+        NmtError: a directory is no run, or its log is damaged or empty.
+    """
+    names = [path.resolve().name for path in paths]
+    if len({*names}) < len(names):
+        names = [str(path) for path in paths]
+    runs = {name: Run.open(path) for name, path in zip(names, paths, strict=True)}
+    return Report(runs, {name: read_log(run.path / LOG) for name, run in runs.items()})

@@ -1,0 +1,146 @@
+"""The log of a run, read back: what training wrote to ``log.jsonl``, as curves."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nmt.errors import NmtError
+from nmt.io import files
+from nmt.report.curves import Curve
+
+LOG = "log.jsonl"
+
+REQUIRED = {"train": ("loss", "lr", "seconds"), "validation": ("loss",)}
+"""Numbers that every record of a kind has."""
+
+TEXTS = {"record", "time", "where"}
+"""Keys whose values are text."""
+
+Numbers = dict[str, float]
+
+
+@dataclass
+class Log:
+    """The records of a training, without those that a resumed training repeated."""
+
+    path: Path
+    train: dict[int, Numbers] = field(default_factory=dict)
+    """The numbers of each report by their names, by the number of the update."""
+    validation: dict[int, Numbers] = field(default_factory=dict)
+    skipped: dict[int, str] = field(default_factory=dict)
+    """Where the first value was that is not finite, by the number of the skipped update."""
+    resumed: list[int] = field(default_factory=list)
+    """The updates after which training resumed."""
+    best: int | None = None
+    """The update of the best validation."""
+    begun: str = ""
+    """Time of the first record."""
+    ended: str = ""
+    """Time of the last record."""
+
+    @property
+    def last(self) -> int:
+        """The last update of which there is a record."""
+        return max([*self.train, *self.validation, 0])
+
+    @cached_property
+    def _clock(self) -> tuple[list[int], list[float]]:
+        """The seconds of training after some updates; after the last report at its speed."""
+        reports = sorted((update, numbers["seconds"]) for update, numbers in self.train.items())
+        updates, seconds = [0, *(at for at, _ in reports)], [0.0, *(spent for _, spent in reports)]
+        if self.last > updates[-1] and len(updates) > 1:
+            speed = (seconds[-1] - seconds[-2]) / (updates[-1] - updates[-2])
+            seconds.append(seconds[-1] + speed * (self.last - updates[-1]))
+            updates.append(self.last)
+        return updates, seconds
+
+    def minutes(self, updates: Sequence[int]) -> list[float]:
+        """Return the minutes of training after updates, by interpolation between the reports.
+
+        Validation and saving are not counted. After the last report its speed is assumed.
+        """
+        minutes: list[float] = (np.interp(updates, *self._clock) / 60).tolist()
+        return minutes
+
+    def names(self, kind: str) -> list[str]:
+        """Return the names of the numbers of the records of a kind, in their order there."""
+        return list(dict.fromkeys(name for numbers in self._of(kind).values() for name in numbers))
+
+    def curve(self, kind: str, name: str) -> Curve:
+        """Return the finite values of a name in the records of a kind."""
+        values = {
+            update: numbers[name]
+            for update, numbers in self._of(kind).items()
+            if name in numbers and math.isfinite(numbers[name])
+        }
+        updates = sorted(values)
+        return Curve(updates, self.minutes(updates), [values[update] for update in updates])
+
+    def _of(self, kind: str) -> dict[int, Numbers]:
+        return self.train if kind == "train" else self.validation
+
+    def _add(self, record: dict[str, Any]) -> None:
+        """Add a record.
+
+        Raises:
+            ArithmeticError, LookupError, TypeError, ValueError: the record is damaged.
+        """
+        kind, update = record["record"], record["update"]
+        if type(update) is not int or update < 1:
+            raise ValueError(update)
+        self.begun = self.begun or str(record.get("time", ""))
+        self.ended = str(record.get("time", ""))
+        if kind == "resumed":
+            self._resume(update)
+        elif kind == "skipped":
+            self.skipped[update] = str(record["where"])
+        elif kind in REQUIRED:
+            numbers = {
+                name: value
+                for name, value in record.items()
+                if name not in {*TEXTS, "update", "best"} and value is not None
+            }
+            for name in {*numbers, *REQUIRED[kind]}:
+                math.isfinite(numbers[name])  # raises an error if it is no number
+            self._of(kind)[update] = numbers
+            if record.get("best"):
+                self.best = update
+
+    def _resume(self, update: int) -> None:
+        """Forget what a training did after the update from which another resumed."""
+        for records in (self.train, self.validation, self.skipped):
+            for later in [number for number in records if number > update]:
+                del records[later]
+        self.resumed.append(update)
+
+
+def read_log(path: Path) -> Log:
+    """Return the log at a path; an incomplete last line, being written now, is left out.
+
+    Raises:
+        NmtError: a line is not a record of training, or there is no report yet.
+    """
+    log = Log(path)
+    try:
+        with files.open_regular(path) as file:
+            lines = file.read().rpartition(b"\n")[0].splitlines()
+    except FileNotFoundError:
+        lines = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            log._add(json.loads(line))
+        except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
+            raise NmtError(
+                f"{path}:{number}: damaged: not a record of training; remove the line"
+            ) from None
+    if not log.last:
+        raise NmtError(f"{path}: no report yet; train for at least train.log_every updates")
+    return log

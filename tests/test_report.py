@@ -1,0 +1,302 @@
+"""What ``nmt report`` says of trainings: equal to their logs, in a whole page, in time."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from html_checker import Checker
+
+from nmt.report import Chart, Curve, Line, averaged, mean, read_log
+from nmt.report.charts import COLOURS
+
+Command = Callable[..., Any]
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+RECORDS: list[dict[str, Any]] = [
+    {"record": "train", "update": 2, "loss": 5.0, "lr": 0.1, "seconds": 60.0},
+    {"record": "validation", "update": 2, "loss": 6.0, "perplexity": 9.0, "bleu": 1, "best": True},
+    {"record": "train", "update": 4, "loss": 4.0, "lr": 0.2, "seconds": 180.0},
+    {"record": "skipped", "update": 5, "where": "first in encoder.0", "sentences": 9},
+    {"record": "train", "update": 6, "loss": 3.9, "lr": 0.3, "seconds": 240.0},
+    {"record": "resumed", "update": 3, "processes": 1},
+    {"record": "train", "update": 4, "loss": 4.5, "lr": 0.2, "reward": 0.5, "seconds": 120.0},
+    {"record": "skipped", "update": 6, "where": "the loss", "sentences": 3},
+    {"record": "train", "update": 6, "loss": float("nan"), "lr": 0.3, "seconds": 200.0},
+    {"record": "validation", "update": 8, "loss": 3.0, "perplexity": 5.0, "bleu": 2, "best": True},
+]
+
+
+def write(path: Path, records: list[dict[str, Any]], end: str = "") -> Path:
+    lines = (json.dumps({**record, "time": "2026-11-22T05:00:00+00:00"}) for record in records)
+    path.write_text("".join(f"{line}\n" for line in lines) + end, encoding="utf-8")
+    return path
+
+
+def page_data(text: str) -> dict[str, Any]:
+    read = Checker(text)
+    assert (read.open, read.referred) == ([], [])
+    assert len(read.ids) == len({*read.ids})
+    assert {*read.labelled} <= {*read.ids}
+    assert not re.search(r"https?://(?!www\.w3\.org/)|@import|url\((?!#)", text)
+    data: dict[str, Any] = json.loads(read.scripts[0])
+    return data
+
+
+def test_a_log_without_what_a_resumed_training_repeated(tmp_path: Path) -> None:
+    log = read_log(write(tmp_path / "log.jsonl", RECORDS, end='{"record": "train", "upd'))
+    assert list(log.train) == [2, 4, 6]
+    assert log.curve("train", "loss") == Curve([2, 4], [1.0, 2.0], [5.0, 4.5])
+    assert log.curve("train", "lr").values == [0.1, 0.2, 0.3]
+    assert log.curve("train", "reward").updates == [4]
+    assert log.curve("validation", "bleu").values == [1, 2]
+    assert (log.resumed, log.skipped) == ([3], {6: "the loss"})
+    assert (log.last, log.best) == (8, 8)
+    # Two updates beyond the last report, which took 40 seconds each.
+    assert log.minutes([0, 3, 8]) == pytest.approx([0.0, 1.5, 280 / 60])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "\0",
+        "5",
+        "[" * 50_000,
+        '{"record": "train", "update": 2, "loss": "low", "lr": 0.1}',
+        '{"record": "train", "update": 2, "loss": 1.0}',
+        '{"record": "train", "update": 0, "loss": 1.0, "lr": 0.1}',
+        '{"record": "train", "update": 2, "loss": 1' + "0" * 999 + ', "lr": 0.1}',
+        '{"record": "resumed"}',
+    ],
+)
+def test_a_damaged_line_costs_a_line(nmt: Command, run: Path, line: str) -> None:
+    write(run / "log.jsonl", RECORDS, end=f"{line}\n")
+    done = nmt("report", run)
+    assert (done.status, done.out) == (1, "")
+    where = f"{run}/log.jsonl:{len(RECORDS) + 1}"
+    assert done.err == f"nmt: error: {where}: damaged: not a record of training; remove the line\n"
+
+
+def test_other_mistakes_cost_a_line(
+    nmt: Command, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "page.html"
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    for arguments, status, message in (
+        ([tmp_path], 1, f"{tmp_path} is not a run; give one that `nmt train` has made"),
+        ([run, "--svg", "los"], 1, "--svg: unknown panel 'los'; did you mean 'loss'?"),
+        ([run, "--svg", "loss", "--json"], 2, "give either --svg or --json"),
+        ([run], 1, "Matplotlib is not installed; pip install 'nmt-toolkit[report]'"),
+    ):
+        done = nmt("report", *arguments, "--output", page)
+        assert (done.status, done.out, page.exists()) == (status, "", False)
+        assert message in done.err
+        assert done.err.count("\n") == 1
+    (run / "log.jsonl").write_text('{"record": "tr')
+    done = nmt("report", run)
+    message = "log.jsonl: no report yet; train for at least train.log_every updates\n"
+    assert done.err == f"nmt: error: {run}/{message}"
+
+
+def test_the_page_has_the_numbers_of_the_log(nmt: Command, trained: Path, tmp_path: Path) -> None:
+    written = tmp_path / "page.html"
+    done = nmt("report", trained, "--output", written)
+    assert (done.status, done.out) == (0, "")
+    data = page_data(written.read_text(encoding="utf-8"))
+    as_json = json.loads(nmt("report", trained, "--json").out)
+    assert data["curves"] == as_json["curves"]
+    records = [json.loads(line) for line in (trained / "log.jsonl").open(encoding="utf-8")]
+    for kind in ("train", "validation"):
+        lines = [record for record in records if record["record"] == kind]
+        shown = {name: kinds[kind] for name, kinds in data["curves"].items() if kind in kinds}
+        hidden = {"record", "time", "update", "best", "epoch", "seconds"}
+        assert {*shown} == {*lines[0]} - hidden
+        for name, runs in shown.items():
+            curve = runs["checkpoints"]
+            assert curve["update"] == [line["update"] for line in lines]
+            assert curve["values"] == [line[name] for line in lines]
+            if kind == "train":
+                assert curve["minutes"] == [line["seconds"] / 60 for line in lines]
+    (facts,) = data["runs"]
+    best = min(
+        (line for line in records if line["record"] == "validation"), key=lambda it: it["loss"]
+    )
+    assert facts["best"]["update"] == best["update"]
+    assert facts["best"]["loss"] == best["loss"]
+    assert facts["memory_mb"] == max(line.get("memory_mb", 0) for line in records)
+
+
+def test_several_runs_stand_in_one_page(
+    nmt: Command, train: Command, trained: Path, run: Path, tmp_path: Path
+) -> None:
+    """One of them resumed, one is being written to."""
+    resumed = tmp_path / "resumed <2>"
+    for updates in (4, 8):
+        flags = ("--max-updates", updates, "--set", "train.clip_norm=2")
+        assert train(resumed, *flags).status == 0
+    with (run / "log.jsonl").open("a", encoding="utf-8") as log:
+        log.write('{"record": "train", "update": 8, "lo')
+    done = nmt("report", trained, resumed, run)
+    data = page_data(done.out)
+    assert [facts["name"] for facts in data["runs"]] == ["checkpoints", "resumed <2>", "run"]
+    assert [facts["updates"] for facts in data["runs"]] == [6, 8, 6]
+    assert [facts["resumed"] for facts in data["runs"]] == [[], [4], []]
+    assert data["differences"] == {
+        "train.max_updates": [6, 8, 6],
+        "train.clip_norm": [0.0, 2.0, 0.0],
+    }
+    assert done.out.count('-resumed."') == 2 * len(data["curves"])  # a mark in each chart
+    for number in range(3):
+        assert f'id="run-{number}" checked' in done.out
+        assert f'id="update0-run{number}.validation"' in done.out
+
+
+def test_runs_of_the_same_name_are_told_apart(nmt: Command, trained: Path, tmp_path: Path) -> None:
+    for place in ("a", "b"):
+        shutil.copytree(trained, tmp_path / place / "checkpoints", symlinks=True)
+    runs = [tmp_path / place / "checkpoints" for place in ("a", "b")]
+    data = json.loads(nmt("report", *runs, "--json").out)
+    assert [facts["name"] for facts in data["runs"]] == [str(run) for run in runs]
+
+
+def test_a_thinned_curve_keeps_its_extremes() -> None:
+    draw = np.random.default_rng(1)
+    values = draw.normal(size=100_000)
+    updates = list(range(1, 100_001))
+    curve = Curve(updates, updates, values.tolist())
+    thin = curve.thinned()
+    assert 300 < len(thin) <= 602
+    assert {min(curve.values), max(curve.values), curve.values[0], curve.values[-1]} <= {
+        *thin.values
+    }
+    assert all(curve.values[update - 1] == value for update, value in points(thin))
+    for start in range(0, 100_000, 10_000):  # of each part, too
+        part = values[start : start + 10_000]
+        kept = [value for update, value in points(thin) if start < update <= start + 10_000]
+        assert (min(kept), max(kept)) == (part.min(), part.max())
+    assert Curve([1], [1], [2.0]).thinned() == Curve([1], [1], [2.0])
+
+
+def points(curve: Curve) -> list[tuple[float, float]]:
+    return list(zip(curve.updates, curve.values, strict=True))
+
+
+def test_the_mean_of_seeds_with_its_standard_error() -> None:
+    curves = {
+        "base1": Curve([10, 20, 30], [1, 2, 3], [4.0, 3.0, 2.0]),
+        "base2": Curve([10, 30], [2, 4], [6.0, 4.0]),
+        "other": Curve([5], [1], [1.0]),
+    }
+    means = averaged(curves, "update")
+    assert list(means) == ["base", "other"]
+    assert means["base"].updates == [10, 20, 30]
+    assert means["base"].values == [5.0, 4.0, 3.0]
+    assert means["base"].minutes == [1.5, 2.5, 3.5]
+    # Two values that differ by 2: a standard deviation of sqrt 2, divided by sqrt 2.
+    assert means["base"].errors == pytest.approx([1.0, 1.0, 1.0])
+    assert means["other"] is curves["other"]
+    by_time = mean([curves["base1"], curves["base2"]], "minutes")
+    assert by_time.minutes == [2.0, 3.0]
+    assert by_time.values == [(3.0 + 6.0) / 2, (2.0 + 5.0) / 2]
+
+
+def test_a_chart_draws_its_lines_where_their_values_are() -> None:
+    lines = [Line("small & fast", [0, 1, 2], [1.0, 2.0, 3.0]), Line("other", [1], [2.0], colour=9)]
+    marked = Chart(lines, "hours", marks={"resumed": [1.0]}).svg()
+    root = ElementTree.fromstring(marked[marked.index("<svg") :])
+    texts = [element.text for element in root.iter(f"{SVG}text")]
+    assert {"small & fast", "other", "hours"} <= {*texts}
+    path, *_ = (  # the next is in the legend
+        element.get("d", "")
+        for element in root.iter(f"{SVG}path")
+        if COLOURS[0] in element.get("style", "") and element.get("d", "").count("L") == 2
+    )
+    points = [tuple(map(float, pair.split())) for pair in re.split("[ML]", path)[1:]]
+    assert points[1] == pytest.approx(np.mean([points[0], points[2]], axis=0), abs=0.02)
+    assert points[0][1] > points[2][1]
+
+
+def test_svg_of_one_panel_with_the_mean_of_seeds(
+    nmt: Command, trained: Path, tmp_path: Path
+) -> None:
+    for name in ("base-1", "base-2"):
+        shutil.copytree(trained, tmp_path / name, symlinks=True)
+    runs = [tmp_path / "base-1", tmp_path / "base-2"]
+    done = nmt("report", *runs, "--svg", "validation.loss", "--by", "minutes", "--seeds")
+    texts = [
+        element.text for element in ElementTree.fromstring(done.out.encode()).iter(f"{SVG}text")
+    ]
+    assert "minutes of training" in texts
+    assert done.out.count(f"stroke: {COLOURS[0]}") == 1
+    assert COLOURS[1] not in done.out
+
+
+@pytest.mark.parametrize("paper", ["#ffffff", "#12161d"])
+def test_the_colours_are_seen_on_light_and_dark_pages(paper: str) -> None:
+    def luminance(colour: str) -> float:
+        shares = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
+        return (
+            math.sumprod((0.2126, 0.7152, 0.0722), linear)
+            if sys.version_info >= (3, 12)
+            else sum(
+                weight * value
+                for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True)
+            )
+        )
+
+    for colour in COLOURS:
+        low, high = sorted([luminance(colour), luminance(paper)])
+        assert (high + 0.05) / (low + 0.05) >= 3, colour
+
+
+def test_a_browser_shows_the_values_of_the_log(
+    nmt: Command, run: Path, trained: Path, tmp_path: Path
+) -> None:
+    """Opens a log of 100,000 updates quickly, and reads values by keyboard."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    records = [
+        {"record": "train", "update": update, "loss": 9 - math.log(update) / 2, "lr": 0.1}
+        | {"perplexity": 5.0, "grad_norm": 1 + update % 97, "seconds": 0.5 * update}
+        for update in range(1, 100_001)
+    ]
+    write(run / "log.jsonl", records)
+    written = tmp_path / "page.html"
+    assert nmt("report", run, trained, "--output", written).status == 0
+    assert written.stat().st_size < 2e6
+    path = shutil.which("chromium")
+    with playwright.sync_playwright() as browsers:
+        browser = browsers.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        opened = browser.new_page(viewport={"width": 390, "height": 844})
+        wrong: list[str] = []
+        opened.on("pageerror", lambda error: wrong.append(str(error)))
+        opened.on("console", lambda message: wrong.append(message.text))
+        opened.on("request", lambda request: wrong.append(request.url))
+        opened.goto(written.as_uri())
+        assert opened.evaluate("document.documentElement.scrollWidth") == 390
+        opened.focus(".chart.update[data-panel=grad_norm]")
+        opened.keyboard.press("Home")
+        said = "figure:has([data-panel=grad_norm]) output"
+        assert "run 2 (update 1); checkpoints " in opened.inner_text(said)
+        opened.uncheck("#run-1")
+        opened.keyboard.press("Tab")
+        opened.check("#by-minutes")
+        assert not opened.is_visible(".chart.update[data-panel=grad_norm]")
+        opened.focus(".chart.minutes[data-panel=grad_norm]")
+        opened.keyboard.press("End")
+        text = opened.inner_text(said)
+        assert text.startswith("833.3 minutes: run ")
+        assert "checkpoints" not in text
+        assert f"{1 + 100_000 % 97} (update 100,000)" in text
+        assert wrong == [written.as_uri()]
+        browser.close()
