@@ -366,7 +366,8 @@ def test_weights_of_another_vocabulary_or_shape_are_refused(
     assert (done.status, done.err) == (
         1,
         f"nmt: error: --init-from {trained}: its vocabulary is not that of the dataset; preprocess "
-        f"the text again with --subword-model {trained}\n",
+        f"the text again with --subword-model {trained}, or with --extend-vocabulary {trained} to "
+        "add pieces\n",
     )
     done = train(tmp_path / "run", "--set", "model.d_ff=64", "--init-from", trained)
     assert done.status == 1

@@ -35,6 +35,8 @@ FLAGS = {
         "--user-symbol TEXT": "preprocess.user_defined_symbols",
         "--separate-vocabularies": "preprocess.separate_vocabularies",
         "--subword-model PATH": "preprocess.subword_model",
+        "--extend-vocabulary PATH": "preprocess.extend_vocabulary",
+        "--new-pieces FILE": "preprocess.new_pieces",
         "--seed N": "preprocess.seed",
     },
     "Cleaning": {

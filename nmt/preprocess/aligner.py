@@ -18,7 +18,7 @@ from nmt.data.columns import Sentences
 from nmt.data.vocabulary import EOS, UNK
 from nmt.preprocess.hmm import HiddenMarkovModel
 from nmt.preprocess.lexicon import Lexicon, Pairs
-from nmt.preprocess.subwords import reservoir
+from nmt.preprocess.reservoir import reservoir
 
 LEXICON_ITERATIONS = 5
 """Iterations of IBM model 1."""

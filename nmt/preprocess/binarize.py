@@ -26,8 +26,10 @@ from nmt.preprocess.cleaning import Cleaning, CleaningStats
 from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import STDIN, Bitext, Block, Chunk
 from nmt.preprocess.encoding import Encoded, Encoder, Spool, encode
+from nmt.preprocess.extension import read_pieces, with_learned_pieces, with_pieces
+from nmt.preprocess.reservoir import reservoir
 from nmt.preprocess.selection import select_pairs
-from nmt.preprocess.subwords import FILES, Subwords, reservoir, train_subwords
+from nmt.preprocess.subwords import FILES, Subwords, train_subwords
 from nmt.recipe.config import dump
 from nmt.runtime.processes import available_cores
 
@@ -147,6 +149,8 @@ def _identity(config: PreprocessConfig, corpora: dict[str, list[Bitext]]) -> str
     read = [path for bitexts in corpora.values() for bitext in bitexts for path in bitext.files]
     if model := _given_subwords(config):
         read += [model, *(model / name for name in FILES)]
+    if config.new_pieces:
+        read.append(Path(config.new_pieces))
     stats = [(str(path), path.stat()) for path in read if path.exists()]
     shown = [
         _recipe(config),
@@ -213,10 +217,13 @@ def _subwords(
         is_dataset = (path / MANIFEST).is_file()
         subwords = Subwords.of(Dataset.open(path), 1) if is_dataset else Subwords.load(path, 1)
         if subwords.shared and config.separate_vocabularies:
+            key = "subword_model" if config.subword_model else "extend_vocabulary"
             raise NmtError(
-                f"preprocess: separate_vocabularies is set, but subword_model "
-                f"{config.subword_model} is one for both sides; unset one of them"
+                f"preprocess: separate_vocabularies is set, but {key} {path} is one for both "
+                "sides; unset one of them"
             )
+        if config.extend_vocabulary:
+            subwords = _with_new_pieces(subwords, train, held_out, config)
         subwords.save(directory)
         return subwords
     learned = directory / SCRATCH / "learned"
@@ -233,11 +240,33 @@ def _subwords(
     return subwords
 
 
+def _with_new_pieces(
+    old: Subwords, train: list[Bitext], held_out: frozenset[str], config: PreprocessConfig
+) -> Subwords:
+    """Return the given subwords with the pieces of a file, or with pieces learned from the text."""
+    if config.new_pieces:
+        subwords = with_pieces(old, read_pieces(Path(config.new_pieces)))
+        if subwords.is_same_as(old):
+            raise NmtError(
+                f"{config.new_pieces}: {config.extend_vocabulary} has all these pieces; add new "
+                "ones, or use --subword-model"
+            )
+    else:
+        subwords = with_learned_pieces(old, *_sample(train, held_out, config), config)
+    numbers = [subwords.source_size - old.source_size, subwords.target_size - old.target_size]
+    sides = ["source and target"] if subwords.shared else ["source", "target"]
+    counts = ", ".join(
+        f"{number:,} of {side}" for number, side in zip(numbers, sides, strict=False)
+    )
+    say(f"new pieces behind those of {config.extend_vocabulary}: {counts}")
+    return subwords
+
+
 def _given_subwords(config: PreprocessConfig) -> Path | None:
     """Return the path of the given subwords, if any; the first shard of a sharded dataset."""
-    if not config.subword_model:
+    if not (given := config.subword_model or config.extend_vocabulary):
         return None
-    path = Path(config.subword_model)
+    path = Path(given)
     return next(iter(shards_of(path)), path)
 
 

@@ -58,6 +58,16 @@ class PreprocessConfig(Cleaning, SubwordTraining):
     """Existing subwords to use instead of learning any: a ``.model`` file for both sides, or the
     directory of a dataset or a run. The settings for learning then have no effect."""
 
+    extend_vocabulary: str | None = None
+    """Existing subwords that get new pieces behind the old ones, as `subword_model` names them; old
+    ids stay. ``nmt train --init-from`` begins the new pieces with the mean of the old pieces that
+    spell them. The new pieces are those of `new_pieces`. Without such a file, pieces of characters
+    that the old ones lack are learned from the training text, up to `vocab_size` pieces in all."""
+
+    new_pieces: str | None = None
+    """File of new pieces for `extend_vocabulary`, one on each line. A piece is cut wherever it
+    stands, before all others; one that begins with "▁" only at the beginning of a word."""
+
     workers: int = 0
     """Processes that clean and encode; 0 means one for each core that this process may use. The
     dataset is the same for any number."""
@@ -80,6 +90,12 @@ class PreprocessConfig(Cleaning, SubwordTraining):
         for key in ("source_lang", "target_lang"):
             if language := getattr(self, key):
                 check_language(key, language)
+        if self.extend_vocabulary and self.subword_model:
+            raise ValueError("extend_vocabulary and subword_model are both set; unset one of them")
+        if self.new_pieces and not self.extend_vocabulary:
+            raise ValueError(
+                "new_pieces needs extend_vocabulary: the run whose subwords they extend"
+            )
         _ = self.part
 
     @property

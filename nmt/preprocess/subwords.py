@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import io
-import itertools
-import math
-import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +24,7 @@ from nmt.data.vocabulary import BOS, EOS, PAD, SPECIAL_PIECES, UNK, VOCABULARIES
 from nmt.errors import NmtError
 from nmt.io import files
 from nmt.io.files import FileFacts
+from nmt.preprocess.reservoir import reservoir
 from nmt.preprocess.segmenters import SPACE, ListedPieces, Segmenter, SentencePiece, load_processor
 
 _MODELS: tuple[tuple[str, ...], ...] = (
@@ -45,8 +43,6 @@ _VOCABULARIES: tuple[tuple[str, ...], ...] = (
 
 FILES = tuple(name for names in (*_MODELS, *_VOCABULARIES) for name in names)
 """Names of all files that subwords may consist of."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +117,7 @@ class Subwords:
         """
         models = (source,) if target is None else (source, target)
         self.models = models[0], models[-1]
+        self.vocabularies = tuple(vocabularies)
         self.shared = len(vocabularies or models) == 1
         """Whether both sides have the same ids."""
         texts = [VOCABULARIES.text(vocabulary).encode() for vocabulary in vocabularies]
@@ -219,6 +216,17 @@ class Subwords:
         """Return whether both segment every text into the same ids."""
         return self._files == other._files
 
+    def extends(self, old: Subwords) -> bool:
+        """Return whether these are older subwords with pieces behind the old ones, if any."""
+        return (
+            self._files.keys() == old._files.keys()
+            and all(map(bytes.startswith, self.models, old.models))
+            and all(
+                new.pieces[: len(before.pieces)] == before.pieces
+                for new, before in zip(self.vocabularies, old.vocabularies, strict=True)
+            )
+        )
+
     @property
     def fingerprint(self) -> str:
         """A hash of the files: equal for equal subwords."""
@@ -301,8 +309,13 @@ class Subwords:
         return [line.replace("\n", " ") for line in lines]  # byte pieces can spell a line feed
 
 
-def train_subwords(sentences: Iterable[str], training: SubwordTraining) -> bytes:
+def train_subwords(sentences: Iterable[str], training: SubwordTraining, present: int = 0) -> bytes:
     """Learn a SentencePiece model; the same for the same sentences on every machine.
+
+    Args:
+        sentences: text to learn from.
+        training: settings.
+        present: number of pieces that there are already; for messages about the size.
 
     Returns:
         The serialised model.
@@ -329,42 +342,23 @@ def train_subwords(sentences: Iterable[str], training: SubwordTraining) -> bytes
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise NmtError(_explain(str(error), training)) from None
+        raise NmtError(_explain(str(error), training, present)) from None
     return model.getvalue()
 
 
-def reservoir(items: Iterable[T], size: int, seed: int) -> list[T]:
-    """Return a uniform sample of at most `size` items, in one pass over an unknown number of items.
-
-    Vitter's reservoir sampling with Li's skips ("Algorithm L", 1994): draws random numbers only for
-    replacements, not for every item.
-    """
-    generator = random.Random(seed)
-    items = iter(items)
-    sample = list(itertools.islice(items, size))
-    weight = 1.0
-    while len(sample) == size:
-        weight *= math.exp(math.log1p(-generator.random()) / size)
-        skip = math.floor(math.log1p(-generator.random()) / math.log1p(-weight))
-        chosen = list(itertools.islice(items, skip, skip + 1))
-        if not chosen:
-            break
-        sample[generator.randrange(size)] = chosen[0]
-    return sample
-
-
-def _explain(error: str, training: SubwordTraining) -> str:
+def _explain(error: str, training: SubwordTraining, present: int) -> str:
     """Return SentencePiece's error as a sentence with a remedy."""
+    size = training.vocab_size + present
     if largest := re.search(r"too high .*<= (\d+)", error):
         return (
-            f"vocab_size {training.vocab_size} is more than the text allows; "
-            f"use at most {largest[1]}, or more text"
+            f"vocab_size {size} is more than the text allows; "
+            f"use at most {int(largest[1]) + present}, or more text"
         )
     bytes_off = ", or turn byte_fallback off" if training.byte_fallback else ""
     if smallest := re.search(r"smaller than required_chars. \d+ vs (\d+)", error):
         return (
-            f"vocab_size {training.vocab_size} is too small for the characters of the text; use "
-            f"at least {smallest[1]}, or lower character_coverage{bytes_off}"
+            f"vocab_size {size} is too small for the characters of the text; use "
+            f"at least {int(smallest[1]) + present}, or lower character_coverage{bytes_off}"
         )
     return f"no subwords can be learned from the training text; SentencePiece says: {error.strip()}"
 

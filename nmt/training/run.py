@@ -20,12 +20,13 @@ from nmt.models import Model, ModelConfig
 from nmt.plugins import plugin_sources
 from nmt.preprocess.subwords import Subwords
 from nmt.recipe.config import build, changeable, dump, flatten
-from nmt.runs import Checkpoint, Run, load_model, set_weights, weights_of
+from nmt.runs import Checkpoint, Run, load_model, set_weights
 from nmt.runs.building import build_new
 from nmt.runs.plugins import differing, read_plugins, write_plugins
 from nmt.runtime.distributed import World
 from nmt.runtime.precision import check_precision, pick_precision
 from nmt.training.config import TrainConfig
+from nmt.training.extension import extended_weights
 from nmt.training.loop import TrainingLoop
 from nmt.training.preflight import check_noise_scale, fit_micro_batches, preflight
 from nmt.training.report import Report
@@ -214,17 +215,20 @@ def _recipe_from_now_on(run: Run, experiment: Experiment) -> dict[str, Any]:
 def _initialize(model: Model, parent: Path, subwords: Subwords, trust_plugins: bool) -> Run:
     """Copy the weights of a trained model into `model`, and return the trained model's run.
 
+    Pieces that the vocabulary has behind those of the trained model begin with means of old ones.
+
     Raises:
         NmtError: there is no such model, or its vocabulary or shapes differ.
     """
     loaded = load_model(parent, trust_plugins=trust_plugins)
-    if not loaded.subwords.is_same_as(subwords):
+    if not subwords.extends(loaded.subwords):
         raise NmtError(
             f"--init-from {parent}: its vocabulary is not that of the dataset; preprocess the text "
-            f"again with --subword-model {loaded.run.path}"
+            f"again with --subword-model {loaded.run.path}, or with --extend-vocabulary "
+            f"{loaded.run.path} to add pieces"
         )
     try:
-        set_weights(model, weights_of(loaded.model))
+        set_weights(model, extended_weights(model, loaded.model, loaded.subwords, subwords))
     except NmtError as error:
         raise NmtError(
             f"--init-from {parent}: {error}; give the model section of its recipe.yaml"
