@@ -28,11 +28,11 @@ import nmt
 from nmt.export import export_formats, export_run
 from nmt.imports import import_formats
 
-LENGTHS = {
-    "huggingface": {"max_length_ratio": 0.0, "max_length_offset": 255},
-    "marian": {"max_length_ratio": 3.0, "max_length_offset": 1},
+RULES = {
+    "huggingface": ("current_length", {"max_length_ratio": 0.0, "max_length_offset": 255}),
+    "marian": ("shrinking_beam", {"max_length_ratio": 3.0, "max_length_offset": 1}),
 }
-"""Rules of each toolkit for the longest translation."""
+"""When the search of each toolkit stops, and its longest translation."""
 
 IMPORT = """
 import sys
@@ -66,9 +66,10 @@ def by_nmt(
     run: Path, name: str, lines: list[str], beam: int
 ) -> tuple[list[str], list[list[float]], float]:
     """Return nmt's translations, the log-probabilities of their tokens, and seconds of search."""
+    stop, lengths = RULES[name]
     penalty = {"name": "power", "alpha": 1.0}
-    rules = {"name": "beam", "beam": beam, "length_penalty": penalty, "stop": "current_length"}
-    translator = nmt.Translator(run, strategy=rules, **LENGTHS[name])
+    strategy = {"name": "beam", "beam": beam, "length_penalty": penalty, "stop": stop}
+    translator = nmt.Translator(run, strategy=strategy, **lengths)
     start = time.perf_counter()
     texts = list(translator.translate(lines))
     seconds = time.perf_counter() - start

@@ -73,7 +73,13 @@ def test_names_of_choices_are_completed(nmt: Callable[..., Any], monkeypatch: An
     monkeypatch.setenv("_NMT_COMPLETE", "complete_bash")
     for line, expected in {
         "translate --strategy l": ["lexical_beam"],
-        "translate --stop ": ["optimistic", "all_finished", "first_beam", "current_length"],
+        "translate --stop ": [
+            "optimistic",
+            "all_finished",
+            "first_beam",
+            "current_length",
+            "shrinking_beam",
+        ],
         "train --arch transformer_b": [
             "transformer_base",
             "transformer_big",

@@ -20,7 +20,10 @@ from nmt.imports import import_formats, import_model
 from nmt.runs import load_model
 
 FILES = Path(__file__).parent / "marian"
-NAMES = ("transformer", "student")
+NAMES = ("transformer", "student", "average", "prenorm_student")
+SCORED = (*NAMES, "prenorm")
+"""The decoder of Marian 1.12.42 gives pre-norm models with self-attention other log-probabilities
+than its scorer, whose model is the one that was trained."""
 YAML = "special:model.yml"
 
 
@@ -47,7 +50,7 @@ def longest(source: str) -> int:
     return 3 * (len(source.split()) + 1)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SCORED)
 def test_log_probabilities_are_those_of_marian(name: str, tmp_path: Path) -> None:
     loaded = load_model(import_named(tmp_path, name))
     for source, target, expected in by_marian(name):
@@ -65,9 +68,9 @@ def test_log_probabilities_are_those_of_marian(name: str, tmp_path: Path) -> Non
 def test_translations_are_those_of_marian(name: str, tmp_path: Path) -> None:
     rows = by_marian(name)
     whole = [row for row in rows if len(row[1].split()) < longest(row[0])]
-    assert len(whole) > 90
+    assert len(whole) > 0.9 * len(rows)
     power = {"name": "power", "alpha": 0.0}
-    rules = {"name": "beam", "beam": 4, "length_penalty": power, "stop": "current_length"}
+    rules = {"name": "beam", "beam": 4, "length_penalty": power, "stop": "shrinking_beam"}
     translator = nmt.Translator(import_named(tmp_path, name), strategy=rules)
     ours = list(translator.translate([source for source, _, _ in whole]))
     assert ours == [target for _, target, _ in whole]
@@ -99,7 +102,7 @@ def test_the_decoder_s_configuration_names_files_and_the_search(tmp_path: Path) 
             "name": "beam",
             "beam": 3,
             "length_penalty": {"name": "power", "alpha": 1.0},
-            "stop": "current_length",
+            "stop": "shrinking_beam",
         },
         "constraints": [],
         "max_length_ratio": 3.0,
@@ -177,6 +180,7 @@ def decoder(text: str) -> Callable[[Path], object]:
     return lambda path: (path / "decoder.yml").write_text(text)
 
 
+PRE_NORM = {"transformer_postprocess": "da", "transformer_postprocess_top": "n"}
 SEARCH = "decoder.yml: not a search that nmt can do: search.*"
 DAMAGED_HEADERS = (
     "-" * 5000 + "1",
@@ -237,6 +241,24 @@ REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (change_settings(type="s2s"), r"no counterpart of type: s2s"),
     (change_settings(transformer_ffn_activation="gelu"), r"transformer-ffn-activation: gelu"),
     (change_settings(transformer_preprocess="n"), r"no counterpart of transformer-preprocess"),
+    (
+        change_settings(transformer_preprocess="n", **PRE_NORM),
+        r"has no tensor encoder_l1_self_Wo_ln_scale_pre",
+    ),
+    (
+        change_settings(transformer_decoder_autoreg="average-attention"),
+        r"has no tensor decoder_l1_aan_W1",
+    ),
+    (
+        change_settings(
+            transformer_decoder_autoreg="average-attention", transformer_aan_nogate=True
+        ),
+        r"no counterpart of transformer-aan-nogate",
+    ),
+    (
+        change_settings(transformer_decoder_autoreg="average-attention", transformer_dim_aan=0),
+        r"transformer-dim-aan: expected a number",
+    ),
     (change_settings(transformer_decoder_autoreg="rnn"), r"no counterpart of dec-cell: gru"),
     (change_settings(transformer_tied_layers=[1, 1]), r"transformer-tied-layers: \[1, 1\]"),
     (change_settings(dim_emb="x"), r"dim-emb: expected a number"),

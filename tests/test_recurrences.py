@@ -27,7 +27,8 @@ def some_input() -> Tensor:
 
 def recurrences() -> list[Recurrence]:
     torch.manual_seed(1)
-    return [SSRU(WIDTH), AverageAttention(WIDTH, 9), RGLRU(WIDTH, 8.0)]
+    averages = [AverageAttention(WIDTH, 9, name) for name in ("relu", "swish")]
+    return [SSRU(WIDTH), *averages, RGLRU(WIDTH, 8.0)]
 
 
 every_recurrence = pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_ssru_is_the_papers() -> None:
 
 
 def test_average_attention_is_of_the_mean_of_the_past() -> None:
-    average, x = AverageAttention(WIDTH, 9), some_input()
+    average, x = AverageAttention(WIDTH, 9, "relu"), some_input()
     means = x.cumsum(1) / torch.arange(1, 6)[:, None]
     past = average.outer(average.inner(means).relu())
     input_gate, forget_gate = torch.sigmoid(average.gate(torch.cat((x, past), -1))).chunk(2, -1)

@@ -169,6 +169,15 @@ def test_an_end_that_was_second_best_may_win_but_not_with_the_first_beam_stop() 
     assert best(Beam(beam=1, length_penalty=NONE, stop="first_beam"), model) == ([4], True)  # 0.36
 
 
+def test_a_hypothesis_that_ends_leaves_the_shrinking_beam_smaller() -> None:
+    rows = {(): {4: 0.6, EOS: 0.4}, (4,): {5: 0.5, EOS: 0.3, 4: 0.2}, (4, 5): {EOS: 0.9, 4: 0.1}}
+    penalty = build(LengthPenalty, {"name": "power", "alpha": 1.0}, "x")  # type: ignore[type-abstract]
+    beam = Beam(beam=2, length_penalty=penalty, stop="shrinking_beam")
+    # The end after 4 is the second-best of the step, but one place of two is left.
+    assert best(beam, Given(rows)) == ([4, 5], True)
+    assert best(replace(beam, stop="first_beam"), Given(rows)) == ([4], True)
+
+
 def test_pruning_gives_up_what_is_far_below_the_best() -> None:
     model = Given({(): {4: 0.6, 5: 0.4}, (4,): {4: 0.6, 5: 0.4}, (5,): {4: 1.0}})
     wide = Beam(beam=2, length_penalty=NONE)

@@ -28,11 +28,12 @@ from nmt.imports.vocabularies import ReorderedVocabulary
 from nmt.io import files
 from nmt.models.base import architectures
 from nmt.models.feed_forward import feed_forwards
-from nmt.models.patterns import patterns
+from nmt.models.patterns import AttentionPattern, patterns
+from nmt.models.residual import Placement
 from nmt.models.transformer import TransformerConfig
 from nmt.preprocess.segmenters import load_processor
 from nmt.preprocess.subwords import Subwords
-from nmt.recipe.config import parse_yaml
+from nmt.recipe.config import build, parse_yaml
 
 END, UNKNOWN = 0, 1
 """Marian's special ids. Its decoder begins with a vector of zeros, which has no id."""
@@ -43,7 +44,9 @@ CONFIGURATION = "special:model.yml"
 EXPECTED: dict[str, tuple[object, ...]] = {
     "type": ("transformer",),
     "transformer-ffn-activation": ("relu", "swish"),
-    "transformer-decoder-autoreg": ("self-attention", "rnn"),
+    "transformer-decoder-autoreg": ("self-attention", "average-attention", "rnn"),
+    "transformer-aan-depth": (2,),
+    "transformer-aan-activation": ("relu", "swish"),
     "transformer-postprocess-emb": ("d", ""),
     "transformer-ffn-depth": (2,),
     "transformer-decoder-ffn-depth": (0, 2),
@@ -56,6 +59,7 @@ EXPECTED: dict[str, tuple[object, ...]] = {
             "lemma-dim-emb",
             "skip",
             "tied-embeddings-src",
+            "transformer-aan-nogate",
             "transformer-decoder-dim-ffn",
             "transformer-disable-position-embeddings",
             "transformer-no-affine",
@@ -69,8 +73,14 @@ EXPECTED: dict[str, tuple[object, ...]] = {
 }
 """Values of the configuration that this toolkit has a counterpart of; a key may also be absent."""
 
-POST_NORM = ("", "an", "")
+RESIDUALS: dict[tuple[str, ...], Placement] = {
+    ("", "an", ""): "post_norm",
+    ("n", "a", "n"): "pre_norm",
+}
 """Operations before and after a sublayer, and after a stack, without dropout."""
+
+PATTERNS = {"self-attention": "full", "average-attention": "average", "rnn": "ssru"}
+"""Values of ``transformer-decoder-autoreg``, and what the decoder has in this toolkit."""
 
 
 @import_formats.register("marian")
@@ -126,14 +136,15 @@ class _Model:
                 ("postprocess-top", ""),
             )
         ]
-        if tuple(operations) != POST_NORM:
+        if tuple(operations) not in RESIDUALS:
             shown = ", ".join(repr(names) for names in operations)
             raise NmtError(
                 f"{path}: nmt has no counterpart of transformer-preprocess, -postprocess and "
                 f"-postprocess-top {shown}"
             )
-        self.is_recurrent = values.get("transformer-decoder-autoreg") == "rnn"
-        if self.is_recurrent and values.get("dec-cell") != "ssru":
+        self.residual = RESIDUALS[tuple(operations)]
+        self.pattern = PATTERNS[values.get("transformer-decoder-autoreg", "self-attention")]
+        if self.pattern == "ssru" and values.get("dec-cell") != "ssru":
             raise NmtError(f"{path}: nmt has no counterpart of dec-cell: {values.get('dec-cell')}")
         self.tied = "decoder" if values.get("tied-embeddings") is True else "none"
         if values.get("tied-embeddings-all") is True:
@@ -160,10 +171,18 @@ class _Model:
                 sinusoids="concatenated",
                 feed_forward=feed_forwards[self.values.get("transformer-ffn-activation", "swish")],
                 norm_epsilon=1e-9,
-                decoder_attention=patterns["ssru" if self.is_recurrent else "full"],
+                residual=self.residual,
+                decoder_attention=self._decoder_attention(),
             )
         except ValueError as error:
             raise NmtError(f"{self.path}: {error}") from None
+
+    def _decoder_attention(self) -> AttentionPattern:
+        if self.pattern != "average":
+            return patterns[self.pattern]
+        activation = self.values.get("transformer-aan-activation", "swish")
+        part = {"name": "average", "d_hidden": self._size("transformer-dim-aan")}
+        return build(AttentionPattern, {**part, "activation": activation}, "decoder_attention")  # type: ignore[type-abstract]
 
     def _take(self, name: str) -> Tensor:
         if name not in self.tensors:
@@ -201,10 +220,13 @@ class _Model:
         if len(bias) != target_size:
             raise NmtError(f"{self.path}: {BIAS} has {len(bias)} elements, not {target_size}")
         weights["output.bias"] = target.reorder_bias(bias)
-        layers = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
-        for name, theirs in layer_weights(layers, self.is_recurrent):
+        for name, theirs in layer_weights(config):
             parts = {their_name: self._take(their_name) for their_name in theirs}
-            if name.endswith("weight") and "norm" not in name:
+            if name.endswith("gate.weight"):
+                # Marian's gate of the input sees the input alone, that of the mean the mean.
+                present, past = parts.values()
+                weights[name] = torch.block_diag(present.t(), past.t())  # type: ignore[no-untyped-call]
+            elif name.endswith("weight") and not ("norm" in name or "_end" in name):
                 weights[name] = concatenate(self.path, parts, 1).transpose(0, 1)
             else:
                 weights[name] = torch.cat([part.flatten() for part in parts.values()])
@@ -317,7 +339,7 @@ def _search(path: Path, decoder: dict[str, Any]) -> dict[str, Any]:
         "name": "beam",
         "beam": number("beam-size", 12),
         "length_penalty": {"name": "power", "alpha": float(alpha)},
-        "stop": "current_length",
+        "stop": "shrinking_beam",
     }
     forbidden = [] if decoder.get("allow-unk") is True else [{"name": "forbidden"}]
     return {

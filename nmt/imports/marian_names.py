@@ -4,58 +4,72 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nmt.models.transformer import TransformerConfig
+
+Names = Iterator[tuple[str, list[str]]]
+"""Names of weights, and the names whose tensors, side by side, make them up."""
+
 BIAS = "decoder_ff_logit_out_b"
 OUTPUT = "decoder_ff_logit_out_W"
 EMBEDDINGS = {"source": "encoder_Wemb", "target": "decoder_Wemb", "shared": "Wemb"}
 
 
-def _attention(
-    prefix: str, part: str, projections: dict[str, str]
-) -> Iterator[tuple[str, list[str]]]:
+def _attention(prefix: str, part: str, projections: dict[str, str]) -> Names:
     for name, letters in projections.items():
         for kind, symbol in (("weight", "W"), ("bias", "b")):
             yield f"{part}.{name}.{kind}", [f"{prefix}_{symbol}{letter}" for letter in letters]
 
 
-def _norm(prefix: str, part: str) -> Iterator[tuple[str, list[str]]]:
+def _norm(prefix: str, part: str, suffix: str) -> Names:
     for kind, symbol in (("weight", "scale"), ("bias", "bias")):
-        yield f"{part}_residual.norm.{kind}", [f"{prefix}_ln_{symbol}"]
+        yield f"{part}.{kind}", [f"{prefix}_ln_{symbol}{suffix}"]
 
 
-def _feed_forward(prefix: str) -> Iterator[tuple[str, list[str]]]:
+def _feed_forward(prefix: str) -> Names:
     for number, name in (("1", "inner"), ("2", "outer")):
         for kind, symbol in (("weight", "W"), ("bias", "b")):
             yield f"feed_forward.{name}.{kind}", [f"{prefix}_{symbol}{number}"]
 
 
-def _layer(prefix: str, is_decoder: bool, is_recurrent: bool) -> Iterator[tuple[str, list[str]]]:
-    if is_decoder and is_recurrent:
-        rnn = f"{prefix}_rnn"
-        yield "attention.project_in.weight", [f"{rnn}_Wf", f"{rnn}_W"]
-        yield "attention.forget_bias", [f"{rnn}_bf"]
-        yield from _norm(f"{rnn}_ffn", "attention")
+def _self_attention(prefix: str, pattern: str, suffix: str) -> Names:
+    """Yield the weights of what mixes the tokens of one side: attention or a recurrence."""
+    if pattern == "ssru":
+        yield "attention.project_in.weight", [f"{prefix}_rnn_Wf", f"{prefix}_rnn_W"]
+        yield "attention.forget_bias", [f"{prefix}_rnn_bf"]
+        norm = f"{prefix}_rnn" if suffix else f"{prefix}_rnn_ffn"
+    elif pattern == "average":
+        for ours, theirs in (("inner", "1"), ("outer", "2")):
+            yield f"attention.{ours}.weight", [f"{prefix}_aan_W{theirs}"]
+            yield f"attention.{ours}.bias", [f"{prefix}_aan_b{theirs}"]
+        yield "attention.gate.weight", [f"{prefix}_aan_Wi", f"{prefix}_aan_Wf"]
+        yield "attention.gate.bias", [f"{prefix}_aan_bi", f"{prefix}_aan_bf"]
+        norm = f"{prefix}_aan_ffn"
     else:
-        yield from _attention(
-            f"{prefix}_self", "attention", {"project_in": "qkv", "attend.output": "o"}
-        )
-        yield from _norm(f"{prefix}_self_Wo", "attention")
+        names = {"project_in": "qkv", "attend.output": "o"}
+        yield from _attention(f"{prefix}_self", "attention", names)
+        norm = f"{prefix}_self_Wo"
+    yield from _norm(norm, "attention_residual.norm", suffix)
+
+
+def _layer(prefix: str, pattern: str, is_decoder: bool, suffix: str) -> Names:
+    yield from _self_attention(prefix, pattern, suffix)
     if is_decoder:
         context = {"project_query": "q", "project_memory": "kv", "attend.output": "o"}
         yield from _attention(f"{prefix}_context", "cross", context)
-        yield from _norm(f"{prefix}_context_Wo", "cross")
+        yield from _norm(f"{prefix}_context_Wo", "cross_residual.norm", suffix)
     yield from _feed_forward(f"{prefix}_ffn")
-    yield from _norm(f"{prefix}_ffn_ffn", "feed_forward")
+    yield from _norm(f"{prefix}_ffn_ffn", "feed_forward_residual.norm", suffix)
 
 
-def layer_weights(layers: dict[str, int], is_recurrent: bool) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name of each weight of the layers, and the names that make it up side by side.
-
-    Args:
-        layers: number of layers of the encoder and the decoder.
-        is_recurrent: whether SSRUs are in the place of the decoder's self-attention.
-    """
-    for stack, count in layers.items():
-        for number in range(count):
+def layer_weights(config: TransformerConfig) -> Names:
+    """Yield the name of each weight of the layers, and the names that make it up side by side."""
+    is_pre_norm = config.residual == "pre_norm"
+    suffix = "_pre" if is_pre_norm else ""
+    for stack in ("encoder", "decoder"):
+        pattern = getattr(config, f"{stack}_attention").name
+        for number in range(getattr(config, f"{stack}_layers")):
             prefix = f"{stack}_l{number + 1}"
-            for ours, theirs in _layer(prefix, stack == "decoder", is_recurrent):
+            for ours, theirs in _layer(prefix, pattern, stack == "decoder", suffix):
                 yield f"{stack}.{number}.{ours}", theirs
+        if is_pre_norm:
+            yield from _norm(f"{stack}_top", f"{stack}_end", "")

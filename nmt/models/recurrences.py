@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -171,6 +171,8 @@ class AveragePart(RecurrencePart):
 
     d_hidden: int | None = None
     """Width of the hidden layer that the mean passes through; None for four times the model's."""
+    activation: Literal["relu", "swish"] = "relu"
+    """Activation of that layer; Marian's is swish."""
 
     def __post_init__(self) -> None:
         if self.d_hidden is not None and self.d_hidden < 1:
@@ -178,14 +180,15 @@ class AveragePart(RecurrencePart):
 
     def recurrence(self, width: int) -> Recurrence:
         """Return an average attention."""
-        return AverageAttention(width, self.d_hidden or 4 * width)
+        return AverageAttention(width, self.d_hidden or 4 * width, self.activation)
 
 
 class AverageAttention(Recurrence):
     """i * x + f * g, where g = FFN(mean of the inputs) and i, f = sigmoid(W [x; g])."""
 
-    def __init__(self, width: int, hidden: int) -> None:
+    def __init__(self, width: int, hidden: int, activation: Literal["relu", "swish"]) -> None:
         super().__init__()
+        self.activation = F.silu if activation == "swish" else F.relu
         self.inner = glorot(nn.Linear(width, hidden))
         self.outer = glorot(nn.Linear(hidden, width))
         self.gate = glorot(nn.Linear(2 * width, 2 * width))
@@ -197,7 +200,7 @@ class AverageAttention(Recurrence):
 
     def read(self, x: Tensor, hidden: Tensor) -> Tensor:
         """Return the input and the transformed mean, each times its gate."""
-        mean = self.outer(self.inner(hidden.to(x.dtype)).relu())
+        mean = self.outer(self.activation(self.inner(hidden.to(x.dtype))))
         present, past = torch.sigmoid(self.gate(torch.cat((x, mean), dim=-1))).chunk(2, dim=-1)
         output: Tensor = present * x + past * mean
         return output

@@ -38,14 +38,17 @@ class Beam(Strategy):
     length_penalty: LengthPenalty = length_penalties["gnmt"]
     """Length penalty, a divisor of the log-probability; the paper's is gnmt with alpha 0.6."""
 
-    stop: Literal["optimistic", "all_finished", "first_beam", "current_length"] = "optimistic"
+    stop: Literal[
+        "optimistic", "all_finished", "first_beam", "current_length", "shrinking_beam"
+    ] = "optimistic"
     """When the search of a sentence stops. `optimistic` (the paper's): as many hypotheses are
     finished as requested, and the best one scores at least as high as the best alive sequence would
     if it reached the maximum length at no cost. `all_finished`: the finished set is full, and each
     of its hypotheses scores as high; the same winner, better runners-up. `first_beam` (fairseq's):
     a beam of hypotheses is finished; a hypothesis may end only among the best beam of
     candidates. `current_length` (Hugging Face's): likewise, and each of the finished hypotheses
-    scores at least as high as the best alive sequence does at its present length."""
+    scores at least as high as the best alive sequence does at its present length. `shrinking_beam`
+    (Marian's): a hypothesis that ends leaves the beam smaller by one, until nothing is left."""
 
     pruning: float | None = None
     """Prunes alive sequences whose log-probability is more than this below the best alive one of
@@ -120,6 +123,10 @@ class BeamState(SearchState):
         self.alive = candidates.take(chosen)
         if self.strategy.stop in ("first_beam", "current_length"):
             is_eos[:, beam:] = False
+        elif self.strategy.stop == "shrinking_beam":
+            places = self.finished.scores.isneginf().sum(1, keepdim=True).clamp(max=beam)
+            self.alive = self.alive.without(chosen >= places)
+            is_eos &= torch.arange(is_eos.size(1), device=is_eos.device) < places
         self._finish(candidates, is_eos)
         self._prune()
         first_rows = torch.arange(0, sentences * rows, rows, device=parents.device)
@@ -202,7 +209,7 @@ class BeamState(SearchState):
     def is_done(self) -> Tensor:
         """Return the sentences that meet the strategy's stop criterion: [B] bool."""
         best = self.alive.log_probabilities.amax(1)  # minus infinity where nothing is alive
-        if self.strategy.stop == "first_beam":
+        if self.strategy.stop in ("first_beam", "shrinking_beam"):
             return best.isneginf() | (self.finished.scores[:, -1] > float("-inf"))
         # Log-probabilities only fall and divisors only rise: no alive sequence can end above this.
         bound = best / self.final_divisors

@@ -24,6 +24,7 @@ from nmt.search import (
 )
 from nmt.search.constraints import Forbidden, MinLength, NoRepeatNgram
 
+STOPS = ("all_finished", "first_beam", "shrinking_beam")
 LIMITS = ("pruning", "pruning_tokens", "pruning_finished")
 """Of beams, which may so miss what is best."""
 
@@ -38,7 +39,7 @@ def variants() -> list[Strategy]:
                 groups = {"groups": beam} if "groups" in names else {}
                 found.append(replace(strategy, beam=beam, **groups))
         if "stop" in names:
-            found += [replace(strategy, stop=stop) for stop in ("all_finished", "first_beam")]
+            found += [replace(strategy, stop=stop) for stop in STOPS]
         limits = LIMITS if strategy.name != "lexical_beam" else ()  # which it refuses
         found += [replace(strategy, **{limit: 1.0}) for limit in limits if limit in names]
         if "samples" in names:
