@@ -77,7 +77,7 @@ Plot = Annotated[
     bool,
     typer.Option(
         "--plot",
-        help="Draw the log as curves.svg in the run directory.",
+        help="Draw the log as curves.svg in the run directory; needs Matplotlib.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -97,6 +97,10 @@ def train(*, settings: Settings, dry_run: DryRun = False, plot: Plot = False) ->
     from nmt.training.run import train as run_training
 
     experiment = _experiment(settings)
+    if plot:
+        from nmt.report.charts import require_matplotlib
+
+        require_matplotlib()
     keep_few_kernels()
     with join(experiment.train.device, experiment.train.timeout_minutes) as world:
         run, reason = run_training(experiment, world, dry_run, settings.trust_plugins)
@@ -143,12 +147,19 @@ def _model_of(path: object) -> dict[str, Any] | None:
 
 
 def _plot(run: "Run") -> None:
-    from nmt.training.plot import plot
+    """Draw the curves of the run's log as ``curves.svg``."""
+    from nmt.io.files import whole_file
+    from nmt.report.document import read_runs
 
     try:
-        plot(run.path / "log.jsonl", run.path / "curves.svg")
+        charts = read_runs([run.path]).charts("update")
     except NmtError as error:  # the run itself is complete
         warn(str(error))
+        return
+    from nmt.report.charts import picture
+
+    with whole_file(run.path / "curves.svg") as partial:
+        partial.write_text(picture(charts), encoding="utf-8")
 
 
 def _signal(reason: str) -> Signals | None:

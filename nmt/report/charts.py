@@ -69,36 +69,13 @@ class Chart:
         """The ends of the x axis: from 0 to the last point."""
         return 0.0, max([*(x for line in self.lines for x in line.x), 0.0]) or 1.0
 
-    def svg(self, legend: bool = True) -> str:
+    def svg(self) -> str:
         """Return the chart as an SVG file that stands alone.
 
         Raises:
             NmtError: Matplotlib is not installed.
         """
-        require_matplotlib()
-        from matplotlib import rc_context
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
-        from matplotlib.figure import Figure
-
-        style: Any = {
-            "axes.edgecolor": GRID,
-            "axes.formatter.limits": (-3, 5),
-            "font.family": "sans-serif",
-            "font.size": 9,
-            "svg.fonttype": "none",
-            "svg.hashsalt": "nmt",
-            **dict.fromkeys(["text.color", "axes.labelcolor", "xtick.color", "ytick.color"], INK),
-        }
-        text = io.StringIO()
-        with rc_context(style):
-            figure = Figure(figsize=SIZE, facecolor="none" if not legend else "white")
-            axes = figure.add_axes(FRAME, facecolor="none")
-            self._draw(axes)
-            if legend and len(self.lines) > 1:
-                axes.legend(frameon=False, fontsize=8)
-            canvas: Any = FigureCanvasSVG(figure)
-            canvas.print_svg(text, metadata=dict.fromkeys(["Date", "Creator", "Format", "Type"]))
-        return re.sub(r"(\.\d\d)\d+", r"\1", text.getvalue())
+        return picture({"": self})
 
     def inline(self, prefix: str, description: str) -> str:
         """Return the chart as an element of a page, in the colours of the page.
@@ -107,7 +84,7 @@ class Chart:
             prefix: begins every identifier, so that each is unique in the page.
             description: the chart in words, for those who do not see it.
         """
-        svg = self.svg(legend=False)
+        svg = _drawn({"": self}, alone=False)
         svg = svg[svg.index("<svg") :].replace(INK, "currentColor").replace(GRID, "var(--line)")
         svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", svg)
         return svg.replace("<svg", f'<svg role="img" aria-label="{escape(description)}"', 1)
@@ -154,6 +131,52 @@ class Chart:
             band = axes.fill_between(line.x, low, high, color=colour, alpha=0.2, linewidth=0)
             if line.label:
                 band.set_gid(f"{line.label}band")
+
+
+def picture(charts: Mapping[str, Chart]) -> str:
+    """Return charts, one below another, as an SVG file that stands alone.
+
+    Args:
+        charts: the charts by their titles.
+
+    Raises:
+        NmtError: Matplotlib is not installed.
+    """
+    return _drawn(charts, alone=True)
+
+
+def _drawn(charts: Mapping[str, Chart], alone: bool) -> str:
+    """Return charts as SVG; `alone` with legends and a background."""
+    require_matplotlib()
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    style: Any = {
+        "axes.edgecolor": GRID,
+        "axes.formatter.limits": (-3, 5),
+        "axes.titlesize": 9,
+        "font.family": "sans-serif",
+        "font.size": 9,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "nmt",
+        **dict.fromkeys(["text.color", "axes.labelcolor", "xtick.color", "ytick.color"], INK),
+    }
+    left, bottom, width, height = FRAME
+    text = io.StringIO()
+    with rc_context(style):
+        size = SIZE[0], SIZE[1] * len(charts)
+        figure = Figure(figsize=size, facecolor="white" if alone else "none")
+        for row, (title, chart) in enumerate(reversed([*charts.items()])):
+            low, high = (row + bottom) / len(charts), height / len(charts)
+            axes = figure.add_axes((left, low, width, high), facecolor="none")
+            axes.set_title(title, loc="left")
+            chart._draw(axes)
+            if alone and len(chart.lines) > 1:
+                axes.legend(frameon=False, fontsize=8)
+        canvas: Any = FigureCanvasSVG(figure)
+        canvas.print_svg(text, metadata=dict.fromkeys(["Date", "Creator", "Format", "Type"]))
+    return re.sub(r"(\.\d\d)\d+", r"\1", text.getvalue())
 
 
 def require_matplotlib() -> None:

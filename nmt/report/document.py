@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from nmt.recipe.config import flatten
-from nmt.report.curves import Curve, seed_group
+from nmt.report.charts import Chart
+from nmt.report.curves import Axis, Curve, seed_group
 from nmt.report.log import LOG, Log, read_log
 from nmt.report.panels import Panel, panels
 from nmt.runs import Run
@@ -38,6 +39,24 @@ class Report:
         """Return the number of the colour of each run, or of each group of runs with `seeds`."""
         names = dict.fromkeys(seed_group(name) if seeds else name for name in self.runs)
         return {name: number for number, name in enumerate(names)}
+
+    def marks(self, axis: Axis) -> dict[str, list[float]]:
+        """Return where on an axis trainings resumed, and where updates were skipped."""
+        marks: dict[str, list[float]] = {"resumed": [], "skipped": []}
+        for log in self.logs.values():
+            for kind, updates in (("resumed", log.resumed), ("skipped", list(log.skipped))):
+                marks[kind] += updates if axis == "update" else log.minutes(updates)
+        return marks
+
+    def charts(self, axis: Axis, seeds: bool = False) -> dict[str, Chart]:
+        """Return the charts by their titles.
+
+        Args:
+            axis: what the x axes count.
+            seeds: whether runs whose names differ only in the number at their end are averaged.
+        """
+        colours, marks = self.colours(seeds), self.marks(axis)
+        return {panel.title: panel.chart(axis, colours, seeds, marks) for panel in self.panels}
 
     def differences(self) -> dict[str, list[object]]:
         """Return the values of each run, by the keys of the recipe whose values differ."""

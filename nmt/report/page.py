@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from nmt.io.templates import fill, script_data
-from nmt.report.charts import COLOURS, FRAME, describe
+from nmt.report.charts import COLOURS, FRAME, Chart, describe
 from nmt.report.curves import Axis, seed_group
 from nmt.report.document import Report, curves
 from nmt.report.elements import duration, folded, number, paragraph, section, table
@@ -30,12 +30,11 @@ def page(report: Report, seeds: bool = False) -> str:
         NmtError: Matplotlib is not installed.
     """
     document = report.document()
-    shown = report.panels
     names = list(report.runs)
     title = f"Training of {', '.join(names[:4])}{' and others' if names[4:] else ''}"
     sections = [
         section("runs", "Runs", _overview(document)),
-        section("curves", "Curves", *_charts(report, shown, seeds)),
+        section("curves", "Curves", *_charts(report, seeds)),
     ]
     if len(names) > 1:
         sections.append(section("differences", "Differences", _differences(document)))
@@ -43,7 +42,7 @@ def page(report: Report, seeds: bool = False) -> str:
     colours = report.colours(seeds)
     drawn = {
         **document,
-        "curves": curves(shown, thin=True),
+        "curves": curves(report.panels, thin=True),
         "frame": FRAME,
         "colours": {name: colours[seed_group(name) if seeds else name] for name in names},
     }
@@ -93,10 +92,14 @@ def _overview(document: dict[str, Any]) -> str:
     return table("The runs", head, rows) + paragraph(note)
 
 
-def _charts(report: Report, shown: list[Panel], seeds: bool) -> list[str]:
+def _charts(report: Report, seeds: bool) -> list[str]:
     """Return the legend with its switches, and a figure for each panel."""
     colours = report.colours(seeds)
-    figures = [_figure(report, panel, place, seeds) for place, panel in enumerate(shown)]
+    charts = {axis: report.charts(axis, seeds) for axis in AXES}
+    figures = [
+        _figure(place, panel, {axis: charts[axis][panel.title] for axis in AXES})
+        for place, panel in enumerate(report.panels)
+    ]
     hint = (
         "A thin line is of training, a thick line of validation. Point at a chart, or move to it "
         "with Tab and along it with the arrow keys, to read the values. Long curves are drawn with "
@@ -148,15 +151,10 @@ def _marks(report: Report) -> str:
     )
 
 
-def _figure(report: Report, panel: Panel, place: int, seeds: bool) -> str:
+def _figure(place: int, panel: Panel, charts: dict[Axis, Chart]) -> str:
     """Return the charts of a panel over both axes, of which the page shows one."""
     drawn = []
-    for axis in AXES:
-        marks: dict[str, list[float]] = {"resumed": [], "skipped": []}
-        for log in report.logs.values():
-            for kind, updates in (("resumed", log.resumed), ("skipped", list(log.skipped))):
-                marks[kind] += updates if axis == "update" else log.minutes(updates)
-        chart = panel.chart(axis, report.colours(seeds), seeds, marks)
+    for axis, chart in charts.items():
         svg = chart.inline(f"{axis}{place}", f"{panel.title}: {describe(chart.lines)}")
         drawn.append(
             f'<div class="chart {axis}" tabindex="0" data-panel="{escape(panel.name)}" '

@@ -26,7 +26,7 @@ class Board:
         except ImportError:
             raise NmtError(
                 "train.tensorboard: TensorBoard is not installed; "
-                "pip install 'nmt-toolkit[tensorboard]', or draw the log with --plot"
+                "pip install 'nmt-toolkit[tensorboard]', or draw the log with nmt report"
             ) from None
         self._writer = SummaryWriter(str(directory), purge_step=done + 1)
 
