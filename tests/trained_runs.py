@@ -48,6 +48,12 @@ def assert_same_run(run: Path, whole: Path) -> None:
         assert (run / name).readlink() == (whole / name).readlink()
         assert trainer_state(run / name) == trainer_state(whole / name)
     assert_same_checkpoint(run / "last", whole / "last")
+    assert translations(run) == translations(whole)
+
+
+def translations(run: Path) -> dict[str, str]:
+    """What a run keeps of its validations, by file."""
+    return {path.name: path.read_text("utf-8") for path in (run / "validation").glob("*.txt")}
 
 
 def trainer_state(checkpoint: Path) -> dict[str, Any]:

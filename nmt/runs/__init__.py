@@ -6,6 +6,7 @@
     plugins/            copies of the plugins that the recipe names, and plugins.json
     log.jsonl           one record per report
     update_0001000/     a checkpoint: model.safetensors, optimizer.safetensors, checkpoint.json
+    validation/         translations of the validation set after some updates
     last, best          links to checkpoints
     exports/            exports of checkpoints that ``translate --engine auto`` made
     shortlist.safetensors   likely target tokens of each source token, if ``shortlist`` made them

@@ -18,6 +18,7 @@ import numpy as np
 from nmt.data.batches import make_batch
 from nmt.data.loader import Update, prefetch
 from nmt.errors import NmtError
+from nmt.runs.translations import write_translations
 from nmt.training.milestones import Milestones
 from nmt.training.report import Report, RunningStats, summarize
 from nmt.training.signals import StopRequests
@@ -149,6 +150,9 @@ class TrainingLoop:
         with self.stopwatch.paused(), self.trainer.evaluating():
             self.scores = self.validation()
         is_best = self.milestones.count_validation(self.scores)
+        if self.validation.translations:
+            state, translations = self.trainer.state, self.validation.translations
+            write_translations(self.trainer.run.path, state.update, translations, state.best_update)
         self.report.validation(self.trainer.state.update, self.scores, is_best)
         return is_best
 

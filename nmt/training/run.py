@@ -23,6 +23,7 @@ from nmt.recipe.config import build, changeable, dump, flatten
 from nmt.runs import Checkpoint, Run, load_model, set_weights
 from nmt.runs.building import build_new
 from nmt.runs.plugins import differing, read_plugins, write_plugins
+from nmt.runs.translations import remove_translations
 from nmt.runtime.distributed import World
 from nmt.runtime.precision import check_precision, pick_precision
 from nmt.training.config import TrainConfig
@@ -138,6 +139,7 @@ def _open_run(experiment: Experiment, dataset: Dataset, subwords: Subwords, worl
     manifest = dataset.manifest
     if world.is_main and not (Run.exists(path) and Run.open(path).checkpoint_paths()):
         (path / "log.jsonl").unlink(missing_ok=True)
+        remove_translations(path)
         Run.create(
             path,
             languages=(manifest.source_lang, manifest.target_lang),

@@ -54,6 +54,8 @@ class Validation:
         self.sources = split.source_text() if metrics else []
         self.shard = self.sources[world.rank :: world.size]
         self.references = split.reference_text() if metrics and world.is_main else []
+        self.translations: list[str] = []
+        """The last translations of all sources, with metrics, in the main process."""
 
     def __call__(self) -> dict[str, float]:
         """Return the scores by name: "loss" (nats per token), "perplexity", and each metric."""
@@ -66,6 +68,7 @@ class Validation:
                 hypotheses[rank :: self.world.size] = shard
             values: dict[str, float] = {}
             if self.world.is_main:
+                self.translations = hypotheses
                 values = self._values(hypotheses, self.sources, self.references)
             scores.update(self.world.gather(values)[0])
         return scores
