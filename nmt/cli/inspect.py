@@ -11,13 +11,9 @@ from nmt.errors import NmtError
 
 if TYPE_CHECKING:
     from nmt.data.dataset import Dataset
-    from nmt.data.manifest import Side
     from nmt.runs import Checkpoint, Run
 
 EXAMPLE = "Example: nmt inspect data-bin"
-
-_SAMPLE = 100_000
-"""Number of sentences, evenly spread over the split, for the quantiles of lengths."""
 
 
 def inspect(
@@ -75,6 +71,7 @@ def _what_else(path: Path) -> str:
 def _show_dataset(dataset: "Dataset", examples: int) -> None:
     from nmt.cli.preprocess import report
     from nmt.data.manifest import SIDES, VERSION
+    from nmt.data.statistics import length_statistics
     from nmt.preprocess.subwords import Subwords
 
     manifest = dataset.manifest
@@ -82,7 +79,7 @@ def _show_dataset(dataset: "Dataset", examples: int) -> None:
     show(report(manifest))
     for name in manifest.splits:
         for side in SIDES:
-            lengths = _lengths(dataset, name, side)
+            lengths = length_statistics(dataset, name, side) or "none"
             show(f"{name} {manifest.language(side)} tokens a sentence: {lengths}")
     for reason, shown in manifest.splits["train"].examples.items():
         for one, other in shown:
@@ -94,22 +91,6 @@ def _show_dataset(dataset: "Dataset", examples: int) -> None:
         target = " ".join(subwords.target_pieces(train.target(index).tolist()))
         show(f"pair {index}: {source} | {target}")
     show(f"fingerprint: {manifest.fingerprint}")
-
-
-def _lengths(dataset: "Dataset", split: str, side: "Side") -> str:
-    """Return mean and quantiles of the lengths of a split's sentences."""
-    import numpy as np
-
-    counts = dataset.manifest.splits[split]
-    if not counts.pairs:
-        return "none"
-    tokens = counts.source_tokens if side == "source" else counts.target_tokens
-    lengths = dataset.split(split).sampled_lengths(side, _SAMPLE)
-    median, most, nearly_all = np.quantile(lengths, [0.5, 0.9, 0.99], method="inverted_cdf")
-    return (
-        f"mean {tokens / counts.pairs:.1f}, median {median}, 90% {most}, 99% {nearly_all}, "
-        f"greatest {lengths.max()}"
-    )
 
 
 def _run(path: Path, verify: bool, as_json: bool) -> None:

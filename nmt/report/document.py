@@ -9,12 +9,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from nmt.errors import NmtError
 from nmt.recipe.config import flatten
 from nmt.report.charts import Chart
 from nmt.report.curves import Axis, Curve, seed_group
+from nmt.report.datasets import dataset_of, facts
 from nmt.report.log import LOG, Log, read_log
 from nmt.report.panels import Panel, panels
+from nmt.report.translations import Translations, significance
 from nmt.runs import Run
+
+NOT_KEPT = "The run keeps no translations: they are written where train.valid_metrics has a metric."
 
 UNSHARED = ("train.save_dir",)
 """Keys of the recipe that differ in every run and say nothing."""
@@ -71,8 +76,28 @@ class Report:
 
     def document(self) -> dict[str, Any]:
         """Return plain values for JSON, with every value of every curve."""
+        datasets: dict[str, dict[str, Any]] = {}
+        texts: dict[str, Translations] = {}
+        described = []
+        for name, run in self.runs.items():
+            about = self._facts(name)
+            try:
+                dataset = dataset_of(run)
+                if "missing" in datasets.get(run.data, {"missing": ""}):
+                    datasets[run.data] = facts(dataset)
+                kept = Translations.of(run, dataset, self.logs[name].best)
+            except NmtError as error:
+                datasets.setdefault(run.data, {"missing": f"The dataset cannot be read: {error}"})
+                about["translations"] = {"missing": f"The validation set cannot be read: {error}"}
+            else:
+                about["translations"] = {"missing": NOT_KEPT} if kept is None else kept.facts()
+                if kept is not None:
+                    texts[name] = kept
+            described.append(about)
         return {
-            "runs": [self._facts(name) for name in self.runs],
+            "runs": described,
+            "datasets": datasets,
+            "significance": significance(texts) if texts else [],
             "differences": self.differences(),
             "curves": curves(self.panels),
         }
@@ -98,6 +123,7 @@ class Report:
             "skipped": [{"update": at, "where": where} for at, where in log.skipped.items()],
             "best": self._scores(log, log.best),
             "last": self._scores(log, max(log.validation, default=None)),
+            "fingerprint": run.data,
             "recipe": run.recipe,
         }
 

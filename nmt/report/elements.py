@@ -24,6 +24,19 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -
     )
 
 
+def texts(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table whose cells are sentences, in any direction of writing."""
+    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+    body = "".join(
+        "<tr>" + "".join(f'<td dir="auto">{escape(cell)}</td>' for cell in row) + "</tr>"
+        for row in rows
+    )
+    return (
+        f"<table><caption>{escape(caption)}</caption><thead><tr>{heads}</tr></thead>"
+        f"<tbody>{body}</tbody></table>"
+    )
+
+
 def section(name: str, title: str, *parts: str) -> str:
     """Return a section of the page with its title."""
     inner = "\n".join(parts)
@@ -31,6 +44,11 @@ def section(name: str, title: str, *parts: str) -> str:
         f'<section aria-labelledby="h-{name}">\n<h2 id="h-{name}">{escape(title)}</h2>\n'
         f"{inner}\n</section>"
     )
+
+
+def heading(text: str) -> str:
+    """Return the title of a part of a section."""
+    return f"<h3>{escape(text)}</h3>"
 
 
 def folded(title: str, *parts: str) -> str:

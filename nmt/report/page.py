@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from nmt.io.templates import fill, script_data
+from nmt.report import views
 from nmt.report.charts import COLOURS, FRAME, Chart, describe
 from nmt.report.curves import Axis, seed_group
 from nmt.report.document import Report, curves
@@ -38,7 +39,11 @@ def page(report: Report, seeds: bool = False) -> str:
     ]
     if len(names) > 1:
         sections.append(section("differences", "Differences", _differences(document)))
-    sections.append(section("recipes", "Recipes", *map(_recipe, document["runs"])))
+    sections += [
+        section("recipes", "Recipes", *map(_recipe, document["runs"])),
+        views.datasets(document),
+        views.translations(document),
+    ]
     colours = report.colours(seeds)
     drawn = {
         **document,
