@@ -456,8 +456,11 @@ def test_mistaken_exports_cost_one_line(
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
     done = nmt("export", "--model", trained, "--output", tmp_path / "x", "--precision", "int")
     assert done.err == "nmt: error: --precision: unknown value 'int'; did you mean 'int8'?\n"
-    done = nmt("export", "--model", trained, "--output", tmp_path / "x", "--format", "onnx")
-    assert done.err == "nmt: error: unknown export format 'onnx'; known: ctranslate2, huggingface\n"
+    done = nmt("export", "--model", trained, "--output", tmp_path / "x", "--format", "tflite")
+    assert (
+        done.err
+        == "nmt: error: unknown export format 'tflite'; known: ctranslate2, huggingface, onnx\n"
+    )
 
 
 FIRST_BEAM = ("--strategy", "beam", "--stop", "first_beam")

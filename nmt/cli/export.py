@@ -22,7 +22,7 @@ def export(
         ),
     ] = Path("checkpoints"),
     format_: Annotated[
-        str, typer.Option("--format", metavar="NAME", help="ctranslate2 or huggingface.")
+        str, typer.Option("--format", metavar="NAME", help="ctranslate2, huggingface or onnx.")
     ] = "ctranslate2",
     stored: Annotated[
         str,

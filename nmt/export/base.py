@@ -154,7 +154,11 @@ def export_run(
             source_lang=loaded.run.source_lang,
             target_lang=loaded.run.target_lang,
             stored=stored,
-            files={file.name: FileFacts.of(file) for file in sorted(partial.iterdir())},
+            files={
+                str(file.relative_to(partial)): FileFacts.of(file)
+                for file in sorted(partial.rglob("*"))
+                if file.is_file()
+            },
         )
         text = _FORMAT.text(description)
         (partial / DESCRIPTION).write_text(text, encoding="utf-8")

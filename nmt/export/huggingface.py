@@ -6,28 +6,22 @@ are. An imported model gets the layout of OPUS-MT again, in which padding begins
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from nmt.data.vocabulary import BOS, EOS, EXCLUDED, PAD, UNK
 from nmt.errors import NmtError
 from nmt.export.base import ExportFormat, Stored, export_formats
+from nmt.export.huggingface_files import Layout, max_positions, write_files
 from nmt.export.huggingface_names import ACTIVATIONS, BIAS, EMBEDDINGS, POSITIONS, layer_weights
 from nmt.models import ModelConfig
 from nmt.models.transformer import Transformer, TransformerConfig
 from nmt.recipe.config import build
 from nmt.runs import LoadedModel, weights_of
-from nmt.search import Strategy
-
-MAX_POSITIONS = 1024
-"""Rows of the exported position tables, and the maximum length of a sentence."""
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -47,22 +41,13 @@ class HuggingFaceFormat(ExportFormat):
             )
         assert isinstance(config, TransformerConfig)
         assert isinstance(loaded.model, Transformer)
-        layout = _Layout.of(loaded)
+        layout = Layout.of(loaded)
         weights = _weights(loaded.model, config, layout)
         tensors = {name: tensor.to(DTYPES[stored]) for name, tensor in weights.items()}
         save_file(tensors, directory / "model.safetensors", {"format": "pt"})
         (directory / "model.safetensors").chmod(0o644)
         dtype = str(DTYPES[stored]).removeprefix("torch.")
-        documents = {
-            "config.json": {**_config(config, layout), "dtype": dtype},
-            "generation_config.json": _generation(loaded, layout),
-            **_tokenizer(loaded, layout),
-        }
-        for name, document in documents.items():
-            text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
-            (directory / name).write_text(text, encoding="utf-8")
-        for name, model in zip(("source", "target"), loaded.subwords.models, strict=True):
-            (directory / f"{name}.spm").write_bytes(model)
+        write_files(loaded, config, layout, directory, dtype)
         (directory / "README.md").write_text(_model_card(loaded), encoding="utf-8")
 
 
@@ -93,48 +78,7 @@ def _obstacles(config: ModelConfig, stored: Stored) -> Iterator[str]:
             yield f"{key} false"
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """The order of the ids in an export."""
-
-    source: tuple[str, ...]
-    """The piece of each of this toolkit's ids."""
-    target: tuple[str, ...]
-    order: tuple[int, ...] | None
-    """This toolkit's id of each exported target id; None where the ids stay what they are."""
-    special: dict[str, int]
-    """The exported special ids by their names in ``config.json``."""
-
-    @classmethod
-    def of(cls, loaded: LoadedModel) -> _Layout:
-        """Return OPUS-MT's layout for a model in which padding has no row; otherwise the ids."""
-        subwords, bias = loaded.subwords, loaded.model.output.bias
-        source = tuple(subwords.source_pieces([*range(subwords.source_size)]))
-        target = tuple(subwords.target_pieces([*range(subwords.target_size)]))
-        if bias is None or bias[PAD] > EXCLUDED:
-            special = {"pad": PAD, "decoder_start": BOS, "eos": EOS}
-            return cls(source, target, None, special)
-        order = (EOS, UNK, *range(EOS + 1, len(target)), BOS)
-        special = {"pad": len(order) - 1, "decoder_start": len(order) - 1, "eos": 0}
-        return cls(source, target, order, special)
-
-    def vocabulary(self, pieces: tuple[str, ...]) -> dict[str, int]:
-        """Return ``vocab.json`` of a side."""
-        if self.order is None:
-            return {piece: token for token, piece in enumerate(pieces)}
-        others = range(EOS + 1, len(pieces))
-        order = (EOS, UNK, *others)
-        names = [*(pieces[token] for token in order), "<pad>"]
-        return {piece: token for token, piece in enumerate(names)}
-
-    def reorder(self, table: Tensor) -> Tensor:
-        """Return the rows of a table [V, ...] in the exported order."""
-        if self.order is None:
-            return table.clone()
-        return table[[EOS, UNK, *range(EOS + 1, len(table)), BOS]]
-
-
-def _weights(model: Transformer, config: TransformerConfig, layout: _Layout) -> dict[str, Tensor]:
+def _weights(model: Transformer, config: TransformerConfig, layout: Layout) -> dict[str, Tensor]:
     """Return the weights by transformers' names; tied ones once."""
     ours = weights_of(model)
     if config.tied_embeddings == "all":
@@ -153,85 +97,10 @@ def _weights(model: Transformer, config: TransformerConfig, layout: _Layout) -> 
         for their_name, part in zip(theirs, ours[name].chunk(len(theirs)), strict=True):
             weights[their_name] = part.clone()
     if (config.positions.name, config.sinusoids) != ("sinusoidal", "halves"):
-        table = model.positions(0, _max_positions(config), torch.device("cpu"))
+        table = model.positions(0, max_positions(config), torch.device("cpu"))
         for name in POSITIONS:
-            weights[name] = table.expand(_max_positions(config), config.d_model).clone()
+            weights[name] = table.expand(max_positions(config), config.d_model).clone()
     return weights
-
-
-def _max_positions(config: TransformerConfig) -> int:
-    count: int = getattr(config.positions, "max_positions", MAX_POSITIONS)
-    return count
-
-
-def _config(config: TransformerConfig, layout: _Layout) -> dict[str, Any]:
-    activations = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
-    sizes = {
-        f"{stack}_{key}": value
-        for stack in ("encoder", "decoder")
-        for key, value in (("ffn_dim", config.d_ff), ("attention_heads", config.heads))
-    }
-    return {
-        "architectures": ["MarianMTModel"],
-        "model_type": "marian",
-        "vocab_size": len(layout.vocabulary(layout.source)),
-        "decoder_vocab_size": len(layout.vocabulary(layout.target)),
-        "max_position_embeddings": _max_positions(config),
-        "d_model": config.d_model,
-        "encoder_layers": config.encoder_layers,
-        "decoder_layers": config.decoder_layers,
-        **sizes,
-        "activation_function": activations[config.feed_forward.name],
-        "dropout": config.dropout,
-        "attention_dropout": config.attention_dropout,
-        "activation_dropout": config.activation_dropout,
-        "scale_embedding": config.scale_embeddings,
-        "share_encoder_decoder_embeddings": config.tied_embeddings == "all",
-        "tie_word_embeddings": config.tied_embeddings != "none",
-        "is_encoder_decoder": True,
-        **{f"{name}_token_id": token for name, token in layout.special.items()},
-        "forced_eos_token_id": layout.special["eos"],
-    }
-
-
-def _generation(loaded: LoadedModel, layout: _Layout) -> dict[str, Any]:
-    """Return the settings of ``generate`` that are nearest to those of the recipe."""
-    search = loaded.recipe.get("search") or {}
-    strategy = build(Strategy, search.get("strategy", "beam"), "search.strategy")  # type: ignore[type-abstract]
-    stops = {"current_length": False, "first_beam": True}
-    is_fixed = search.get("max_length_ratio", 1.0) == 0
-    special = sorted({layout.special["pad"], layout.special["decoder_start"]})
-    return {
-        **{f"{name}_token_id": token for name, token in layout.special.items()},
-        "forced_eos_token_id": layout.special["eos"],
-        "bad_words_ids": [[token] for token in special],
-        "num_beams": getattr(strategy, "beam", 1),
-        "length_penalty": getattr(getattr(strategy, "length_penalty", None), "alpha", 0.0),
-        "early_stopping": stops.get(getattr(strategy, "stop", ""), "never"),
-        "max_length": search.get("max_length_offset", 50) + 1 if is_fixed else 512,
-    }
-
-
-def _tokenizer(loaded: LoadedModel, layout: _Layout) -> dict[str, dict[str, Any]]:
-    source_lang, target_lang = loaded.run.languages
-    shared = loaded.subwords.shared
-    settings = {
-        "tokenizer_class": "MarianTokenizer",
-        "source_lang": source_lang,
-        "target_lang": target_lang,
-        "unk_token": "<unk>",
-        "eos_token": "</s>",
-        "pad_token": "<pad>",
-        "model_max_length": 512,
-        "separate_vocabs": not shared,
-    }
-    documents: dict[str, dict[str, Any]] = {
-        "tokenizer_config.json": settings,
-        "vocab.json": layout.vocabulary(layout.source),
-    }
-    if not shared:
-        documents["target_vocab.json"] = layout.vocabulary(layout.target)
-    return documents
 
 
 def _model_card(loaded: LoadedModel) -> str:

@@ -53,7 +53,7 @@ def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
         sweep(path.parent, glob.escape(path.name), partial)
         with named(path, partial):
             yield partial
-        for file in partial.iterdir():
+        for file in partial.rglob("*"):
             sync(file)
         sync(partial)
         if path.exists():

@@ -43,7 +43,7 @@ class Heads:
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
     """Reshape [B, T, H*C] to [B, H, T, C]."""
-    return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
+    return x.view(*x.shape[:2], heads, x.shape[2] // heads).transpose(1, 2)
 
 
 def mix_values(
@@ -71,7 +71,7 @@ def mix_values(
         [B, H, Q, C'].
     """
     is_long = queries.shape[2] * keys.shape[2] > LONG**2
-    if queries.device.type != "cpu" or is_long or not torch.is_grad_enabled():
+    if queries.device.type != "cpu" or not torch.is_grad_enabled() or is_long:
         return F.scaled_dot_product_attention(
             queries, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=causal
         )

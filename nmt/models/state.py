@@ -170,9 +170,9 @@ class Memory:
     The K rows of a sentence attend to the memory together, as K queries.
     """
 
-    def __init__(self, layers: list[tuple[Tensor, Tensor]], mask: Tensor) -> None:
+    def __init__(self, layers: list[tuple[Tensor, Tensor]], mask: Tensor | None) -> None:
         self.layers = layers
-        self.mask: Tensor | None = mask  # None where nothing is padding
+        self.mask = mask  # None where nothing is padding
 
     def __len__(self) -> int:
         """Return B, the number of sentences."""

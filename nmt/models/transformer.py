@@ -279,12 +279,12 @@ class Transformer(Model):
     def encode(self, source: Tensor) -> Memory:
         """Return the encoder's output z, projected to each decoder layer's keys and values."""
         mask = (source != PAD)[:, None, None, :]  # [B, 1, 1, S]
-        positions = self.positions(0, source.shape[1], source.device)
-        x = self._embed(self.source_embedding, source, positions)  # [B, S, D]
-        for layer in self.encoder:
-            x = layer(x, mask)
-        x = self.encoder_end(x)
+        x = self.encode_padded(source, mask)
         return Memory([layer.cross.project(x) for layer in self.decoder], mask)
+
+    def encode_padded(self, source: Tensor, mask: Tensor) -> Tensor:
+        """Return the encoder's output [B, S, D] of padded sources with a mask [B, 1, 1, S]."""
+        return self._encode(self._embed_padded(self.source_embedding, source), mask)
 
     def decode(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the decoder output [B, T, D] for whole targets.
@@ -292,7 +292,7 @@ class Transformer(Model):
         Targets begin with BOS: the outputs "shifted right" of figure 1.
         """
         memory = self.encode(source)
-        x = self._embed_target(target)
+        x = self._embed_padded(self.target_embedding, target)
         for layer, keys_values in zip(self.decoder, memory.layers, strict=True):
             x = layer(x, keys_values, memory.mask)
         self.tokens = (source != PAD, target != PAD)
@@ -313,17 +313,13 @@ class Transformer(Model):
 
     def encode_pack(self, source: Tensor, pack: Pack) -> Tensor:
         """Return the encoder's output [P, D] at the tokens of a pack [P]."""
-        x = self._embed_pack(self.source_embedding, source, pack)
-        for layer in self.encoder:
-            x = layer(x, pack)
-        encoded: Tensor = self.encoder_end(x)
-        return encoded
+        return self._encode(self._embed_pack(self.source_embedding, source, pack), pack)
 
     def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the attention [B, T, S] of the alignment layer's head, or of all its heads."""
         memory = self.encode(source)
         assert memory.mask is not None
-        x, chosen = self._embed_target(target), self.alignment_layer - 1
+        x, chosen = self._embed_padded(self.target_embedding, target), self.alignment_layer - 1
         for layer, keys_values in zip(self.decoder[:chosen], memory.layers, strict=False):
             x = layer(x, keys_values, memory.mask)
         keys = memory.layers[chosen][0]
@@ -378,10 +374,15 @@ class Transformer(Model):
         last: Tensor = self.decoder_end(x)
         return last
 
-    def _embed_target(self, target: Tensor) -> Tensor:
-        """Embed whole targets [B, T], with positions: [B, T, D]."""
-        positions = self.positions(0, target.shape[1], target.device)
-        return self._embed(self.target_embedding, target, positions)
+    def _encode(self, x: Tensor, sentences: Tensor | Pack) -> Tensor:
+        for layer in self.encoder:
+            x = layer(x, sentences)
+        encoded: Tensor = self.encoder_end(x)
+        return encoded
+
+    def _embed_padded(self, table: nn.Module, tokens: Tensor) -> Tensor:
+        """Embed padded sentences [B, T], with positions: [B, T, D]."""
+        return self._embed(table, tokens, self.positions(0, tokens.shape[1], tokens.device))
 
     def _embed_pack(self, table: nn.Module, tokens: Tensor, pack: Pack) -> Tensor:
         """Embed the tokens of a pack [P], with positions: [P, D]."""
