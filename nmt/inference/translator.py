@@ -155,9 +155,11 @@ class Translator(LineTranslator):
     def _inference(self) -> Iterator[None]:
         """Disable dropout and gradients."""
         was_training = self.model.training
-        self.model.eval()
+        if was_training:  # to walk through all modules takes long beside one sentence
+            self.model.eval()
         try:
             with self._without_gradients():
                 yield
         finally:
-            self.model.train(was_training)
+            if was_training:
+                self.model.train()
