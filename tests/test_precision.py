@@ -179,10 +179,12 @@ def test_packed_weights_give_the_same_products(
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+@pytest.mark.parametrize("inputs", [96, 512, 1024])
 @torch.no_grad()
-def test_what_a_row_gives_with_packed_weights_does_not_depend_on_the_others() -> None:
+def test_what_a_row_gives_with_packed_weights_does_not_depend_on_the_others(inputs: int) -> None:
     torch.manual_seed(1)
-    layer, rows = PackedLinear(torch.nn.Linear(96, 80), torch.float32), torch.randn(70, 96)
+    linear, rows = torch.nn.Linear(inputs, 80), torch.randn(70, inputs)
+    layer = PackedLinear(linear.weight, linear.bias)
     together = layer(rows)
     for count in (1, 4, 33):
         assert torch.equal(layer(rows[:count]), together[:count])

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from nmt.inference.calibrated import Ranges, convert_calibrated
 from nmt.inference.int8 import Int8Linear
+from nmt.models.embedding import TokenEmbedding
 from nmt.models.transformer import Transformer
 from nmt.runtime.precision import (
     LOW,
@@ -62,32 +68,56 @@ def _call_directly(model: nn.Module) -> None:
 
     For one sentence on a CPU this overhead takes as long as the computation.
     """
-    for module in model.modules():
-        kind = type(module)
-        module.__class__ = type(kind.__name__, (kind,), {"__call__": kind.forward})
+    modules = list(model.modules())
+    # One class for all modules of a kind: Python caches where it finds an attribute of a class.
+    kinds = {
+        kind: type(kind.__name__, (kind,), {"__call__": _FUNCTIONS.get(kind, kind.forward)})
+        for kind in {type(module) for module in modules}
+    }
+    for module in modules:
+        module.__class__ = kinds[type(module)]
         vars(module).update(module._modules, **module._parameters)
 
 
-def some_outputs(
-    linear: nn.Linear, outputs: Tensor, precision: InferencePrecision, device: torch.device
-) -> nn.Module:
-    """Return a linear layer with only some outputs of another layer, converted for inference.
+def _normalise(norm: nn.LayerNorm, x: Tensor) -> Tensor:
+    return torch.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
-    For int8 the new layer computes as for "auto": packing 8-bit weights takes longer than the
-    products of a sentence or two.
 
-    Args:
-        linear: layer that was not converted.
-        outputs: [n] int64, indices of the outputs.
-        precision: precision of the computation.
-        device: device of the layer.
+def _embed(table: TokenEmbedding, tokens: Tensor) -> Tensor:
+    return torch.embedding(table.weight, tokens)
+
+
+_FUNCTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
+    nn.LayerNorm: _normalise,
+    TokenEmbedding: _embed,
+}
+"""What modules compute, without torch's checks of the arguments in Python."""
+
+
+class OutputSubsets:
+    """The output layer of a model, of which each batch needs other outputs.
+
+    For int8 a subset computes as for "auto": packing 8-bit weights takes longer than the products
+    of a sentence or two.
     """
-    subset = nn.Linear(linear.in_features, len(outputs), linear.bias is not None, device="meta")
-    subset.weight = _constant(linear.weight.detach()[outputs])
-    if linear.bias is not None:
-        subset.bias = _constant(linear.bias.detach()[outputs])
-    fast = "auto" if precision == "int8" else precision
-    return _converted(subset, pick_precision(fast, device), device)
+
+    @torch.no_grad()
+    def __init__(self, linear: nn.Linear, precision: InferencePrecision) -> None:
+        """Keep the weights of a layer that was not converted, in the precision of the products."""
+        weight = linear.weight
+        precision = pick_precision("auto" if precision == "int8" else precision, weight.device)
+        dtype = LOW.get(precision, torch.float32)
+        self._is_packed = _is_packed(dtype, weight.device)
+        self._weight = weight.to(dtype)
+        self._bias = None if linear.bias is None else linear.bias.to(dtype)
+
+    def select(self, outputs: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the linear layer with some outputs only: their indices [n] int64."""
+        weight = self._weight.index_select(0, outputs)
+        bias = None if self._bias is None else self._bias.index_select(0, outputs)
+        if self._is_packed:
+            return PackedLinear(weight, bias)
+        return partial(F.linear, weight=weight, bias=bias)
 
 
 def _converted(linear: nn.Linear, precision: InferencePrecision, device: torch.device) -> nn.Module:
@@ -95,33 +125,40 @@ def _converted(linear: nn.Linear, precision: InferencePrecision, device: torch.d
     if precision == "int8":
         return Int8Linear(linear)
     dtype = LOW.get(precision, torch.float32)
-    if device.type == "cpu" and dtype != torch.float16 and onednn_computes_in(dtype):
-        return PackedLinear(linear, dtype)
+    if _is_packed(dtype, device):
+        bias = None if linear.bias is None else linear.bias.detach().to(dtype)
+        return PackedLinear(linear.weight.detach().to(dtype), bias)
     if dtype != torch.float32:
         linear.weight = _constant(linear.weight.to(dtype))
         linear.bias = None if linear.bias is None else _constant(linear.bias.to(dtype))
     return linear
 
 
+def _is_packed(dtype: torch.dtype, device: torch.device) -> bool:
+    """Return whether oneDNN multiplies by packed weights of a dtype on a device."""
+    return device.type == "cpu" and dtype != torch.float16 and onednn_computes_in(dtype)
+
+
 class PackedLinear(nn.Module):
     """A linear layer with weights packed for oneDNN's product.
 
     On a CPU this is up to four times as fast for a few rows, and a tenth to a third faster for
-    many. The output of a row does not depend on the number of rows.
+    many. With up to 1,024 inputs the output of a row does not depend on the number of rows; with
+    more, oneDNN adds up the products of a single row in another order.
     """
 
-    def __init__(self, linear: nn.Linear, dtype: torch.dtype) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Pack the weights [out, in] and the bias [out], whose dtype the layer computes in."""
         super().__init__()
-        self.dtype = dtype
-        weight = linear.weight.detach().to(dtype)
+        self.dtype = weight.dtype
         self._packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, None)
-        self._bias = None if linear.bias is None else linear.bias.detach().to(dtype)
+        self._bias = bias
+        # `_op` skips the argument checks that torch makes in Python.
+        self._multiply: Any = torch.ops.mkldnn._linear_pointwise.default._op
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer: [..., in] to [..., out] of the layer's dtype."""
-        product: Tensor = torch.ops.mkldnn._linear_pointwise.default(
-            x.to(self.dtype), self._packed, self._bias, "none", [], ""
-        )
+        product: Tensor = self._multiply(x.to(self.dtype), self._packed, self._bias, "none", [], "")
         return product
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from nmt.data.shortlist import Shortlist
-from nmt.inference.kernels import some_outputs
+from nmt.inference.kernels import OutputSubsets
 from nmt.models.base import Model
 from nmt.models.ensemble import members_of
 from nmt.models.shortlisted import shortlisted
@@ -32,9 +32,8 @@ class Shortlister:
         """
         self.shortlist = shortlist
         self.model = model
-        self.precision = precision
-        self._outputs: dict[nn.Module, nn.Linear] = {
-            member: member.output for member in members_of(model)
+        self._outputs: dict[nn.Module, OutputSubsets] = {
+            member: OutputSubsets(member.output, precision) for member in members_of(model)
         }
 
     def choose(self, source: Tensor, forced: Tensor) -> ReducedVocabulary:
@@ -52,8 +51,8 @@ class Shortlister:
             tokens, shortlisted(self.model, self._narrow, tokens, allowed[:, tokens])
         )
 
-    def _narrow(self, model: Model, tokens: Tensor) -> nn.Module:
-        return some_outputs(self._outputs[model], tokens, self.precision, tokens.device)
+    def _narrow(self, model: Model, tokens: Tensor) -> Callable[[Tensor], Tensor]:
+        return self._outputs[model].select(tokens)
 
 
 @dataclass(frozen=True)

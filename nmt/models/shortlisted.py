@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nmt.models.base import Model, State
 from nmt.models.ensemble import Ensemble
 
+Product = Callable[[Tensor], Tensor]
+"""An output layer: decoder outputs [..., D] to logits [..., U]."""
+
 
 def shortlisted(
-    model: Model, narrow: Callable[[Model, Tensor], nn.Module], tokens: Tensor, allowed: Tensor
+    model: Model, narrow: Callable[[Model, Tensor], Product], tokens: Tensor, allowed: Tensor
 ) -> Model:
     """Return a model, or an ensemble, for search over reduced ids: indices into `tokens`.
 
@@ -25,7 +28,8 @@ def shortlisted(
         model: a model or an ensemble.
         narrow: returns the output layer of one model, reduced to the tokens [U].
         tokens: [U] int64, the vocabulary id of each reduced id, ascending, with all special ids.
-        allowed: [B, U] bool, True at tokens that the sentence may choose.
+        allowed: [B, U] bool, True at tokens that the sentence may choose; each token at one at
+            least.
     """
     if not isinstance(model, Ensemble):
         return Shortlisted(model, narrow(model, tokens), tokens, allowed)
@@ -37,15 +41,17 @@ def shortlisted(
 class Shortlisted(Model):
     """One model with a reduced vocabulary, for search only; not for ensembles."""
 
-    def __init__(self, model: Model, few: nn.Module, tokens: Tensor, allowed: Tensor) -> None:
+    def __init__(self, model: Model, few: Product, tokens: Tensor, allowed: Tensor) -> None:
         super().__init__()
         self.model = model
         self.few = few
         self.tokens = tokens
-        nothing = torch.zeros(allowed.shape, device=allowed.device)
-        # Added to logits: on a CPU an addition takes a tenth of the time of a masked fill.
-        self.logits_mask = nothing.masked_fill(~allowed, float("-inf"))[:, None]  # [B, 1, U]
-        self.train(model.training)
+        self.logits_mask: Tensor | None = None  # [B, 1, U]; None for a lone sentence
+        if len(allowed) > 1:
+            nothing = torch.zeros(allowed.shape, device=allowed.device)
+            # Added to logits: on a CPU an addition takes a tenth of the time of a masked fill.
+            self.logits_mask = nothing.masked_fill(~allowed, float("-inf"))[:, None]
+        self.training = model.training
 
     def decode(self, source: Tensor, target: Tensor) -> Tensor:
         """Raise a TypeError: score whole targets with the full model."""
@@ -63,14 +69,14 @@ class Shortlisted(Model):
     def step(self, tokens: Tensor, state: State) -> Tensor:
         """Return logits [B, K, U], minus infinity at tokens that the sentence may not choose."""
         assert isinstance(state, ShortlistedState)
-        logits: Tensor = self.few(self.decode_step(tokens, state))
-        return logits.add_(state.logits_mask)
+        logits = self.few(self.decode_step(tokens, state))
+        return logits if state.logits_mask is None else logits.add_(state.logits_mask)
 
 
 class ShortlistedState:
-    """A model's state, and the logits mask of each sentence [B, 1, U]."""
+    """A model's state, and the logits mask of each sentence [B, 1, U], if sentences differ."""
 
-    def __init__(self, inner: State, logits_mask: Tensor) -> None:
+    def __init__(self, inner: State, logits_mask: Tensor | None) -> None:
         self.inner = inner
         self.logits_mask = logits_mask
         self.rows = 1
@@ -78,5 +84,6 @@ class ShortlistedState:
     def select(self, rows: Tensor) -> None:
         """Keep, repeat, reorder or drop rows; see :class:`nmt.models.base.State`."""
         self.inner.select(rows)
-        self.logits_mask = self.logits_mask.index_select(0, rows[:, 0] // self.rows)
+        if self.logits_mask is not None:
+            self.logits_mask = self.logits_mask.index_select(0, rows[:, 0] // self.rows)
         self.rows = rows.shape[1]
