@@ -59,9 +59,22 @@ def _replace(part: nn.Module, ranges: Ranges, kind: type[FewRowsLinear | ManyRow
                 limits = ranges.get(child.inner), ranges.get(child.outer)
                 if limits[0] is not None and limits[1] is not None:
                     inner = kind.into(child.inner, limits[0], limits[1])
-                    setattr(module, name, nn.Sequential(inner, kind(child.outer, limits[1])))
+                    setattr(module, name, TwoLayers(inner, kind(child.outer, limits[1])))
             elif type(child) is nn.Linear and child in ranges:
                 setattr(module, name, kind(child, ranges[child]))
+
+
+class TwoLayers(nn.Module):
+    """A layer that follows another one."""
+
+    def __init__(self, inner: nn.Module, outer: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.outer = inner, outer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply both layers."""
+        output: Tensor = self.outer(self.inner(x))
+        return output
 
 
 class EqualLengthsAttention(nn.Module):
@@ -89,7 +102,8 @@ class EqualLengthsAttention(nn.Module):
 class PaddedCrossAttention(CrossAttention):
     """Cross-attention to keys and values that :func:`encode` pads to whole vectors.
 
-    The memory holds the keys transposed and scaled, [B, H, C, S], and the mask is added to scores.
+    The memory holds the keys transposed and scaled, [B, H, C, S], and the mask is added to scores,
+    [B, H, 1, S].
     """
 
     def __init__(self, other: CrossAttention) -> None:
@@ -115,18 +129,26 @@ class PaddedCrossAttention(CrossAttention):
     ) -> Tensor:
         """Attend from padded sentences `x`; see :meth:`CrossAttention.forward`."""
         keys, values = memory
-        mixed = (self._scores(x, keys, sentences).softmax(-1) @ values).transpose(1, 2)
-        output: Tensor = self.attend.output(mixed.flatten(2))
+        weights = self._scores(x, keys, sentences).softmax(-1)  # [B x H, Q, S]
+        mixed = torch.bmm(weights, values.flatten(0, 1))  # [B x H, Q, C]
+        output: Tensor = self.attend.output(joined_heads(mixed, self.heads))
         return output
 
     def weights(self, x: Tensor, keys: Tensor, mask: Tensor, head: int | None = None) -> Tensor:
         """Return the attention weights [B, Q, S]; see :meth:`CrossAttention.weights`."""
-        weights = self._scores(x, keys, mask).softmax(-1)
+        weights = self._scores(x, keys, mask).softmax(-1).view(*keys.shape[:2], x.shape[1], -1)
         return weights.mean(1) if head is None else weights[:, head - 1]
 
     def _scores(self, x: Tensor, keys: Tensor, mask: Tensor | Packing | None) -> Tensor:
         assert isinstance(mask, Tensor)
-        return (split_heads(self.project_query(x), self.heads) @ keys).add_(mask)
+        queries = split_heads(self.project_query(x), self.heads).flatten(0, 1)
+        return torch.bmm(queries, keys.flatten(0, 1)).add_(mask.flatten(0, 1))
+
+
+def joined_heads(x: Tensor, heads: int) -> Tensor:
+    """Return vectors of heads [B x H, Q, C] side by side, [B, Q, H x C]."""
+    _, queries, width = x.shape
+    return x.view(-1, heads, queries, width).transpose(1, 2).reshape(-1, queries, heads * width)
 
 
 def encode(model: Transformer, source: Tensor) -> Memory:
@@ -142,4 +164,5 @@ def encode(model: Transformer, source: Tensor) -> Memory:
         layers.append((keys.transpose(2, 3), values))
     is_padding = torch.arange(room) >= torch.from_numpy(lengths)[:, None]
     mask = torch.zeros(is_padding.shape).masked_fill_(is_padding, float("-inf"))
-    return Memory(layers, mask[:, None, None])
+    heads = layers[0][0].shape[1]
+    return Memory(layers, mask[:, None, None].repeat(1, heads, 1, 1))

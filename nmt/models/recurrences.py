@@ -154,7 +154,7 @@ class SSRU(Recurrence):
     def step(self, x: Tensor, hidden: Tensor | None, position: int) -> tuple[Tensor, Tensor]:
         """Compute one step in few operators; see :meth:`Recurrence.step`."""
         forget, new = self.project_in(x).float().chunk(2, dim=-1)
-        forget = torch.sigmoid(forget + self.forget_bias)
+        forget = (forget + self.forget_bias).sigmoid_()
         # f * h + (1 - f) * new
         hidden = torch.lerp(new, torch.zeros_like(new) if hidden is None else hidden, forget)
         return self.read(x, hidden), hidden

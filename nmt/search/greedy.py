@@ -55,11 +55,12 @@ class Greedy(Strategy):
             logits = model.step(last, state)[:, 0]
             log_probabilities = logits.log_softmax(-1, dtype=torch.float32)
             # numpy finds a maximum, the first of equals, in a tenth of torch's time.
-            logits = logits.float()
-            logits[:, PAD] = logits[:, BOS] = float("-inf")
-            last = torch.from_numpy(logits.detach().numpy().argmax(-1))[:, None]
+            values = logits.detach().float().numpy()
+            values[:, PAD] = values[:, BOS] = float("-inf")
+            tokens = values.argmax(-1)
+            last = torch.from_numpy(tokens)[:, None]
             sums = sums + log_probabilities.gather(1, last)
-            staying = sentences.append(last[:, 0].tolist(), sums[:, 0].tolist(), step)
+            staying = sentences.append(tokens.tolist(), sums[:, 0].tolist(), step)
             if staying is not None:
                 if not staying:
                     break
