@@ -124,6 +124,12 @@ class TrainConfig:
     tensorboard: MayChange[bool] = False
     """Whether to write reports to TensorBoard, too; needs the extra
     ``nmt-toolkit[tensorboard]``."""
+    mlflow: MayChange[bool] = False
+    """Whether to send reports and the recipe to MLflow, too; needs the extra
+    ``nmt-toolkit[mlflow]``. MLflow's environment variables say where to."""
+    wandb: MayChange[bool] = False
+    """Whether to send reports and the recipe to Weights & Biases, too; needs the extra
+    ``nmt-toolkit[wandb]``. Its environment variables say where to."""
     timeout_minutes: MayChange[float] = 10.0
     """Minutes that a process waits for the others before training ends with the ranks of the late
     ones; must be longer than writing a checkpoint takes."""

@@ -8,9 +8,11 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from signal import Signals
 
@@ -19,9 +21,9 @@ from torch import Tensor
 
 from nmt.data.loader import Update
 from nmt.io import files
-from nmt.messages import say
+from nmt.messages import one_line, say
+from nmt.training.loggers import Logger
 from nmt.training.panel import Panel
-from nmt.training.tensorboard import Board
 
 SILENCE = 60.0
 """Seconds without output after which a line of progress is printed."""
@@ -123,7 +125,7 @@ class Report:
         first: int,
         quiet: bool = False,
         max_seconds: float = math.inf,
-        board: Board | None = None,
+        loggers: Iterable[Logger] = (),
     ) -> None:
         """Prepare to append to a log.
 
@@ -133,9 +135,9 @@ class Report:
             first: number of updates already done.
             quiet: whether to write nothing, as on all processes but the main one.
             max_seconds: limit of the seconds of training, for time to go.
-            board: TensorBoard writer that receives the records, too.
+            loggers: receive the records, too.
         """
-        self.board = board
+        self.loggers = list(loggers)
         self.quiet = quiet
         self.log = log
         if not quiet and log.exists():
@@ -154,8 +156,8 @@ class Report:
     def __exit__(self, *_: object) -> None:
         if self.panel:
             self.panel.close()
-        if self.board:
-            self.board.close()
+        for logger in [*self.loggers]:
+            self._send(logger, logger.close)
 
     def begin(self) -> None:
         """Start the clock for time to go, and the panel at a terminal that can show it."""
@@ -179,13 +181,23 @@ class Report:
             self.say(f"update {update}/{self.max_updates} is done")
 
     def record(self, kind: str, values: dict[str, object]) -> None:
-        """Append a JSON record with the time of day, and pass it to TensorBoard."""
+        """Append a JSON record with the time of day, and pass it to the loggers."""
         if not self.quiet:
             time_of_day = datetime.now().astimezone().isoformat(timespec="seconds")
             with files.named(self.log), self.log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"record": kind, **values, "time": time_of_day}) + "\n")
-        if self.board:
-            self.board.add(kind, values)
+        for logger in [*self.loggers]:
+            self._send(logger, partial(logger.add, kind, values))
+
+    def _send(self, logger: Logger, action: Callable[[], None]) -> None:
+        """Let a logger act; one that fails is left out from then on, and training goes on."""
+        try:
+            action()
+        except Exception as error:
+            self.loggers.remove(logger)
+            why = " ".join(str(error).split())
+            left_out = "no more records go there, and training continues"
+            self.say(one_line(f"nmt: warning: train.{logger.name}: {why}; {left_out}"))
 
     def say(self, message: str) -> None:
         """Print a line for people."""

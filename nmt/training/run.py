@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -28,7 +29,9 @@ from nmt.runtime.distributed import World
 from nmt.runtime.precision import check_precision, pick_precision
 from nmt.training.config import TrainConfig
 from nmt.training.extension import extended_weights
+from nmt.training.loggers import Logger
 from nmt.training.loop import TrainingLoop
+from nmt.training.mlflow import MlflowLogger
 from nmt.training.preflight import check_noise_scale, fit_micro_batches, preflight
 from nmt.training.report import Report
 from nmt.training.state import TrainerState
@@ -36,6 +39,7 @@ from nmt.training.subword_sampling import SampledSplit
 from nmt.training.tensorboard import Board
 from nmt.training.trainer import Trainer
 from nmt.training.validation import Validation
+from nmt.training.wandb import WandbLogger
 
 REMEDIES = {
     "max_updates": "to continue, raise --max-updates, or start a new run with --init-from this one",
@@ -116,7 +120,7 @@ def train(
         _sample_subwords(trainer, subwords)
         scores = _resume(trainer)
         validation = _prepare_validation(experiment, trainer, subwords, held_out)
-        with _open_report(trainer) as report:
+        with _open_report(trainer, dry_run) as report:
             _introduce(experiment, trainer, report)
             _check_before_training(trainer, validation, report, dry_run)
             if dry_run:
@@ -312,18 +316,42 @@ def _prepare_validation(
     return Validation(split, translator, config.valid_metrics, world, config.precision)
 
 
-def _open_report(trainer: Trainer) -> Report:
+def _open_report(trainer: Trainer, dry_run: bool) -> Report:
     """Return the report that continues the run's log."""
     config, run, update = trainer.config, trainer.run, trainer.state.update
-    has_board = config.tensorboard and trainer.world.is_main
     return Report(
         run.path / "log.jsonl",
         trainer.last_update,
         update,
         quiet=not trainer.world.is_main,
         max_seconds=math.inf if config.max_minutes is None else 60 * config.max_minutes,
-        board=Board(run.path / "tensorboard", update) if has_board else None,
+        loggers=_open_loggers(run, update) if trainer.world.is_main and not dry_run else (),
     )
+
+
+def _open_loggers(run: Run, update: int) -> list[Logger]:
+    """Open the loggers that a run's recipe turns on; `update` is the last one done.
+
+    Raises:
+        NmtError: a package is not installed, or a logger cannot begin.
+    """
+    openers: dict[str, Callable[[], Logger]] = {
+        Board.name: lambda: Board(run.path / "tensorboard", update),
+        MlflowLogger.name: lambda: MlflowLogger(run),
+        WandbLogger.name: lambda: WandbLogger(run),
+    }
+    loggers = []
+    for name, begin in openers.items():
+        if run.recipe["train"].get(name):
+            try:
+                loggers.append(begin())
+            except NmtError:
+                raise
+            except Exception as error:
+                why = " ".join(str(error).split())
+                remedy = f"mend that, or leave it out: --set train.{name}=false"
+                raise NmtError(f"train.{name}: {why}; {remedy}") from None
+    return loggers
 
 
 def _check_before_training(

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nmt.errors import NmtError
+from nmt.training.loggers import numbers
 
 
 class Board:
     """Writes each number of a record to the curve RECORD/KEY, over updates."""
+
+    name = "tensorboard"
 
     def __init__(self, directory: Path, done: int) -> None:
         """Open a new event file.
@@ -32,9 +35,8 @@ class Board:
 
     def add(self, kind: str, values: Mapping[str, object]) -> None:
         """Add the numbers of a record."""
-        for name, value in values.items():
-            if name != "update" and isinstance(value, (int, float)):
-                self._writer.add_scalar(f"{kind}/{name}", value, values["update"])
+        for name, value in numbers(kind, values).items():
+            self._writer.add_scalar(name, value, values["update"])
         self._writer.flush()
 
     def close(self) -> None:

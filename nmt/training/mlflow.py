@@ -1,0 +1,50 @@
+"""Reports to MLflow; needs the extra ``nmt-toolkit[mlflow]``.
+
+MLflow's environment variables say where: ``MLFLOW_TRACKING_URI`` and ``MLFLOW_EXPERIMENT_NAME``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nmt.errors import NmtError
+from nmt.runs import Run
+from nmt.training.loggers import numbers, parameters
+
+IDENTITY = "nmt.identity"
+"""Tag by which a resumed run is found again."""
+
+
+class MlflowLogger:
+    """Writes each number of a record to the metric RECORD/KEY, over updates."""
+
+    name = "mlflow"
+
+    def __init__(self, run: Run) -> None:
+        """Begin a run of MLflow, or continue the one of a resumed training.
+
+        Raises:
+            NmtError: MLflow is not installed.
+        """
+        try:
+            import mlflow
+        except ImportError:
+            raise NmtError(
+                "train.mlflow: MLflow is not installed; pip install 'nmt-toolkit[mlflow]'"
+            ) from None
+        self._mlflow = mlflow
+        same = f"tags.`{IDENTITY}` = '{run.identity}'"
+        earlier = mlflow.search_runs(filter_string=same, max_results=1, output_format="list")
+        if earlier:
+            mlflow.start_run(run_id=earlier[0].info.run_id)
+        else:
+            mlflow.start_run(run_name=run.path.resolve().name, tags={IDENTITY: run.identity})
+            mlflow.log_params(parameters(run))
+
+    def add(self, kind: str, values: Mapping[str, object]) -> None:
+        """Add the numbers of a record."""
+        self._mlflow.log_metrics(numbers(kind, values), step=values["update"])
+
+    def close(self) -> None:
+        """End the run of MLflow."""
+        self._mlflow.end_run()
