@@ -32,7 +32,8 @@ def texts(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> s
         for row in rows
     )
     return (
-        f"<table><caption>{escape(caption)}</caption><thead><tr>{heads}</tr></thead>"
+        f'<table class="texts"><caption>{escape(caption)}</caption><thead>'
+        f"<tr>{heads}</tr></thead>"
         f"<tbody>{body}</tbody></table>"
     )
 
