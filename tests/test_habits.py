@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from nmt.cli.app import app
-from nmt.cli.habits import HABITS, NAMES
+from nmt.migration.habits import HABITS, NAMES
 
 Command = Callable[..., Any]
 DOCS = Path(__file__).parents[1] / "docs"

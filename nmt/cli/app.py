@@ -53,6 +53,7 @@ class _InterruptedError(Exception):
 
 COMMANDS = {
     "init": "init.init",
+    "recipe": "convert_recipe.convert",
     "preprocess": "preprocess.preprocess",
     "inspect": "inspect.inspect",
     "train": "train.train",

@@ -1,0 +1,96 @@
+"""The command ``nmt recipe``."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nmt.cli import preprocess, train
+from nmt.cli.console import show
+from nmt.cli.flags import SEARCH_FLAGS, flags_of
+from nmt.errors import NmtError
+from nmt.messages import say
+
+if TYPE_CHECKING:
+    from nmt.migration.options import Options
+
+EXAMPLE = """Example:
+
+  nmt recipe --from fairseq "fairseq-train data-bin --arch transformer" > nmt.yaml"""
+
+MAX_BYTES = 1 << 20
+"""Largest configuration, in bytes."""
+
+
+def convert(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="COMMAND|FILE",
+            help="A command line of the toolkit, in quotes, or a file with one, or with a "
+            "configuration in YAML.",
+            show_default=False,
+        ),
+    ],
+    toolkit: Annotated[
+        str,
+        typer.Option("--from", metavar="NAME", help="fairseq, marian, sockeye or opennmt."),
+    ],
+    gpus: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Number of GPUs, where neither the command line nor the configuration says.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Write a recipe for a command or a configuration of another toolkit.
+
+    The recipe goes to stdout, as YAML. What is assumed, and what the recipe does not hold, is told
+    on stderr, line by line, with the reason. docs/migrating.md shows the commands of the toolkits
+    beside those of nmt.
+    """
+    import yaml
+
+    from nmt.migration import TOOLKITS, recipe_of
+    from nmt.recipe.registry import unknown
+
+    if toolkit not in TOOLKITS:
+        raise NmtError(f"--from: {unknown('toolkit', toolkit, TOOLKITS)}")
+    options = _options(what)
+    if gpus is not None:
+        options.devices = gpus
+    tables = (preprocess.FLAGS, train.FLAGS, {"Search": SEARCH_FLAGS})
+    flags = {flag.long: flag.path for table in tables for flag in flags_of(table)}
+    draft = recipe_of(toolkit, options, flags)
+    show(yaml.safe_dump(draft.recipe, sort_keys=False, allow_unicode=True).rstrip("\n"))
+    for note in draft.notes:
+        say(note)
+
+
+def _options(what: str) -> "Options":
+    """Return the options of a command line, or of a file with one or with a configuration."""
+    from nmt.io.files import read_bounded
+    from nmt.migration.options import Options
+    from nmt.recipe.config import parse_yaml
+
+    path = Path(what)
+    if " " in what.strip() and not os.path.exists(path):  # False for a name that is too long, too
+        return Options.of_command_line(what)
+    try:
+        text = read_bounded(path, MAX_BYTES).decode("utf-8")
+    except FileNotFoundError:
+        raise NmtError(
+            f"{what}: no such file; give a command line in quotes, or a configuration"
+        ) from None
+    except UnicodeDecodeError:
+        raise NmtError(f"{what}: not UTF-8; give a command line or a configuration") from None
+    if path.suffix in (".yml", ".yaml"):
+        values = parse_yaml(text, what)
+        if not isinstance(values, dict):
+            raise NmtError(f"{what}: expected keys and values")
+        return Options.of_configuration(values)
+    return Options.of_command_line(text)

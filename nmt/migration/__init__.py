@@ -1,0 +1,72 @@
+"""Recipes from the options of other toolkits, and the table of these options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+
+from nmt.migration import fairseq, marian, opennmt, sockeye
+from nmt.migration.habits import HABITS, Habit
+from nmt.migration.options import Draft, Options, scalar
+from nmt.recipe.config import set_path
+from nmt.recipe.registry import nearest
+
+TOOLKITS: Mapping[str, ModuleType] = {
+    "fairseq": fairseq,
+    "marian": marian,
+    "sockeye": sockeye,
+    "opennmt": opennmt,
+}
+"""The rules of each toolkit: `KEYS`, `WITHOUT`, and functions `command` and `convert`."""
+
+
+def recipe_of(toolkit: str, options: Options, flags: Mapping[str, str]) -> Draft:
+    """Return the recipe that options of another toolkit describe, with notes.
+
+    An option sets the key of the option that answers it in :data:`HABITS`, or the key in the
+    toolkit's `KEYS`; what takes more than that is in the toolkit's `convert`.
+
+    Args:
+        toolkit: one of `TOOLKITS`.
+        options: options of a command or a configuration; they are used up.
+        flags: dotted keys by the names of our options.
+
+    Raises:
+        NmtError: an option has a value that it cannot have.
+    """
+    rules, draft = TOOLKITS[toolkit], Draft()
+    command = rules.command(options)
+    rules.convert(options, draft)
+    answers = _answers(toolkit, command)
+    for name, values in options.rest():
+        shown = " ".join([name, *map(str, values)])
+        habit = answers.get(name)
+        value = scalar(values[0]) if values else True
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        key = rules.KEYS.get(name) or (habit.key(flags) if habit and is_number else None)
+        if key and len(values) <= 1:
+            set_path(draft.recipe, key, value)
+        elif reason := rules.WITHOUT.get(name):
+            draft.note(f"{shown}: {reason}")
+        elif habit:
+            draft.note(f"{shown}: {habit.remedy}")
+        else:
+            known = {other.lstrip("-"): other for other in (*rules.KEYS, *answers)}
+            guess = nearest(name.lstrip("-"), known) if name.startswith("--") else None
+            hint = f"; did you mean {known[guess]}?" if guess else ""
+            draft.note(f"{shown}: unknown, not carried over{hint}")
+    for word in options.positional:
+        draft.note(f"{word}: not carried over; nmt train reads the dataset of nmt preprocess")
+    sections = ("preprocess", "model", "train", "search")
+    draft.recipe = {name: draft.recipe[name] for name in sections if name in draft.recipe}
+    return draft
+
+
+def _answers(toolkit: str, command: str) -> dict[str, Habit]:
+    """Return the answers to a toolkit's options by name, those of a command before others."""
+    answers: dict[str, Habit] = {}
+    for name in (command, *HABITS):
+        for habit in HABITS.get(name, ()):
+            for option in getattr(habit, toolkit).split():
+                answers.setdefault(option.replace("_", "-"), habit)
+    return answers

@@ -1,0 +1,311 @@
+"""Recipes from commands of fairseq."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from nmt.errors import NmtError
+from nmt.migration.options import Draft, Options, scalar
+
+_BIG = {"d_model": 1024, "d_ff": 4096, "heads": 16}
+ARCHES: dict[str, dict[str, Any]] = {
+    "transformer": {"arch": "transformer_base"},
+    "transformer_wmt_en_de": {"arch": "transformer_base"},
+    "transformer_iwslt_de_en": {"arch": "transformer_iwslt_de_en", "dropout": 0.1},
+    "transformer_vaswani_wmt_en_de_big": {"arch": "transformer_big"},
+    "transformer_vaswani_wmt_en_fr_big": {"arch": "transformer_big_en_fr"},
+    "transformer_wmt_en_de_big": {"arch": "transformer_big", "attention_dropout": 0.1},
+    "transformer_wmt_en_de_big_t2t": {
+        "arch": "transformer_big",
+        "residual": "pre_norm",
+        "attention_dropout": 0.1,
+        "activation_dropout": 0.1,
+    },
+    "fconv_wmt_en_de": {"arch": "conv_s2s_wmt_en_de_fairseq"},
+    "fconv_wmt_en_fr": {"arch": "conv_s2s_wmt_en_fr_fairseq"},
+}
+"""The section ``model`` of fairseq's architectures; all but `fconv` are Transformers."""
+
+KEYS = {
+    "--dropout": "model.dropout",
+    "--attention-dropout": "model.attention_dropout",
+    "--activation-dropout": "model.activation_dropout",
+    "--relu-dropout": "model.activation_dropout",
+    "--encoder-layers": "model.encoder_layers",
+    "--decoder-layers": "model.decoder_layers",
+    "--encoder-ffn-embed-dim": "model.d_ff",
+    "--encoder-attention-heads": "model.heads",
+    "--encoder-layerdrop": "train.layer_dropout",
+    "--patience": "train.patience",
+    "--seed": "train.seed",
+    "--save-dir": "train.save_dir",
+    "--keep-last-epochs": "train.keep_last",
+    "--beam": "search.strategy.beam",
+    "--source-lang": "preprocess.source_lang",
+    "-s": "preprocess.source_lang",
+    "--target-lang": "preprocess.target_lang",
+    "-t": "preprocess.target_lang",
+}
+"""Keys for options that have the same name here, or are not answered one by one."""
+
+WITHOUT = {
+    "--task": "nmt has translation alone",
+    "--eval-bleu-detok": "nmt scores the untouched text",
+    "--eval-bleu-detok-args": "nmt scores the untouched text",
+    "--eval-bleu-remove-bpe": "nmt scores the untouched text",
+    "--eval-tokenized-bleu": "nmt scores the untouched text",
+    "--eval-bleu-print-samples": "nmt explain shows translations",
+    "--maximize-best-checkpoint-metric": "the metric says which way is better",
+    "--no-progress-bar": "nmt prints a line for each report",
+    "--log-format": "log.jsonl has the reports as JSON",
+    "--num-workers": "nmt reads the dataset without workers",
+    "--workers": "it does not change the data; give --workers N to nmt preprocess",
+    "--no-epoch-checkpoints": "checkpoints are counted in updates: train.save_every, keep_last",
+    "--save-interval": "checkpoints are counted in updates: train.save_every",
+    "--validate-interval": "validations are counted in updates: train.valid_every",
+    "--warmup-init-lr": "warm-up begins at 0",
+    "--min-lr": "the schedule has no least rate",
+    "--stop-min-lr": "the schedule has no least rate",
+    "--bpe": "text goes in and text comes out",
+    "--scoring": "nmt score has the metrics",
+    "--fp16-init-scale": "the scale of an fp16 loss adapts itself",
+    "--memory-efficient-fp16": "weights are always float32",
+    "--keep-best-checkpoints": "nmt keeps one best checkpoint, and the last ones",
+    "--dataset-impl": "nmt has one format of datasets",
+    "--user-dir": "code of fairseq does not run here; see docs/guides/extending.md",
+}
+"""Why other options set nothing."""
+
+TIED = {
+    "--share-all-embeddings": "all",
+    "--share-decoder-input-output-embed": "decoder",
+}
+
+
+def command(options: Options) -> str:
+    """Return the command of nmt that does what the program does."""
+    for name in ("preprocess", "generate", "interactive", "score"):
+        if options.program.endswith(name):
+            return {"preprocess": "preprocess", "score": "score"}.get(name, "translate")
+    return "train"
+
+
+def convert(options: Options, draft: Draft) -> None:
+    """Set what takes more than one option, or a value of its own."""
+    parts = {"preprocess": _preprocess, "train": _train, "translate": _search}
+    if part := parts.get(command(options)):
+        part(options, draft)
+
+
+def _preprocess(options: Options, draft: Draft) -> None:
+    if not options.switch("--joined-dictionary"):
+        draft.set(preprocess__separate_vocabularies=True)
+    sizes = {size for name in ("--nwordssrc", "--nwordstgt") if (size := options.number(name))}
+    draft.set(preprocess__vocab_size=max(sizes, default=None))
+    if len(sizes) > 1:
+        draft.note(f"vocab_size {max(sizes)}: both vocabularies have one size, the larger one")
+    for name, key in (
+        ("--validpref", "valid"),
+        ("--testpref", "test"),
+        ("--destdir", "output_dir"),
+    ):
+        draft.set(**{f"preprocess__{key}": options.text(name) or None})
+    if prefix := options.text("--trainpref"):
+        draft.set(preprocess__train=[prefix])
+    draft.note(
+        "text: fairseq binarizes subwords, nmt learns them itself: give the text as it was before "
+        "tokenization and BPE"
+    )
+
+
+def _train(options: Options, draft: Draft) -> None:
+    _model(options, draft)
+    tokens, update_freq = options.number("--max-tokens"), options.number("--update-freq", default=1)
+    devices = options.number("--distributed-world-size", default=options.devices)
+    sentences = options.number("--batch-size", "--max-sentences")
+    draft.set_batch(tokens, sentences, update_freq, devices)
+    draft.set(train__max_tokens=tokens)
+    _optimizer(options, draft)
+    _schedule(options, draft)
+    _loss(options, draft)
+    _validation(options, draft)
+    hours = options.number("--stop-time-hours")
+    draft.set(train__max_minutes=None if hours is None else 60.0 * hours)
+    epochs, updates = options.number("--max-epoch"), options.number("--max-update")
+    if not updates:
+        updates = 1_000_000 if epochs else None
+        end = f"max_epochs {epochs}" if epochs else "100000, the default of max_updates"
+        draft.note(f"end of training: fairseq has no limit of updates here; nmt ends after {end}")
+    draft.set(train__max_epochs=epochs or None, train__max_updates=updates)
+    for name in ("bf16", "fp16"):
+        if options.switch(f"--{name}"):
+            draft.set(train__precision=name)
+
+
+def _model(options: Options, draft: Draft) -> None:
+    arch = options.text("--arch", "-a", default="transformer")
+    if arch not in ARCHES:
+        draft.note(f"--arch {arch}: no counterpart; the sizes of transformer_base are taken")
+    values = ARCHES.get(arch, ARCHES["transformer"])
+    draft.set(**{f"model__{key}": value for key, value in values.items()})
+    if arch.startswith("fconv"):
+        return
+    tied = [value for name, value in TIED.items() if options.switch(name)]
+    draft.set(model__tied_embeddings=tied[0] if tied else "none")
+    if "all" not in tied:
+        draft.set(preprocess__separate_vocabularies=True)
+        draft.note(
+            "separate_vocabularies: assumed, as fairseq-preprocess makes them without "
+            "--joined-dictionary"
+        )
+    draft.set(model__sinusoids="concatenated", model__norm_epsilon=1e-5)
+    before = [options.switch(f"--{stack}-normalize-before") for stack in ("encoder", "decoder")]
+    if any(before):
+        draft.set(model__residual="pre_norm")
+    learned = [options.switch(f"--{stack}-learned-pos") for stack in ("encoder", "decoder")]
+    if any(learned):
+        draft.set(model__positions="learned")
+    if options.switch("--no-token-positional-embeddings"):
+        draft.set(model__positions="none")
+    activation = options.text("--activation-fn", default="relu")
+    if activation in ("relu", "gelu", "swish"):
+        draft.set(model__feed_forward=activation)
+    else:
+        draft.note(f"--activation-fn {activation}: no counterpart; relu is taken")
+    for ours, theirs in (("d_ff", "ffn-embed-dim"), ("heads", "attention-heads")):
+        encoder, decoder = (f"--{stack}-{theirs}" for stack in ("encoder", "decoder"))
+        _only_one(options, draft, f"model.{ours}", encoder, decoder)
+    _only_one(options, draft, "model.d_model", "--encoder-embed-dim", "--decoder-embed-dim")
+
+
+def _only_one(options: Options, draft: Draft, key: str, encoder: str, decoder: str) -> None:
+    """Set a key that holds for both stacks."""
+    sizes = [options.number(name) for name in (encoder, decoder)]
+    if sizes[0] and sizes[1] and sizes[0] != sizes[1]:
+        draft.note(f"{decoder} {sizes[1]}: {key} is the same for both stacks; {sizes[0]} is taken")
+    draft.set(**{key.replace(".", "__"): sizes[0] or sizes[1]})
+
+
+def _optimizer(options: Options, draft: Draft) -> None:
+    name = options.text("--optimizer", default="adam")
+    decay = options.number("--weight-decay", default=0.0)
+    momentum = options.number("--momentum")
+    betas = options.text("--adam-betas", default="(0.9, 0.999)")
+    eps = options.number("--adam-eps", default=1e-8)
+    values: dict[str, Any] = {"name": name}
+    if name in ("adam", "adamw"):
+        values = {"name": "adamw" if decay else "adam", "betas": _numbers(betas), "eps": eps}
+        if decay:
+            values["weight_decay"] = decay
+    elif name in ("nag", "sgd"):
+        values |= {} if momentum is None else {"momentum": momentum}
+    elif name != "adafactor":
+        draft.note(f"--optimizer {name}: no counterpart; adam is taken")
+        values = {"name": "adam"}
+    if decay and values["name"] != "adamw":
+        draft.note(f"--weight-decay {decay}: {values['name']} has none here")
+    draft.set(train__optimizer=values)
+
+
+def _numbers(text: str) -> list[Any]:
+    """Return the numbers of a tuple of Python, such as ``(0.9, 0.98)``."""
+    numbers = [scalar(part.strip()) for part in text.strip("()[] ").split(",") if part.strip()]
+    if not all(isinstance(number, (int, float)) for number in numbers):
+        raise NmtError(f"--adam-betas: expected numbers, not {text!r}")
+    return numbers
+
+
+def _schedule(options: Options, draft: Draft) -> None:
+    theirs = options.text("--lr-scheduler", default="fixed")
+    lr = scalar(options.text("--lr", default="0.25").strip("[]").split(",")[0])
+    warmup = options.number("--warmup-updates", default=4000 if theirs == "inverse_sqrt" else 0)
+    names = {
+        "inverse_sqrt": "inverse_sqrt",
+        "fixed": "constant",
+        "polynomial_decay": "linear",
+        "cosine": "cosine",
+        "reduce_lr_on_plateau": "plateau",
+    }
+    if theirs not in names:
+        draft.note(f"--lr-scheduler {theirs}: no counterpart; inverse_sqrt is taken")
+    values = {"name": names.get(theirs, "inverse_sqrt"), "lr": lr, "warmup_updates": warmup}
+    if theirs == "reduce_lr_on_plateau":
+        values["shrink"] = options.number("--lr-shrink", default=0.1)
+    if force := options.number("--force-anneal", "--fa"):
+        draft.note(f"--force-anneal {force}: no counterpart; train.schedule=plateau is near")
+    if theirs == "polynomial_decay" and (total := options.number("--total-num-update")):
+        draft.note(f"--total-num-update {total}: the line ends at train.max_updates")
+    draft.set(train__schedule=values)
+
+
+def _loss(options: Options, draft: Draft) -> None:
+    criterion = options.text("--criterion", default="cross_entropy")
+    smoothing = options.number("--label-smoothing", default=0.0)
+    smoothed = {
+        "name": "label_smoothed_cross_entropy",
+        "smoothing": smoothing,
+        "definition": "fairseq",
+    }
+    if criterion.startswith("label_smoothed_cross_entropy"):
+        draft.set(train__loss=smoothed)
+    else:
+        draft.set(train__loss="cross_entropy")
+    if criterion.endswith("with_alignment"):
+        weight = options.number("--alignment-lambda", default=0.05)
+        draft.set(train__guided_alignment=weight, preprocess__alignments=True)
+    elif criterion not in ("cross_entropy", "label_smoothed_cross_entropy"):
+        draft.note(f"--criterion {criterion}: no counterpart")
+
+
+def _validation(options: Options, draft: Draft) -> None:
+    best = options.text("--best-checkpoint-metric", default="loss")
+    with_bleu = options.switch("--eval-bleu") or best == "bleu"
+    names = {"bleu": "bleu", "ppl": "perplexity", "loss": "loss", "nll_loss": "loss"}
+    if best not in names:
+        draft.note(f"--best-checkpoint-metric {best}: no counterpart; loss is taken")
+    draft.set(train__valid_metrics=["bleu"] if with_bleu else [])
+    draft.set(train__best_metric=names.get(best, "loss"))
+    if "--validate-interval-updates" not in options:
+        draft.note("validation: fairseq validates after each epoch, nmt each train.valid_every")
+    text = options.text("--eval-bleu-args", default="{}")
+    try:
+        values = json.loads(text)
+    except ValueError:
+        values = None
+    if not isinstance(values, dict):
+        raise NmtError(f"--eval-bleu-args: expected JSON, not {text!r}")
+    if with_bleu:
+        of_generator = {f"--{key.replace('_', '-')}": [value] for key, value in values.items()}
+        generator = Options("fairseq-generate", of_generator)
+        _search(generator, draft)
+        for name, value in generator.rest():
+            draft.note(f"--eval-bleu-args {name} {value[0]}: not carried over")
+
+
+def _search(options: Options, draft: Draft) -> None:
+    """Set the section ``search`` to what fairseq-generate does."""
+    alpha = options.number("--lenpen", default=1.0)
+    strategy = {
+        "name": "beam",
+        "beam": options.number("--beam", default=5),
+        "length_penalty": {"name": "power", "alpha": float(alpha)},
+        "stop": "first_beam",
+    }
+    if options.switch("--sampling"):
+        strategy = {"name": "sample"}
+        for key in ("k", "p"):
+            if (value := options.number(f"--sampling-top{key}")) is not None and value > 0:
+                strategy[f"top_{key}"] = value
+    draft.set(
+        search__strategy=strategy,
+        search__max_length_ratio=float(options.number("--max-len-a", default=0.0)),
+        search__max_length_offset=options.number("--max-len-b", default=200),
+    )
+    constraints: list[dict[str, Any]] = []
+    if (shortest := options.number("--min-len", default=1)) > 1:
+        constraints.append({"name": "min_length", "length": shortest})
+    if size := options.number("--no-repeat-ngram-size"):
+        constraints.append({"name": "no_repeat_ngram", "size": size})
+    if constraints:
+        draft.set(search__constraints=constraints)

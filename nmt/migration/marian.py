@@ -1,0 +1,309 @@
+"""Recipes from configurations and commands of Marian."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from nmt.errors import NmtError
+from nmt.migration.options import Draft, Options, scalar
+
+_TASK: dict[str, list[Any]] = {
+    "--type": ["transformer"],
+    "--enc-depth": [6],
+    "--dec-depth": [6],
+    "--tied-embeddings-all": [],
+    "--transformer-postprocess": ["dan"],
+    "--transformer-preprocess": [""],
+    "--transformer-ffn-activation": ["relu"],
+    "--transformer-dropout": [0.1],
+    "--label-smoothing": [0.1],
+    "--clip-norm": [0],
+    "--exponential-smoothing": [1e-4],
+    "--mini-batch-fit": [],
+    "--beam-size": [8],
+    "--normalize": [1.0],
+}
+_BASE: dict[str, list[Any]] = {
+    "--dim-emb": [512],
+    "--transformer-dim-ffn": [2048],
+    "--transformer-heads": [8],
+    "--learn-rate": [3e-4],
+    "--lr-warmup": ["16000"],
+    "--lr-decay-inv-sqrt": ["16000"],
+    "--workspace": [9500],
+    "--optimizer-params": [0.9, 0.98, 1e-9],
+}
+_BIG: dict[str, list[Any]] = {
+    "--dim-emb": [1024],
+    "--transformer-dim-ffn": [4096],
+    "--transformer-heads": [16],
+    "--learn-rate": [2e-4],
+    "--lr-warmup": ["8000"],
+    "--lr-decay-inv-sqrt": ["8000"],
+    "--workspace": [13000],
+    "--optimizer-params": [0.9, 0.998, 1e-9],
+}
+_PRENORM: dict[str, list[Any]] = {
+    "--transformer-preprocess": ["n"],
+    "--transformer-postprocess": ["da"],
+}
+TASKS = {
+    "transformer-base": _TASK | _BASE,
+    "transformer-big": _TASK | _BIG,
+    "transformer-base-prenorm": _TASK | _BASE | _PRENORM,
+    "transformer-big-prenorm": _TASK | _BIG | _PRENORM,
+}
+"""Options that ``--task`` stands for."""
+
+KEYS = {
+    "--enc-depth": "model.encoder_layers",
+    "--dec-depth": "model.decoder_layers",
+    "--transformer-heads": "model.heads",
+    "--transformer-dim-ffn": "model.d_ff",
+    "--transformer-dropout": "model.dropout",
+    "--transformer-dropout-attention": "model.attention_dropout",
+    "--transformer-dropout-ffn": "model.activation_dropout",
+    "--seed": "train.seed",
+}
+"""Keys for options that have the same name here, or are not answered one by one."""
+
+WITHOUT = {
+    "--sync-sgd": "updates are always synchronous",
+    "--mini-batch": "mini-batch-fit or mini-batch-words decides the size",
+    "--maxi-batch": "updates hold sentences of the whole corpus",
+    "--maxi-batch-sort": "sentences of a micro-batch are sorted as the model needs it",
+    "--cost-type": "the loss is the mean of the tokens of an update, as ce-mean-words",
+    "--valid-mini-batch": "validation finds its batches",
+    "--valid-translation-output": "nmt translate writes translations",
+    "--valid-script-path": "nmt score has the metrics",
+    "--valid-max-length": "validation takes every pair",
+    "--overwrite": "checkpoints are kept by train.keep_last",
+    "--keep-best": "the best checkpoint is always kept",
+    "--log": "the run has log.jsonl",
+    "--valid-log": "the run has log.jsonl",
+    "--quiet": "nmt prints a line for each report",
+    "--quiet-translation": "nmt prints a line for each report",
+    "--tempdir": "nmt needs none",
+    "--shuffle-in-ram": "the dataset is mapped from the disk",
+    "--lr-report": "each report has the learning rate",
+    "--no-restore-corpus": "a resumed run continues in the middle of an epoch",
+    "--sqlite": "the dataset is mapped from the disk",
+}
+"""Why other options set nothing."""
+
+LANGUAGE = re.compile(r"(.*)\.([^./]+)")
+
+
+def command(options: Options) -> str:
+    """Return the command of nmt that does what the program does."""
+    if options.program in ("marian-decoder", "marian-server"):
+        return "translate"
+    return "score" if options.program == "marian-scorer" else "train"
+
+
+def convert(options: Options, draft: Draft) -> None:
+    """Set what takes more than one option, or a value of its own."""
+    if command(options) == "translate":
+        _search(options, draft)
+    elif command(options) == "train":
+        if task := options.text("--task"):
+            if task not in TASKS:
+                raise NmtError(f"--task: {task!r} is not one of {', '.join(TASKS)}")
+            options.values = {**TASKS[task], **options.values}
+        _corpora(options, draft)
+        _model(options, draft)
+        _batch(options, draft)
+        _optimizer(options, draft)
+        _end(options, draft)
+        _validation(options, draft)
+
+
+def _corpora(options: Options, draft: Draft) -> None:
+    for name, key in (("--train-sets", "train"), ("--valid-sets", "valid")):
+        paths = list(map(str, options.take(name, "-t" if key == "train" else name) or []))
+        if not paths:
+            continue
+        plain = [re.sub(r"\.(gz|xz|zst)$", "", path) for path in paths]
+        matches = [LANGUAGE.fullmatch(path) for path in plain]
+        if len(matches) != 2 or not (matches[0] and matches[1]) or matches[0][1] != matches[1][1]:
+            draft.note(
+                f"{name} {' '.join(paths)}: expected PREFIX.SOURCE and PREFIX.TARGET; rename"
+            )
+            continue
+        draft.set(preprocess__source_lang=matches[0][2], preprocess__target_lang=matches[1][2])
+        prefix = matches[0][1]
+        draft.set(**{f"preprocess__{key}": [prefix] if key == "train" else prefix})
+    vocabularies = options.take("--vocabs", "-v") or []
+    if len(set(map(str, vocabularies))) > 1:
+        draft.set(preprocess__separate_vocabularies=True)
+    sizes = {size for size in map(scalar, options.take("--dim-vocabs") or []) if size}
+    draft.set(preprocess__vocab_size=max(sizes, default=None))
+    if any(not str(path).endswith(".spm") for path in vocabularies):
+        draft.note("--vocabs: nmt learns subwords itself; give the text without BPE")
+
+
+def _model(options: Options, draft: Draft) -> None:
+    kind = options.text("--type", default="amun")
+    if kind != "transformer":
+        raise NmtError(
+            f"--type {kind}: nmt's recurrent models differ; take nmt train --arch rnnsearch"
+        )
+    draft.set(model__arch="transformer_base", model__d_model=options.number("--dim-emb"))
+    defaults = {"encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
+    draft.set(**{f"model__{key}": value for key, value in defaults.items()})
+    source, target, every = (
+        options.switch(f"--tied-embeddings{kind}") for kind in ("-src", "", "-all")
+    )
+    tied = "all" if every or source else "decoder" if target else "none"
+    draft.set(model__tied_embeddings=tied, model__output_bias=True, model__sinusoids="concatenated")
+    activation = options.text("--transformer-ffn-activation", default="swish")
+    if activation in ("relu", "gelu", "swish"):
+        draft.set(model__feed_forward=activation)
+    else:
+        draft.note(f"--transformer-ffn-activation {activation}: no counterpart; relu is taken")
+    steps = options.text("--transformer-preprocess"), options.text("--transformer-postprocess")
+    steps = steps[0], steps[1] or "dan"
+    residual = {("", "dan"): "post_norm", ("n", "da"): "pre_norm"}.get(steps)
+    options.take("--transformer-postprocess-top")
+    if residual is None:
+        draft.note(
+            f"--transformer-preprocess {steps[0]!r} and -postprocess {steps[1]!r}: no counterpart; "
+            "norms after the addition are taken"
+        )
+    draft.set(model__residual=residual)
+    decoder = options.text("--transformer-decoder-autoreg", default="self-attention")
+    patterns = {"self-attention": "full", "average-attention": "average", "rnn": "ssru"}
+    if decoder not in patterns:
+        draft.note(f"--transformer-decoder-autoreg {decoder}: no counterpart; full is taken")
+    if decoder != "self-attention":
+        draft.set(model__decoder_attention=patterns.get(decoder))
+
+
+def _batch(options: Options, draft: Draft) -> None:
+    devices = options.take("--devices", "-d")
+    count = options.devices if devices is None else len(" ".join(map(str, devices)).split())
+    delay = options.number("--optimizer-delay", default=1)
+    words = options.number("--mini-batch-words")
+    if words:
+        draft.set_batch(words, None, delay, count)
+    elif reference := options.number("--mini-batch-words-ref"):
+        draft.set(train__tokens_per_update=reference)
+        draft.note(f"tokens_per_update {reference}: --mini-batch-words-ref, assumed to be the size")
+    elif options.switch("--mini-batch-fit"):
+        draft.note(
+            "tokens_per_update: assumed 25000, the default: mini-batch-fit takes what fits the "
+            "workspace, times devices and optimizer-delay; Marian's log has the words of an update"
+        )
+    else:
+        draft.set_batch(None, options.number("--mini-batch", default=64), delay, count)
+
+
+def _optimizer(options: Options, draft: Draft) -> None:
+    parameters = list(map(scalar, options.take("--optimizer-params") or [])) or [0.9, 0.999, 1e-8]
+    name = options.text("--optimizer", "-o", default="adam")
+    if name != "adam":
+        draft.note(f"--optimizer {name}: its parameters are not carried over")
+    values: dict[str, Any] = {"name": name if name in ("adam", "sgd") else "adam"}
+    if values["name"] == "adam":
+        values |= dict(zip(("betas", "eps"), (parameters[:2], *parameters[2:3]), strict=False))
+    draft.set(train__optimizer=values)
+    warmup = _updates(options, draft, "--lr-warmup") or 0
+    decay = options.take("--lr-decay-inv-sqrt")
+    start = scalar(str(decay[-1]).rstrip("u")) if decay else 0
+    draft.set(
+        train__schedule={
+            "name": "inverse_sqrt" if start else "constant",
+            "lr": options.number("--learn-rate", "-l", default=1e-4),
+            "warmup_updates": warmup or (start if isinstance(start, int) else 0),
+        }
+    )
+    if start and start != warmup:
+        draft.note(f"--lr-decay-inv-sqrt {start}: the decay begins at the end of the warm-up")
+    if smoothing := options.number("--label-smoothing", default=0.0):
+        loss = {"name": "label_smoothed_cross_entropy", "smoothing": smoothing}
+        draft.set(train__loss={**loss, "definition": "uniform"})
+    else:
+        draft.set(train__loss="cross_entropy")
+    draft.set(train__clip_norm=float(options.number("--clip-norm", default=1.0)))
+    smoothed = options.take("--exponential-smoothing")
+    if smoothed is not None and (rate := scalar(smoothed[0]) if smoothed else 1e-4):
+        draft.set(train__ema_decay=round(1 - rate, 8))
+    if options.switch("--fp16") or "float16" in map(str, options.take("--precision") or []):
+        draft.set(train__precision="fp16")
+
+
+def _updates(options: Options, draft: Draft, name: str) -> int | None:
+    """Return a number of updates; Marian may count target tokens (t) or epochs (e) instead."""
+    values = options.take(name)
+    if not values:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([ute]?)", str(values[0]))
+    if not match:
+        raise NmtError(f"{name}: expected a number of updates, not {values[0]!r}")
+    number, unit = float(match[1]), match[2]
+    if unit == "t":
+        tokens: int = draft.recipe.get("train", {}).get("tokens_per_update", 25000)
+        draft.note(f"{name} {values[0]}: divided by {tokens} tokens of an update")
+        return max(1, round(number / tokens))
+    if unit == "e" and number:
+        draft.note(f"{name} {values[0]}: nmt counts updates here; the default is taken")
+        return None
+    return round(number)
+
+
+def _end(options: Options, draft: Draft) -> None:
+    epochs, updates = options.number("--after-epochs", "-e"), None
+    after = options.text("--after")
+    if after.endswith("e"):
+        epochs = scalar(after[:-1])
+    elif after:
+        options.values["--after"] = [after]
+        updates = _updates(options, draft, "--after")
+    updates = _updates(options, draft, "--after-batches") or updates
+    if not updates:
+        draft.note("max_updates: 1000000, as Marian has no limit of updates here")
+    draft.set(train__max_updates=updates or 1_000_000, train__max_epochs=epochs or None)
+    patience = options.number("--early-stopping", default=10)
+    draft.set(train__patience=patience or None)
+
+
+def _validation(options: Options, draft: Draft) -> None:
+    defaults = {"valid": 10000, "save": 10000, "disp": 1000}
+    for name, default in defaults.items():
+        key = "log_every" if name == "disp" else f"{name}_every"
+        number = _updates(options, draft, f"--{name}-freq")
+        draft.set(**{f"train__{key}": number or default})
+    listed = list(map(str, options.take("--valid-metrics") or ["cross-entropy"]))
+    names: list[str] = []
+    for metric in listed:
+        kind = metric.partition("-")[0]
+        if kind in ("bleu", "chrf") or kind == "perplexity":
+            names.append(kind)
+        elif kind in ("cross", "ce"):
+            names.append("loss")
+        else:
+            draft.note(f"--valid-metrics {metric}: no counterpart")
+    metrics = [name for name in dict.fromkeys(names) if name in ("bleu", "chrf")]
+    draft.set(train__valid_metrics=metrics, train__best_metric=names[0] if names else "loss")
+    _search(options, draft)
+
+
+def _search(options: Options, draft: Draft) -> None:
+    """Set the section ``search`` to what marian-decoder does."""
+    normalize = options.take("--normalize", "-n")
+    alpha = 0.0 if normalize is None else float(scalar(normalize[0]) if normalize else 1.0)
+    draft.set(
+        search__strategy={
+            "name": "beam",
+            "beam": options.number("--beam-size", "-b", default=12),
+            "length_penalty": {"name": "power", "alpha": alpha},
+            "stop": "current_length",
+        },
+        search__max_length_ratio=float(options.number("--max-length-factor", default=3.0)),
+        search__max_length_offset=1,
+    )
+    if not options.switch("--allow-unk"):
+        draft.set(search__constraints=["forbidden"])
+    if penalty := options.number("--word-penalty"):
+        draft.note(f"--word-penalty {penalty}: no counterpart")

@@ -1,0 +1,140 @@
+"""Recipes from configurations and commands of OpenNMT-py."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from nmt.migration.options import Draft, Options, scalar
+
+KEYS = {
+    "--layers": "model.encoder_layers",
+    "--enc-layers": "model.encoder_layers",
+    "--dec-layers": "model.decoder_layers",
+    "--heads": "model.heads",
+    "--transformer-ff": "model.d_ff",
+    "--seed": "train.seed",
+    "--dropout": "model.dropout",
+    "--attention-dropout": "model.attention_dropout",
+    "--beam-size": "search.strategy.beam",
+}
+"""Keys for options that have the same name here, or are not answered one by one."""
+
+WITHOUT = {
+    "--encoder-type": "nmt's recipe names an architecture: model.arch",
+    "--decoder-type": "nmt's recipe names an architecture: model.arch",
+    "--position-encoding": "sinusoids are the default",
+    "--src-vocab": "the dataset holds the subwords",
+    "--tgt-vocab": "the dataset holds the subwords",
+    "--src-subword-model": "give the model as preprocess.subword_model",
+    "--tgt-subword-model": "give the model as preprocess.subword_model",
+    "--save-data": "nmt preprocess writes preprocess.output_dir",
+    "--overwrite": "nmt preprocess replaces an older dataset",
+    "--n-sample": "preprocess.subword_sample",
+    "--batch-type": "nmt counts tokens",
+    "--normalization": "the loss of an update is divided by its tokens",
+    "--max-generator-batches": "no batch stores all its logits",
+    "--bucket-size": "updates hold random sentences of the corpus",
+    "--num-workers": "nmt reads the dataset without workers",
+    "--param-init": "weights are initialised as in the paper",
+    "--param-init-glorot": "weights are initialised as in the paper",
+    "--valid-batch-size": "validation finds its batches",
+    "--word-vec-size": "model.d_model is the width of embeddings, too",
+}
+"""Why other options set nothing."""
+
+
+def command(options: Options) -> str:
+    """Return the command of nmt that does what the program does."""
+    return "translate" if options.program == "onmt_translate" else "train"
+
+
+def convert(options: Options, draft: Draft) -> None:
+    """Set what takes more than one option, or a value of its own."""
+    if command(options) == "translate":
+        return
+    draft.note("options that are not given keep nmt's defaults, which are not OpenNMT's")
+    draft.set(model__arch="transformer_base", model__sinusoids="concatenated")
+    kinds = {options.text(f"--{stack}-type") for stack in ("encoder", "decoder")}
+    if others := kinds - {"", "transformer"}:
+        draft.note(f"encoder_type, decoder_type {', '.join(sorted(others))}: no counterpart")
+    _corpora(options, draft)
+    if layers := options.number("--layers"):
+        draft.set(model__encoder_layers=layers, model__decoder_layers=layers)
+    draft.set(model__d_model=options.number("--hidden-size", "--rnn-size", "--word-vec-size"))
+    decoder = options.switch("--share-decoder-embeddings")
+    tied = "all" if options.switch("--share-embeddings") else "decoder" if decoder else "none"
+    draft.set(model__tied_embeddings=tied)
+    is_shared = options.switch("--share-vocab") or tied == "all"
+    draft.set(preprocess__separate_vocabularies=None if is_shared else True)
+    _batch(options, draft)
+    betas = [options.number(f"--adam-beta{n}", default=v) for n, v in ((1, 0.9), (2, 0.999))]
+    name = options.text("--optim", default="sgd")
+    if name in ("adam", "sgd", "adafactor", "adadelta"):
+        draft.set(train__optimizer={"name": name} | ({"betas": betas} if name == "adam" else {}))
+    elif name == "fusedadam":
+        draft.set(train__optimizer={"name": "adam", "betas": betas})
+    else:
+        draft.note(f"--optim {name}: no counterpart; adam is taken")
+    _schedule(options, draft)
+    if (smoothing := options.number("--label-smoothing")) is not None:
+        draft.set(train__loss={"name": "label_smoothed_cross_entropy", "smoothing": smoothing})
+    if options.text("--model-dtype") == "fp16":
+        draft.set(train__precision="fp16")
+
+
+def _corpora(options: Options, draft: Draft) -> None:
+    """Set the corpora of ``data``, each with ``path_src``, ``path_tgt`` and perhaps a weight."""
+    data = options.take("--data")
+    if not data or not isinstance(data[0], dict):
+        return
+    train: list[Any] = []
+    for name, corpus in data[0].items():
+        values = corpus if isinstance(corpus, dict) else {}
+        matches = [
+            re.fullmatch(r"(.*)\.([^./]+)", str(values.get(f"path_{side}", "")))
+            for side in ("src", "tgt")
+        ]
+        if not (matches[0] and matches[1]) or matches[0][1] != matches[1][1]:
+            draft.note(f"data.{name}: expected PREFIX.SOURCE and PREFIX.TARGET; rename its files")
+            continue
+        prefix = matches[0][1]
+        draft.set(preprocess__source_lang=matches[0][2], preprocess__target_lang=matches[1][2])
+        if values.get("transforms"):
+            draft.note(f"data.{name}.transforms: nmt has preprocess.clean, train.subword_sampling")
+        if name == "valid":
+            draft.set(preprocess__valid=prefix)
+        else:
+            weight = values.get("weight", 1)
+            train.append(prefix if weight == 1 else {"path": prefix, "weight": weight})
+    if any(isinstance(corpus, dict) for corpus in train):
+        draft.note("weights: OpenNMT's are shares of a batch, nmt's say how often a pair is taken")
+    if train:
+        draft.set(preprocess__train=train)
+
+
+def _batch(options: Options, draft: Draft) -> None:
+    size = options.number("--batch-size", default=64)
+    accumulated = options.take("--accum-count") or [1]
+    if len(accumulated) > 1:
+        draft.note(f"--accum_count {accumulated}: the size of an update stays; the last is taken")
+    world = options.number("--world-size")
+    ranks = options.take("--gpu-ranks")
+    devices = world or (len(ranks) if ranks else options.devices)
+    is_tokens = options.text("--batch-type", default="sents") == "tokens"
+    tokens, sentences = (size, None) if is_tokens else (None, size)
+    draft.set_batch(tokens, sentences, scalar(accumulated[-1]), devices)
+
+
+def _schedule(options: Options, draft: Draft) -> None:
+    lr = options.number("--learning-rate", default=1.0)
+    warmup = options.number("--warmup-steps", default=4000)
+    method = options.text("--decay-method", default="none")
+    if method in ("noam", "noamwd"):
+        schedule = {"name": "inverse_sqrt", "factor": float(lr), "warmup_updates": warmup}
+    elif method == "rsqrt":
+        schedule = {"name": "inverse_sqrt", "lr": lr, "warmup_updates": warmup}
+    else:
+        schedule = {"name": "constant", "lr": lr, "warmup_updates": 0}
+        draft.note(f"--decay_method {method}: a constant learning rate is taken")
+    draft.set(train__schedule=schedule)

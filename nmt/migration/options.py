@@ -1,0 +1,187 @@
+"""Options of another toolkit, and the recipe that is made of them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+from nmt.errors import NmtError
+from nmt.recipe.config import set_path
+
+TOKENS_PER_SENTENCE = 25
+"""Target tokens of a sentence that are assumed where a batch is counted in sentences."""
+
+LAUNCHERS = {"python", "python3", "torchrun", "nohup", "time", "srun"}
+"""Programs that run another one."""
+
+SWITCHES = {"-m", "-u", "--no-python", "--standalone"}
+"""Options of these programs that have no value."""
+
+
+@dataclass
+class Options:
+    """Options by name, each taken at most once."""
+
+    program: str
+    """Name of the program, empty if unknown."""
+    values: dict[str, list[Any]]
+    """Values by name, such as ``--max-tokens`` or ``-b``; none for a switch."""
+    positional: list[str] = field(default_factory=list)
+    devices: int | None = None
+    """Number of GPUs that the command line says before the program."""
+
+    @classmethod
+    def of_command_line(cls, text: str) -> Options:
+        """Return the options of a command line in the syntax of a POSIX shell.
+
+        Raises:
+            NmtError: quotes do not match.
+        """
+        try:
+            words = shlex.split(text.replace("\\\n", " "), comments=True)
+        except ValueError as error:
+            raise NmtError(f"the command line cannot be read: {error}; mend its quotes") from None
+        program, devices, words = _launched(words)
+        options = cls(program, {}, devices=devices)
+        current = options.positional
+        for word in words:
+            name, equals, value = word.partition("=")
+            if re.match(r"--?[A-Za-z]", word):
+                current = options.values.setdefault(_normal(name), [])
+                current.clear()
+                if equals:
+                    current.append(value)
+            else:
+                current.append(word)
+        return options
+
+    @classmethod
+    def of_configuration(cls, values: Mapping[Any, Any]) -> Options:
+        """Return the options of a configuration: keys are names without dashes."""
+        options: dict[str, list[Any]] = {}
+        for key, value in values.items():
+            if value is False or value is None:
+                continue
+            listed = [] if value is True else value if isinstance(value, list) else [value]
+            options[_normal(f"--{key}")] = listed
+        return cls("", options)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.values
+
+    def take(self, *names: str) -> list[Any] | None:
+        """Return the values of the first of some names that is there, and forget all of them."""
+        taken = [self.values.pop(name, None) for name in names]
+        return next((values for values in taken if values is not None), None)
+
+    def text(self, *names: str, default: str = "") -> str:
+        """Return the value of an option, or the default."""
+        values = self.take(*names)
+        return str(values[0]) if values else default
+
+    def switch(self, *names: str) -> bool:
+        """Return whether a switch is on."""
+        values = self.take(*names)
+        return values is not None and [str(value).lower() for value in values] != ["false"]
+
+    def number(self, *names: str, default: float | None = None) -> Any:
+        """Return the number of an option, an int if it is whole, or the default.
+
+        Raises:
+            NmtError: the value is not a number.
+        """
+        values = self.take(*names)
+        if not values:
+            return default
+        number = scalar(values[0])
+        if isinstance(number, (int, float)) and not isinstance(number, bool):
+            return number
+        raise NmtError(f"{names[0]}: expected a number, not {values[0]!r}")
+
+    def rest(self) -> Iterator[tuple[str, list[Any]]]:
+        """Yield the options that have not been taken."""
+        yield from self.values.items()
+
+
+@dataclass
+class Draft:
+    """A recipe in the making."""
+
+    recipe: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """What was assumed, and what the recipe does not hold, line by line."""
+
+    def set(self, **values: Any) -> None:
+        """Set keys of the recipe; ``train__lr`` stands for ``train.lr``. None sets nothing."""
+        for name, value in values.items():
+            if value is not None:
+                set_path(self.recipe, name.replace("__", "."), value)
+
+    def note(self, line: str) -> None:
+        """Add a line for the user."""
+        self.notes.append(line)
+
+    def set_batch(
+        self, tokens: float | None, sentences: float | None, accumulated: float, devices: int | None
+    ) -> None:
+        """Set the size of an update from that of a device's batch, and say what is assumed.
+
+        Args:
+            tokens: tokens of a device's batch; None where it is counted in sentences.
+            sentences: sentences of a device's batch.
+            accumulated: batches of a device in one update.
+            devices: number of devices; None where nothing says.
+        """
+        size = tokens or (sentences or 0) * TOKENS_PER_SENTENCE
+        if not size:
+            return
+        unit = f"{size:g} tokens" if tokens else f"{sentences:g} sentences of {TOKENS_PER_SENTENCE}"
+        gpus = "1 GPU, as assumed without --gpus N" if devices is None else f"{devices} GPUs"
+        update = round(size * accumulated * (devices or 1))
+        self.set(train__tokens_per_update=max(1, update))
+        self.note(
+            f"tokens_per_update {update}: {unit} x {accumulated:g} batches x {gpus}; nmt counts "
+            "target tokens without padding"
+        )
+
+
+def scalar(value: Any) -> Any:
+    """Return the number or truth value that a text spells, else the value itself."""
+    if not isinstance(value, str):
+        return value
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(value.lower(), value)
+
+
+def _normal(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _launched(words: list[str]) -> tuple[str, int | None, list[str]]:
+    """Return a command line's program, the GPUs that the words before it name, and the rest."""
+    devices, has_launcher, rest = None, False, list(words)
+    while rest:
+        word = rest.pop(0)
+        if visible := re.fullmatch(r"CUDA_VISIBLE_DEVICES=([\d,]+)", word):
+            devices = len(visible[1].split(","))
+        elif word.startswith("-"):
+            if not has_launcher:
+                return "", devices, [word, *rest]
+            name, equals, value = word.partition("=")
+            if _normal(name) not in SWITCHES and not equals:
+                value = rest.pop(0) if rest else ""
+            if _normal(name) == "--nproc-per-node" and value.isdecimal():
+                devices = int(value)
+        elif (name := PurePath(word).name) in LAUNCHERS:
+            has_launcher = True
+        elif "=" not in word:
+            return name.removesuffix(".py"), devices, rest
+    return "", devices, rest

@@ -1,0 +1,143 @@
+"""Recipes from commands of Sockeye."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nmt.migration.options import Draft, Options, scalar
+
+KEYS = {
+    "--transformer-dropout-prepost": "model.dropout",
+    "--transformer-dropout-attention": "model.attention_dropout",
+    "--transformer-dropout-act": "model.activation_dropout",
+    "--checkpoint-interval": "train.valid_every",
+    "--max-updates": "train.max_updates",
+    "--seed": "train.seed",
+    "--beam-size": "search.strategy.beam",
+    "-vs": "preprocess.valid",
+    "--validation-source": "preprocess.valid",
+}
+"""Keys for options that have the same name here, or are not answered one by one."""
+
+WITHOUT = {
+    "--validation-target": "the validation text is one prefix for both sides",
+    "-vt": "the validation text is one prefix for both sides",
+    "--target": "the training text is one prefix for both sides",
+    "-t": "the training text is one prefix for both sides",
+    "-d": "give the dataset of nmt preprocess as train.data",
+    "--max-seq-len": "preprocess.max_tokens_per_sentence limits the training pairs",
+    "--decode-and-evaluate": "validation translates the whole validation set",
+    "--optimizer-epsilon": "train.optimizer.eps is set with --optimizer-betas alone",
+    "--gradient-clipping-type": "clipping is by the norm",
+    "--embed-dropout": "model.dropout holds for embeddings, too",
+    "--overwrite-output": "give another --save-dir, or remove the old run",
+    "--no-bucketing": "updates hold random sentences of the corpus",
+    "--bucket-width": "updates hold random sentences of the corpus",
+    "--learning-rate-reduce-num-not-improved": "train.schedule.plateau counts validations",
+}
+"""Why other options set nothing."""
+
+
+def command(options: Options) -> str:
+    """Return the command of nmt that does what the program does."""
+    program = options.program.removeprefix("sockeye-").removeprefix("sockeye.")
+    names = {"prepare-data": "preprocess", "translate": "translate", "score": "score"}
+    return names.get(program.replace("_", "-"), "train")
+
+
+def convert(options: Options, draft: Draft) -> None:
+    """Set what takes more than one option, or a value of its own."""
+    kind = command(options)
+    if kind in ("preprocess", "train"):
+        prefixes = [options.take("--source", "-s"), options.take("--validation-source", "-vs")]
+        for key, paths in zip(("train", "valid"), prefixes, strict=True):
+            if paths:
+                prefix, _, language = str(paths[0]).rpartition(".")
+                draft.set(**{f"preprocess__{key}": [prefix] if key == "train" else prefix})
+                draft.set(preprocess__source_lang=language)
+        for name in ("--target", "-t"):
+            if name in options:
+                draft.set(preprocess__target_lang=options.text(name).rpartition(".")[2])
+        if not options.switch("--shared-vocab"):
+            draft.set(preprocess__separate_vocabularies=True)
+        if words := options.take("--num-words"):
+            draft.set(preprocess__vocab_size=max(_pair(words)))
+    if kind == "train":
+        _train(options, draft)
+    if kind == "translate":
+        alpha = float(options.number("--length-penalty-alpha", default=1.0))
+        draft.set(
+            search__strategy={
+                "name": "beam",
+                "beam": options.number("--beam-size", "-b", default=5),
+                "length_penalty": {"name": "power", "alpha": alpha},
+            }
+        )
+
+
+def _pair(values: list[Any]) -> tuple[Any, Any]:
+    """Return both numbers of ``6:6``, or the only one twice."""
+    numbers = [scalar(part) for value in values for part in str(value).split(":")]
+    return numbers[0], numbers[-1]
+
+
+def _train(options: Options, draft: Draft) -> None:
+    draft.note("options that are not given keep nmt's defaults, which are not Sockeye's")
+    draft.set(model__arch="transformer_base", model__sinusoids="concatenated")
+    if layers := options.take("--num-layers"):
+        draft.set(model__encoder_layers=_pair(layers)[0], model__decoder_layers=_pair(layers)[1])
+    sizes = {
+        "--transformer-model-size": "d_model",
+        "--transformer-feed-forward-num-hidden": "d_ff",
+        "--transformer-attention-heads": "heads",
+    }
+    for name, key in sizes.items():
+        if values := options.take(name):
+            encoder, decoder = _pair(values)
+            draft.set(**{f"model__{key}": encoder})
+            if encoder != decoder:
+                draft.note(f"{name}: model.{key} is the same for both stacks; {encoder} is taken")
+    tied = options.text("--weight-tying-type", default="src_trg_softmax")
+    draft.set(
+        model__tied_embeddings={"src_trg_softmax": "all", "trg_softmax": "decoder"}.get(
+            tied, "none"
+        )
+    )
+    if options.text("--decoder") == "ssru_transformer":
+        draft.set(model__decoder_attention="ssru")
+    batch = options.number("--batch-size", "-b", default=4096)
+    in_words = options.text("--batch-type", default="max-word") != "sentence"
+    interval = options.number("--update-interval", default=1)
+    words, sentences = (batch, None) if in_words else (None, batch)
+    draft.set_batch(words, sentences, interval, options.devices)
+    smoothing = options.number("--label-smoothing", default=0.1)
+    draft.set(train__loss={"name": "label_smoothed_cross_entropy", "smoothing": smoothing})
+    betas = [scalar(part) for part in options.text("--optimizer-betas").split(":") if part]
+    eps = options.number("--optimizer-epsilon")
+    optimizer = {"name": options.text("--optimizer", default="adam"), "betas": betas, "eps": eps}
+    draft.set(train__optimizer={key: value for key, value in optimizer.items() if value})
+    _schedule(options, draft)
+    draft.set(train__save_every=options.number("--checkpoint-interval"))
+    draft.set(train__valid_every=draft.recipe["train"].get("save_every"))
+    best = options.text("--optimized-metric", default="perplexity")
+    draft.set(train__best_metric=best if best in ("perplexity", "bleu", "chrf") else "loss")
+    draft.set(train__valid_metrics=[best] if best in ("bleu", "chrf") else [])
+    if options.switch("--amp"):
+        draft.set(train__precision="fp16")
+
+
+def _schedule(options: Options, draft: Draft) -> None:
+    theirs = options.text("--learning-rate-scheduler-type", default="plateau-reduce")
+    names = {"plateau-reduce": "plateau", "inv-sqrt-decay": "inverse_sqrt", "none": "constant"}
+    values: dict[str, Any] = {
+        "name": names.get(theirs, "linear" if "linear" in theirs else "inverse_sqrt"),
+        "lr": options.number("--initial-learning-rate", default=0.0002),
+        "warmup_updates": options.number("--learning-rate-warmup", default=0),
+    }
+    if values["name"] == "plateau":
+        values["shrink"] = options.number("--learning-rate-reduce-factor", default=0.9)
+        values["plateau"] = options.number("--learning-rate-reduce-num-not-improved", default=8)
+    if values["name"] == "inverse_sqrt" and not values["warmup_updates"]:
+        draft.note("warmup_updates: 4000 is assumed, as inverse_sqrt needs a warm-up")
+        values["warmup_updates"] = 4000
+    draft.set(train__schedule=values)

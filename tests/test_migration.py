@@ -1,0 +1,290 @@
+"""Recipes from the commands and configurations of other toolkits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmt.cli.recipe import load
+from nmt.inference.config import SearchConfig
+from nmt.migration import TOOLKITS, recipe_of
+from nmt.migration.habits import HABITS
+from nmt.migration.options import Options
+from nmt.models import ModelConfig
+from nmt.preprocess.config import PreprocessConfig
+from nmt.recipe.config import build
+from nmt.training.config import TrainConfig
+
+WMT16_BIG = r"""
+fairseq-train \
+    data-bin/wmt16_en_de_bpe32k \
+    --arch transformer_vaswani_wmt_en_de_big --share-all-embeddings \
+    --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 0.0 \
+    --lr 0.0005 --lr-scheduler inverse_sqrt --warmup-updates 4000 --warmup-init-lr 1e-07 \
+    --dropout 0.3 --weight-decay 0.0 \
+    --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
+    --max-tokens 3584 --update-freq 16 \
+    --fp16
+"""
+
+IWSLT14 = r"""
+CUDA_VISIBLE_DEVICES=0 fairseq-train \
+    data-bin/iwslt14.tokenized.de-en \
+    --arch transformer_iwslt_de_en --share-decoder-input-output-embed \
+    --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 0.0 \
+    --lr 5e-4 --lr-scheduler inverse_sqrt --warmup-updates 4000 \
+    --dropout 0.3 --weight-decay 0.0001 \
+    --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \
+    --max-tokens 4096 \
+    --eval-bleu --eval-bleu-args '{"beam": 5, "max_len_a": 1.2, "max_len_b": 10}' \
+    --eval-bleu-detok moses --eval-bleu-remove-bpe --eval-bleu-print-samples \
+    --best-checkpoint-metric bleu --maximize-best-checkpoint-metric
+"""
+
+MARIAN_BASE = """
+task: transformer-base
+train-sets: [corpus/train.en, corpus/train.de]
+valid-sets: [corpus/valid.en, corpus/valid.de]
+vocabs: [vocab.spm, vocab.spm]
+dim-vocabs: [32000, 32000]
+model: model.npz
+devices: [0, 1, 2, 3]
+mini-batch-fit: false
+mini-batch-words: 8000
+optimizer-delay: 2
+valid-freq: 5000
+valid-metrics: [bleu-detok, ce-mean-words]
+early-stopping: 20
+after: 40e
+"""
+
+SOCKEYE = """
+torchrun --no_python --nproc_per_node 2 sockeye-train -d prepared -vs valid.en -vt valid.de
+ --shared-vocab --num-layers 6:2 --decoder ssru_transformer --transformer-model-size 512:512
+ --batch-type max-word --batch-size 4096 --update-interval 4 --checkpoint-interval 500
+ --optimizer-betas 0.9:0.98 --initial-learning-rate 0.06325 --learning-rate-warmup 4000
+ --learning-rate-scheduler-type inv-sqrt-decay --label-smoothing 0.1 --seed 2 -o model
+"""
+
+OPENNMT = """
+data:
+  corpus_1: {path_src: corpus/train.en, path_tgt: corpus/train.de, transforms: [sentencepiece]}
+  back: {path_src: corpus/back.en, path_tgt: corpus/back.de, weight: 2}
+  valid: {path_src: corpus/valid.en, path_tgt: corpus/valid.de}
+share_vocab: true
+share_embeddings: true
+encoder_type: transformer
+decoder_type: transformer
+layers: 6
+heads: 8
+hidden_size: 512
+transformer_ff: 2048
+dropout: [0.1]
+batch_type: tokens
+batch_size: 4096
+accum_count: [4]
+world_size: 2
+gpu_ranks: [0, 1]
+optim: adam
+adam_beta2: 0.998
+decay_method: noam
+learning_rate: 2
+warmup_steps: 8000
+label_smoothing: 0.1
+train_steps: 100000
+save_model: model
+"""
+
+
+def accepted(recipe: Path) -> dict[str, Any]:
+    """Build each section of a recipe as the commands do."""
+    read = load(recipe, None, {}, {"model": {"arch": "transformer_base"}})
+    kinds = {
+        "preprocess": PreprocessConfig,
+        "model": ModelConfig,
+        "train": TrainConfig,
+        "search": SearchConfig,
+    }
+    return {name: build(kind, read.section(name), name) for name, kind in kinds.items()}
+
+
+@pytest.fixture
+def converted(nmt: Any, tmp_path: Path) -> Any:
+    def convert(toolkit: str, text: str, *arguments: object) -> tuple[dict[str, Any], list[str]]:
+        is_command = text.strip().startswith(("fairseq", "CUDA", "marian", "torchrun", "onmt"))
+        (tmp_path / "config.yml").write_text(text, encoding="utf-8")
+        what = text if is_command else tmp_path / "config.yml"
+        done = nmt("recipe", "--from", toolkit, *arguments, what)
+        assert done.status == 0, done.err
+        (tmp_path / "nmt.yaml").write_text(done.out, encoding="utf-8")
+        return accepted(tmp_path / "nmt.yaml"), done.err.splitlines()
+
+    return convert
+
+
+def test_the_big_model_of_fairseq(converted: Any) -> None:
+    built, notes = converted("fairseq", WMT16_BIG, "--gpus", 8)
+    model, train = built["model"], built["train"]
+    assert (model.d_model, model.d_ff, model.heads, model.dropout) == (1024, 4096, 16, 0.3)
+    assert (model.tied_embeddings, model.sinusoids) == ("all", "concatenated")
+    assert (train.tokens_per_update, train.max_tokens) == (3584 * 16 * 8, 3584)
+    assert (train.schedule.name, train.schedule.lr, train.schedule.warmup_updates) == (
+        "inverse_sqrt",
+        0.0005,
+        4000,
+    )
+    assert (train.optimizer.name, train.optimizer.betas) == ("adam", (0.9, 0.98))
+    assert (train.loss.smoothing, train.loss.definition) == (0.1, "fairseq")
+    assert (train.precision, train.clip_norm, train.best_metric) == ("fp16", 0.0, "loss")
+    assert built["preprocess"].separate_vocabularies is False
+    assert (
+        "tokens_per_update 458752: 3584 tokens x 16 batches x 8 GPUs; nmt counts target tokens "
+        "without padding" in notes
+    )
+    assert "--warmup-init-lr 1e-07: warm-up begins at 0" in notes
+    assert not [line for line in notes if "unknown" in line]
+
+
+def test_the_model_of_fairseq_for_iwslt(converted: Any) -> None:
+    built, notes = converted("fairseq", IWSLT14)
+    model, train, search = built["model"], built["train"], built["search"]
+    assert (model.d_ff, model.heads, model.dropout, model.tied_embeddings) == (
+        1024,
+        4,
+        0.3,
+        "decoder",
+    )
+    assert (train.optimizer.name, train.optimizer.weight_decay) == ("adamw", 0.0001)
+    assert (train.tokens_per_update, train.best_metric) == (4096, "bleu")
+    assert (search.strategy.beam, search.strategy.stop) == (5, "first_beam")
+    assert (search.max_length_ratio, search.max_length_offset) == (1.2, 10)
+    assert built["preprocess"].separate_vocabularies is True
+    assert any(line.startswith("separate_vocabularies: assumed") for line in notes)
+    assert not [line for line in notes if "unknown" in line]
+
+
+def test_a_configuration_of_marian(converted: Any) -> None:
+    built, notes = converted("marian", MARIAN_BASE)
+    preprocess, model, train = built["preprocess"], built["model"], built["train"]
+    assert (preprocess.source_lang, preprocess.target_lang) == ("en", "de")
+    assert (preprocess.train, preprocess.valid) == (("corpus/train",), "corpus/valid")
+    assert (preprocess.vocab_size, preprocess.separate_vocabularies) == (32000, False)
+    assert (model.encoder_layers, model.d_model, model.d_ff, model.heads) == (6, 512, 2048, 8)
+    assert (model.tied_embeddings, model.output_bias, model.residual) == ("all", True, "post_norm")
+    assert train.tokens_per_update == 8000 * 2 * 4
+    assert (train.schedule.lr, train.schedule.warmup_updates) == (0.0003, 16000)
+    assert (train.optimizer.betas, train.optimizer.eps) == ((0.9, 0.98), 1e-9)
+    assert (train.ema_decay, train.loss.definition) == (0.9999, "uniform")
+    assert (train.max_epochs, train.patience, train.valid_every, train.save_every) == (
+        40,
+        20,
+        5000,
+        10000,
+    )
+    assert (train.best_metric, [metric.name for metric in train.valid_metrics]) == (
+        "bleu",
+        ["bleu"],
+    )
+    strategy = built["search"].strategy
+    assert (strategy.beam, strategy.length_penalty.alpha) == (8, 1.0)
+    assert "--model model.npz: use --save-dir DIR" in notes
+    assert not [line for line in notes if "unknown" in line]
+
+
+def test_what_fits_the_workspace_of_marian_is_not_known(converted: Any) -> None:
+    built, notes = converted(
+        "marian", "marian --task transformer-big-prenorm --after-batches 500000000t -d 0 1"
+    )
+    assert built["train"].tokens_per_update == 25000
+    assert built["train"].max_updates == 500_000_000 // 25000
+    assert built["model"].residual == "pre_norm"
+    assert any(line.startswith("tokens_per_update: assumed 25000") for line in notes)
+
+
+def test_a_command_of_sockeye(converted: Any) -> None:
+    built, notes = converted("sockeye", SOCKEYE)
+    model, train = built["model"], built["train"]
+    assert (model.encoder_layers, model.decoder_layers) == (6, 2)
+    assert model.decoder_attention.name == "ssru"
+    assert (train.tokens_per_update, train.seed) == (4096 * 4 * 2, 2)
+    assert (train.schedule.name, train.schedule.lr) == ("inverse_sqrt", 0.06325)
+    assert (train.valid_every, train.save_every) == (500, 500)
+    assert built["preprocess"].valid == "valid"
+    assert "--prepared-data" not in str(built)
+    assert not [line for line in notes if "unknown" in line]
+
+
+def test_a_configuration_of_opennmt(converted: Any) -> None:
+    built, notes = converted("opennmt", OPENNMT)
+    preprocess, train = built["preprocess"], built["train"]
+    assert [corpus.path for corpus in preprocess.corpora] == ["corpus/train", "corpus/back"]
+    assert (preprocess.corpora[1].weight, preprocess.valid) == (2, "corpus/valid")
+    assert (built["model"].tied_embeddings, built["model"].d_ff) == ("all", 2048)
+    assert (train.tokens_per_update, train.max_updates) == (4096 * 4 * 2, 100000)
+    assert (train.schedule.factor, train.schedule.warmup_updates) == (2.0, 8000)
+    assert train.optimizer.betas == (0.9, 0.998)
+    assert any(line.startswith("data.corpus_1.transforms: ") for line in notes)
+    assert not [line for line in notes if "unknown" in line]
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "line", "note"),
+    [
+        ("fairseq", "fairseq-train d --dropuot 0.1", "--dropuot 0.1: unknown, not carried over; "
+         "did you mean --dropout?"),
+        ("fairseq", "fairseq-train d --qqq 1", "--qqq 1: unknown, not carried over"),
+        ("fairseq", "fairseq-train d --arch lstm", "--arch lstm: no counterpart; the sizes of "
+         "transformer_base are taken"),
+        ("fairseq", "fairseq-train d --batch-size 80 --update-freq 2", "tokens_per_update 4000: 80 "
+         "sentences of 25 x 2 batches x 1 GPU, as assumed without --gpus N; nmt counts target "
+         "tokens without padding"),
+        ("fairseq", "fairseq-train d --restore-file x.pt", "--restore-file x.pt: give the same "
+         "--save-dir: the run there is resumed"),
+        ("fairseq", "fairseq-generate d --path m.pt", "--path m.pt: use --model RUN, once for each "
+         "model"),
+        ("marian", "marian-decoder -m model.npz --word-penalty 0.2", "--word-penalty 0.2: no "
+         "counterpart"),
+    ],
+)  # fmt: skip
+def test_what_is_not_carried_over_is_told(
+    converted: Any, toolkit: str, line: str, note: str
+) -> None:
+    _, notes = converted(toolkit, line)
+    assert note in notes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("fairseq", "fairseq-train d --max-tokens many"), "--max-tokens: expected a number, not "
+         "'many'"),
+        (("fairseq", "fairseq-train 'd"), "the command line cannot be read: No closing quotation; "
+         "mend its quotes"),
+        (("fairseq", "fairseq-train d --eval-bleu-args '[1'"), "--eval-bleu-args: expected JSON"),
+        (("marian", "missing.yml"), "missing.yml: no such file"),
+        (("marian", "marian --type s2s"), "--type s2s: nmt's recurrent models differ"),
+        (("marian", "marian --task x"), "--task: 'x' is not one of transformer-base"),
+        (("marian", "marian --type transformer --lr-warmup soon"), "--lr-warmup: expected a number "
+         "of updates"),
+        (("moses", "moses -f moses.ini"), "--from: unknown toolkit 'moses'"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line(nmt: Any, arguments: tuple[str, str], message: str) -> None:
+    done = nmt("recipe", "--from", *arguments)
+    assert (done.status, done.out, done.err.count("\n")) == (1, "", 1)
+    assert done.err.startswith(f"nmt: error: {message}")
+
+
+@pytest.mark.parametrize("toolkit", TOOLKITS)
+def test_no_option_of_the_tables_is_unknown(toolkit: str) -> None:
+    rules = TOOLKITS[toolkit]
+    known = {*rules.KEYS, *rules.WITHOUT}
+    for command in ("preprocess", "train"):
+        for habit in HABITS[command]:
+            known |= {name.replace("_", "-") for name in getattr(habit, toolkit).split()}
+    needed = {"--type": ["transformer"]} if toolkit == "marian" else {}
+    for name in sorted(known - {"--type", "--task"}):
+        draft = recipe_of(toolkit, Options("", {**needed, name: ["1"]}), {})
+        assert not [line for line in draft.notes if "unknown" in line]
