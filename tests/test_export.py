@@ -457,9 +457,9 @@ def test_mistaken_exports_cost_one_line(
     done = nmt("export", "--model", trained, "--output", tmp_path / "x", "--precision", "int")
     assert done.err == "nmt: error: --precision: unknown value 'int'; did you mean 'int8'?\n"
     done = nmt("export", "--model", trained, "--output", tmp_path / "x", "--format", "tflite")
-    assert (
-        done.err
-        == "nmt: error: unknown export format 'tflite'; known: ctranslate2, huggingface, onnx\n"
+    assert done.err == (
+        "nmt: error: unknown export format 'tflite'; known: ctranslate2, huggingface, marian, "
+        "onnx\n"
     )
 
 

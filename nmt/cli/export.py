@@ -22,7 +22,8 @@ def export(
         ),
     ] = Path("checkpoints"),
     format_: Annotated[
-        str, typer.Option("--format", metavar="NAME", help="ctranslate2, huggingface or onnx.")
+        str,
+        typer.Option("--format", metavar="NAME", help="ctranslate2, huggingface, marian or onnx."),
     ] = "ctranslate2",
     stored: Annotated[
         str,

@@ -14,6 +14,15 @@ import torch
 from torch import Tensor
 
 from nmt.errors import NmtError
+from nmt.export.marian_names import (
+    BIAS,
+    CONFIGURATION,
+    EMBEDDINGS,
+    OUTPUT,
+    PATTERNS,
+    RESIDUALS,
+    layer_weights,
+)
 from nmt.imports.base import (
     MAX_JSON,
     Imported,
@@ -22,14 +31,12 @@ from nmt.imports.base import (
     import_formats,
     read_sentencepiece,
 )
-from nmt.imports.marian_names import BIAS, EMBEDDINGS, OUTPUT, layer_weights
 from nmt.imports.npz import read_npz
 from nmt.imports.vocabularies import ReorderedVocabulary
 from nmt.io import files
 from nmt.models.base import architectures
 from nmt.models.feed_forward import feed_forwards
 from nmt.models.patterns import AttentionPattern, patterns
-from nmt.models.residual import Placement
 from nmt.models.transformer import TransformerConfig
 from nmt.preprocess.segmenters import load_processor
 from nmt.preprocess.subwords import Subwords
@@ -37,9 +44,6 @@ from nmt.recipe.config import build, parse_yaml
 
 END, UNKNOWN = 0, 1
 """Marian's special ids. Its decoder begins with a vector of zeros, which has no id."""
-
-CONFIGURATION = "special:model.yml"
-"""Name of the array that holds the configuration."""
 
 EXPECTED: dict[str, tuple[object, ...]] = {
     "type": ("transformer",),
@@ -72,15 +76,6 @@ EXPECTED: dict[str, tuple[object, ...]] = {
     },
 }
 """Values of the configuration that this toolkit has a counterpart of; a key may also be absent."""
-
-RESIDUALS: dict[tuple[str, ...], Placement] = {
-    ("", "an", ""): "post_norm",
-    ("n", "a", "n"): "pre_norm",
-}
-"""Operations before and after a sublayer, and after a stack, without dropout."""
-
-PATTERNS = {"self-attention": "full", "average-attention": "average", "rnn": "ssru"}
-"""Values of ``transformer-decoder-autoreg``, and what the decoder has in this toolkit."""
 
 
 @import_formats.register("marian")

@@ -1,9 +1,10 @@
-"""The weights of Marian's Transformers by name, and their names in this toolkit."""
+"""The weights and settings of Marian's Transformers by name, and their names in this toolkit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nmt.models.residual import Placement
 from nmt.models.transformer import TransformerConfig
 
 Names = Iterator[tuple[str, list[str]]]
@@ -12,6 +13,18 @@ Names = Iterator[tuple[str, list[str]]]
 BIAS = "decoder_ff_logit_out_b"
 OUTPUT = "decoder_ff_logit_out_W"
 EMBEDDINGS = {"source": "encoder_Wemb", "target": "decoder_Wemb", "shared": "Wemb"}
+
+CONFIGURATION = "special:model.yml"
+"""Name of the array that holds the configuration."""
+
+RESIDUALS: dict[tuple[str, ...], Placement] = {
+    ("", "an", ""): "post_norm",
+    ("n", "a", "n"): "pre_norm",
+}
+"""Operations before and after a sublayer, and after a stack, without dropout."""
+
+PATTERNS = {"self-attention": "full", "average-attention": "average", "rnn": "ssru"}
+"""Values of ``transformer-decoder-autoreg``, and what the decoder has in this toolkit."""
 
 
 def _attention(prefix: str, part: str, projections: dict[str, str]) -> Names:

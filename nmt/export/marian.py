@@ -1,0 +1,259 @@
+"""Models for Marian: ``model.npz`` with its configuration inside, vocabularies, ``decoder.yml``.
+
+Marian's decoder begins with a vector of zeros in the place of the embedding of BOS. An export
+subtracts that embedding from all embeddings of the target side. If the output layer is tied to
+them, the logits of a step change by the same number, and the probabilities do not. The biases of
+the first layer add the embedding again.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from torch import Tensor
+
+from nmt.data.vocabulary import BOS, EOS, EXCLUDED, PAD, UNK
+from nmt.errors import NmtError
+from nmt.export.base import ExportFormat, Stored, export_formats
+from nmt.export.marian_names import (
+    BIAS,
+    CONFIGURATION,
+    EMBEDDINGS,
+    OUTPUT,
+    PATTERNS,
+    RESIDUALS,
+    layer_weights,
+)
+from nmt.export.sentencepiece import reordered
+from nmt.models import ModelConfig
+from nmt.models.transformer import Transformer, TransformerConfig
+from nmt.recipe.config import build
+from nmt.runs import LoadedModel, weights_of
+from nmt.search import Constraint, Strategy
+from nmt.search.constraints import Forbidden
+
+SIDES = ("source", "target")
+
+VERSION = "v1.12.0"
+"""Version of Marian that the configuration names."""
+
+
+@export_formats.register("marian")
+@dataclass(frozen=True, kw_only=True)
+class MarianFormat(ExportFormat):
+    """The files that marian-decoder and marian-scorer read."""
+
+    def write(self, loaded: LoadedModel, stored: Stored, directory: Path) -> None:
+        """Write the weights with their configuration, the vocabularies and the search."""
+        config: ModelConfig = build(ModelConfig, loaded.recipe["model"], "model")  # type: ignore[type-abstract]
+        weights = weights_of(loaded.model)
+        if obstacles := ", ".join(_obstacles(config, weights, stored)):
+            raise NmtError(
+                f"{loaded.run.path}: Marian has no counterpart of {obstacles}; translate with nmt "
+                "itself"
+            )
+        assert isinstance(config, TransformerConfig)
+        assert isinstance(loaded.model, Transformer)
+        bias = weights.get("output.bias")
+        extra = [token for token in (PAD, BOS) if bias is None or bias[token] > EXCLUDED]
+        orders = [
+            [EOS, UNK, *range(EOS + 1, size), *extra]
+            for size in (loaded.subwords.source_size, loaded.subwords.target_size)
+        ]
+        arrays = _arrays(config, _beginning_with_zeros(config, weights), orders)
+        settings = _settings(config, [len(order) for order in orders])
+        _write_npz(directory / "model.npz", arrays, settings)
+        search = {
+            "relative-paths": True,
+            "models": ["model.npz"],
+            "vocabs": _write_vocabularies(loaded, orders, directory),
+            **_search(loaded),
+        }
+        text = yaml.safe_dump(search, sort_keys=False)
+        (directory / "model.npz.decoder.yml").write_text(text, encoding="utf-8")
+
+
+def _obstacles(config: ModelConfig, weights: Mapping[str, Tensor], stored: Stored) -> Iterator[str]:
+    """Yield what Marian lacks, by the names of the recipe."""
+    if stored != "fp32":
+        yield f"--precision {stored}"
+    if not isinstance(config, TransformerConfig):
+        yield f"arch {config.arch}"
+        return
+    for key, known in (
+        ("positions", ("sinusoidal",)),
+        ("feed_forward", ("relu", "swish")),
+        ("encoder_attention", ("full",)),
+        ("decoder_attention", tuple(PATTERNS.values())),
+    ):
+        if (name := getattr(config, key).name) not in known:
+            yield f"{key} {name}"
+    for key, names in (
+        ("sinusoids", ("concatenated",)),
+        ("residual", tuple(RESIDUALS.values())),
+        ("norm", ("layer_norm",)),
+        ("scale_embeddings", (True,)),
+        ("attention_bias", (True,)),
+        ("decoder_feed_forward", (True,)),
+        ("key_value_heads", (None, config.heads)),
+    ):
+        if (value := getattr(config, key)) not in names:
+            yield f"{key} {str(value).lower()}"
+    heads = config.attention
+    if {heads.key_width * heads.count, heads.value_width * heads.count} != {config.d_model}:
+        yield "d_k or d_v other than d_model / heads"
+    pattern = config.decoder_attention.name
+    if pattern == "average" and any(gate.any() for gate in _other_gates(config, weights)):
+        yield "gates of decoder_attention average that see both the input and the mean"
+    if (config.residual, pattern) != ("post_norm", "full") and weights["target_embedding.weight"][
+        BOS
+    ].any():
+        yield (
+            f"an embedding of BOS other than zeros with residual {config.residual} and "
+            f"decoder_attention {pattern}"
+        )
+
+
+def _other_gates(config: TransformerConfig, weights: Mapping[str, Tensor]) -> Iterator[Tensor]:
+    """Yield the weights of gates of average attention for which Marian has no place."""
+    width = config.d_model
+    for number in range(config.decoder_layers):
+        gate = weights[f"decoder.{number}.attention.gate.weight"]
+        yield from (gate[:width, width:], gate[width:, :width])
+
+
+def _beginning_with_zeros(
+    config: TransformerConfig, weights: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return the weights of the same model whose embedding of BOS is zero.
+
+    Post-norm layers with self-attention alone can add a vector to their input, by their biases.
+    """
+    start = weights["target_embedding.weight"][BOS]
+    changed = dict(weights)
+    if not start.any():
+        return changed
+    changed["target_embedding.weight"] = weights["target_embedding.weight"] - start
+    input_start = math.sqrt(config.d_model) * start
+    for stack in ("encoder", "decoder") if config.tied_embeddings == "all" else ("decoder",):
+        project, output = f"{stack}.0.attention.project_in", f"{stack}.0.attention.attend.output"
+        added = weights[f"{project}.weight"] @ input_start
+        changed[f"{project}.bias"] = weights[f"{project}.bias"] + added
+        changed[f"{output}.bias"] = weights[f"{output}.bias"] + input_start
+    return changed
+
+
+def _arrays(
+    config: TransformerConfig, weights: Mapping[str, Tensor], orders: list[list[int]]
+) -> dict[str, Tensor]:
+    """Return the weights by Marian's names, with the rows of tokens in these orders."""
+    source, target = orders
+    if config.tied_embeddings == "all":
+        arrays = {EMBEDDINGS["shared"]: weights["target_embedding.weight"][target]}
+    else:
+        arrays = {
+            EMBEDDINGS["source"]: weights["source_embedding.weight"][source],
+            EMBEDDINGS["target"]: weights["target_embedding.weight"][target],
+        }
+    if config.tied_embeddings == "none":
+        arrays[OUTPUT] = weights["output.weight"][target].t()
+    bias = weights.get("output.bias", torch.zeros(len(weights["target_embedding.weight"])))
+    arrays[BIAS] = bias[target][None]
+    for name, theirs in layer_weights(config):
+        parts = weights[name].chunk(len(theirs))
+        if name.endswith("gate.weight"):
+            parts = (parts[0][:, : config.d_model], parts[1][:, config.d_model :])
+        for their_name, part in zip(theirs, parts, strict=True):
+            arrays[their_name] = part.t() if part.dim() == 2 else part[None]
+    return arrays
+
+
+def _settings(config: TransformerConfig, sizes: list[int]) -> dict[str, Any]:
+    """Return the configuration inside the model."""
+    [operations] = [key for key, name in RESIDUALS.items() if name == config.residual]
+    preprocess, postprocess, top = operations
+    [pattern] = [key for key, name in PATTERNS.items() if name == config.decoder_attention.name]
+    settings = {
+        "type": "transformer",
+        "dim-vocabs": sizes,
+        "dim-emb": config.d_model,
+        "enc-depth": config.encoder_layers,
+        "dec-depth": config.decoder_layers,
+        "dec-cell": "ssru",
+        "tied-embeddings": config.tied_embeddings == "decoder",
+        "tied-embeddings-all": config.tied_embeddings == "all",
+        "tied-embeddings-src": False,
+        "transformer-heads": config.heads,
+        "transformer-dim-ffn": config.d_ff,
+        "transformer-ffn-depth": 2,
+        "transformer-ffn-activation": config.feed_forward.name,
+        "transformer-preprocess": preprocess,
+        "transformer-postprocess": f"d{postprocess}",
+        "transformer-postprocess-emb": "d",
+        "transformer-postprocess-top": top,
+        "transformer-decoder-autoreg": pattern,
+        "version": VERSION,
+    }
+    if pattern == "average-attention":
+        average = config.decoder_attention
+        hidden = getattr(average, "d_hidden", None) or 4 * config.d_model
+        settings |= {"transformer-dim-aan": hidden, "transformer-aan-depth": 2}
+        settings["transformer-aan-activation"] = getattr(average, "activation", "relu")
+    return settings
+
+
+def _write_npz(path: Path, arrays: Mapping[str, Tensor], settings: dict[str, Any]) -> None:
+    """Write arrays and a configuration; numpy's own writer uses extensions that Marian lacks."""
+    text = yaml.safe_dump(settings, sort_keys=False).encode() + b"\0"
+    members = {name: tensor.float().contiguous().numpy() for name, tensor in arrays.items()}
+    members[CONFIGURATION] = np.frombuffer(text, np.int8)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in members.items():
+            file = io.BytesIO()
+            np.lib.format.write_array(file, array, (1, 0))
+            archive.writestr(f"{name}.npy", file.getbuffer())
+
+
+def _write_vocabularies(loaded: LoadedModel, orders: list[list[int]], directory: Path) -> list[str]:
+    """Write the vocabularies and return their names, those of source and target.
+
+    A SentencePiece model is the vocabulary, with its pieces in the order of the vectors. Where its
+    pieces are others than those of the model, the vocabulary is a list beside it.
+    """
+    subwords, names = loaded.subwords, []
+    readers = (subwords.source_pieces, subwords.target_pieces)
+    for side, read, order, model in zip(SIDES, readers, orders, subwords.models, strict=True):
+        pieces = read(order)
+        vocabulary = reordered(model, pieces)
+        (directory / f"{side}.spm").write_bytes(vocabulary or model)
+        names.append(f"{side}.spm" if vocabulary else f"{side}.vocab.yml")
+        if vocabulary is None:
+            lines = [f"{json.dumps(piece)}: {token}\n" for token, piece in enumerate(pieces)]
+            (directory / names[-1]).write_text("".join(lines), encoding="utf-8")
+    return names
+
+
+def _search(loaded: LoadedModel) -> dict[str, Any]:
+    """Return the settings of marian-decoder that are nearest to those of the recipe."""
+    search = loaded.recipe.get("search") or {}
+    strategy = build(Strategy, search.get("strategy", "beam"), "search.strategy")  # type: ignore[type-abstract]
+    constraints = [build(Constraint, value, "") for value in search.get("constraints", ())]  # type: ignore[type-abstract]
+    forbidden = {
+        token for part in constraints if isinstance(part, Forbidden) for token in part.tokens
+    }
+    return {
+        "beam-size": getattr(strategy, "beam", 1),
+        "normalize": getattr(getattr(strategy, "length_penalty", None), "alpha", 0.0),
+        "max-length-factor": max(3.0, search.get("max_length_ratio", 1.0)),
+        "allow-unk": UNK not in forbidden,
+    }
