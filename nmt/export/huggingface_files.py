@@ -149,6 +149,7 @@ def _tokenizer(loaded: LoadedModel, layout: Layout) -> dict[str, dict[str, Any]]
         "unk_token": "<unk>",
         "eos_token": "</s>",
         "pad_token": "<pad>",
+        "clean_up_tokenization_spaces": False,
         "model_max_length": 512,
         "separate_vocabs": not shared,
     }

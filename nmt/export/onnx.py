@@ -8,11 +8,14 @@ all of them. Later steps find none left.
 
 from __future__ import annotations
 
+import json
 import logging
 import warnings
 from collections.abc import Iterator
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +26,10 @@ from nmt.data.vocabulary import EOS, PAD, UNK
 from nmt.errors import NmtError
 from nmt.export.base import ExportFormat, Stored, export_formats
 from nmt.export.huggingface_files import Layout, max_positions, write_files
+from nmt.export.tokenizer_json import tokenizer_json
 from nmt.models import ModelConfig
 from nmt.models.positions import SinusoidalPositions
+from nmt.models.recurrences import RecurrentCache
 from nmt.models.state import KeyValueCache, Memory, OrderedCache, SharedCache
 from nmt.models.transformer import Transformer, TransformerConfig
 from nmt.models.transformer_layers import TransformerState
@@ -35,7 +40,9 @@ DIRECTORY = "onnx"
 """Where optimum and transformers.js look for graphs in the directory of a model."""
 
 LayerPast = tuple[Tensor, Tensor, Tensor, Tensor]
-"""Keys and values of a decoder layer: of its past [B, H, P, C], and of the source [B, H, S', C]."""
+"""Keys and values of a decoder layer: of its past [B, H, P, C], and of the source [B, H, S', C]. In
+the place of the first two a recurrence has its state [B, 1, W] and, to count steps, [B, 1, P, 1].
+"""
 
 BATCH, LENGTH, STEPS, PROJECTED = 2, 7, 5, 3
 """Sizes of the examples that torch traces: numbers of sentences, of tokens in the source, of
@@ -77,6 +84,9 @@ class OnnxFormat(ExportFormat):
                 f"{loaded.run.path}: torch cannot export the model to onnx: {reason}"
             ) from None
         write_files(loaded, config, layout, directory, "float32")
+        if loaded.subwords.shared:
+            text = json.dumps(tokenizer_json(loaded.subwords.models[0], layout), ensure_ascii=False)
+            (directory / "tokenizer.json").write_text(text, encoding="utf-8")
 
 
 def _obstacles(config: ModelConfig, model: nn.Module, stored: Stored) -> Iterator[str]:
@@ -86,6 +96,8 @@ def _obstacles(config: ModelConfig, model: nn.Module, stored: Stored) -> Iterato
     if not isinstance(config, TransformerConfig) or not isinstance(model, Transformer):
         yield f"arch {config.arch}"
         return
+    if config.feed_forward.name == "mixture_of_experts":  # which expert computes depends on values
+        yield f"feed_forward {config.feed_forward.name}"
     for stack, layers in (("encoder", model.encoder), ("decoder", model.decoder)):
         if any(type(layer.attention.new_cache()) not in _CACHES for layer in layers):
             yield f"{stack}_attention {getattr(config, f'{stack}_attention').name}"
@@ -133,7 +145,7 @@ class _Decoder(nn.Module):
             caches.append(_CACHES[type(layer.attention.new_cache())](keys, values))
         state = TransformerState(Memory(memory, None), caches)
         state.memory.mask = attention_mask.bool()[:, None, None]
-        state.position = past[0][0].shape[2]
+        state.position = past[0][1].shape[2]
         logits = model.step(tokens if self.ids is None else self.ids[tokens], state)
         if self.ids is not None:
             logits = logits[..., self.ids]
@@ -164,9 +176,25 @@ class _ConcatenatedOrdered(_ConcatenatedCache, OrderedCache):
     pass
 
 
-_CACHES: dict[type, type[_ConcatenatedShared | _ConcatenatedOrdered]] = {
+class _CountedCache(RecurrentCache):
+    """The state of a recurrence, and a tensor that is longer by one after each step."""
+
+    def __init__(self, hidden: Tensor, steps: Tensor) -> None:
+        super().__init__()
+        self._hidden: Tensor = hidden
+        self._position, self._steps = steps.shape[2], steps
+
+    @property
+    def past(self) -> tuple[Tensor, Tensor]:
+        """The state after a step, and one more step."""
+        step = self._steps.new_zeros(self._steps.shape[0], 1, 1, 1)
+        return self._hidden, torch.cat((self._steps, step), 2)
+
+
+_CACHES: dict[type, type[_ConcatenatedShared | _ConcatenatedOrdered | _CountedCache]] = {
     SharedCache: _ConcatenatedShared,
     OrderedCache: _ConcatenatedOrdered,
+    RecurrentCache: _CountedCache,
 }
 """What replaces a cache in an export."""
 
@@ -200,8 +228,13 @@ def _export_decoder(
             for length in (STEPS, PROJECTED)
             for size in layer.cross.sizes
         ]
+        of_self: Any = sizes.past
+        if type(layer.attention.new_cache()) is RecurrentCache:
+            tensors[0] = torch.zeros(BATCH, 1, config.d_model)
+            tensors[1] = torch.zeros(BATCH, 1, STEPS, 1)
+            of_self = {0: sizes.batch}
         past.append(tuple(tensors))
-        shapes.append((sizes.past, sizes.past, sizes.projected, sizes.projected))
+        shapes.append((of_self, sizes.past, sizes.projected, sizes.projected))
     tokens = torch.ones(BATCH, LENGTH, dtype=torch.int64)
     names = [f"{layer}.{name}" for layer in range(len(past)) for name in PAST]
     _export(
@@ -251,12 +284,16 @@ def _export(
         input_names: of all tensors of the inputs.
         output_names: of all tensors of the outputs.
     """
-    logger = logging.getLogger("torch.onnx")
+    logger = logging.getLogger("torch")
     level = logger.level
     try:
-        logger.setLevel(logging.ERROR)
-        with warnings.catch_warnings(), torch.no_grad():
+        logger.setLevel(logging.CRITICAL)
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore")
+            stack.enter_context(redirect_stdout(StringIO()))  # of an error, torch prints the graph
+            stack.enter_context(redirect_stderr(StringIO()))
             program = torch.onnx.export(
                 module.eval(),
                 inputs,
