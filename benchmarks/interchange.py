@@ -2,6 +2,7 @@
 
     python benchmarks/interchange.py huggingface --model opus-mt-en-de --source test.en
     python benchmarks/interchange.py marian --run RUN --source test.en --python marian/bin/python
+    python benchmarks/interchange.py onnx --run RUN --source test.en --beam 1
 
 A directory of the other toolkit (--model) is imported; a run of nmt (--run) is exported. Both then
 translate the same lines, one after the other, with the same beam and number of threads, and give
@@ -31,6 +32,7 @@ from nmt.imports import import_formats
 RULES = {
     "huggingface": ("current_length", {"max_length_ratio": 0.0, "max_length_offset": 255}),
     "marian": ("shrinking_beam", {"max_length_ratio": 3.0, "max_length_offset": 1}),
+    "onnx": ("first_beam", {"max_length_ratio": 1.0, "max_length_offset": 50}),
 }
 """When the search of each toolkit stops, and its longest translation."""
 
@@ -68,8 +70,8 @@ def by_nmt(
     """Return nmt's translations, the log-probabilities of their tokens, and seconds of search."""
     stop, lengths = RULES[name]
     penalty = {"name": "power", "alpha": 1.0}
-    strategy = {"name": "beam", "beam": beam, "length_penalty": penalty, "stop": stop}
-    translator = nmt.Translator(run, strategy=strategy, **lengths)
+    beams = {"name": "beam", "beam": beam, "length_penalty": penalty, "stop": stop}
+    translator = nmt.Translator(run, strategy=beams if beam > 1 else "greedy", **lengths)
     start = time.perf_counter()
     texts = list(translator.translate(lines))
     seconds = time.perf_counter() - start

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 BATCH = 32
 """Sentences of a batch."""
@@ -34,15 +35,10 @@ def huggingface(model: Path, beam: int, threads: int) -> tuple[Translate, Score]
     tokenizer = transformers.MarianTokenizer.from_pretrained(model)
     padding = network.config.pad_token_id
 
-    def batches(lines: list[str]) -> Iterator[list[int]]:
-        by_length = sorted(range(len(lines)), key=lambda at: len(lines[at].split()))
-        for start in range(0, len(lines), BATCH):
-            yield by_length[start : start + BATCH]
-
     def translate(lines: list[str]) -> list[str]:
         texts = [""] * len(lines)
         rules = {"length_penalty": 1.0, "early_stopping": False, "no_repeat_ngram_size": 0}
-        for batch in batches(lines):
+        for batch in _batches(lines):
             inputs = tokenizer([lines[at] for at in batch], return_tensors="pt", padding=True)
             outputs = network.generate(**inputs, num_beams=beam, max_length=256, **rules)
             decoded = tokenizer.batch_decode(outputs, skip_special_tokens=True)
@@ -52,7 +48,7 @@ def huggingface(model: Path, beam: int, threads: int) -> tuple[Translate, Score]
 
     def score(lines: list[str], targets: list[str]) -> list[float]:
         scores = [0.0] * len(lines)
-        for batch in batches(targets):
+        for batch in _batches(targets):
             pair = {"text": [lines[at] for at in batch]}
             pair["text_target"] = [targets[at] for at in batch]
             inputs = tokenizer(**pair, return_tensors="pt", padding=True)
@@ -100,7 +96,103 @@ def marian(model: Path, beam: int, threads: int) -> tuple[Translate, Score]:
     return translate, score
 
 
-TOOLKITS = {"huggingface": huggingface, "marian": marian}
+def onnx(model: Path, beam: int, threads: int) -> tuple[Translate, Score]:
+    """Load graphs with ONNX Runtime, and search greedily."""
+    import numpy as np
+    import onnxruntime
+    import tokenizers
+
+    if beam != 1:
+        sys.exit("the search with ONNX Runtime is greedy; use --beam 1")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    encoder, decoder = (
+        onnxruntime.InferenceSession(model / "onnx" / f"{name}.onnx", options)
+        for name in ("encoder_model", "decoder_model_merged")
+    )
+    past = [part for part in decoder.get_inputs() if part.name.startswith("past_key_values")]
+    tokenizer = tokenizers.Tokenizer.from_file(str(model / "tokenizer.json"))
+    rules = json.loads((model / "generation_config.json").read_text(encoding="utf-8"))
+    begin, end = rules["decoder_start_token_id"], rules["eos_token_id"]
+    forbidden = [token for [token] in rules["bad_words_ids"]]
+
+    def padded(lines: list[str]) -> tuple[Any, Any]:
+        """Return the tokens [B, T] of lines and their mask."""
+        rows = [encoding.ids for encoding in tokenizer.encode_batch(lines)]
+        tokens = np.full((len(rows), max(map(len, rows))), rules["pad_token_id"])
+        mask = np.zeros_like(tokens)
+        for at, row in enumerate(rows):
+            tokens[at, : len(row)], mask[at, : len(row)] = row, 1
+        return tokens, mask
+
+    def start(lines: list[str]) -> dict[str, Any]:
+        """Return the inputs of the first step of the decoder."""
+        tokens, mask = padded(lines)
+        [encoded] = encoder.run(None, {"input_ids": tokens, "attention_mask": mask})
+        inputs = {"encoder_hidden_states": encoded, "encoder_attention_mask": mask}
+        inputs["input_ids"] = np.full((len(lines), 1), begin)
+        for part in past:
+            sizes = [len(lines), *(size if isinstance(size, int) else 0 for size in part.shape[1:])]
+            inputs[part.name] = np.zeros(sizes, np.float32)
+        return inputs
+
+    def step(inputs: dict[str, Any]) -> Any:
+        """Return the logits [B, V] of the next token; advances the past in the inputs."""
+        logits, *present = decoder.run(None, inputs)
+        inputs.update(zip((part.name for part in past), present, strict=True))
+        return logits[:, 0]
+
+    def greedy(lines: list[str]) -> list[str]:
+        """Return the translations of a batch; finished sentences leave it."""
+        inputs = start(lines)
+        limits = inputs["encoder_attention_mask"].sum(1) + 50
+        texts: list[list[int]] = [[] for _ in lines]
+        unfinished = np.arange(len(lines))
+        while len(unfinished):
+            logits = step(inputs)
+            logits[:, forbidden] = -np.inf
+            tokens = logits.argmax(1)
+            for at, token in zip(unfinished, tokens, strict=True):
+                texts[at].append(int(token))
+            lengths = np.array([len(texts[at]) for at in unfinished])
+            stay = (tokens != end) & (lengths < limits[unfinished])
+            unfinished, inputs["input_ids"] = unfinished[stay], tokens[:, None]
+            if not stay.all():
+                inputs = {name: array[stay] for name, array in inputs.items()}
+        return tokenizer.decode_batch(texts)
+
+    def translate(lines: list[str]) -> list[str]:
+        texts = [""] * len(lines)
+        for batch in _batches(lines):
+            for at, text in zip(batch, greedy([lines[at] for at in batch]), strict=True):
+                texts[at] = text
+        return texts
+
+    def score(lines: list[str], targets: list[str]) -> list[float]:
+        scores = [0.0] * len(lines)
+        for batch in _batches(targets):
+            inputs = start([lines[at] for at in batch])
+            labels, mask = padded([targets[at] for at in batch])
+            for tokens, present in zip(labels.T, mask.T, strict=True):
+                logits = step(inputs).astype(np.float64)
+                sums = np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1))
+                chosen = logits[np.arange(len(batch)), tokens] - logits.max(1) - sums
+                for at, log_prob in zip(batch, chosen * present, strict=True):
+                    scores[at] += log_prob
+                inputs["input_ids"] = tokens[:, None]
+        return scores
+
+    return translate, score
+
+
+TOOLKITS = {"huggingface": huggingface, "marian": marian, "onnx": onnx}
+
+
+def _batches(lines: list[str]) -> Iterator[list[int]]:
+    """Yield the indices of lines of similar length."""
+    by_length = sorted(range(len(lines)), key=lambda at: len(lines[at].split()))
+    for start in range(0, len(lines), BATCH):
+        yield by_length[start : start + BATCH]
 
 
 def main() -> None:

@@ -33,3 +33,11 @@ def test_a_run_is_compared_with_its_export_in_transformers(trained: Path, corpus
     assert found["largest_difference_per_token"] < 1e-3
     assert found["import"]["seconds"] > 0
     assert found["nmt"]["lines_per_second"] > 0 < found["huggingface"]["lines_per_second"]
+
+
+@pytest.mark.slow
+def test_a_run_is_compared_with_its_export_in_onnxruntime(trained: Path, corpus: Path) -> None:
+    found = compare("onnx", "--run", trained, "--source", corpus / "test.en", "--beam", 1)
+    assert found["equal_translations"] == 1.0
+    assert found["largest_difference_per_token"] < 1e-5
+    assert found["nmt"]["lines_per_second"] > 0 < found["onnx"]["lines_per_second"]
