@@ -77,6 +77,10 @@ def test_a_log_without_what_a_resumed_training_repeated(tmp_path: Path) -> None:
         '{"record": "train", "update": 0, "loss": 1.0, "lr": 0.1}',
         '{"record": "train", "update": 2, "loss": 1' + "0" * 999 + ', "lr": 0.1}',
         '{"record": "resumed"}',
+        '{"record": "resumed", "update": 1' + "0" * 30 + "}",
+        '{"record": ["train"], "update": 2}',
+        '{"record": "train", "update": 2, "loss": 1.0, "lr": 0.1, "seconds": NaN}',
+        '{"record": "train", "update": 2, "loss": 1.0, "lr": [], "seconds": 1.0}',
     ],
 )
 def test_a_damaged_line_costs_a_line(nmt: Command, run: Path, line: str) -> None:
@@ -106,6 +110,22 @@ def test_other_mistakes_cost_a_line(
     done = nmt("report", run)
     message = "log.jsonl: no report yet; train for at least train.log_every updates\n"
     assert done.err == f"nmt: error: {run}/{message}"
+
+
+def test_values_that_cannot_be_drawn_are_left_out(nmt: Command, run: Path) -> None:
+    loss = {"record": "train", "update": 8, "lr": 0.1, "seconds": 300}
+    extremes = [float("inf"), float("nan"), 1e308, -1e308, 10**300, 1e-300, 1e99]
+    records = [{**loss, "update": 8 + at, "loss": extreme} for at, extreme in enumerate(extremes)]
+    write(run / "log.jsonl", [*RECORDS, *records])
+    assert nmt("report", run).status == 0
+    curve = json.loads(nmt("report", run, "--json").out)["curves"]["loss"]["train"]["run"]
+    assert curve["values"] == [5.0, 4.5, 1e-300, 1e99]
+
+
+def test_the_best_validation_of_a_lost_training_does_not_count(tmp_path: Path) -> None:
+    best = {"record": "validation", "loss": 1.0, "best": True}
+    records = [{**best, "update": 2}, {**best, "update": 6}, {"record": "resumed", "update": 3}]
+    assert read_log(write(tmp_path / "log.jsonl", records)).best == 2
 
 
 def test_the_page_has_the_numbers_of_the_log(nmt: Command, trained: Path, tmp_path: Path) -> None:

@@ -26,6 +26,9 @@ COLOURS = (
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)))
 """Strokes of the lines, when the colours begin again."""
 
+DENSE = 300
+"""Lines of more points are drawn thin."""
+
 INK, GRID = "#333333", "#dddddd"
 
 SIZE = (4.8, 2.7)
@@ -103,15 +106,16 @@ class Chart:
         axes.set_xlim(*self.x_limits)
         if self.logarithmic and all(y > 0 for line in self.lines for y in line.y):
             axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(_plain)
             axes.yaxis.set_minor_formatter(_plain_minor)
+        axes.xaxis.set_major_formatter(_plain)
+        axes.yaxis.set_major_formatter(_plain)
         axes.set_xlabel(self.x_label)
         axes.set_ylabel(self.y_label)
 
     def _draw_line(self, axes: Any, line: Line) -> None:
         colour = COLOURS[line.colour % len(COLOURS)]
         dashes = DASHES[line.colour // len(COLOURS) % len(DASHES)]
-        width, opacity = (1.0, 0.55) if line.thin else (1.8, 1.0)
+        width = 1.0 if line.thin or len(line.x) > DENSE else 1.8
         marker = "o" if len(line.x) == 1 else None
         axes.plot(
             line.x,
@@ -119,7 +123,7 @@ class Chart:
             color=colour,
             linestyle=dashes,
             linewidth=width,
-            alpha=opacity,
+            alpha=0.55 if line.thin else 1.0,
             marker=marker,
             markersize=4,
             label=line.name,
@@ -154,7 +158,6 @@ def _drawn(charts: Mapping[str, Chart], alone: bool) -> str:
 
     style: Any = {
         "axes.edgecolor": GRID,
-        "axes.formatter.limits": (-3, 5),
         "axes.titlesize": 9,
         "font.family": "sans-serif",
         "font.size": 9,
@@ -203,9 +206,9 @@ def describe(lines: Iterable[Line]) -> str:
 
 
 def _plain(value: float, _: object) -> str:
-    return f"{value:,g}"
+    return f"{value:,.7g}"
 
 
 def _plain_minor(value: float, _: object) -> str:
     """Return the label of a minor tick: those of 2 and 5 alone."""
-    return f"{value:,g}" if f"{value:e}"[0] in "25" else ""
+    return _plain(value, None) if f"{value:e}"[0] in "25" else ""

@@ -24,6 +24,12 @@ REQUIRED = {"train": ("loss", "lr", "seconds"), "validation": ("loss",)}
 TEXTS = {"record", "time", "where"}
 """Keys whose values are text."""
 
+MOST = 2**53
+"""No number of an update and no number of seconds is as great."""
+
+GREATEST = 1e100
+"""Values as great are left out of curves, as those that are not finite: they cannot be drawn."""
+
 Numbers = dict[str, float]
 
 
@@ -39,12 +45,17 @@ class Log:
     """Where the first value was that is not finite, by the number of the skipped update."""
     resumed: list[int] = field(default_factory=list)
     """The updates after which training resumed."""
-    best: int | None = None
-    """The update of the best validation."""
+    bests: list[int] = field(default_factory=list)
+    """The updates of the validations that were the best so far."""
     begun: str = ""
     """Time of the first record."""
     ended: str = ""
     """Time of the last record."""
+
+    @property
+    def best(self) -> int | None:
+        """The update of the best validation; None if none has a score."""
+        return self.bests[-1] if self.bests else None
 
     @property
     def last(self) -> int:
@@ -75,11 +86,11 @@ class Log:
         return list(dict.fromkeys(name for numbers in self._of(kind).values() for name in numbers))
 
     def curve(self, kind: str, name: str) -> Curve:
-        """Return the finite values of a name in the records of a kind."""
+        """Return the values of a name in the records of a kind, without those not finite."""
         values = {
             update: numbers[name]
             for update, numbers in self._of(kind).items()
-            if name in numbers and math.isfinite(numbers[name])
+            if name in numbers and abs(numbers[name]) < GREATEST
         }
         updates = sorted(values)
         return Curve(updates, self.minutes(updates), [values[update] for update in updates])
@@ -94,7 +105,7 @@ class Log:
             ArithmeticError, LookupError, TypeError, ValueError: the record is damaged.
         """
         kind, update = record["record"], record["update"]
-        if type(update) is not int or update < 1:
+        if type(update) is not int or not 1 <= update < MOST:
             raise ValueError(update)
         self.begun = self.begun or str(record.get("time", ""))
         self.ended = str(record.get("time", ""))
@@ -110,15 +121,18 @@ class Log:
             }
             for name in {*numbers, *REQUIRED[kind]}:
                 math.isfinite(numbers[name])  # raises an error if it is no number
+            if not 0 <= numbers.get("seconds", 0) < MOST:
+                raise ValueError(numbers["seconds"])
             self._of(kind)[update] = numbers
             if record.get("best"):
-                self.best = update
+                self.bests.append(update)
 
     def _resume(self, update: int) -> None:
         """Forget what a training did after the update from which another resumed."""
         for records in (self.train, self.validation, self.skipped):
             for later in [number for number in records if number > update]:
                 del records[later]
+        self.bests = [number for number in self.bests if number <= update]
         self.resumed.append(update)
 
 

@@ -77,7 +77,11 @@ KINDS = (
             (SUBWORDS + "run", "fresh/train.*"),
         )
         + _all(
-            "run/log.jsonl", "inspect --verify run", ("train --plot --max-updates 62", RESUME[1])
+            "run/log.jsonl",
+            "inspect --verify run",
+            "report --json run",
+            "report run",
+            ("train --plot --max-updates 62", RESUME[1]),
         ),
     ),
     Kind(
