@@ -175,10 +175,21 @@ def test_several_runs_stand_in_one_page(
         "train.max_updates": [6, 8, 6],
         "train.clip_norm": [0.0, 2.0, 0.0],
     }
-    assert done.out.count('-resumed."') == 2 * len(data["curves"])  # a mark in each chart
+    assert done.out.count('-resumed.0"') == 2 * len(data["curves"])  # a mark in each chart
     for number in range(3):
         assert f'id="run-{number}" checked' in done.out
         assert f'id="update0-run{number}.validation"' in done.out
+
+
+def test_every_resume_and_skipped_update_is_marked(nmt: Command, run: Path) -> None:
+    again = [{"record": "resumed", "update": 7, "processes": 1}]
+    write(run / "log.jsonl", [*RECORDS, *again, {**RECORDS[3], "update": 9}, RECORDS[-1]])
+    done = nmt("report", run)
+    data = page_data(done.out)
+    assert data["runs"][0]["resumed"] == [3, 7]
+    assert [skipped["update"] for skipped in data["runs"][0]["skipped"]] == [6, 9]
+    for mark in ("resumed.0", "resumed.1", "skipped.0", "skipped.1"):
+        assert done.out.count(f'-{mark}"') == 2 * len(data["curves"])
 
 
 def test_runs_of_the_same_name_are_told_apart(nmt: Command, trained: Path, tmp_path: Path) -> None:

@@ -100,9 +100,10 @@ class Chart:
         for line in self.lines:
             self._draw_line(axes, line)
         for kind, places in self.marks.items():
-            for x in places:
-                style = ":" if kind == "resumed" else "--"
-                axes.axvline(x, color=INK, linewidth=0.9, linestyle=style, gid=f"{kind}.")
+            style = ":" if kind == "resumed" else "--"
+            for number, x in enumerate(places):
+                name = f"{kind}.{number}"
+                axes.axvline(x, color=INK, linewidth=0.9, linestyle=style, gid=name)
         axes.set_xlim(*self.x_limits)
         if self.logarithmic and all(y > 0 for line in self.lines for y in line.y):
             axes.set_yscale("log")
