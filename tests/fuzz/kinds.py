@@ -84,7 +84,7 @@ KINDS = (
     ),
     Kind(
         "log of a run",
-        _all("run/log.jsonl", "report run", "report --json run"),
+        _all("run/log.jsonl", "report --json run"),
         has_checksums=False,
     ),
     Kind(
