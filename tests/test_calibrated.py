@@ -14,6 +14,7 @@ from torch import nn
 from nmt.data.batches import as_rows
 from nmt.data.vocabulary import EOS, PAD
 from nmt.errors import NmtError
+from nmt.inference import int8
 from nmt.inference.calibration import _note, measure_ranges
 from nmt.inference.int8 import FewRowsLinear, ManyRowsLinear, Quantisation, has_fixed_kernels
 from nmt.inference.kernels import PackedLinear, convert
@@ -144,6 +145,18 @@ def test_a_calibrated_model_is_near_fp32(variant: str) -> None:
         < (model.source_attention(source, target)[..., : source.shape[1]] - attention).abs().max()
         < 0.05
     )
+
+
+def test_each_layer_is_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed, quantised = [], int8._quantised
+
+    def noted(linear: nn.Linear) -> torch.Tensor:
+        packed.append(linear)
+        return quantised(linear)
+
+    monkeypatch.setattr(int8, "_quantised", noted)
+    calibrated(SMALL)
+    assert len(packed) == len(set(packed)) >= 4 * SMALL.encoder_layers + 6 * SMALL.decoder_layers
 
 
 def test_a_model_that_is_no_transformer_is_an_error() -> None:

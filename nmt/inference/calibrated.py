@@ -53,15 +53,17 @@ def convert_calibrated(model: Transformer, ranges: Ranges) -> None:
 
 def _replace(part: nn.Module, ranges: Ranges, kind: type[FewRowsLinear | ManyRowsLinear]) -> None:
     """Replace the layers of a part that have a range and are not replaced yet."""
-    for module in list(part.modules()):
-        for name, child in module.named_children():
-            if isinstance(child, FeedForward) and child.activation is torch.relu_:
-                limits = ranges.get(child.inner), ranges.get(child.outer)
-                if limits[0] is not None and limits[1] is not None:
-                    inner = kind.into(child.inner, limits[0], limits[1])
-                    setattr(module, name, TwoLayers(inner, kind(child.outer, limits[1])))
-            elif type(child) is nn.Linear and child in ranges:
-                setattr(module, name, kind(child, ranges[child]))
+    for name, child in part.named_children():
+        if isinstance(child, FeedForward) and child.activation is torch.relu_:
+            limits = ranges.get(child.inner), ranges.get(child.outer)
+            if limits[0] is not None and limits[1] is not None:
+                inner = kind.into(child.inner, limits[0], limits[1])
+                setattr(part, name, TwoLayers(inner, kind(child.outer, limits[1])))
+                continue
+        if type(child) is nn.Linear and child in ranges:
+            setattr(part, name, kind(child, ranges[child]))
+        else:
+            _replace(child, ranges, kind)
 
 
 class TwoLayers(nn.Module):
