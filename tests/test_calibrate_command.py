@@ -47,6 +47,25 @@ def test_lines_translate_alike_alone_and_in_any_batch(
     assert found[0] == found[1] == found[2]
 
 
+def test_a_run_is_shown_with_its_shortlist_and_calibration(calibrated: Path, nmt: Command) -> None:
+    best = (calibrated / "best").resolve().name
+    *_, shortlist, calibration = nmt("inspect", calibrated).out.splitlines()
+    assert shortlist == "shortlist: yes, for `nmt translate --shortlist`"
+    assert calibration == f"calibration: of {best}, for `nmt translate --precision int8`"
+    Calibration(weights="0" * 64, ranges={}).save(calibrated)
+    assert "calibration: of a checkpoint that the run no longer has" in nmt(
+        "inspect", calibrated
+    ).out  # fmt: skip
+    (calibrated / "calibration.json").write_text("{}", encoding="utf-8")
+    damaged = nmt("inspect", calibrated)
+    assert (damaged.status, "calibration.json: damaged" in damaged.out) == (0, True)
+    for name in ("calibration.json", "shortlist.safetensors"):
+        (calibrated / name).unlink()
+    out = nmt("inspect", calibrated).out
+    assert "calibration" not in out
+    assert "shortlist" not in out
+
+
 def test_a_calibration_of_other_weights_is_not_used(
     calibrated: Path, corpus: Path, nmt: Command
 ) -> None:

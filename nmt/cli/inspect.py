@@ -132,6 +132,29 @@ def _show_run(run: "Run") -> None:
         show("no checkpoint yet")
     elif links["best"] is None:
         show("no best checkpoint yet: validation has measured none")
+    if run.has_shortlist:
+        show("shortlist: yes, for `nmt translate --shortlist`")
+    if calibration := _calibration(run, checkpoints):
+        show(f"calibration: {calibration}")
+
+
+def _calibration(run: "Run", checkpoints: "list[tuple[Path, Checkpoint | NmtError]]") -> str | None:
+    """Return the checkpoint that the run is calibrated for, or an error; None if it is not."""
+    from nmt.runs.calibration import Calibration
+    from nmt.runs.checkpoint import WEIGHTS
+
+    try:
+        calibration = Calibration.load(run.path)
+    except NmtError as error:
+        return str(error)
+    if calibration is None:
+        return None
+    for path, checkpoint in checkpoints:
+        if isinstance(checkpoint, NmtError):
+            continue
+        if checkpoint.files[WEIGHTS].sha256 == calibration.weights:
+            return f"of {path.name}, for `nmt translate --precision int8`"
+    return "of a checkpoint that the run no longer has; make it again with `nmt calibrate`"
 
 
 def _described(checkpoint: "Checkpoint | NmtError") -> str:
