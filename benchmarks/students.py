@@ -235,7 +235,7 @@ def main() -> None:
         rows: list[Row] = [("ctranslate2 teacher", BEAM), ("ctranslate2 teacher", 1)]
         rows += [("ctranslate2 transformer", 1)] if "transformer" in paths else []
         rows += [("nmt student", 1)]
-        sides = {name: Side(name, models) for name, _ in rows}
+        sides = {name: Side(name, models) for name in dict(rows)}
         together = measure(sides, rows, Task(lines, 1, False), arguments.rounds)
         alone = measure(sides, rows, Task(lines[: arguments.one_by_one], 1, True), arguments.rounds)
         found = {
