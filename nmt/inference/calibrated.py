@@ -143,14 +143,23 @@ class PaddedCrossAttention(CrossAttention):
 
     def _scores(self, x: Tensor, keys: Tensor, mask: Tensor | Packing | None) -> Tensor:
         assert isinstance(mask, Tensor)
-        queries = split_heads(self.project_query(x), self.heads).flatten(0, 1)
+        queries = divided_heads(self.project_query(x), self.heads)
         return torch.bmm(queries, keys.flatten(0, 1)).add_(mask.flatten(0, 1))
 
 
+def divided_heads(x: Tensor, heads: int) -> Tensor:
+    """Reshape [B, Q, H x C] to [B x H, Q, C]; of a single query this is a view."""
+    if x.shape[1] == 1:
+        return x.view(len(x) * heads, 1, -1)
+    return split_heads(x, heads).flatten(0, 1)
+
+
 def joined_heads(x: Tensor, heads: int) -> Tensor:
-    """Return vectors of heads [B x H, Q, C] side by side, [B, Q, H x C]."""
+    """Reshape [B x H, Q, C] to [B, Q, H x C]; of a single query this is a view."""
     _, queries, width = x.shape
-    return x.view(-1, heads, queries, width).transpose(1, 2).reshape(-1, queries, heads * width)
+    if queries == 1:
+        return x.view(-1, 1, heads * width)
+    return x.view(-1, heads, queries, width).transpose(1, 2).flatten(2)
 
 
 def encode(model: Transformer, source: Tensor) -> Memory:
