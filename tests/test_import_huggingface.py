@@ -1,6 +1,8 @@
 import io
 import json
 import pickle
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -339,3 +341,27 @@ def test_what_cannot_be_imported_is_refused_in_one_line(
     assert "\n" not in str(error.value)
     assert not Path("run").exists()
     assert not Path("executed").exists()
+
+
+GROWTH = """
+import sys
+from pathlib import Path
+from nmt.imports import import_model
+status = Path("/proc/self/status")
+before = status.read_text()
+import_model(*map(Path, sys.argv[1:]))
+print(*(text.partition("VmHWM:")[2].split()[0] for text in (before, status.read_text())))
+"""
+
+
+def test_an_import_takes_little_more_memory_than_the_weights(tmp_path: Path) -> None:
+    sizes = {"d_model": 256, "encoder_ffn_dim": 6000, "decoder_ffn_dim": 6000}
+    marian_model(tmp_path / "model", **sizes)
+    arguments = (tmp_path / "model", tmp_path / "run")
+    done = subprocess.run(
+        [sys.executable, "-c", GROWTH, *arguments], capture_output=True, check=True
+    )
+    before, after = (1024 * int(peak) for peak in done.stdout.split())
+    size = (tmp_path / "model" / "model.safetensors").stat().st_size
+    assert size > 50e6
+    assert after - before < 1.5 * size

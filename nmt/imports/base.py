@@ -27,7 +27,7 @@ from nmt.preprocess.subwords import MAX_BYTES, Subwords
 from nmt.recipe.config import build, dump
 from nmt.recipe.registry import Registry
 from nmt.runs import Run
-from nmt.runs.building import build_with
+from nmt.runs.building import build_for
 from nmt.runs.weights import Tensors
 
 MAX_JSON = 1 << 26
@@ -112,8 +112,7 @@ def import_model(
     config, subwords = imported.config.resolved(), imported.subwords
     sizes = (subwords.source_size, subwords.target_size, subwords.shared)
     try:
-        with torch.device("meta"):  # compares names and shapes without copying the weights
-            build_with(lambda: config.build(*sizes), imported.weights)
+        build_for(lambda: config.build(*sizes), imported.weights)
     except NmtError as error:
         raise NmtError(f"{source}: {error}") from None
     origin = {

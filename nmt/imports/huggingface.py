@@ -8,13 +8,13 @@ from __future__ import annotations
 import pickle
 import struct
 import zipfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from nmt.data.vocabulary import EOS, PAD
@@ -163,7 +163,37 @@ class HuggingFaceFormat(ImportFormat):
         )
 
 
-def _read_weights(source: Path) -> tuple[dict[str, Tensor], list[Path]]:
+class _Weights:
+    """Weights by name; one in a safetensors file is read when it is taken.
+
+    So no more than the converted weights and the tensor that is being converted are in memory.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor | Path], path: Path) -> None:
+        """Hold tensors, or the files that they are in; `path` is for messages."""
+        self._tensors, self._path = dict(tensors), path
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def pop(self, name: str) -> Tensor:
+        """Remove a tensor and return it, float32."""
+        tensor = self._tensors.pop(name)
+        if isinstance(tensor, Path):
+            with safe_open(tensor, framework="pt") as file:
+                tensor = file.get_tensor(name).clone()  # the rest of the file leaves memory again
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            raise NmtError(f"{self._path}: {name!r} is not a tensor of numbers")
+        return tensor.float()
+
+
+def _read_weights(source: Path) -> tuple[_Weights, list[Path]]:
     """Return the tensors of safetensors files or of ``pytorch_model.bin``, and the files."""
     paths = sorted(source.glob("model*.safetensors"))
     old = source / "pytorch_model.bin"
@@ -171,18 +201,16 @@ def _read_weights(source: Path) -> tuple[dict[str, Tensor], list[Path]]:
         raise NmtError(f"{source}: holds neither model.safetensors nor pytorch_model.bin")
     for path in paths or [old]:
         open_regular(path).close()  # a pipe or a device has no end
-    tensors: dict[str, Tensor] = {}
+    if not paths:
+        return _Weights(_read_torch(old), old), [old]
+    tensors: dict[str, Path] = {}
     for path in paths:
         try:
-            tensors |= load_file(path)
+            with safe_open(path, framework="pt") as file:
+                tensors |= dict.fromkeys(file.keys(), path)
         except SafetensorError as error:
             raise NmtError(f"{path}: not a safetensors file: {error}") from None
-    if not paths:
-        paths, tensors = [old], _read_torch(old)
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            raise NmtError(f"{paths[0]}: {name!r} is not a tensor of numbers")
-    return {name: tensor.float() for name, tensor in tensors.items()}, paths
+    return _Weights(tensors, paths[0]), paths
 
 
 def _read_torch(path: Path) -> dict[str, Tensor]:
@@ -260,7 +288,7 @@ def _vocabulary(
 def _convert(
     source: Path,
     config: _Config,
-    tensors: dict[str, Tensor],
+    tensors: _Weights,
     source_order: ReorderedVocabulary,
     target_order: ReorderedVocabulary,
 ) -> tuple[dict[str, Tensor], tuple[PositionPart, Layout]]:
@@ -290,6 +318,7 @@ def _convert(
         if not all(torch.equal(table, shared[0]) for table in shared):
             raise NmtError(f"{source}: embeddings that config.json calls shared differ")
         weights = {"target_embedding.weight": target_order.reorder(shared[0])}
+        del shared  # the largest tensor
     else:
         weights = {
             "source_embedding.weight": source_order.reorder(
@@ -300,7 +329,8 @@ def _convert(
             ),
         }
         if config.tie_word_embeddings:
-            tensors.pop(EMBEDDINGS["output"], None)
+            if EMBEDDINGS["output"] in tensors:
+                tensors.pop(EMBEDDINGS["output"])
         else:
             output = take(EMBEDDINGS["output"], target_size, width)
             weights["output.weight"] = target_order.reorder(output)
@@ -316,7 +346,7 @@ def _convert(
 
 
 def _positions(
-    source: Path, config: _Config, tensors: dict[str, Tensor], weights: dict[str, Tensor]
+    source: Path, config: _Config, tensors: _Weights, weights: dict[str, Tensor]
 ) -> tuple[PositionPart, Layout]:
     """Return the encoding of positions: sinusoids, or the table of the file if it holds another."""
     tables = [tensors.pop(name) for name in POSITIONS if name in tensors]

@@ -99,7 +99,8 @@ class MarianFormat(ImportFormat):
         if not isinstance(values, dict):
             raise NmtError(f"{path}: its configuration has no keys and values")
         tensors = {
-            name: torch.from_numpy(array.astype(np.float32)) for name, array in arrays.items()
+            name: torch.from_numpy(arrays.pop(name).astype(np.float32, copy=False))
+            for name in [*arrays]
         }
         model = _Model(path, values, tensors)
         config = model.config()
@@ -222,7 +223,7 @@ class _Model:
                 present, past = parts.values()
                 weights[name] = torch.block_diag(present.t(), past.t())  # type: ignore[no-untyped-call]
             elif name.endswith("weight") and not ("norm" in name or "_end" in name):
-                weights[name] = concatenate(self.path, parts, 1).transpose(0, 1)
+                weights[name] = concatenate(self.path, parts, 1).transpose(0, 1).contiguous()
             else:
                 weights[name] = torch.cat([part.flatten() for part in parts.values()])
         if self.tensors:

@@ -66,5 +66,5 @@ def _array(content: bytes) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
         raise ValueError(f"an array of {dtype}")
     if math.prod(shape) * dtype.itemsize != len(content) - file.tell():
         raise ValueError(f"an array of {len(content) - file.tell()} bytes has the shape {shape}")
-    values = np.frombuffer(content, dtype, offset=file.tell())
+    values = np.frombuffer(bytearray(content), dtype, offset=file.tell())  # may be written to
     return values.reshape(shape, order="F" if is_fortran else "C")

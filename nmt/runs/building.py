@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from nmt.errors import NmtError
 from nmt.models import Model
-from nmt.runs.weights import Tensors, set_weights
+from nmt.runs.weights import Tensors, check_same_shapes, set_weights, weights_of
 from nmt.runtime.memory import host_memory
 
 RANDOM_FILLS = ("normal_", "uniform_")
@@ -38,11 +38,17 @@ BYTES_OF_A_WEIGHT = 10_000
 
 
 def build_with(build: Callable[[], Model], weights: Tensors) -> Model:
-    """Return a model with the given weights.
+    """Return a model with a copy of the given weights; see :func:`build_for`."""
+    model = build_for(build, weights)
+    set_weights(model, weights)
+    return model
+
+
+def build_for(build: Callable[[], Model], weights: Tensors) -> Model:
+    """Return a model without values that has the names and shapes of the given weights.
 
     The sizes in a recipe are not trusted: building stops as soon as the model allocates clearly
-    more than the weights. Weights are not initialised with random values, so they take no memory
-    before the given weights are copied.
+    more than the weights. Weights are not initialised with random values, so they take no memory.
 
     Args:
         build: builds the model.
@@ -58,7 +64,7 @@ def build_with(build: Callable[[], Model], weights: Tensors) -> Model:
         elements=REGISTRATIONS * total,
         mode=_BuildingMode(max(total, OTHER_ELEMENTS), TOO_LARGE),
     )
-    set_weights(model, weights)
+    check_same_shapes({"the model": weights_of(model), "the checkpoint": weights})
     return model
 
 
