@@ -1,8 +1,10 @@
 """Models that Marian 1.12 has trained, and its translations with their log-probabilities."""
 
 import io
+import json
 import os
 import shutil
+import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -78,8 +80,10 @@ def test_translations_are_those_of_marian(name: str, tmp_path: Path) -> None:
 
 def test_the_decoder_s_configuration_names_files_and_the_search(tmp_path: Path) -> None:
     directory = copy_model(tmp_path / "model", "transformer")
-    (directory / "model.npz").rename(directory / "opus.npz")
-    (directory / "opus.npz.optimizer.npz").write_bytes(b"")
+    best = "opus.spm.transformer.model1.npz.best-perplexity.npz"  # as in packages of OPUS-MT
+    (directory / "model.npz").rename(directory / best)
+    for other in ("opus.npz.optimizer.npz", "README.md", "preprocess.sh", "LICENSE"):
+        (directory / other).write_bytes(b"")
     for side in ("source", "target"):
         shutil.copy(directory / "vocab.spm", directory / f"{side}.spm")
     import sentencepiece
@@ -89,7 +93,7 @@ def test_the_decoder_s_configuration_names_files_and_the_search(tmp_path: Path) 
     pieces = {processor.id_to_piece(token): token for token in range(len(processor))}
     (directory / "opus.vocab.yml").write_text(yaml.safe_dump(pieces, allow_unicode=True))
     decoder = {
-        "models": ["/elsewhere/opus.npz"],
+        "models": [f"/elsewhere/{best}"],
         "vocabs": ["opus.vocab.yml", "opus.vocab.yml"],
         "beam-size": 3,
         "normalize": True,
@@ -108,6 +112,40 @@ def test_the_decoder_s_configuration_names_files_and_the_search(tmp_path: Path) 
         "max_length_ratio": 3.0,
         "max_length_offset": 1,
     }
+    source, target, _ = by_marian("transformer")[0]
+    assert list(nmt.Translator(run.path).translate([source])) == [target]
+
+
+def test_a_binary_file_is_the_same_model(tmp_path: Path) -> None:
+    directory = copy_model(tmp_path / "model", "student")
+    before = import_model(directory, tmp_path / "npz", None, "en", "de").path
+    (directory / "model.npz").unlink()
+    shutil.copy(FILES / "student.bin", directory / "model.bin")
+    (directory / "lex.s2t.bin").write_bytes(b"a shortlist of Bergamot")
+    after = import_model(directory, tmp_path / "bin", None, "en", "de").path
+    weights, others = (load_model(run).model.state_dict() for run in (before, after))
+    assert {*weights} == {*others}
+    assert all(torch.equal(weights[name], others[name]) for name in weights)
+
+
+@pytest.mark.parametrize("layout", ["vocab.ende.spm", "vocab.txt", "vocab.json"])
+def test_vocabularies_of_every_layout_are_read(layout: str, tmp_path: Path) -> None:
+    import sentencepiece
+
+    directory = copy_model(tmp_path / "model", "transformer")
+    spm = directory / "vocab.spm"
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(spm)).id_to_piece([*range(43)])
+    if layout.endswith("spm"):  # Bergamot's, without a decoder.yml
+        spm.rename(directory / layout)
+    else:
+        for side in ("source", "target"):
+            shutil.copy(spm, directory / f"{side}.spm")
+        ids = {piece: token for token, piece in enumerate(pieces)}
+        text = json.dumps(ids) if layout.endswith("json") else "\n".join(pieces)
+        (directory / layout).write_text(text)
+        (directory / "decoder.yml").write_text(f"vocabs: [{layout}, {layout}]")
+        spm.unlink()
+    run = import_model(directory, tmp_path / "run", None, "en", "de")
     source, target, _ = by_marian("transformer")[0]
     assert list(nmt.Translator(run.path).translate([source])) == [target]
 
@@ -274,6 +312,35 @@ REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (encrypted, r"model.npz: an encrypted archive; decrypt it first"),
     (pickled, r"an array of object"),
     (pipe, r"model.npz: "),
+]
+
+
+def change_binary(at: int, form: str, *values: int) -> Callable[[Path], object]:
+    """Put numbers at a place of a binary file, in the place of the npz file."""
+
+    def change(directory: Path) -> None:
+        (directory / "model.npz").unlink()
+        content = bytearray((FILES / "student.bin").read_bytes())
+        struct.pack_into(form, content, at, *values)
+        (directory / "model.bin").write_bytes(content)
+
+    return change
+
+
+def shorten(directory: Path) -> None:
+    (directory / "model.npz").unlink()
+    (directory / "model.bin").write_bytes((FILES / "student.bin").read_bytes()[:-300])
+
+
+BINARY = r"model.bin: not a binary file of Marian: "
+REFUSED += [
+    (shorten, BINARY + "it ends too early"),
+    (change_binary(0, "<Q", 2), BINARY + "its version is 2, not 1"),
+    (change_binary(8, "<Q", 1 << 62), BINARY + "it ends too early"),
+    (change_binary(16, "<Q", 1 << 40), BINARY + "it ends too early"),
+    (change_binary(24, "<Q", 0x4101), r"the type of decoder_Wemb is 0x4101: quantised weights"),
+    (change_binary(32, "<Q", 1 << 61), BINARY + "it ends too early"),
+    (change_binary(40, "<Q", 3), BINARY + r"decoder_Wemb of 3 bytes has the shape \[43, 16\]"),
 ]
 
 

@@ -1,6 +1,6 @@
-"""Transformers of Marian: an npz file with its configuration inside, and vocabularies.
+"""Transformers of Marian: an npz or bin file with its configuration inside, and vocabularies.
 
-Also the packages of OPUS-MT and students of Bergamot, as far as they are npz files.
+Also the packages of OPUS-MT and students of Bergamot, as far as their weights are not quantised.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from nmt.imports.base import (
     import_formats,
     read_sentencepiece,
 )
+from nmt.imports.marian_binary import read_binary
 from nmt.imports.npz import read_npz
 from nmt.imports.vocabularies import ReorderedVocabulary
 from nmt.io import files
@@ -85,13 +86,13 @@ class MarianFormat(ImportFormat):
 
     def recognises(self, source: Path) -> bool:
         """Return whether there is a file of arrays."""
-        return next(source.glob("*.npz"), None) is not None
+        return bool(_arrays(source))
 
     def read(self, source: Path) -> Imported:
         """Read the model that the decoder's configuration names, and its vocabularies."""
         settings, decoder = _decoder(source)
         path = _model_path(source, decoder)
-        arrays = dict(read_npz(path))
+        arrays = (read_binary if path.suffix == ".bin" else read_npz)(path)
         if CONFIGURATION not in arrays:
             raise NmtError(f"{path}: holds no configuration, {CONFIGURATION}")
         text = arrays.pop(CONFIGURATION).tobytes().partition(b"\0")[0].decode("utf-8", "replace")
@@ -231,12 +232,15 @@ class _Model:
         return weights
 
 
-def _read_yaml(path: Path) -> Any:
+def _read_text(path: Path) -> str:
     try:
-        text = files.read_bounded(path, MAX_JSON).decode("utf-8", "replace")
+        return files.read_bounded(path, MAX_JSON).decode("utf-8", "replace")
     except FileNotFoundError:
         raise NmtError(f"{path}: missing; the import needs it") from None
-    return parse_yaml(text, str(path))
+
+
+def _read_yaml(path: Path) -> Any:
+    return parse_yaml(_read_text(path), str(path))
 
 
 def _decoder(source: Path) -> tuple[Path, dict[str, Any]]:
@@ -257,15 +261,22 @@ def _named(decoder: dict[str, Any], key: str) -> list[str]:
     return [Path(str(name)).name for name in names]
 
 
+def _arrays(source: Path) -> list[Path]:
+    """Return the files that may be a model: npz, otherwise bin."""
+    arrays = [path for path in sorted(source.glob("*.npz")) if "optimizer" not in path.name]
+    others = ("lex", "pytorch_model")  # shortlists of Bergamot, models of Hugging Face
+    return arrays or [
+        path for path in sorted(source.glob("*.bin")) if not path.name.startswith(others)
+    ]
+
+
 def _model_path(source: Path, decoder: dict[str, Any]) -> Path:
     names = _named(decoder, "models")
     if len(names) > 1:
         raise NmtError(
             f"{source}: an ensemble of {len(names)} models; import each from its own directory"
         )
-    paths = [source / name for name in names] or [
-        path for path in sorted(source.glob("*.npz")) if "optimizer" not in path.name
-    ]
+    paths = [source / name for name in names] or _arrays(source)
     if len(paths) != 1 or not paths[0].exists():
         shown = ", ".join(path.name for path in paths)
         raise NmtError(
@@ -278,7 +289,8 @@ def _vocabularies(
     source: Path, decoder: dict[str, Any], model: _Model
 ) -> tuple[list[ReorderedVocabulary], list[bytes]]:
     """Return the vocabulary and the serialised SentencePiece model of each side."""
-    names = _named(decoder, "vocabs") or ["vocab.spm"] * 2
+    only = [path.name for path in source.glob("vocab*.spm")]
+    names = _named(decoder, "vocabs") or (only if len(only) == 1 else ["vocab.spm"]) * 2
     if len(names) != 2:
         raise NmtError(f"{source}: expected two vocabularies, not {', '.join(names)}")
     paths = [source / name for name in names]
@@ -299,6 +311,8 @@ def _vocabulary(path: Path, size: int, serialized: bytes) -> ReorderedVocabulary
     if path.suffix == ".spm":
         processor = load_processor(serialized)
         names = {token: processor.id_to_piece(token) for token in range(len(processor))}
+    elif path.suffix not in (".yml", ".yaml", ".json"):
+        names = dict(enumerate(_read_text(path).splitlines()))
     else:
         values = _read_yaml(path)
         if not isinstance(values, dict) or not all(type(token) is int for token in values.values()):

@@ -129,7 +129,8 @@ KINDS = (
     Kind(
         "model to import",
         _all("foreign/*", ("import foreign --output fresh", WEIGHTS))
-        + _all("marian/*", ("import marian --output fresh -s en -t de", WEIGHTS)),
+        + _all("marian/*", ("import marian --output fresh -s en -t de", WEIGHTS))
+        + _all("binary/*", ("import binary --output fresh -s en -t de", WEIGHTS)),
         has_checksums=False,
     ),
     Kind(

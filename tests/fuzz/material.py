@@ -113,9 +113,10 @@ def make(directory: Path) -> None:
         if done.status != 0:
             raise RuntimeError(f"nmt {command}: {done.err}")
     shutil.copy(directory / "run" / "subwords.model", directory / "subwords.model")
-    (directory / "marian").mkdir()
-    for name in ("student.npz", "vocab.spm"):
-        shutil.copy(Path(__file__).parents[1] / "marian" / name, directory / "marian")
+    for folder, model in (("marian", "student.npz"), ("binary", "student.bin")):
+        (directory / folder).mkdir()
+        for name in (model, "vocab.spm"):
+            shutil.copy(Path(__file__).parents[1] / "marian" / name, directory / folder)
     aligned = run("align --model run --source text/test.en --target text/test.de", directory)
     for name in ("links.align", "gold.align"):
         (directory / name).write_bytes(aligned.out)
