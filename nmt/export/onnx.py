@@ -98,6 +98,8 @@ def _obstacles(config: ModelConfig, model: nn.Module, stored: Stored) -> Iterato
         return
     if config.feed_forward.name == "mixture_of_experts":  # which expert computes depends on values
         yield f"feed_forward {config.feed_forward.name}"
+    if config.encoder_attention.name == "neighbourhood":  # torch finds no size for its blocks
+        yield f"encoder_attention {config.encoder_attention.name}"
     for stack, layers in (("encoder", model.encoder), ("decoder", model.decoder)):
         if any(type(layer.attention.new_cache()) not in _CACHES for layer in layers):
             yield f"{stack}_attention {getattr(config, f'{stack}_attention').name}"
