@@ -257,6 +257,12 @@ def test_a_chart_draws_its_lines_where_their_values_are() -> None:
     assert points[0][1] > points[2][1]
 
 
+def test_the_labels_of_an_axis_are_its_values() -> None:
+    drawn = Chart([Line("learning rate", [0, 40_000], [0.0, 0.00175])], "update").svg()
+    texts = [element.text for element in ElementTree.fromstring(drawn.encode()).iter(f"{SVG}text")]
+    assert {"10,000", "40,000", "0.00025", "0.00175"} <= {*texts}
+
+
 def test_svg_of_one_panel_with_the_mean_of_seeds(
     nmt: Command, trained: Path, tmp_path: Path
 ) -> None:
@@ -267,7 +273,7 @@ def test_svg_of_one_panel_with_the_mean_of_seeds(
     texts = [
         element.text for element in ElementTree.fromstring(done.out.encode()).iter(f"{SVG}text")
     ]
-    assert "minutes of training" in texts
+    assert {"minutes of training", "validation loss"} <= {*texts}
     assert done.out.count(f"stroke: {COLOURS[0]}") == 1
     assert COLOURS[1] not in done.out
 

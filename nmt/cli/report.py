@@ -79,10 +79,12 @@ def report(
 
     gathered = read_runs(runs)
     if svg:
+        from nmt.report.charts import picture
         from nmt.report.panels import choose
 
         panel = choose(gathered.logs, svg)
-        written = panel.chart(by.value, gathered.colours(seeds), seeds, {}).svg()
+        chart = panel.chart(by.value, gathered.colours(seeds), seeds, {})
+        written = picture({panel.title: chart})
     elif as_json:
         written = json.dumps(gathered.document(), ensure_ascii=False) + "\n"
     else:

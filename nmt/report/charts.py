@@ -34,7 +34,7 @@ INK, GRID = "#333333", "#dddddd"
 SIZE = (4.8, 2.7)
 """Width and height of a chart in inches."""
 
-FRAME = (0.125, 0.15, 0.85, 0.8)
+FRAME = (0.125, 0.15, 0.85, 0.78)
 """Left edge, lower edge, width and height of the plotting area, as shares of the chart."""
 
 
@@ -159,6 +159,7 @@ def _drawn(charts: Mapping[str, Chart], alone: bool) -> str:
 
     style: Any = {
         "axes.edgecolor": GRID,
+        "axes.titlepad": 3,
         "axes.titlesize": 9,
         "font.family": "sans-serif",
         "font.size": 9,
@@ -180,7 +181,12 @@ def _drawn(charts: Mapping[str, Chart], alone: bool) -> str:
                 axes.legend(frameon=False, fontsize=8)
         canvas: Any = FigureCanvasSVG(figure)
         canvas.print_svg(text, metadata=dict.fromkeys(["Date", "Creator", "Format", "Type"]))
-    return re.sub(r"(\.\d\d)\d+", r"\1", text.getvalue())
+    return re.sub(r'(?<= d=")[^"]+', _rounded, text.getvalue())
+
+
+def _rounded(path: re.Match[str]) -> str:
+    """Return the coordinates of a path with two decimals, a hundredth of a point."""
+    return re.sub(r"(\.\d\d)\d+", r"\1", path[0])
 
 
 def require_matplotlib() -> None:
