@@ -12,7 +12,15 @@ EXAMPLE = "Example: nmt import opus-mt-en-de --output runs/opus-mt-en-de"
 
 
 def import_model(
-    source: Annotated[Path, typer.Argument(help="Directory of the model.")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIRECTORY|OWNER/NAME",
+            help="Directory of the model, or its name on the Hugging Face hub, which "
+            "huggingface_hub fetches.",
+            show_default=False,
+        ),
+    ],
     output: Annotated[Path, typer.Option(help="Run to write; an older import is replaced.")],
     format_: Annotated[
         str | None,
@@ -37,9 +45,12 @@ def import_model(
     printed on stdout.
     """
     from nmt.imports import import_formats, import_model
+    from nmt.imports.hub import fetched, is_hub_name
 
     import_named(plugin)  # a plugin may register the format
     kind = import_formats[format_] if format_ else None
-    run = import_model(source, output, kind, source_lang, target_lang)
+    name = str(source) if is_hub_name(str(source)) else None
+    directory = source if name is None else fetched(name)
+    run = import_model(directory, output, kind, source_lang, target_lang, name)
     say(f"imported {source}, {run.source_lang} to {run.target_lang}")
     print(run.path)

@@ -87,6 +87,7 @@ def import_model(
     format_: ImportFormat | None = None,
     source_lang: str | None = None,
     target_lang: str | None = None,
+    name: str | None = None,
 ) -> Run:
     """Write a run with the model of another toolkit, replacing an older import.
 
@@ -96,6 +97,7 @@ def import_model(
         format_: format of the model; None to find it by looking.
         source_lang: source language; None for that in the files of the model.
         target_lang: target language; None for that in the files of the model.
+        name: name of the model, which the recipe of the run holds; None for that of its directory.
 
     Raises:
         NmtError: the model is missing, damaged or of no known format, has parts that this toolkit
@@ -117,7 +119,7 @@ def import_model(
         raise NmtError(f"{source}: {error}") from None
     origin = {
         "format": format_.name,
-        "source": source.resolve().name,
+        "source": name or source.resolve().name,
         "files": {path.name: files.sha256(path) for path in imported.read},
     }
     search = dict(imported.search)
@@ -144,8 +146,7 @@ def find_format(source: Path) -> ImportFormat:
     if not source.is_dir():
         raise NmtError(
             f"{source}: {'is a file' if source.exists() else 'does not exist'}; give the directory "
-            "of a model. A model of the Hugging Face hub is first downloaded: hf download "
-            "OWNER/NAME --local-dir DIRECTORY"
+            "of a model, or OWNER/NAME, the name of a model of the Hugging Face hub"
         )
     for name in import_formats:
         if import_formats[name].recognises(source):

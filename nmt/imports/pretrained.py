@@ -1,0 +1,125 @@
+"""From a run, a model of another toolkit or one of the hub to a translator.
+
+A model of another toolkit is imported once, into a cache, by the checksums of its files.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from nmt.errors import NmtError, explain
+from nmt.export import Export
+from nmt.imports.base import find_format, import_formats, import_model
+from nmt.imports.hub import fetched, is_hub_name
+from nmt.inference.engines import load_translator
+from nmt.inference.line_translator import LineTranslator
+from nmt.io import files
+from nmt.runs import Run
+
+CACHE = "NMT_CACHE"
+"""Environment variable with the directory of the cache."""
+
+
+def from_pretrained(
+    model: str | Path,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    **settings: Any,
+) -> LineTranslator:
+    """Return a translator with a trained model of this or another toolkit, or of a hub.
+
+    Args:
+        model: a run, a checkpoint or an export; a directory with a model of another toolkit
+            (``nmt import`` says which); or ``OWNER/NAME``, a model of the Hugging Face hub, which
+            huggingface_hub fetches. Of other toolkits' models the run is kept in a cache, by the
+            checksums of their files: in the directory `NMT_CACHE`, else ``~/.cache/nmt``.
+        source_lang: source language of another toolkit's model, if its files do not say.
+        target_lang: target language, likewise.
+        settings: as of :func:`nmt.inference.engines.load_translator`: device, strategy and so on.
+
+    Raises:
+        NmtError: there is no such model, it cannot be fetched or imported, or a setting is wrong.
+    """
+    path = find_model(model, source_lang, target_lang)
+    return load_translator(path, **settings)
+
+
+class TranslatorFactory:
+    """The class of ``nmt.Translator``: ``Translator(path)`` and ``Translator.from_pretrained``."""
+
+    __call__ = staticmethod(load_translator)
+    from_pretrained = staticmethod(from_pretrained)
+
+
+Translator = TranslatorFactory()
+
+
+def find_model(
+    model: str | Path, source_lang: str | None = None, target_lang: str | None = None
+) -> Path:
+    """Return the path of a run, a checkpoint or an export; see :func:`from_pretrained`."""
+    path = Path(model)
+    is_fetched = is_hub_name(str(model))
+    if is_fetched:
+        path = fetched(str(model))
+    if Run.exists(path):
+        links = [path / name for name in ("best", "last")]
+        checkpoints = Run.open(path).checkpoint_paths()
+        # A hub keeps no links.
+        return path if any(map(os.path.lexists, links)) or not checkpoints else checkpoints[-1]
+    if (path / "checkpoint.json").exists() or Export.exists(path) or not path.is_dir():
+        return path
+    if not is_fetched and not any(import_formats[name].recognises(path) for name in import_formats):
+        return path  # whose error says what a model is
+    return _imported(path, str(model), (source_lang, target_lang))
+
+
+def _imported(source: Path, name: str, languages: tuple[str | None, str | None]) -> Path:
+    """Return the run of another toolkit's model, which the cache holds or gets."""
+    format_ = find_format(source)
+    run = cache() / "imports" / f"{_stem(name)}-{_digest(source, format_.name, languages)}"
+    try:
+        with _locked(run.with_name(f"{run.name}.lock")):
+            if not Run.exists(run):
+                import_model(source, run, format_, *languages, name=name)
+    except OSError as error:
+        raise NmtError(
+            f"{run.parent}: cannot be written: {explain(error)}; set {CACHE} to another directory"
+        ) from None
+    return run
+
+
+def cache() -> Path:
+    """Return the directory of the cache."""
+    if directory := os.environ.get(CACHE):
+        return Path(directory)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nmt"
+
+
+def _stem(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", Path(name).name) or "model"
+
+
+def _digest(source: Path, format_: str, languages: tuple[str | None, str | None]) -> str:
+    """Return a hash of what an import depends on."""
+    read = sorted(path for path in source.iterdir() if path.is_file())
+    lines = [f"{files.sha256(path)}  {path.name}" for path in read]
+    lines += [format_, *(str(language) for language in languages)]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock, so that of several processes one imports and the others wait for its run."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
+        with suppress(OSError):  # a file system without locks: each imports, the last one stays
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
