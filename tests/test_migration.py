@@ -268,6 +268,9 @@ def test_what_is_not_carried_over_is_told(
         (("marian", "marian --task x"), "--task: 'x' is not one of transformer-base"),
         (("marian", "marian --type transformer --lr-warmup soon"), "--lr-warmup: expected a number "
          "of updates"),
+        (("marian", "marian --type transformer -n much"), "--normalize: expected a number"),
+        (("opennmt", "onmt_train --accum_count [4]"), "--accum-count: expected a number"),
+        (("sockeye", "sockeye-train --num-layers six:6"), "--num-layers: expected a number"),
         (("moses", "moses -f moses.ini"), "--from: unknown toolkit 'moses'"),
     ],
 )  # fmt: skip

@@ -137,7 +137,7 @@ def _corpora(options: Options, draft: Draft) -> None:
     vocabularies = options.take("--vocabs", "-v") or []
     if len(set(map(str, vocabularies))) > 1:
         draft.set(preprocess__separate_vocabularies=True)
-    sizes = {size for size in map(scalar, options.take("--dim-vocabs") or []) if size}
+    sizes = {size for size in options.numbers("--dim-vocabs") if size}
     draft.set(preprocess__vocab_size=max(sizes, default=None))
     if any(not str(path).endswith(".spm") for path in vocabularies):
         draft.note("--vocabs: nmt learns subwords itself; give the text without BPE")
@@ -200,7 +200,7 @@ def _batch(options: Options, draft: Draft) -> None:
 
 
 def _optimizer(options: Options, draft: Draft) -> None:
-    parameters = list(map(scalar, options.take("--optimizer-params") or [])) or [0.9, 0.999, 1e-8]
+    parameters = options.numbers("--optimizer-params") or [0.9, 0.999, 1e-8]
     name = options.text("--optimizer", "-o", default="adam")
     if name != "adam":
         draft.note(f"--optimizer {name}: its parameters are not carried over")
@@ -226,9 +226,9 @@ def _optimizer(options: Options, draft: Draft) -> None:
     else:
         draft.set(train__loss="cross_entropy")
     draft.set(train__clip_norm=float(options.number("--clip-norm", default=1.0)))
-    smoothed = options.take("--exponential-smoothing")
-    if smoothed is not None and (rate := scalar(smoothed[0]) if smoothed else 1e-4):
-        draft.set(train__ema_decay=round(1 - rate, 8))
+    if "--exponential-smoothing" in options:
+        rate = options.number("--exponential-smoothing", default=1e-4)
+        draft.set(train__ema_decay=round(1 - rate, 8) if rate else None)
     if options.switch("--fp16") or "float16" in map(str, options.take("--precision") or []):
         draft.set(train__precision="fp16")
 
@@ -291,8 +291,8 @@ def _validation(options: Options, draft: Draft) -> None:
 
 def _search(options: Options, draft: Draft) -> None:
     """Set the section ``search`` to what marian-decoder does."""
-    normalize = options.take("--normalize", "-n")
-    alpha = 0.0 if normalize is None else float(scalar(normalize[0]) if normalize else 1.0)
+    is_normalized = "--normalize" in options or "-n" in options
+    alpha = float(options.number("--normalize", "-n", default=1.0 if is_normalized else 0.0))
     draft.set(
         search__strategy={
             "name": "beam",

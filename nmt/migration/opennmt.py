@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from nmt.migration.options import Draft, Options, scalar
+from nmt.migration.options import Draft, Options
 
 KEYS = {
     "--layers": "model.encoder_layers",
@@ -115,7 +115,7 @@ def _corpora(options: Options, draft: Draft) -> None:
 
 def _batch(options: Options, draft: Draft) -> None:
     size = options.number("--batch-size", default=64)
-    accumulated = options.take("--accum-count") or [1]
+    accumulated = options.numbers("--accum-count") or [1]
     if len(accumulated) > 1:
         draft.note(f"--accum_count {accumulated}: the size of an update stays; the last is taken")
     world = options.number("--world-size")
@@ -123,7 +123,7 @@ def _batch(options: Options, draft: Draft) -> None:
     devices = world or (len(ranks) if ranks else options.devices)
     is_tokens = options.text("--batch-type", default="sents") == "tokens"
     tokens, sentences = (size, None) if is_tokens else (None, size)
-    draft.set_batch(tokens, sentences, scalar(accumulated[-1]), devices)
+    draft.set_batch(tokens, sentences, accumulated[-1], devices)
 
 
 def _schedule(options: Options, draft: Draft) -> None:

@@ -95,12 +95,15 @@ class Options:
             NmtError: the value is not a number.
         """
         values = self.take(*names)
-        if not values:
-            return default
-        number = scalar(values[0])
-        if isinstance(number, (int, float)) and not isinstance(number, bool):
-            return number
-        raise NmtError(f"{names[0]}: expected a number, not {values[0]!r}")
+        return number_of(names[0], values[0]) if values else default
+
+    def numbers(self, name: str) -> list[Any]:
+        """Return the numbers of an option, none without the option.
+
+        Raises:
+            NmtError: a value is not a number.
+        """
+        return [number_of(name, value) for value in self.take(name) or []]
 
     def rest(self) -> Iterator[tuple[str, list[Any]]]:
         """Yield the options that have not been taken."""
@@ -147,6 +150,18 @@ class Draft:
             f"tokens_per_update {update}: {unit} x {accumulated:g} batches x {gpus}; nmt counts "
             "target tokens without padding"
         )
+
+
+def number_of(name: str, value: Any) -> Any:
+    """Return the number that a value of an option is or spells.
+
+    Raises:
+        NmtError: the value is not a number.
+    """
+    number = scalar(value)
+    if isinstance(number, (int, float)) and not isinstance(number, bool):
+        return number
+    raise NmtError(f"{name}: expected a number, not {value!r}")
 
 
 def scalar(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nmt.migration.options import Draft, Options, scalar
+from nmt.migration.options import Draft, Options, number_of, scalar
 
 KEYS = {
     "--transformer-dropout-prepost": "model.dropout",
@@ -61,7 +61,7 @@ def convert(options: Options, draft: Draft) -> None:
         if not options.switch("--shared-vocab"):
             draft.set(preprocess__separate_vocabularies=True)
         if words := options.take("--num-words"):
-            draft.set(preprocess__vocab_size=max(_pair(words)))
+            draft.set(preprocess__vocab_size=max(_pair("--num-words", words)))
     if kind == "train":
         _train(options, draft)
     if kind == "translate":
@@ -75,9 +75,9 @@ def convert(options: Options, draft: Draft) -> None:
         )
 
 
-def _pair(values: list[Any]) -> tuple[Any, Any]:
+def _pair(name: str, values: list[Any]) -> tuple[Any, Any]:
     """Return both numbers of ``6:6``, or the only one twice."""
-    numbers = [scalar(part) for value in values for part in str(value).split(":")]
+    numbers = [number_of(name, part) for value in values for part in str(value).split(":")]
     return numbers[0], numbers[-1]
 
 
@@ -85,7 +85,8 @@ def _train(options: Options, draft: Draft) -> None:
     draft.note("options that are not given keep nmt's defaults, which are not Sockeye's")
     draft.set(model__arch="transformer_base", model__sinusoids="concatenated")
     if layers := options.take("--num-layers"):
-        draft.set(model__encoder_layers=_pair(layers)[0], model__decoder_layers=_pair(layers)[1])
+        encoder, decoder = _pair("--num-layers", layers)
+        draft.set(model__encoder_layers=encoder, model__decoder_layers=decoder)
     sizes = {
         "--transformer-model-size": "d_model",
         "--transformer-feed-forward-num-hidden": "d_ff",
@@ -93,7 +94,7 @@ def _train(options: Options, draft: Draft) -> None:
     }
     for name, key in sizes.items():
         if values := options.take(name):
-            encoder, decoder = _pair(values)
+            encoder, decoder = _pair(name, values)
             draft.set(**{f"model__{key}": encoder})
             if encoder != decoder:
                 draft.note(f"{name}: model.{key} is the same for both stacks; {encoder} is taken")
