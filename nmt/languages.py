@@ -7,6 +7,7 @@ hyphen or an underscore (``zh-CN``, ``zh_Hant``, ``srp_Latn``).
 from __future__ import annotations
 
 import re
+import unicodedata
 
 _HAN = ("CJK", "IDEOGRAPHIC")
 
@@ -98,6 +99,12 @@ def scripts(code: str) -> tuple[str, ...]:
 def letters(code: str) -> tuple[str, ...]:
     """Return the prefixes of the Unicode names of all letters of a language."""
     return tuple(name for script in scripts(code) for name in LETTERS[script])
+
+
+def share_of_letters(line: str, code: str) -> float:
+    """Return the share of the letters of a line that belong to the scripts of a language, or 0."""
+    names = [unicodedata.name(character, "") for character in line if character.isalpha()]
+    return sum(name.startswith(letters(code)) for name in names) / len(names) if names else 0.0
 
 
 def has_spaces(code: str) -> bool:

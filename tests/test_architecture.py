@@ -15,7 +15,7 @@ import nmt
 # From the top: a part may import parts on lines below its own, none beside it and none above.
 LAYERS = (
     {"cli"},
-    {"advice", "migration"},
+    {"advice", "migration", "serve"},
     {"training", "explain", "report", "imports"},
     {"inference"},
     {"export"},

@@ -63,6 +63,7 @@ COMMANDS = {
     "export": "export.export",
     "import": "import_model.import_model",
     "translate": "translate.translate",
+    "serve": "serve.serve",
     "align": "align.align",
     "explain": "explain.explain",
     "report": "report.report",

@@ -11,6 +11,7 @@ import typer
 from nmt.cli.console import check_output, check_stdin
 from nmt.cli.flags import SEARCH_FLAGS, Settings, recipe_flags
 from nmt.cli.score_by_model import unequal_lines
+from nmt.cli.search import search_settings
 from nmt.errors import NmtError
 from nmt.io.lines import Lines
 from nmt.messages import say
@@ -139,16 +140,14 @@ def _chosen(svg: str | None, heads: str | None) -> tuple[str, int, list[int] | N
 
 def _open(path: Path, device: str, settings: Settings) -> tuple[Translator, dict[str, Any]]:
     """Return the translator of a run, not converted for speed, and what the page says of it."""
-    from nmt.inference import SearchConfig, Translator
-    from nmt.recipe.config import build
+    from nmt.inference import Translator
     from nmt.runs import load_model
     from nmt.runtime.distributed import pick_device
 
     settings.load()  # import the plugins, which the model may need
     place = pick_device(device)
     loaded = load_model(path, place, settings.trust_plugins)
-    values = settings.load({"search": loaded.recipe.get("search") or {}}).section("search")
-    search = build(SearchConfig, values, "search")
+    search = search_settings(settings, loaded.recipe)
     languages = loaded.run.languages
     facts = {
         "model": str(path),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nmt.inference import LineTranslator, Request, Translation
@@ -74,11 +74,11 @@ def as_json(count: int, aligned: Unit | None = None) -> Form:
         written = []
         by_line = translator.translations(lines, count, scored=True, aligned=aligned)
         for number, (best, *others) in zip(numbers, by_line, strict=False):
-            values = {"id": number, **_fields(translator, best, aligned)}
+            values = {"id": number, **translator.fields(best, aligned)}
             if aligned:
                 values[f"source_{aligned}"] = best.units()[0]
             if count > 1:
-                values["others"] = [_fields(translator, other, aligned) for other in others]
+                values["others"] = [translator.fields(other, aligned) for other in others]
             written.append(json.dumps(values, ensure_ascii=False))
         return written
 
@@ -89,21 +89,3 @@ def _moses(translation: Translation) -> str:
     hypothesis = translation.hypothesis
     features = f"LogProbability= {hypothesis.log_probability:.6f} Length= {len(hypothesis.output)}"
     return f"{translation.text} ||| {features} ||| {hypothesis.score:.6f}"
-
-
-def _fields(
-    translator: LineTranslator, translation: Translation, aligned: Unit | None
-) -> dict[str, Any]:
-    hypothesis = translation.hypothesis
-    units: dict[str, Any] = {}
-    if aligned:
-        units = {aligned: translation.units()[1], "alignment": translation.alignment()}
-    return {
-        "text": translation.text,
-        "score": hypothesis.score,
-        "log_probability": hypothesis.log_probability,
-        "finished": hypothesis.finished,
-        "tokens": translator.subwords.target_pieces(hypothesis.output),
-        "token_log_probabilities": list(translation.token_log_probabilities),
-        **units,
-    }

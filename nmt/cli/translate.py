@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -12,15 +11,13 @@ from nmt.cli import forms
 from nmt.cli.console import check_output, check_stdin
 from nmt.cli.flags import SEARCH_FLAGS, Settings, recipe_flags
 from nmt.cli.requests import Requests
+from nmt.cli.search import number_format, search_settings
 from nmt.cli.stream import translate_stream, writer
 from nmt.errors import NmtError
 from nmt.messages import say, warn
-from nmt.recipe.config import build
-from nmt.recipe.registry import unknown
 
 if TYPE_CHECKING:
-    from nmt.inference import SearchConfig
-    from nmt.runtime.precision import InferencePrecision
+    pass
 
 WAIT_MINUTES = 60.0 * 24 * 7
 """Minutes that processes wait for each other; long, because a person may type the lines."""
@@ -249,7 +246,7 @@ def translate(
     from nmt.inference.engines import pick_engine
     from nmt.runtime.distributed import join
 
-    number_format = _number_format(precision)
+    checked = number_format(precision)
     inputs = (text or input_ or Path("-"), prefix, require)
     check_stdin(*inputs)
     lines = Requests.open(*inputs)  # report a missing file before the model is read
@@ -261,12 +258,12 @@ def translate(
             engine = "nmt"
             say("engine nmt: CTranslate2 has no --prefix, --require and alignments")
         chosen = pick_engine(engine, models)
-        if (warning := chosen.check_precision(number_format, world.device)) and world.is_main:
+        if (warning := chosen.check_precision(checked, world.device)) and world.is_main:
             warn(f"--precision {warning}")
         opened = chosen(models, world.device, settings.trust_plugins)
-        search = _search(settings, opened.recipe, n_best or 1)
+        search = search_settings(settings, opened.recipe, n_best or 1)
         count = _num_workers(workers, world.device.type)
-        translator = opened.translator(search, number_format, count, shortlist, compile)
+        translator = opened.translator(search, checked, count, shortlist, compile)
         lines.read_as(search.on_invalid_utf8)
         unit = alignment_unit or translator.usual_unit if alignments else None
         form = forms.chosen(n_best, as_json, unit, markup)
@@ -277,26 +274,6 @@ def _refuse(is_wrong: object, message: str) -> None:
     """Refuse flags that do not go together."""
     if is_wrong:
         raise typer.BadParameter(message)
-
-
-def _number_format(name: str) -> InferencePrecision:
-    """Return the value of --precision, checked."""
-    from nmt.runtime.precision import InferencePrecision
-
-    names = get_args(InferencePrecision)
-    if name not in names:
-        raise NmtError(f"--precision: {unknown('value', name, names)}")
-    return cast("InferencePrecision", name)
-
-
-def _search(settings: Settings, recipe: Mapping[str, Any], count: int) -> SearchConfig:
-    """Return the settings of the search, which must find `count` translations of a line."""
-    from nmt.inference import SearchConfig
-
-    values = settings.load({"search": recipe.get("search") or {}}).section("search")
-    search = build(SearchConfig, values, "search")
-    search.check_count(count)
-    return search
 
 
 def _num_workers(wanted: int | None, device: str) -> int:

@@ -109,6 +109,27 @@ class LineTranslator(ABC):
                 self.empty += bool(joined[0].source.strip()) and not joined[0].text.strip()
                 yield joined
 
+    def fields(self, translation: Translation, aligned: Unit | None = None) -> dict[str, Any]:
+        """Return what JSON says of a translation; docs/outputs.md describes the fields.
+
+        Args:
+            translation: one that was scored.
+            aligned: unit that was aligned; None without alignments.
+        """
+        hypothesis = translation.hypothesis
+        units: dict[str, Any] = {}
+        if aligned:
+            units = {aligned: translation.units()[1], "alignment": translation.alignment()}
+        return {
+            "text": translation.text,
+            "score": hypothesis.score,
+            "log_probability": hypothesis.log_probability,
+            "finished": hypothesis.finished,
+            "tokens": self.subwords.target_pieces(hypothesis.output),
+            "token_log_probabilities": list(translation.token_log_probabilities),
+            **units,
+        }
+
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[float]]:
         """Return the log-probability of each token of given translations, the EOS last.
 

@@ -6,7 +6,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Any, Generic, TypeVar
@@ -27,11 +27,54 @@ class Workers(Generic[T, R]):
     as the weights of a model, with this process.
     """
 
-    def __init__(self, function: Callable[[T], R], count: int) -> None:
-        """Start no process yet; with a `count` of 1, this process does all work."""
+    def __init__(
+        self,
+        function: Callable[[T], R],
+        count: int,
+        ignored: Sequence[signal.Signals] = (signal.SIGINT,),
+    ) -> None:
+        """Start no process yet.
+
+        Args:
+            function: applied to each item.
+            count: number of processes; with 1, `map` does all work in this process.
+            ignored: signals that this process handles for all.
+        """
         self.function = function
         self.count = count
+        self.ignored = ignored
         self._pool: ProcessPoolExecutor | None = None
+
+    def submit(self, thing: T) -> Future[R]:
+        """Let a process apply the function to an item.
+
+        Returns:
+            The future result. If a process was killed, it raises BrokenProcessPool, and the next
+            call starts new processes.
+        """
+        try:
+            return self._started().submit(_apply, thing)
+        except BrokenProcessPool:
+            self._pool = None
+            return self._started().submit(_apply, thing)
+
+    def start(self) -> None:
+        """Start the processes now."""
+        self._started().submit(int).result()
+
+    def close(self) -> None:
+        """Let the processes end after what was submitted; does not wait for them."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            sys.stdout.flush()  # or each process would write the buffered output
+            context = get_context("fork")
+            given = (self.function, self.ignored)
+            with starting_workers():
+                self._pool = ProcessPoolExecutor(self.count, context, _adopt, given)
+        return self._pool
 
     def map(self, things: Sequence[T]) -> Iterator[R]:
         """Yield the result of the function for each item, in order.
@@ -45,12 +88,7 @@ class Workers(Generic[T, R]):
         if self.count == 1 or len(things) < 2:
             yield from map(self.function, things)
             return
-        if self._pool is None:
-            sys.stdout.flush()  # or each process would write the buffered output
-            context = get_context("fork")
-            with starting_workers():
-                self._pool = ProcessPoolExecutor(self.count, context, _adopt, (self.function,))
-        pool = self._pool
+        pool = self._started()
         try:
             # The pool's own `map` cancels waiting futures, on which a broken pool fails.
             waiting = deque(pool.submit(_apply, thing) for thing in things)
@@ -80,11 +118,12 @@ def _end(pool: ProcessPoolExecutor) -> None:
 _function: Callable[[Any], Any]  # of this worker
 
 
-def _adopt(function: Callable[[Any], Any]) -> None:
+def _adopt(function: Callable[[Any], Any], ignored: Sequence[signal.Signals]) -> None:
     global _function
     _function = function
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles it for all
+    for number in ignored:  # the main process handles these for all
+        signal.signal(number, signal.SIG_IGN)
     end_with_parent()
 
 

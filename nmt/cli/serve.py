@@ -1,0 +1,219 @@
+"""``nmt serve``: translate over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nmt.cli.flags import SEARCH_FLAGS, Settings, recipe_flags
+from nmt.cli.search import number_format, search_settings
+from nmt.errors import NmtError
+from nmt.messages import say, warn
+
+if TYPE_CHECKING:
+    from nmt.inference import LineTranslator
+
+EXAMPLE = (
+    "Examples:\n\n"
+    "  nmt serve --model runs/en-de --model runs/de-en\n\n"
+    "  curl localhost:5000/translate -d q='A dog runs.' -d source=en -d target=de"
+)
+
+INPUT = "Models and addresses"
+LIMITS = "Limits"
+SPEED = "Speed"
+
+FLAGS = {"Search": SEARCH_FLAGS}
+
+Models = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="PATH[,PATH]",
+        envvar="NMT_MODEL",
+        help="A run, one of its checkpoints, or an export; several with commas between them form "
+        "an ensemble. Give a --model for each pair of languages.  [default: checkpoints]",
+        show_default=False,
+        rich_help_panel=INPUT,
+    ),
+]
+Host = Annotated[str, typer.Option(help="Address to listen at.", rich_help_panel=INPUT)]
+Port = Annotated[
+    int,
+    typer.Option(min=0, max=65535, help="Port; 0 for any that is free.", rich_help_panel=INPUT),
+]
+Origin = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="URL",
+        help="Origin whose pages may use the server (CORS).  [default: none]",
+        show_default=False,
+        rich_help_panel=INPUT,
+    ),
+]
+ApiKeys = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="File of API keys, one a line; without it everybody may translate.",
+        show_default=False,
+        rich_help_panel=LIMITS,
+    ),
+]
+Lines = Annotated[int, typer.Option(min=1, help="Most lines of a request.", rich_help_panel=LIMITS)]
+Characters = Annotated[
+    int, typer.Option(min=1, help="Most characters of a line.", rich_help_panel=LIMITS)
+]
+Queue = Annotated[
+    int,
+    typer.Option(
+        min=1, help="Most lines that wait; more are answered with 429.", rich_help_panel=LIMITS
+    ),
+]
+PerMinute = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Most lines of an address in a minute.  [default: no limit]",
+        show_default=False,
+        rich_help_panel=LIMITS,
+    ),
+]
+Timeout = Annotated[
+    float,
+    typer.Option(
+        min=0.1, help="Seconds after which a request is given up.", rich_help_panel=LIMITS
+    ),
+]
+Device = Annotated[
+    str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:N or auto.", rich_help_panel=SPEED)
+]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="nmt, ctranslate2 or auto.  [default: ctranslate2 for an export, else nmt]",
+        show_default=False,
+        rich_help_panel=SPEED,
+    ),
+]
+Precision = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="fp32, bf16, fp16, int8 or auto.", rich_help_panel=SPEED),
+]
+Shortlist = Annotated[
+    bool,
+    typer.Option(
+        "--shortlist",
+        help="Search only among the tokens of each run's shortlist.",
+        rich_help_panel=SPEED,
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Processes that translate, each with one thread.  [default: one per core of a CPU]",
+        show_default=False,
+        rich_help_panel=SPEED,
+    ),
+]
+BatchLines = Annotated[
+    int, typer.Option(min=1, help="Most lines of a batch.", rich_help_panel=SPEED)
+]
+LogRequests = Annotated[
+    bool,
+    typer.Option(
+        "--log-requests",
+        help="Log method, path and status of each request, never its text.",
+        rich_help_panel=INPUT,
+    ),
+]
+
+
+@recipe_flags(FLAGS)
+def serve(
+    model: Models = None,
+    host: Host = "127.0.0.1",
+    port: Port = 5000,
+    allow_origin: Origin = None,
+    log_requests: LogRequests = False,
+    api_keys: ApiKeys = None,
+    max_lines: Lines = 2000,
+    max_characters: Characters = 5000,
+    max_waiting: Queue = 10_000,
+    lines_per_minute: PerMinute = None,
+    timeout: Timeout = 120.0,
+    *,
+    settings: Settings,
+    device: Device = "auto",
+    engine: Engine = None,
+    precision: Precision = "fp32",
+    shortlist: Shortlist = False,
+    workers: Workers = None,
+    batch_lines: BatchLines = 64,
+) -> None:
+    """Translate over HTTP.
+
+    Lines of all clients that wait at the same time are translated together. SIGTERM ends the server
+    after what it has accepted; SIGHUP loads the models again. The address is printed on stdout
+    when the server is ready. docs/guides/server.md describes the interfaces: LibreTranslate's, and
+    one for lines.
+    """
+    try:
+        from nmt.serve.access import Keys, Limits
+        from nmt.serve.models import Models
+        from nmt.serve.server import run
+        from nmt.serve.service import Service
+    except ImportError as error:
+        raise NmtError(f"{error.name} is not installed; pip install 'nmt-toolkit[serve]'") from None
+
+    limits = Limits(
+        lines=max_lines,
+        characters=max_characters,
+        queue=max_waiting,
+        seconds=timeout,
+        lines_per_minute=lines_per_minute,
+    )
+    keys = Keys(api_keys)
+    settings.load()  # import the plugins, which the models may need
+    load = _loader(model or ["checkpoints"], settings, device, engine, precision, shortlist)
+    models = Models(load, workers)
+    service = Service(models, limits, keys, batch_lines)
+    run(service, host, port, allow_origin or (), log_requests)
+
+
+def _loader(
+    groups: list[str],
+    settings: Settings,
+    device: str,
+    engine: str | None,
+    precision: str,
+    shortlist: bool,
+) -> Callable[[], list[LineTranslator]]:
+    """Return a function that loads the models anew."""
+    from nmt.inference.engines import pick_engine
+    from nmt.runtime.distributed import pick_device
+
+    checked, place = number_format(precision), pick_device(device)
+
+    def load_one(paths: list[Path]) -> LineTranslator:
+        chosen = pick_engine(engine, paths)
+        if warning := chosen.check_precision(checked, place):
+            warn(f"--precision {warning}")
+        opened = chosen(paths, place, settings.trust_plugins)
+        search = search_settings(settings, opened.recipe)
+        return opened.translator(search, checked, 1, shortlist)
+
+    def load() -> list[LineTranslator]:
+        translators = [load_one([Path(path) for path in group.split(",")]) for group in groups]
+        for translator in translators:
+            say(f"serves {' to '.join(translator.languages)}")
+        return translators
+
+    return load

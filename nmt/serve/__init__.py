@@ -1,0 +1,1 @@
+"""``nmt serve``: translation over HTTP."""

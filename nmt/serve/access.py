@@ -1,0 +1,87 @@
+"""Who may use the server, and how much."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nmt.errors import NmtError
+
+MOST_CLIENTS = 100_000
+"""Clients whose rate is remembered; those seen longest ago are forgotten."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a request, and of all that wait."""
+
+    bytes: int = 4_000_000
+    """Bytes of a request's body."""
+    lines: int = 2000
+    """Lines of a request."""
+    characters: int = 5000
+    """Characters of a line."""
+    queue: int = 10_000
+    """Lines that wait, of all clients."""
+    seconds: float = 120.0
+    """Seconds after which an answer that is not there is given up."""
+    body_seconds: float = 10.0
+    """Seconds within which a request's body must arrive."""
+    lines_per_minute: int | None = None
+    """Lines of a client in a minute; None for no limit."""
+
+
+class Keys:
+    """The API keys of a file, one a line; as hashes, so that comparing takes a constant time."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Read the keys; None lets everybody in.
+
+        Raises:
+            NmtError: the file has no key, or cannot be read.
+        """
+        self.is_open = path is None
+        self._hashes: set[bytes] = set()
+        if path is not None:
+            lines = path.read_text(encoding="utf-8").splitlines()
+            self._hashes = {_hash(line.strip()) for line in lines if line.strip()}
+            if not self._hashes:
+                raise NmtError(f"{path}: holds no key; write one on each line")
+
+    def admit(self, key: str | None) -> bool:
+        """Return whether the key is one of the file."""
+        return self.is_open or (key is not None and _hash(key) in self._hashes)
+
+
+def _hash(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
+
+
+@dataclass
+class Rates:
+    """Lines of each client in a minute, as buckets that are filled at a constant rate."""
+
+    lines_per_minute: int | None
+    buckets: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)
+    """For each client, lines left, and when that was."""
+
+    def spend(self, client: str, lines: int) -> int:
+        """Count lines of a client.
+
+        Returns:
+            0, or the seconds after which the client may send so many lines; nothing was counted.
+        """
+        if self.lines_per_minute is None:
+            return 0
+        now, rate = time.monotonic(), self.lines_per_minute / 60
+        left, then = self.buckets.pop(client, (float(self.lines_per_minute), now))
+        left = min(float(self.lines_per_minute), left + rate * (now - then))
+        wanted = min(lines, self.lines_per_minute)  # else it could never be
+        is_allowed = left >= wanted
+        self.buckets[client] = (left - lines if is_allowed else left, now)
+        if len(self.buckets) > MOST_CLIENTS:
+            self.buckets.popitem(last=False)
+        return 0 if is_allowed else max(1, round((wanted - left) / rate))

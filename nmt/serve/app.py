@@ -1,0 +1,83 @@
+"""The application: puts the parts together, and answers every error in one form."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse, Response
+
+from nmt import __version__
+from nmt.serve import libretranslate, lines
+from nmt.serve.bodies import RefusedError, WholeBodies
+from nmt.serve.metrics import Counted
+from nmt.serve.service import Service
+
+GONE = 499
+"""Status, in the counts alone, of requests whose client went away."""
+
+
+def application(service: Service, origins: Sequence[str] = ()) -> FastAPI:
+    """Return the application of a service.
+
+    Args:
+        service: translates.
+        origins: origins whose pages may use the server (CORS).
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        batching = asyncio.create_task(service.batcher.run())
+        yield
+        batching.cancel()
+        with suppress(asyncio.CancelledError):
+            await batching
+
+    # The pages of documentation that FastAPI offers would load scripts from elsewhere.
+    app = FastAPI(
+        title="nmt", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
+    )
+    app.include_router(lines.router(service))
+    app.include_router(libretranslate.router(service))
+    app.add_middleware(WholeBodies, limits=service.limits)
+    app.add_middleware(Counted, metrics=service.metrics)
+    if origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
+        )
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        """Say that the server answers."""
+        return {"status": "ok"}
+
+    @app.get("/metrics", response_class=Response)
+    async def metrics() -> Response:
+        """Return counts for Prometheus."""
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    @app.exception_handler(RefusedError)
+    async def refuse(_: Request, error: RefusedError) -> JSONResponse:
+        return error.response()
+
+    @app.exception_handler(ClientDisconnect)
+    async def forget(_: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=GONE)
+
+    @app.exception_handler(HTTPException)
+    async def no_such_page(_: Request, error: HTTPException) -> JSONResponse:
+        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def refuse_values(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if part != "body")
+        return RefusedError(400, f"{where or 'body'}: {first['msg']}").response()
+
+    return app

@@ -1,0 +1,179 @@
+"""Batches over the requests of all clients: what waits at the same time travels together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+
+from nmt.inference import Request
+from nmt.serve.work import Batch, Fields, Wish
+
+Submit = Callable[[Batch], "Future[list[list[Fields]]]"]
+"""Function that lets a process translate a batch."""
+
+
+class QueueFullError(Exception):
+    """Too many lines wait; `seconds` is when to try again."""
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(f"too many lines are waiting; try again in {seconds} s")
+        self.seconds = seconds
+
+
+@dataclass(eq=False)
+class Job:
+    """The lines of one client's request."""
+
+    wish: Wish
+    requests: Sequence[Request]
+    results: list[list[Fields] | None]
+    waiting: list[int]
+    """Numbers of the lines that no process has yet."""
+    left: int
+    """Number of lines without a result."""
+    done: asyncio.Future[None]
+
+    def finish(self, line: int, result: list[Fields]) -> None:
+        """Note the result of a line."""
+        self.results[line] = result
+        self.left -= 1
+        if not self.left and not self.done.done():
+            self.done.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        """End the job with an error."""
+        self.waiting.clear()
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+class Batcher:
+    """Gathers the lines of all clients into batches for a few processes.
+
+    The jobs take turns. A free process gets the next line of the job whose turn it is, and with it
+    lines of all jobs that have the same wish: those of the nearest length, if there are more than a
+    batch holds. So lines of one length travel together, and a long document holds up nobody.
+    """
+
+    def __init__(
+        self, submit: Submit, slots: int, batch_lines: int, queue_lines: int, pause: float
+    ) -> None:
+        """Prepare to gather; :meth:`run` does the work.
+
+        Args:
+            submit: lets a process translate a batch.
+            slots: number of batches that are translated at the same time.
+            batch_lines: most lines of a batch.
+            queue_lines: most lines that wait.
+            pause: seconds for which a batch that is not full waits for more lines.
+        """
+        self.submit = submit
+        self.free = asyncio.Semaphore(slots)
+        self.batch_lines = batch_lines
+        self.queue_lines = queue_lines
+        self.pause = pause
+        self.jobs: deque[Job] = deque()
+        self.arrived = asyncio.Event()
+        self.running: set[asyncio.Task[None]] = set()
+        self.speed = 0.0  # lines a second, of the last batches
+
+    @property
+    def num_waiting(self) -> int:
+        """Number of lines that no process has yet."""
+        return sum(len(job.waiting) for job in self.jobs)
+
+    async def translate(self, requests: Sequence[Request], wish: Wish) -> list[list[Fields]]:
+        """Return the translations of each line. If the caller is cancelled, lines that wait go.
+
+        Raises:
+            QueueFullError: too many lines wait already.
+            NmtError: the model cannot do what is wished.
+        """
+        if not requests:
+            return []
+        waiting = self.num_waiting
+        if waiting and waiting + len(requests) > self.queue_lines:
+            raise QueueFullError(max(1, round(waiting / self.speed)) if self.speed else 1)
+        numbers = list(range(len(requests)))
+        done = asyncio.get_running_loop().create_future()
+        job = Job(wish, requests, [None] * len(requests), numbers, len(requests), done)
+        self.jobs.append(job)
+        self.arrived.set()
+        try:
+            await job.done
+        finally:
+            job.waiting.clear()
+        return [result for result in job.results if result is not None]
+
+    async def run(self) -> None:
+        """Translate what waits, until cancelled."""
+        while True:
+            await self.free.acquire()
+            while not self.num_waiting:
+                self.arrived.clear()
+                await self.arrived.wait()
+            if self.num_waiting < self.batch_lines:
+                await asyncio.sleep(self.pause)
+            if lines := self._next():
+                task = asyncio.create_task(self._run(lines))
+                self.running.add(task)
+                task.add_done_callback(self.running.discard)
+            else:  # their clients went away meanwhile
+                self.free.release()
+
+    def _next(self) -> list[tuple[Job, int]]:
+        """Take the lines of the next batch: their jobs and numbers."""
+        while self.jobs and not self.jobs[0].waiting:
+            self.jobs.popleft()
+        if not self.jobs:
+            return []
+        first = self.jobs[0]
+        length = len(first.requests[first.waiting[0]].text)
+        candidates = [
+            (abs(len(job.requests[line].text) - length), at, line)
+            for at, job in enumerate(self.jobs)
+            if job.wish == first.wish
+            for line in job.waiting
+        ]
+        chosen = [(self.jobs[at], line) for _, at, line in sorted(candidates)[: self.batch_lines]]
+        for job, line in chosen:
+            job.waiting.remove(line)
+        self.jobs.rotate(-1)
+        return chosen
+
+    async def _run(self, lines: list[tuple[Job, int]]) -> None:
+        """Translate a batch, and let go of its process."""
+        start = time.monotonic()
+        try:
+            await self._translate(lines)
+        finally:
+            self.free.release()
+        speed = len(lines) / (time.monotonic() - start)
+        self.speed = 0.9 * self.speed + 0.1 * speed if self.speed else speed
+
+    async def _translate(self, lines: list[tuple[Job, int]]) -> None:
+        """Give each job its results; after an error, each job is tried alone."""
+        jobs = list(dict.fromkeys(job for job, _ in lines))
+        batch = Batch(jobs[0].wish, [job.requests[line] for job, line in lines])
+        try:
+            results = await self._result(batch)
+        except Exception as error:
+            if len(jobs) == 1:
+                jobs[0].fail(error)
+                return
+            for job in jobs:
+                await self._translate([(of, line) for of, line in lines if of is job])
+        else:
+            for (job, line), result in zip(lines, results, strict=True):
+                job.finish(line, result)
+
+    async def _result(self, batch: Batch) -> list[list[Fields]]:
+        try:
+            return await asyncio.wrap_future(self.submit(batch))
+        except BrokenProcessPool:  # a process was killed, perhaps by another batch: once more
+            return await asyncio.wrap_future(self.submit(batch))

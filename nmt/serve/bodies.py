@@ -1,0 +1,106 @@
+"""Bodies of requests, within limits of size and time; and work that ends when the client goes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+import anyio
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from nmt.serve.access import Limits
+
+T = TypeVar("T")
+
+STREAMS = frozenset({"/v1/stream"})
+"""Paths whose bodies are read as they arrive."""
+
+
+class RefusedError(Exception):
+    """A request that is answered with an error; `status` is that of HTTP."""
+
+    def __init__(self, status: int, message: str, retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = {"Retry-After": str(retry_after)} if retry_after is not None else None
+
+    def response(self) -> JSONResponse:
+        """Return the answer, as LibreTranslate words it."""
+        return JSONResponse({"error": str(self)}, self.status, self.headers)
+
+
+class WholeBodies:
+    """Reads the body of each request before the application sees it, within the limits."""
+
+    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+        self.app = app
+        self.limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http" or scope["path"] in STREAMS:
+            await self.app(scope, receive, send)
+            return
+        try:
+            body = await self._read(receive)
+        except RefusedError as error:
+            await error.response()(scope, receive, send)
+            return
+        if body is None:
+            return
+        whole: Message = {"type": "http.request", "body": body, "more_body": False}
+        messages = iter([whole])
+
+        async def replay() -> Message:
+            return next(messages, None) or await receive()
+
+        await self.app(scope, replay, send)
+
+    async def _read(self, receive: Receive) -> bytes | None:
+        """Return the body; None if the client went away."""
+        parts, size, limits = [], 0, self.limits
+        try:
+            with anyio.fail_after(limits.body_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    parts.append(message.get("body", b""))
+                    if (size := size + len(parts[-1])) > limits.bytes:
+                        raise RefusedError(413, f"the body has more than {limits.bytes:,} bytes")
+                    if not message.get("more_body"):
+                        return b"".join(parts)
+        except TimeoutError:
+            raise RefusedError(
+                408, f"the body did not arrive within {limits.body_seconds:g} s"
+            ) from None
+
+
+async def while_connected(request: Request, work: Awaitable[T], seconds: float) -> T:
+    """Return the result of the work, which is cancelled if the client goes away.
+
+    Raises:
+        RefusedError: the work takes longer than `seconds`.
+        ClientDisconnect: the client went away.
+    """
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({task, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        if gone.done():
+            raise ClientDisconnect
+        raise RefusedError(503, f"no translation within {seconds:g} s; send fewer lines", 1)
+    finally:
+        task.cancel()
+        gone.cancel()
+
+
+async def _gone(request: Request) -> None:
+    """Wait until the client has gone; its body must have been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,149 @@
+"""LibreTranslate's interface, so that its clients work (docs.libretranslate.com)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import parse_qsl
+
+from fastapi import APIRouter, Request
+
+from nmt.inference import Request as Line
+from nmt.serve.bodies import RefusedError, while_connected
+from nmt.serve.service import Service
+from nmt.serve.work import Wish
+
+
+def router(service: Service) -> APIRouter:
+    """Return the routes."""
+    routes = APIRouter(tags=["LibreTranslate"])
+
+    @routes.get("/languages")
+    async def languages() -> list[dict[str, Any]]:
+        """List the source languages, each with its targets."""
+        targets: dict[str, list[str]] = {}
+        for source, target in service.models.pairs:
+            targets.setdefault(source, []).append(target)
+        return [{"code": source, "name": source, "targets": targets[source]} for source in targets]
+
+    @routes.get("/frontend/settings")
+    async def settings() -> dict[str, Any]:
+        """Say what clients may ask for."""
+        source, target = service.models.pairs[0]
+        return {
+            "apiKeys": not service.keys.is_open,
+            "keyRequired": not service.keys.is_open,
+            "charLimit": service.limits.characters,
+            "frontendTimeout": 500,
+            "filesTranslation": False,
+            "suggestions": False,
+            "supportedFilesFormat": [],
+            "language": {
+                "source": {"code": source, "name": source},
+                "target": {"code": target, "name": target},
+            },
+        }
+
+    @routes.post("/detect", openapi_extra=_body({"q": "Guten Tag"}))
+    async def detect(request: Request) -> list[dict[str, Any]]:
+        """Tell the language of a text by its letters."""
+        values = await _values(request)
+        service.admit(request, values.get("api_key"))
+        shares = service.detect(_text(values.get("q"), "q"))
+        return [
+            {"language": code, "confidence": 100 * share / len(shares)}
+            for code, share in shares.items()
+        ]
+
+    @routes.post(
+        "/translate",
+        openapi_extra=_body({"q": "Guten Tag", "source": "de", "target": "en", "format": "text"}),
+    )
+    async def translate(request: Request) -> dict[str, Any]:
+        """Translate a text, or a list of texts; each line of a text by itself."""
+        values = await _values(request)
+        service.admit(request, values.get("api_key"))
+        return await _translate(service, request, values)
+
+    return routes
+
+
+async def _translate(service: Service, request: Request, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer to a request for a translation."""
+    q = values.get("q")
+    texts = [_text(one, "q") for one in q] if isinstance(q, list) else [_text(q, "q")]
+    source = _text(values.get("source"), "source")
+    pair = service.pair(source, _text(values.get("target"), "target"), "\n".join(texts))
+    form = values.get("format", "text")
+    if form not in ("text", "html"):
+        raise RefusedError(400, "format: text or html")
+    others = _number(values.get("alternatives", 0))
+    wish = Wish(pair, count=1 + others, dialect="html" if form == "html" else None)
+    lines = [text.split("\n") for text in texts]
+    work = service.translate(request, [Line(line) for text in lines for line in text], wish)
+    translated = iter(await while_connected(request, work, service.limits.seconds))
+    by_text = [[next(translated) for _ in text] for text in lines]
+    answer: dict[str, Any] = {"translatedText": [_joined(text, 0) for text in by_text]}
+    if others:
+        answer["alternatives"] = [
+            [_joined(text, n) for n in range(1, max(map(len, text)))] for text in by_text
+        ]
+    if source == "auto":
+        detected = {"language": pair[0], "confidence": 100}
+        answer["detectedLanguage"] = [detected] * len(texts)
+    return answer if isinstance(q, list) else {key: one for key, (one,) in answer.items()}
+
+
+def _joined(lines: list[list[dict[str, Any]]], nth: int) -> str:
+    """Return the n-th translation of each line, or its last, as a text."""
+    return "\n".join(line[min(nth, len(line) - 1)]["text"] for line in lines)
+
+
+async def _values(request: Request) -> dict[str, Any]:
+    """Return the keys and values of a body in JSON, or of a form.
+
+    Raises:
+        RefusedError: it is neither, or not UTF-8.
+    """
+    body = await request.body()
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    try:
+        if kind == "application/x-www-form-urlencoded":
+            return dict(parse_qsl(body.decode(), keep_blank_values=True, errors="strict"))
+        values = json.loads(body)
+    except (ValueError, RecursionError):
+        raise RefusedError(400, "the body is neither JSON in UTF-8 nor a form") from None
+    if not isinstance(values, dict):
+        raise RefusedError(400, "the body is no JSON object")
+    return values
+
+
+def _text(value: object, key: str) -> str:
+    if not isinstance(value, str):
+        raise RefusedError(400, f"{key}: give a text")
+    return value
+
+
+def _number(value: object) -> int:
+    try:
+        number = int(value)  # type: ignore[call-overload]
+    except (TypeError, ValueError, OverflowError):
+        number = -1
+    if not 0 <= number <= 20:
+        raise RefusedError(400, "alternatives: give a number from 0 to 20")
+    return int(number)
+
+
+def _body(example: dict[str, Any]) -> dict[str, Any]:
+    """Return what OpenAPI says of a body in JSON or of a form."""
+    schema = {
+        "type": "object",
+        "required": list(example),
+        "properties": {key: {"type": "string"} for key in example}
+        | {"api_key": {"type": "string"}},
+        "example": example,
+    }
+    kinds = ("application/json", "application/x-www-form-urlencoded")
+    return {
+        "requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}
+    }

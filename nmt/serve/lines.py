@@ -1,0 +1,163 @@
+"""The interface of this toolkit: lines in, lines out, with all that ``nmt translate`` can do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any, Literal
+
+from fastapi import APIRouter, Query, Request, WebSocket, WebSocketDisconnect
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from nmt.inference import Request as Line
+from nmt.serve.bodies import RefusedError, while_connected
+from nmt.serve.service import Service
+from nmt.serve.work import Wish
+
+AHEAD = 64
+"""Lines of a stream that are translated at the same time."""
+
+
+class Wanted(BaseModel):
+    """Lines to translate, and what is wanted of them."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    source_lang: str = "auto"
+    target_lang: str
+    lines: list[str]
+    n_best: int = Field(1, ge=1, le=100, description="Distinct translations of each line.")
+    scores: bool = Field(False, description="Add scores, tokens and their log-probabilities.")
+    alignments: Literal["words", "pieces"] | None = Field(
+        None, description="Add alignments of these units, and scores."
+    )
+    prefixes: list[str] | None = Field(None, description="The beginning of each translation.")
+    phrases: list[list[str]] | None = Field(
+        None, description="Phrases that each translation must contain; needs lexical_beam."
+    )
+    markup: Literal["html", "xliff"] | None = Field(None, description="Markup of the lines.")
+
+
+class Stream(StreamingResponse):
+    """A response that is sent while the body of the request still arrives."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it; the usual class would take the body's messages to look for a disconnect."""
+        await self.stream_response(send)
+
+
+class Answer(BaseModel):
+    """The translations of each line, best first."""
+
+    translations: list[list[dict[str, Any]]]
+
+
+def router(service: Service) -> APIRouter:
+    """Return the routes."""
+    routes = APIRouter(tags=["nmt"])
+
+    @routes.post("/v1/translate")
+    async def translate(wanted: Wanted, request: Request) -> Answer:
+        """Translate lines, with the fields of `nmt translate --json`."""
+        service.admit(request)
+        wish = Wish(
+            pair=service.pair(wanted.source_lang, wanted.target_lang, "\n".join(wanted.lines)),
+            count=wanted.n_best,
+            scored=wanted.scores or wanted.alignments is not None,
+            aligned=wanted.alignments,
+            dialect=wanted.markup,
+        )
+        work = service.translate(request, _lines(wanted), wish)
+        translations = await while_connected(request, work, service.limits.seconds)
+        return Answer(translations=translations)
+
+    @routes.post(
+        "/v1/stream",
+        response_class=Stream,
+        openapi_extra={"requestBody": {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    )
+    async def stream(
+        request: Request, target_lang: str, source_lang: str = Query(...)
+    ) -> StreamingResponse:
+        """Translate a long text line by line; translations are sent while lines still arrive."""
+        service.admit(request)
+        wish = Wish(service.pair(source_lang, target_lang))
+        translations = _translations(service, request, wish)
+        return Stream(translations, media_type="text/plain; charset=utf-8")
+
+    @routes.websocket("/translate")
+    async def translate_messages(socket: WebSocket) -> None:
+        """Answer each message, lines of text, with as many lines, as marian-server does."""
+        pairs = service.models.pairs
+        asked = [socket.query_params.get(key) for key in ("source_lang", "target_lang")]
+        source, target = (given or usual for given, usual in zip(asked, pairs[0], strict=True))
+        await socket.accept()
+        try:
+            service.admit(socket)
+            wish = Wish(service.pair(source, target))
+            while True:
+                text = await socket.receive_text()
+                lines = [Line(line) for line in text.removesuffix("\n").split("\n")]
+                translated = await service.translate(socket, lines, wish)
+                await socket.send_text("\n".join(line[0]["text"] for line in translated) + "\n")
+        except RefusedError as error:
+            await socket.close(1008, str(error)[:120])
+        except WebSocketDisconnect:
+            pass
+
+    return routes
+
+
+def _lines(wanted: Wanted) -> list[Line]:
+    """Return the lines with their prefixes and phrases.
+
+    Raises:
+        RefusedError: there are not as many of these as lines, or a text is none.
+    """
+    count = len(wanted.lines)
+    prefixes = [""] * count if wanted.prefixes is None else wanted.prefixes
+    phrases = [[""]] * count if wanted.phrases is None else wanted.phrases
+    if not len(prefixes) == len(phrases) == count:
+        raise RefusedError(400, "prefixes and phrases: give as many as lines, or none")
+    if wanted.markup and (wanted.prefixes or wanted.phrases or wanted.n_best > 1 or wanted.scores):
+        raise RefusedError(400, "markup goes without prefixes, phrases, n_best and scores")
+    return [
+        Line(line, prefix, tuple(filter(None, of_line)))
+        for line, prefix, of_line in zip(wanted.lines, prefixes, phrases, strict=True)
+    ]
+
+
+async def _translations(service: Service, request: Request, wish: Wish) -> AsyncIterator[bytes]:
+    """Yield a line for each line of the body; only some are under way at a time."""
+    under_way: deque[asyncio.Task[list[list[dict[str, Any]]]]] = deque()
+    try:
+        async for line in _arriving(request, service.limits.characters):
+            work = service.translate(request, [Line(line)], wish)
+            under_way.append(asyncio.create_task(work))
+            while under_way and (under_way[0].done() or len(under_way) >= AHEAD):
+                yield _text(await under_way.popleft())
+        while under_way:
+            yield _text(await under_way.popleft())
+    finally:
+        for task in under_way:
+            task.cancel()
+
+
+def _text(translations: list[list[dict[str, Any]]]) -> bytes:
+    return f"{translations[0][0]['text']}\n".encode()
+
+
+async def _arriving(request: Request, longest: int) -> AsyncIterator[str]:
+    """Yield the lines of a body as they arrive; damaged UTF-8 becomes "�"."""
+    rest = b""
+    async for part in request.stream():
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            yield line.decode(errors="replace")
+        if len(rest) > 4 * longest:
+            raise RefusedError(413, f"a line of more than {longest:,} characters")
+    if rest:
+        yield rest.decode(errors="replace")

@@ -1,0 +1,99 @@
+"""The models of the server, in processes of their own; they can be replaced while it runs."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+
+from nmt.errors import NmtError
+from nmt.inference import LineTranslator, Translator
+from nmt.inference.workers import Workers
+from nmt.runtime.processes import available_cores
+from nmt.serve.work import Batch, Fields, Pair, Translating
+
+Load = Callable[[], Sequence[LineTranslator]]
+
+
+class Models:
+    """Translators by their languages, in processes forked from this one.
+
+    The processes share the memory of the weights. A GPU and CTranslate2, which do not survive a
+    fork, get a thread instead.
+    """
+
+    def __init__(self, load: Load, processes: int | None = None) -> None:
+        """Load the models and start the processes.
+
+        Args:
+            load: returns a translator for each pair of languages.
+            processes: their number; None for one per core.
+
+        Raises:
+            NmtError: a model cannot be loaded, or two have the same languages.
+        """
+        self._load = load
+        self._wanted = processes or available_cores()
+        self._running = self._start()
+
+    def reload(self) -> None:
+        """Load the models again. What was submitted before is translated by the old ones.
+
+        Raises:
+            NmtError: a model cannot be loaded; the old ones stay.
+        """
+        old, self._running = self._running, self._start()
+        old.close()
+
+    def submit(self, batch: Batch) -> Future[list[list[Fields]]]:
+        """Let a process translate a batch."""
+        return self._running.submit(batch)
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """Source and target language of each model."""
+        return self._running.pairs
+
+    @property
+    def processes(self) -> int:
+        """Number of batches that are translated at the same time."""
+        return self._running.processes
+
+    def close(self) -> None:
+        """Let the processes end."""
+        self._running.close()
+
+    def _start(self) -> _Running:
+        by_pair: dict[Pair, LineTranslator] = {}
+        for translator in self._load():
+            if translator.languages in by_pair:
+                raise NmtError(
+                    f"two models translate {' to '.join(translator.languages)}; the members of an "
+                    "ensemble stand in one --model, with commas between them"
+                )
+            by_pair[translator.languages] = translator
+        can_fork = all(
+            isinstance(one, Translator) and one.device.type == "cpu" for one in by_pair.values()
+        )
+        return _Running(by_pair, self._wanted if can_fork else 1, can_fork)
+
+
+class _Running:
+    """Loaded models with their processes, or their thread."""
+
+    def __init__(self, by_pair: dict[Pair, LineTranslator], processes: int, can_fork: bool) -> None:
+        self.pairs = list(by_pair)
+        self.processes = processes
+        translating = Translating(by_pair)
+        self.submit: Callable[[Batch], Future[list[list[Fields]]]]
+        self.close: Callable[[], None]
+        if can_fork:
+            # On a signal the server finishes what it has accepted.
+            workers = Workers(translating, processes, (signal.SIGINT, signal.SIGTERM))
+            workers.start()
+            self.submit, self.close = workers.submit, workers.close
+        else:
+            thread = ThreadPoolExecutor(1)
+            self.submit = lambda batch: thread.submit(translating, batch)
+            self.close = partial(thread.shutdown, wait=False)

@@ -1,0 +1,94 @@
+"""The process of the server: its socket, and its signals."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import signal
+import socket
+from collections.abc import Sequence
+
+import uvicorn
+
+from nmt.errors import NmtError
+from nmt.messages import say, warn
+from nmt.serve.app import application
+from nmt.serve.service import Service
+
+GRACE = 30
+"""Seconds that accepted requests have after SIGTERM."""
+
+
+def run(
+    service: Service, host: str, port: int, origins: Sequence[str] = (), log: bool = False
+) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Args:
+        service: translates.
+        host: address to listen at.
+        port: port, or 0 for any that is free.
+        origins: origins whose pages may use the server.
+        log: whether to log method, path and status of each request.
+
+    Raises:
+        NmtError: the address cannot be listened at.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a file for each connection
+    config = uvicorn.Config(
+        application(service, origins),
+        host=host,
+        port=port,
+        log_level="info" if log else "warning",
+        access_log=log,
+        timeout_graceful_shutdown=GRACE,
+        ws_max_size=service.limits.bytes,
+    )
+    server = _Server(config, service)
+    sockets = [_listen(config)]
+    name, number = sockets[0].getsockname()[:2]
+    server.address = f"http://{f'[{name}]' if ':' in name else name}:{number}"
+    try:
+        server.run(sockets=sockets)
+    finally:
+        service.models.close()
+
+
+def _listen(config: uvicorn.Config) -> socket.socket:
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    try:
+        return socket.create_server((config.host, config.port), family=family, backlog=4096)
+    except OSError as error:
+        raise NmtError(
+            f"cannot listen at {config.host}, port {config.port}: {error.strerror or error}; "
+            "choose another --host or --port"
+        ) from None
+
+
+class _Server(uvicorn.Server):
+    """Prints the address when ready, and loads the models again on SIGHUP."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self.service = service
+        self.address = ""
+        self.loading: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to answer."""
+        await super().startup(sockets)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+        print(self.address, flush=True)
+
+    def _reload(self) -> None:
+        if self.loading is None or self.loading.done():
+            self.loading = asyncio.create_task(self._load())
+
+    async def _load(self) -> None:
+        try:
+            await asyncio.to_thread(self.service.models.reload)
+        except NmtError as error:
+            warn(f"the models stay as they are: {error}")
+        else:
+            say("loaded the models again")

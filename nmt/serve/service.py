@@ -1,0 +1,118 @@
+"""The part that all interfaces share: languages, limits and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.requests import HTTPConnection
+
+from nmt.errors import NmtError
+from nmt.inference import Request
+from nmt.languages import share_of_letters
+from nmt.serve.access import Keys, Limits, Rates
+from nmt.serve.batching import Batcher, QueueFullError
+from nmt.serve.bodies import RefusedError
+from nmt.serve.metrics import Metrics
+from nmt.serve.models import Models
+from nmt.serve.work import Fields, Pair, Wish
+
+PAUSE = 0.002
+"""Seconds for which a batch that is not full waits for other clients."""
+
+
+class Service:
+    """Translates for clients that may, within the limits."""
+
+    def __init__(self, models: Models, limits: Limits, keys: Keys, batch_lines: int) -> None:
+        self.models = models
+        self.limits = limits
+        self.keys = keys
+        self.rates = Rates(limits.lines_per_minute)
+        self.metrics = Metrics()
+        slots = max(1, models.processes)
+        self.batcher = Batcher(models.submit, slots, batch_lines, limits.queue, PAUSE)
+        self.metrics.watch(lambda: self.batcher.num_waiting)
+
+    def admit(self, client: HTTPConnection, key: str | None = None) -> None:
+        """Check the key of a client: `key`, or the one in its header Authorization.
+
+        Raises:
+            RefusedError: the key is missing or unknown.
+        """
+        kind, _, given = client.headers.get("authorization", "").partition(" ")
+        if not self.keys.admit(key or (given.strip() if kind.lower() == "bearer" else None)):
+            raise RefusedError(403, "this server wants an API key: Authorization: Bearer KEY")
+
+    def pair(self, source: str, target: str, text: str = "") -> Pair:
+        """Return the languages of a model.
+
+        Args:
+            source: language, or "auto" for that of the text.
+            target: language.
+            text: what is to be translated.
+
+        Raises:
+            RefusedError: no model has these languages.
+        """
+        pairs = self.models.pairs
+        if source == "auto":
+            fitting = [language for language in self.detect(text) if (language, target) in pairs]
+            if len(fitting) > 1:
+                raise RefusedError(400, f"source: name the language; {' or '.join(fitting)}?")
+            source = fitting[0] if fitting else source
+        if (source, target) not in pairs:
+            known = ", ".join("-".join(pair) for pair in pairs)
+            raise RefusedError(400, f"{source}-{target} is not served; there is {known}")
+        return source, target
+
+    def detect(self, text: str) -> dict[str, float]:
+        """Return the source languages in whose letters a text is written, with their share.
+
+        Languages that share their letters are not told apart.
+        """
+        sources = dict.fromkeys(source for source, _ in self.models.pairs)
+        shares = {source: share_of_letters(text, source) for source in sources}
+        most = max(shares.values())
+        return {source: share for source, share in shares.items() if share == most}
+
+    def check(self, requests: Sequence[Request]) -> None:
+        """Refuse requests with more lines, or longer ones, than the limits allow.
+
+        Raises:
+            RefusedError: there are too many lines or characters, or half a character.
+        """
+        limits = self.limits
+        if len(requests) > limits.lines:
+            raise RefusedError(413, f"{len(requests):,} lines; at most {limits.lines:,}")
+        for request in requests:
+            whole = "".join((request.text, request.prefix, *request.phrases))
+            if len(whole) > limits.characters:
+                raise RefusedError(
+                    413, f"a line of {len(whole):,} characters; at most {limits.characters:,}"
+                )
+            try:
+                whole.encode()
+            except UnicodeEncodeError:  # as JSON allows: "\\ud800"
+                raise RefusedError(400, "a line has half a character, which is no text") from None
+
+    async def translate(
+        self, client: HTTPConnection, requests: Sequence[Request], wish: Wish
+    ) -> list[list[Fields]]:
+        """Return the translations of each line, best first.
+
+        Raises:
+            RefusedError: the client sends too much or too often, too many lines wait, or the model
+                cannot do what is wished.
+        """
+        self.check(requests)
+        host = client.client.host if client.client else ""
+        if seconds := self.rates.spend(host, len(requests)):
+            raise RefusedError(429, f"too many lines; try again in {seconds} s", seconds)
+        try:
+            translations = await self.batcher.translate(requests, wish)
+        except QueueFullError as error:
+            raise RefusedError(429, str(error), error.seconds) from None
+        except NmtError as error:
+            raise RefusedError(400, str(error)) from None
+        self.metrics.lines.labels(*wish.pair).inc(len(requests))
+        return translations

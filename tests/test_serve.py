@@ -1,0 +1,400 @@
+"""The server: a real process, and its parts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode, urlsplit
+from urllib.request import Request as HttpRequest
+from urllib.request import urlopen
+
+import pytest
+from websockets.sync.client import connect
+
+from nmt.errors import NmtError
+from nmt.inference import Request
+from nmt.serve.access import Keys, Rates
+from nmt.serve.batching import Batcher, QueueFullError
+from nmt.serve.work import Batch, Wish
+
+SEARCH = ("--strategy", "beam", "--beam", 2, "--workers", 2)
+PLAIN = Wish(("en", "de"))
+
+
+@contextmanager
+def server(run: Path, *options: object) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A server's address, and its process."""
+    command = [sys.executable, "-m", "nmt", "serve", "--model", run, "--port", 0, *SEARCH]
+    process = subprocess.Popen(
+        [*map(str, command), *map(str, options)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout
+        address = process.stdout.readline().strip()
+        assert address.startswith("http://127.0.0.1:"), process.communicate()[1]
+        yield address, process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def address(trained: Path) -> Iterator[str]:
+    with server(trained, "--max-lines", 50, "--max-characters", 300) as (address, _):
+        yield address
+
+
+def call(url: str, values: Any = None, **headers: str) -> tuple[int, Any]:
+    """The status, and the answer in JSON; a dict is sent as JSON, bytes as they are."""
+    data = json.dumps(values).encode() if isinstance(values, dict) else values
+    headers = {"Content-Type": "application/json"} | headers
+    try:
+        with urlopen(HttpRequest(url, data, headers), timeout=60) as answer:
+            return answer.status, json.loads(answer.read())
+    except HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+@pytest.fixture(scope="module")
+def expected(trained: Path, nmt: Callable[..., Any], tmp_path_factory: Any) -> dict[str, str]:
+    """What the command says of some lines."""
+    lines = ["one two", "", "three", "four five six seven", "two two two"]
+    text = tmp_path_factory.mktemp("text") / "input"
+    text.write_text("\n".join(lines) + "\n")
+    done = nmt("translate", "--model", trained, text, *SEARCH)
+    return dict(zip(lines, done.out.split("\n"), strict=False))
+
+
+def test_the_clients_of_libretranslate_are_answered(address: str, expected: dict[str, str]) -> None:
+    source, target = (language["code"] for language in _languages(address))
+    form = urlencode({"q": "one two\nthree", "source": source, "target": target}).encode()
+    status, answer = call(
+        f"{address}/translate", form, **{"Content-Type": "application/x-www-form-urlencoded"}
+    )
+    both = f"{expected['one two']}\n{expected['three']}"
+    assert (status, answer) == (200, {"translatedText": both})
+    values = {"q": ["three", ""], "source": "auto", "target": target, "alternatives": 1}
+    status, answer = call(f"{address}/translate", values)
+    assert status == 200, answer
+    assert answer["translatedText"] == [expected["three"], ""]
+    assert len(answer["alternatives"][0]) == 1
+    assert answer["detectedLanguage"] == [{"language": source, "confidence": 100}] * 2
+    assert call(f"{address}/detect", {"q": "one"}) == (
+        200,
+        [{"language": source, "confidence": 100}],
+    )
+    assert call(f"{address}/health") == (200, {"status": "ok"})
+    assert call(f"{address}/frontend/settings")[1]["charLimit"] == 300
+
+
+def _languages(address: str) -> list[dict[str, str]]:
+    [source] = call(f"{address}/languages")[1]
+    return [source, {"code": source["targets"][0]}]
+
+
+def test_lines_have_the_fields_of_translate(address: str, expected: dict[str, str]) -> None:
+    _, target = _languages(address)
+    lines = list(expected)
+    wanted = {"target_lang": target["code"], "lines": lines, "alignments": "words", "n_best": 2}
+    status, answer = call(f"{address}/v1/translate", wanted)
+    assert status == 200, answer
+    assert [line[0]["text"] for line in answer["translations"]] == list(expected.values())[:5]
+    best = answer["translations"][0][0]
+    assert best["source_words"] == ["one", "two"]
+    assert best["log_probability"] == pytest.approx(sum(best["token_log_probabilities"]), abs=1e-3)
+    prefix = {"target_lang": target["code"], "lines": ["one"], "prefixes": ["zwei"]}
+    assert call(f"{address}/v1/translate", prefix)[1]["translations"][0][0]["text"].startswith(
+        "zwei"
+    )
+
+
+def test_a_stream_and_a_socket_answer_line_by_line(address: str, expected: dict[str, str]) -> None:
+    source, target = (language["code"] for language in _languages(address))
+    query = urlencode({"source_lang": source, "target_lang": target})
+    lines = list(expected) * 40  # more than travel together
+    body = "".join(f"{line}\n" for line in lines).encode()
+    with urlopen(HttpRequest(f"{address}/v1/stream?{query}", body), timeout=60) as answer:
+        assert answer.read().decode().splitlines() == [expected[line] for line in lines]
+    with connect(f"ws{address.removeprefix('http')}/translate") as socket_:
+        for message in ("one two\nthree\n", "\n"):
+            socket_.send(message)
+            translated = [expected[line] for line in message.removesuffix("\n").split("\n")]
+            assert socket_.recv() == "\n".join(translated) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("/translate", {"q": "a", "source": "xx", "target": "yy"}, 400, "xx-yy is not served"),
+        ("/translate", {"q": 7, "source": "a", "target": "b"}, 400, "q: give a text"),
+        ("/translate", b'{"q": "\xff"}', 400, "neither JSON in UTF-8 nor a form"),
+        ("/translate", b"[" * 100_000, 400, "neither JSON in UTF-8 nor a form"),
+        (
+            "/translate",
+            b'{"q": "\\ud800", "source": "en", "target": "de"}',
+            400,
+            "half a character",
+        ),
+        ("/translate", b"x" * 5_000_000, 413, "4,000,000 bytes"),
+        ("/v1/translate", {"lines": []}, 400, "target_lang: Field required"),
+        ("/v1/translate", {"target_lang": "", "lines": [], "beam": 2}, 400, "beam: Extra"),
+        ("/v1/translate", b'{"target_lang": "de", "lines": ["\\ud800"]}', 400, "half a character"),
+        ("/nothing", None, 404, "Not Found"),
+    ],
+)
+def test_a_mistake_is_answered_with_one_line(
+    address: str, path: str, body: Any, status: int, message: str
+) -> None:
+    code, answer = call(f"{address}{path}", body)
+    assert code == status
+    assert list(answer) == ["error"]
+    assert message in answer["error"]
+
+
+def test_requests_have_limits(address: str) -> None:
+    _, target = _languages(address)
+    for lines, message in ((["a"] * 51, "51 lines; at most 50"), (["a" * 301], "301 characters")):
+        status, answer = call(
+            f"{address}/v1/translate", {"target_lang": target["code"], "lines": lines}
+        )
+        assert status == 413
+        assert message in answer["error"]
+
+
+def test_a_body_that_does_not_arrive_and_a_client_that_leaves_harm_nobody(address: str) -> None:
+    place = urlsplit(address)
+    assert place.hostname
+    assert place.port
+    for _ in range(20):
+        client = socket.create_connection((place.hostname, place.port))
+        client.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc")
+        client.close()
+    idle = [socket.create_connection((place.hostname, place.port)) for _ in range(200)]
+    assert call(f"{address}/health")[0] == 200
+    for client in idle:
+        client.close()
+
+
+def test_sigterm_finishes_what_was_accepted_and_sighup_loads_the_models_again(
+    trained: Path, expected: dict[str, str]
+) -> None:
+    lines = [*expected] * 80
+    answers: list[Any] = []
+    with server(trained, "--batch-lines", 1) as (address, process):
+        _, target = _languages(address)
+        wanted = {"target_lang": target["code"], "lines": lines}
+
+        def ask_in_background() -> Thread:
+            client = Thread(target=lambda: answers.append(call(f"{address}/v1/translate", wanted)))
+            client.start()
+            while client.is_alive() and not _num_waiting(address):
+                pass
+            return client
+
+        client = ask_in_background()
+        process.send_signal(signal.SIGHUP)
+        assert process.stderr
+        while "loaded the models again" not in process.stderr.readline():
+            pass
+        client.join()
+        client = ask_in_background()
+        process.send_signal(signal.SIGTERM)
+        client.join()
+        process.wait(60)
+    assert [status for status, _ in answers] == [200, 200]
+    for _, answer in answers:
+        assert [line[0]["text"] for line in answer["translations"]] == [expected[x] for x in lines]
+
+
+def _num_waiting(address: str) -> float:
+    with urlopen(f"{address}/metrics", timeout=60) as answer:
+        [number] = re.findall(r"(?m)^nmt_waiting_lines (.*)$", answer.read().decode())
+    return float(number)
+
+
+def test_a_killed_worker_loses_no_request(trained: Path, expected: dict[str, str]) -> None:
+    with server(trained) as (address, process):
+        _, target = _languages(address)
+        wanted = {"target_lang": target["code"], "lines": ["three"]}
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        for child in children:
+            os.kill(int(child), signal.SIGKILL)
+        status, answer = call(f"{address}/v1/translate", wanted)
+        assert (status, answer["translations"][0][0]["text"]) == (200, expected["three"])
+
+
+def test_keys_admit_those_who_have_one_at_a_limited_rate(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("secret\n\nother\n")
+    options = ("--api-keys", tmp_path / "keys", "--lines-per-minute", 2)
+    with server(trained, *options) as (address, _):
+        _, target = _languages(address)
+        wanted = {"target_lang": target["code"], "lines": ["one"]}
+        assert call(f"{address}/v1/translate", wanted)[0] == 403
+        assert call(f"{address}/v1/translate", wanted, Authorization="Bearer no")[0] == 403
+        assert call(f"{address}/v1/translate", wanted, Authorization="Bearer other")[0] == 200
+        q = {"q": "one", "source": "auto", "target": target["code"]}
+        assert call(f"{address}/translate", q)[0] == 403
+        assert call(f"{address}/translate", q | {"api_key": "secret"})[0] == 200
+        wanted["lines"] = ["one", "two"]
+        status, answer = call(f"{address}/v1/translate", wanted, Authorization="Bearer other")
+        assert status == 429
+        assert "too many lines; try again in" in answer["error"]
+    (tmp_path / "keys").write_text("\n")
+    with pytest.raises(NmtError, match="holds no key"):
+        Keys(tmp_path / "keys")
+
+
+def test_mistakes_on_the_command_line(trained: Path, nmt: Callable[..., Any]) -> None:
+    twice = nmt("serve", "--model", trained, "--model", trained)
+    assert twice.status == 1
+    assert "ensemble stand in one --model, with commas" in twice.err
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        busy = nmt("serve", "--model", trained, "--port", taken.getsockname()[1])
+    assert busy.status == 1
+    assert "choose another --host or --port" in busy.err
+
+
+class Processes:
+    """Processes that end when a test says so, and note their batches."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.futures: list[Future[Any]] = []
+
+    def __call__(self, batch: Batch) -> Future[Any]:
+        self.batches.append(batch)
+        self.futures.append(Future())
+        return self.futures[-1]
+
+    def finish(self, number: int) -> None:
+        lines = self.batches[number].requests
+        self.futures[number].set_result([[{"text": line.text.upper()}] for line in lines])
+
+    @property
+    def texts(self) -> list[list[str]]:
+        return [[request.text for request in batch.requests] for batch in self.batches]
+
+
+def gather(steps: Callable[[Batcher, Processes], Any], slots: int = 1, queue: int = 100) -> Any:
+    """Run the steps beside a batcher of at most three lines a batch."""
+
+    async def run() -> Any:
+        processes = Processes()
+        batcher = Batcher(processes, slots, 3, queue, 0.0)
+        running = asyncio.create_task(batcher.run())
+        try:
+            return await steps(batcher, processes)
+        finally:
+            running.cancel()
+
+    return asyncio.run(run())
+
+
+def ask(batcher: Batcher, lines: Sequence[str], wish: Wish = PLAIN) -> asyncio.Task[Any]:
+    return asyncio.create_task(batcher.translate([Request(line) for line in lines], wish))
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_lines_of_like_length_travel_together_and_a_document_does_not_hold_up_others() -> None:
+    async def steps(batcher: Batcher, processes: Processes) -> None:
+        document = ask(batcher, ["aaaa", "b" * 9, "cccc", "dddd", *["e" * 9] * 5])
+        await settle()
+        short = ask(batcher, ["x", "yyyy"])
+        other = ask(batcher, ["zzzz"], replace(PLAIN, count=2))
+        for number in range(5):
+            await settle()
+            processes.finish(number)
+        assert processes.texts == [
+            ["aaaa", "cccc", "dddd"],
+            ["b" * 9, "e" * 9, "e" * 9],
+            ["x", "yyyy", "e" * 9],
+            ["zzzz"],
+            ["e" * 9, "e" * 9],
+        ]
+        texts = [line[0]["text"] for line in await document]
+        assert texts == ["AAAA", "B" * 9, "CCCC", "DDDD", *["E" * 9] * 5]
+        assert [line[0]["text"] for line in await short] == ["X", "YYYY"]
+        assert [line[0]["text"] for line in await other] == ["ZZZZ"]
+
+    gather(steps)
+
+
+def test_the_lines_of_a_client_who_leaves_are_not_translated() -> None:
+    async def steps(batcher: Batcher, processes: Processes) -> None:
+        ask(batcher, ["first"])
+        await settle()
+        leaving = ask(batcher, ["a", "b"])
+        await settle()
+        leaving.cancel()
+        staying = ask(batcher, ["c"])
+        await settle()
+        processes.finish(0)
+        await settle()
+        assert processes.texts == [["first"], ["c"]]
+        processes.finish(1)
+        assert (await staying)[0][0]["text"] == "C"
+
+    gather(steps)
+
+
+def test_a_full_queue_refuses_at_once() -> None:
+    async def steps(batcher: Batcher, processes: Processes) -> None:
+        ask(batcher, ["first"])
+        await settle()
+        ask(batcher, ["a", "b"])
+        await settle()
+        with pytest.raises(QueueFullError, match="try again in 1 s"):
+            await batcher.translate([Request("c")], PLAIN)
+
+    gather(steps, queue=2)
+
+
+def test_an_error_of_one_job_spares_the_others() -> None:
+    async def steps(batcher: Batcher, processes: Processes) -> None:
+        jobs = [ask(batcher, ["good"]), ask(batcher, ["bad"])]
+        await settle()
+        processes.futures[0].set_exception(NmtError("no"))
+        await settle()
+        processes.finish(1)
+        await settle()
+        processes.futures[2].set_exception(NmtError("no"))
+        assert (await jobs[0])[0][0]["text"] == "GOOD"
+        with pytest.raises(NmtError, match="no"):
+            await jobs[1]
+
+    gather(steps)
+
+
+def test_rates_are_of_each_client_and_recover(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    rates = Rates(60)
+    assert rates.spend("one", 60) == 0
+    assert rates.spend("one", 30) == 30
+    assert rates.spend("two", 60) == 0
+    now = 30.0
+    assert rates.spend("one", 30) == 0
+    assert rates.spend("one", 1) == 1
+    assert Rates(None).spend("one", 10**9) == 0
