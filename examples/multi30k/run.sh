@@ -7,8 +7,8 @@
 set -euo pipefail
 
 case ${1:-tiny} in
-  tiny) recipe=tiny kind=.lc.norm.tok average=10 ;;
-  small) recipe=small kind='' average=5 ;;
+  tiny) recipe=tiny kind=.lc.norm.tok model=averaged ;;
+  small) recipe=small kind='' model=run ;; # its checkpoints are averages already
   *) echo "usage: $0 [tiny|small]" >&2 && exit 2 ;;
 esac
 corpus=${MULTI30K:+$(cd "$MULTI30K" && pwd)}
@@ -53,14 +53,12 @@ if [[ ! -f $work/data-bin/manifest.json ]]; then
     --valid "$corpus/val$kind" --test "$corpus/test_2016_flickr$kind"
 fi
 
-if [[ ! -e $work/averaged/best ]]; then
-  nmt train --config "$recipe.yaml"
-  nmt average-checkpoints --run "$work/run" --last "$average" --output "$work/averaged"
-fi
-
 if [[ ! -f $work/test.hyp.de ]]; then
-  nmt translate "$work/data-bin/test.en" \
-    --model "$work/averaged" --output "$work/test.hyp.de"
+  nmt train --config "$recipe.yaml"
+  if [[ $model == averaged ]]; then
+    nmt average-checkpoints --run "$work/run" --last 10 --output "$work/averaged"
+  fi
+  nmt translate "$work/data-bin/test.en" --model "$work/$model" --output "$work/test.hyp.de"
 fi
 
 nmt score --config "$recipe.yaml" --data "$work/data-bin" "$work/test.hyp.de"
