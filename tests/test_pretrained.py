@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,10 @@ def fake_hub(monkeypatch: pytest.MonkeyPatch, answer: Path | Exception) -> list[
 
     def snapshot_download(repo_id: str, allow_patterns: list[str]) -> str:
         asked.append(repo_id)
+        if isinstance(answer, Path):
+            names = {file.name for file in answer.iterdir() if file.is_file()}
+            left = {n for n in names if not any(fnmatch(n, wanted) for wanted in allow_patterns)}
+            assert left <= {"run.lock", "log.jsonl"}
         if isinstance(answer, Exception):
             raise answer
         return str(answer)

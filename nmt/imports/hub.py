@@ -17,7 +17,7 @@ WANTED = (
     "*.spm",
     "*.npz",
     "*.safetensors",
-    "pytorch_model*.bin",
+    "*.bin",
     "subwords*.model",
     "plugins/*",
 )
