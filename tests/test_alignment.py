@@ -7,7 +7,8 @@ import torch
 
 from nmt.inference import Translation
 from nmt.inference.alignment import linked, words_of_pieces
-from nmt.preprocess.subwords import Subwords, SubwordTraining, train_subwords
+from nmt.preprocess.learning import SubwordTraining, train_subwords
+from nmt.preprocess.subwords import Subwords
 from nmt.search import Hypothesis
 
 

@@ -22,7 +22,8 @@ from nmt.preprocess.extension import (
     with_learned_pieces,
     with_pieces,
 )
-from nmt.preprocess.subwords import Subwords, SubwordTraining, train_subwords
+from nmt.preprocess.learning import SubwordTraining, train_subwords
+from nmt.preprocess.subwords import Subwords
 from nmt.runs import set_weights
 from nmt.training.extension import extended_weights
 

@@ -25,7 +25,8 @@ from nmt.data.vocabulary import EOS
 from nmt.inference import SearchConfig, Translator
 from nmt.io.lines import Lines
 from nmt.models.base import State
-from nmt.preprocess.subwords import Subwords, SubwordTraining, train_subwords
+from nmt.preprocess.learning import SubwordTraining, train_subwords
+from nmt.preprocess.subwords import Subwords
 from nmt.runtime.distributed import World
 from nmt.search import strategies
 

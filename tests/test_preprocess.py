@@ -31,7 +31,8 @@ from nmt.io.lines import zstd
 from nmt.preprocess import binarize, corpus, encoding, selection
 from nmt.preprocess.binarize import preprocess
 from nmt.preprocess.config import PreprocessConfig
-from nmt.preprocess.subwords import Subwords, SubwordTraining, train_subwords
+from nmt.preprocess.learning import SubwordTraining, train_subwords
+from nmt.preprocess.subwords import Subwords
 from nmt.recipe.config import build
 
 WORDS = {

@@ -18,7 +18,8 @@ from nmt.data.loader import BatchLoader
 from nmt.data.sampler import RandomSampler
 from nmt.data.vocabulary import EOS, PAD, UNK
 from nmt.data.writer import DatasetWriter, staging
-from nmt.preprocess.subwords import Subwords, SubwordTraining, train_subwords
+from nmt.preprocess.learning import SubwordTraining, train_subwords
+from nmt.preprocess.subwords import Subwords
 from nmt.training.subword_sampling import SampledSplit
 
 NOUNS = ("house", "boat", "tree", "work", "shop", "garden")

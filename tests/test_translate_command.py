@@ -27,7 +27,8 @@ from nmt.errors import NmtError
 from nmt.inference import SearchConfig, Translator
 from nmt.io.lines import Lines
 from nmt.models.base import ModelConfig
-from nmt.preprocess.subwords import Subwords, SubwordTraining, train_subwords
+from nmt.preprocess.learning import SubwordTraining, train_subwords
+from nmt.preprocess.subwords import Subwords
 from nmt.recipe.config import build, dump
 from nmt.runs import Run, load_model, weights_of
 from nmt.runtime import precision as precisions

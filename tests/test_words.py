@@ -7,7 +7,8 @@ from sentencepiece import SentencePieceTrainer
 
 from nmt.data.columns import Sentences
 from nmt.preprocess import words
-from nmt.preprocess.subwords import Subwords, SubwordTraining, train_subwords
+from nmt.preprocess.learning import SubwordTraining, train_subwords
+from nmt.preprocess.subwords import Subwords
 from nmt.preprocess.words import WordEncoder, cuts_at_spaces, encoders
 
 SENTENCES = [

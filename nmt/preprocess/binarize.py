@@ -27,9 +27,10 @@ from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import STDIN, Bitext, Block, Chunk
 from nmt.preprocess.encoding import Encoded, Encoder, Spool, encode
 from nmt.preprocess.extension import read_pieces, with_learned_pieces, with_pieces
+from nmt.preprocess.learning import train_subwords
 from nmt.preprocess.reservoir import reservoir
 from nmt.preprocess.selection import select_pairs
-from nmt.preprocess.subwords import FILES, Subwords, train_subwords
+from nmt.preprocess.subwords import FILES, Subwords
 from nmt.recipe.config import dump
 from nmt.runtime.processes import available_cores
 

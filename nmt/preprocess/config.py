@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from nmt.data.manifest import check_language
 from nmt.preprocess.cleaning import Cleaning
 from nmt.preprocess.corpus import Corpus
-from nmt.preprocess.subwords import (
-    SubwordTraining,
-)
+from nmt.preprocess.learning import SubwordTraining
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,9 @@ from sentencepiece import SentencePieceProcessor
 from nmt.data.vocabulary import SPECIAL_PIECES, Vocabulary
 from nmt.errors import NmtError
 from nmt.io import files
+from nmt.preprocess.learning import SubwordTraining, train_subwords
 from nmt.preprocess.segmenters import SPACE, Segmenter, load_processor
-from nmt.preprocess.subwords import Subwords, SubwordTraining, train_subwords
+from nmt.preprocess.subwords import Subwords
 
 MAX_BYTES = 1 << 24
 """Largest file of new pieces, in bytes."""

@@ -1,30 +1,25 @@
-"""Subwords with SentencePiece.
+"""Subwords of both sides: the files, and text to token ids and back.
 
-Its model is also the vocabulary, except in imported models, which have a list of pieces with ids.
+A SentencePiece model is also the vocabulary, except in imported models, which have a list of pieces
+with ids.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-import sentencepiece
 
 from nmt.data.dataset import Dataset
 from nmt.data.manifest import REMEDY
-from nmt.data.vocabulary import BOS, EOS, PAD, SPECIAL_PIECES, UNK, VOCABULARIES, Vocabulary
+from nmt.data.vocabulary import BOS, EOS, PAD, UNK, VOCABULARIES, Vocabulary
 from nmt.errors import NmtError
 from nmt.io import files
 from nmt.io.files import FileFacts
-from nmt.preprocess.reservoir import reservoir
 from nmt.preprocess.segmenters import SPACE, ListedPieces, Segmenter, SentencePiece, load_processor
 
 _MODELS: tuple[tuple[str, ...], ...] = (
@@ -43,57 +38,6 @@ _VOCABULARIES: tuple[tuple[str, ...], ...] = (
 
 FILES = tuple(name for names in (*_MODELS, *_VOCABULARIES) for name in names)
 """Names of all files that subwords may consist of."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SubwordTraining:
-    """Settings for learning a subword model."""
-
-    vocab_size: int = 32000
-    """Number of token ids, including the four special ones; of each side if they are separate."""
-
-    model_type: Literal["bpe", "unigram"] = "bpe"
-    """Kind of subwords: bpe, as in the paper (section 5.1), or unigram, which learns more slowly
-    and encodes faster."""
-
-    character_coverage: float = 0.9995
-    """Share of all characters that get a piece of their own; rarer ones become bytes or UNK."""
-
-    byte_fallback: bool = True
-    """Spell characters without a piece in bytes, at the cost of 256 pieces, so that no text becomes
-    UNK. Turn it off for vocabularies of a few hundred pieces."""
-
-    normalization: Literal["nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity"] = "nmt_nfkc"
-    """SentencePiece's rule for the text before it is cut; "_cf" also folds case."""
-
-    user_defined_symbols: tuple[str, ...] = ()
-    """Strings that are always one piece, for instance tags."""
-
-    subword_sample: int = 1_000_000
-    """Sentences, drawn at random, from which subwords are learned; bounds time and memory."""
-
-    seed: int = 1
-    """Random seed of the sample from which subwords are learned, and of samples of corpora."""
-
-    def __post_init__(self) -> None:
-        if self.vocab_size <= len(SPECIAL_PIECES):
-            raise ValueError(
-                f"vocab_size must be more than the {len(SPECIAL_PIECES)} special pieces, "
-                f"not {self.vocab_size}"
-            )
-        if self.subword_sample < 1:
-            raise ValueError(f"subword_sample must be at least 1, not {self.subword_sample}")
-        if not 0.98 <= self.character_coverage <= 1:
-            raise ValueError(
-                f"character_coverage must be from 0.98 to 1, not {self.character_coverage}"
-            )
-        symbols = [*SPECIAL_PIECES, *self.user_defined_symbols]
-        for symbol in self.user_defined_symbols:
-            if not symbol or symbols.count(symbol) > 1:
-                raise ValueError(
-                    f"user_defined_symbols must differ from each other, from nothing and from "
-                    f"{' '.join(SPECIAL_PIECES)}, unlike {symbol!r}"
-                )
 
 
 class Subwords:
@@ -307,60 +251,6 @@ class Subwords:
     def _decode(self, segmenter: Segmenter, ids: list[list[int]]) -> list[str]:
         lines = segmenter.decode(ids, self._num_threads)
         return [line.replace("\n", " ") for line in lines]  # byte pieces can spell a line feed
-
-
-def train_subwords(sentences: Iterable[str], training: SubwordTraining, present: int = 0) -> bytes:
-    """Learn a SentencePiece model; the same for the same sentences on every machine.
-
-    Args:
-        sentences: text to learn from.
-        training: settings.
-        present: number of pieces that there are already; for messages about the size.
-
-    Returns:
-        The serialised model.
-
-    Raises:
-        NmtError: the sentences allow no vocabulary of that size, or hold no text at all.
-    """
-    sample = reservoir(sentences, training.subword_sample, training.seed)
-    model = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(sample),
-            model_writer=model,
-            vocab_size=training.vocab_size,
-            model_type=training.model_type,
-            character_coverage=training.character_coverage,
-            byte_fallback=training.byte_fallback,
-            normalization_rule_name=training.normalization,
-            user_defined_symbols=list(training.user_defined_symbols),
-            pad_id=PAD,
-            unk_id=UNK,
-            bos_id=BOS,
-            eos_id=EOS,
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        raise NmtError(_explain(str(error), training, present)) from None
-    return model.getvalue()
-
-
-def _explain(error: str, training: SubwordTraining, present: int) -> str:
-    """Return SentencePiece's error as a sentence with a remedy."""
-    size = training.vocab_size + present
-    if largest := re.search(r"too high .*<= (\d+)", error):
-        return (
-            f"vocab_size {size} is more than the text allows; "
-            f"use at most {int(largest[1]) + present}, or more text"
-        )
-    bytes_off = ", or turn byte_fallback off" if training.byte_fallback else ""
-    if smallest := re.search(r"smaller than required_chars. \d+ vs (\d+)", error):
-        return (
-            f"vocab_size {size} is too small for the characters of the text; use "
-            f"at least {int(smallest[1]) + present}, or lower character_coverage{bytes_off}"
-        )
-    return f"no subwords can be learned from the training text; SentencePiece says: {error.strip()}"
 
 
 MAX_BYTES = 1 << 28
