@@ -34,7 +34,7 @@ class HuggingFaceFormat(ExportFormat):
     def write(self, loaded: LoadedModel, stored: Stored, directory: Path) -> None:
         """Write weights, configurations, tokenizer and model card."""
         config: ModelConfig = build(ModelConfig, loaded.recipe["model"], "model")  # type: ignore[type-abstract]
-        if obstacles := ", ".join(_obstacles(config, stored)):
+        if obstacles := ", ".join(_obstacles(config, stored, loaded.subwords.has_codes)):
             raise NmtError(
                 f"{loaded.run.path}: MarianMTModel has no counterpart of {obstacles}; translate "
                 "with nmt itself"
@@ -51,8 +51,10 @@ class HuggingFaceFormat(ExportFormat):
         (directory / "README.md").write_text(_model_card(loaded), encoding="utf-8")
 
 
-def _obstacles(config: ModelConfig, stored: Stored) -> Iterator[str]:
+def _obstacles(config: ModelConfig, stored: Stored, has_codes: bool) -> Iterator[str]:
     """Yield what transformers' Marian lacks, by the names of the recipe."""
+    if has_codes:
+        yield "BPE codes, but of SentencePiece models alone"
     if stored not in DTYPES:
         yield f"--precision {stored}"
     if not isinstance(config, TransformerConfig):

@@ -1,7 +1,7 @@
 """The contract of segmenters: text to token ids of one side, and back.
 
 The ids are those of a SentencePiece model; or a list of pieces has the ids, and the model only
-segments, as in OPUS-MT.
+segments, as in OPUS-MT. :mod:`nmt.preprocess.bpe` segments by codes of BPE.
 """
 
 from __future__ import annotations
@@ -39,6 +39,11 @@ class Segmenter(ABC):
     @abstractmethod
     def size(self) -> int:
         """Number of token ids, with the special ones."""
+
+    @property
+    def marks_word_begins(self) -> bool:
+        """Whether a piece begins a word if and only if it begins with a space."""
+        return True
 
     @abstractmethod
     def encode(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
@@ -171,24 +176,15 @@ class ListedPieces(Segmenter):
         rows = self._texts(ids)
         offsets = self._inner.text_offsets(rows, num_threads)  # type: ignore[arg-type]
         texts = self._inner.decode(rows, num_threads)  # type: ignore[arg-type]
-        sentences = zip(ids, offsets, texts, strict=True)
-        return [self._with_special(row, begins, text) for row, begins, text in sentences]
-
-    def _with_special(self, ids: list[int], offsets: list[int], text: str) -> list[int]:
-        """Return the offsets of all ids in the stripped text, from those of ordinary pieces."""
-        spaced = _spaced(text)
-        stripped = len(spaced) - len(spaced.lstrip())
-        place = last = len(spaced.strip())
-        ordinary = reversed(offsets)
-        placed: list[int] = []
-        for token in reversed(ids):
-            place = place if token in _SILENT else next(ordinary) - stripped
-            placed.append(min(max(place, 0), last))
-        return placed[::-1]
+        spaced = map(_spaced, texts)
+        return [
+            with_silent(row, _stripped(begins, text), len(text.strip()))
+            for row, begins, text in zip(ids, offsets, spaced, strict=True)
+        ]
 
     def _texts(self, ids: list[list[int]]) -> list[list[str]]:
         """Return the pieces of each sentence that have a text."""
-        return [[self._names[token] for token in row if token not in _SILENT] for row in ids]
+        return [[self._names[token] for token in row if token not in SILENT] for row in ids]
 
     def _without_tags(self, lines: list[str]) -> tuple[list[str], list[str]]:
         """Return the tag of each line, empty without one, and the rest of the line."""
@@ -204,8 +200,30 @@ class ListedPieces(Segmenter):
         return [known(piece, UNK) for piece in ([tag, *pieces] if tag else pieces)]
 
 
-_SILENT = frozenset((PAD, BOS, EOS))
+SILENT = frozenset((PAD, BOS, EOS))
 """Special ids without a text."""
+
+
+def with_silent(ids: list[int], offsets: list[int], end: int) -> list[int]:
+    """Return the offsets of all ids in a text, from those of the ids with a text.
+
+    Args:
+        ids: of a sentence; one without a text is where the next piece begins.
+        offsets: of the other ids.
+        end: length of the text, the greatest offset.
+    """
+    place, spoken = end, reversed(offsets)
+    placed: list[int] = []
+    for token in reversed(ids):
+        place = place if token in SILENT else next(spoken)
+        placed.append(min(max(place, 0), end))
+    return placed[::-1]
+
+
+def _stripped(offsets: list[int], text: str) -> list[int]:
+    """Return offsets in a text without the white space around it."""
+    before = len(text) - len(text.lstrip())
+    return [offset - before for offset in offsets]
 
 
 def _spaced(text: str) -> str:

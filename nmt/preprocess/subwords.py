@@ -1,7 +1,7 @@
 """Subwords of both sides: the files, and text to token ids and back.
 
 A SentencePiece model is also the vocabulary, except in imported models, which have a list of pieces
-with ids.
+with ids, and may have codes of BPE in the place of the model.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from nmt.data.vocabulary import BOS, EOS, PAD, UNK, VOCABULARIES, Vocabulary
 from nmt.errors import NmtError
 from nmt.io import files
 from nmt.io.files import FileFacts
+from nmt.preprocess.bpe import BPE_CODES, BpeCodes, BpePieces
 from nmt.preprocess.segmenters import SPACE, ListedPieces, Segmenter, SentencePiece, load_processor
 
 _MODELS: tuple[tuple[str, ...], ...] = (
@@ -29,6 +30,13 @@ _MODELS: tuple[tuple[str, ...], ...] = (
 )
 """Names of the model files, by their number."""
 
+_CODES: tuple[tuple[str, ...], ...] = (
+    (),
+    ("subwords.codes.json",),
+    ("subwords.source.codes.json", "subwords.target.codes.json"),
+)
+"""Names of the files with codes of BPE in the place of models, by their number."""
+
 _VOCABULARIES: tuple[tuple[str, ...], ...] = (
     (),
     ("vocabulary.json",),
@@ -36,8 +44,11 @@ _VOCABULARIES: tuple[tuple[str, ...], ...] = (
 )
 """Names of the files with lists of pieces, by their number."""
 
-FILES = tuple(name for names in (*_MODELS, *_VOCABULARIES) for name in names)
+FILES = tuple(name for names in (*_MODELS, *_CODES, *_VOCABULARIES) for name in names)
 """Names of all files that subwords may consist of."""
+
+SubwordModel = bytes | BpeCodes
+"""A serialised SentencePiece model, or codes of BPE."""
 
 
 class Subwords:
@@ -45,34 +56,33 @@ class Subwords:
 
     def __init__(
         self,
-        source: bytes,
-        target: bytes | None = None,
+        source: SubwordModel,
+        target: SubwordModel | None = None,
         num_threads: int = -1,
         vocabularies: Sequence[Vocabulary] = (),
     ) -> None:
         """Load trained models.
 
         Args:
-            source: serialised SentencePiece model of the source side.
+            source: serialised SentencePiece model of the source side, or codes of BPE.
             target: the model of the target side; None if both sides share one.
             num_threads: threads for encoding and decoding; -1 for all cores.
             vocabularies: one list of pieces for both sides, or one for each side. Without lists the
-                models are the vocabularies.
+                models are the vocabularies; codes always need lists.
         """
         models = (source,) if target is None else (source, target)
-        self.models = models[0], models[-1]
+        self._models = models[0], models[-1]
         self.vocabularies = tuple(vocabularies)
         self.shared = len(vocabularies or models) == 1
         """Whether both sides have the same ids."""
         texts = [VOCABULARIES.text(vocabulary).encode() for vocabulary in vocabularies]
-        self._files = dict(zip(_MODELS[len(models)], models, strict=True)) | dict(
+        names = (_CODES if isinstance(source, BpeCodes) else _MODELS)[len(models)]
+        self._files = dict(zip(names, map(_content, models), strict=True)) | dict(
             zip(_VOCABULARIES[len(vocabularies)], texts, strict=True)
         )
         lists = (vocabularies[0], vocabularies[-1]) if vocabularies else (None, None)
-        segmenters: list[Segmenter] = [
-            SentencePiece(model) if vocabulary is None else ListedPieces(model, vocabulary)
-            for model, vocabulary in list(zip(self.models, lists, strict=True))[: len(self._files)]
-        ]
+        sides = zip(self._models, lists, strict=True)
+        segmenters = [_segmenter(*side) for side in list(sides)[: len(self._files)]]
         self.source, self.target = segmenters[0], segmenters[-1]
         self._num_threads = num_threads
 
@@ -146,15 +156,33 @@ class Subwords:
             read: returns the content and the path of a file, by its name.
             num_threads: threads for encoding and decoding; -1 for all cores.
         """
-        names = _MODELS[2] if _MODELS[2][0] in present else _MODELS[1]
+        forms = (*_CODES[1:], _MODELS[2])
+        names = next((names for names in forms if names[0] in present), _MODELS[1])
         lists = next((names for names in _VOCABULARIES if names and names[0] in present), ())
         vocabularies = [
             VOCABULARIES.parse(content, str(path)) for content, path in map(read, lists)
         ]
         source, *target = (
-            _checked(content, path, with_ids=not vocabularies) for content, path in map(read, names)
+            _checked(content, path, bool(vocabularies)) for content, path in map(read, names)
         )
         return cls(source, target[0] if target else None, num_threads, vocabularies)
+
+    @property
+    def has_codes(self) -> bool:
+        """Whether codes of BPE are in the place of SentencePiece models."""
+        return isinstance(self._models[0], BpeCodes)
+
+    @property
+    def models(self) -> tuple[bytes, bytes]:
+        """The serialised SentencePiece models of source and target.
+
+        Raises:
+            NmtError: codes of BPE are in their place.
+        """
+        source, target = self._models
+        if not isinstance(source, bytes) or not isinstance(target, bytes):
+            raise NmtError("this needs SentencePiece models, and these subwords are BPE codes")
+        return source, target
 
     def is_same_as(self, other: Subwords) -> bool:
         """Return whether both segment every text into the same ids."""
@@ -164,7 +192,7 @@ class Subwords:
         """Return whether these are older subwords with pieces behind the old ones, if any."""
         return (
             self._files.keys() == old._files.keys()
-            and all(map(bytes.startswith, self.models, old.models))
+            and all(map(_extends, self._models, old._models))
             and all(
                 new.pieces[: len(before.pieces)] == before.pieces
                 for new, before in zip(self.vocabularies, old.vocabularies, strict=True)
@@ -229,7 +257,16 @@ class Subwords:
 
     @cached_property
     def begins_word(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Whether each source id and each target id begins a word, with a space before it."""
+        """Whether each source id and each target id begins a word, with a space before it.
+
+        Raises:
+            NmtError: the ids do not tell.
+        """
+        if not (self.source.marks_word_begins and self.target.marks_word_begins):
+            raise NmtError(
+                "word alignments of training pairs need SentencePiece models: Moses and BPE codes "
+                "divide text into other words; leave out --alignments"
+            )
         source, target = (
             np.array([piece.startswith(SPACE) for piece in side.pieces([*range(side.size)])])
             for side in (self.source, self.target)
@@ -264,17 +301,38 @@ def _bounded(path: Path) -> bytes:
         raise NmtError(f"{path}: no such subword model") from None
 
 
-def _checked(model: bytes, path: Path, with_ids: bool) -> bytes:
-    """Return a serialised model after checking it, and its special ids where its ids are used."""
+def _extends(new: SubwordModel, old: SubwordModel) -> bool:
+    if isinstance(new, bytes) and isinstance(old, bytes):
+        return new.startswith(old)
+    return new == old
+
+
+def _content(model: SubwordModel) -> bytes:
+    return model if isinstance(model, bytes) else BPE_CODES.text(model).encode()
+
+
+def _segmenter(model: SubwordModel, vocabulary: Vocabulary | None) -> Segmenter:
+    if isinstance(model, bytes):
+        return SentencePiece(model) if vocabulary is None else ListedPieces(model, vocabulary)
+    assert vocabulary is not None
+    return BpePieces(model, vocabulary)
+
+
+def _checked(content: bytes, path: Path, is_listed: bool) -> SubwordModel:
+    """Return a model or codes after checking it, with its special ids where its ids are used."""
+    if path.name in (*_CODES[1], *_CODES[2]):
+        if not is_listed:
+            raise NmtError(f"{path}: codes without {_VOCABULARIES[1][0]}; import the model again")
+        return BPE_CODES.parse(content, str(path))
     try:
-        processor = load_processor(model)
+        processor = load_processor(content)
         ids = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
     except RuntimeError:
         raise NmtError(f"{path}: not a SentencePiece model") from None
-    if with_ids and ids != [PAD, UNK, BOS, EOS]:
+    if not is_listed and ids != [PAD, UNK, BOS, EOS]:
         raise NmtError(
             f"{path}: its ids of pad, unk, bos and eos are {', '.join(map(str, ids))}, not "
             f"{PAD}, {UNK}, {BOS}, {EOS}; train it with --pad_id={PAD} --unk_id={UNK} "
             f"--bos_id={BOS} --eos_id={EOS}"
         )
-    return model
+    return content
