@@ -54,6 +54,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "as in Marian": {"output_bias": True, "scale_embeddings": False, "norm_epsilon": 1e-5},
     "swiglu": {"feed_forward": "swiglu"},
     "learned": {"positions": {"name": "learned", "max_positions": 6}},
+    "separate": {"positions": {"name": "learned", "max_positions": 60, "separate": True}},
+    "from 2": {"positions": {"name": "sinusoidal", "offset": 2}},
     "rotary": {"positions": {"name": "rotary", "base": 500.0}},
     "relative": {"positions": {"name": "relative", "clip": 3}},
     "no positions": {"positions": "none"},

@@ -100,6 +100,8 @@ def random_run(path: Path, trained: Path, **changes: Any) -> Path:
         {"sinusoids": "halves", "feed_forward": "gelu", "tied_embeddings": "decoder"},
         {"sinusoids": "concatenated", "output_bias": True, "tied_embeddings": "none"},
         {"positions": {"name": "learned", "max_positions": 60}, "feed_forward": "swish"},
+        {"positions": {"name": "learned", "max_positions": 60, "separate": True}},
+        {"positions": {"name": "sinusoidal", "offset": 2}, "sinusoids": "halves"},
         {"positions": "none", "scale_embeddings": False, "norm_epsilon": 1e-5},
     ],
     ids=str,

@@ -149,8 +149,16 @@ def test_a_file_of_torch_and_other_positions_are_read_too(tmp_path: Path) -> Non
         state[f"model.{stack}.embed_positions.weight"] = torch.ones(40, 16) * 0.25
     torch.save(state, theirs / "pytorch_model.bin")
     run = import_model(theirs, tmp_path / "run")
-    assert run.section("model")["positions"] == {"name": "learned", "max_positions": 40}
+    learned = {"name": "learned", "max_positions": 40, "separate": False}
+    assert run.section("model")["positions"] == learned
     assert (load_model(run.path).model.positions.table.weight == 0.25).all()  # type: ignore[union-attr]
+    state["model.encoder.embed_positions.weight"] = torch.ones(40, 16) * 0.5
+    torch.save(state, theirs / "pytorch_model.bin")
+    run = import_model(theirs, tmp_path / "run")
+    assert run.section("model")["positions"] == {**learned, "separate": True}
+    read = load_model(run.path).model
+    assert (read.positions.table.weight == 0.25).all()  # type: ignore[union-attr]
+    assert (read.source_positions.table.weight == 0.5).all()  # type: ignore[union-attr]
 
 
 def test_the_command_says_where_a_run_comes_from(tmp_path: Path, nmt: Callable[..., Any]) -> None:

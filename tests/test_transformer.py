@@ -167,6 +167,8 @@ def test_positions_beyond_the_table_are_those_of_a_longer_table() -> None:
     positions = SinusoidalPositions(8)
     device = torch.device("cpu")
     torch.testing.assert_close(positions(1000, 5, device), sinusoids(1005, 8)[1000:])
+    later = SinusoidalPositions(8, offset=2)
+    torch.testing.assert_close(later(254, 5, device), sinusoids(261, 8)[256:])
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.5])

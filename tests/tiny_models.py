@@ -35,6 +35,8 @@ TINY = {
 
 PARTS: dict[str, dict[str, object]] = {
     **{f"positions {name}": {"positions": name} for name in position_parts},
+    "separate positions": {"positions": {"name": "learned", "separate": True}},
+    "positions from 2": {"positions": {"name": "sinusoidal", "offset": 2}},
     **{f"feed-forward {name}": {"feed_forward": name} for name in feed_forwards},
     # So few experts that of the few tokens here some go to each.
     "feed-forward mixture_of_experts": {

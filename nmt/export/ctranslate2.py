@@ -140,11 +140,14 @@ def _fill(spec: Any, model: Transformer, config: TransformerConfig) -> None:
     _set(spec.decoder.embeddings, weight=model.target_embedding.weight)
     _fill_linear(spec.decoder.projection, model.output)
     spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = config.scale_embeddings
-    for stack, end in ((spec.encoder, model.encoder_end), (spec.decoder, model.decoder_end)):
+    for stack, end, positions in (
+        (spec.encoder, model.encoder_end, model.source_positions),
+        (spec.decoder, model.decoder_end, model.positions),
+    ):
         if config.residual == "pre_norm":
             _fill_norm(stack.layer_norm, end)
         if config.positions.name in ADDED_POSITIONS:
-            table = model.positions(0, MAX_POSITIONS, torch.device("cpu"))
+            table = positions(0, MAX_POSITIONS, torch.device("cpu"))
             _set(stack.position_encodings, encodings=table.expand(MAX_POSITIONS, config.d_model))
     spec.config.layer_norm_epsilon = model.encoder[0].attention_residual.norm.eps
 

@@ -19,6 +19,7 @@ from nmt.export.base import ExportFormat, Stored, export_formats
 from nmt.export.huggingface_files import Layout, max_positions, write_files
 from nmt.export.huggingface_names import ACTIVATIONS, BIAS, EMBEDDINGS, POSITIONS, layer_weights
 from nmt.models import ModelConfig
+from nmt.models.positions import position_parts
 from nmt.models.transformer import Transformer, TransformerConfig
 from nmt.recipe.config import build
 from nmt.runs import LoadedModel, weights_of
@@ -98,9 +99,11 @@ def _weights(model: Transformer, config: TransformerConfig, layout: Layout) -> d
     for name, theirs in layer_weights(config.encoder_layers, config.decoder_layers):
         for their_name, part in zip(theirs, ours[name].chunk(len(theirs)), strict=True):
             weights[their_name] = part.clone()
-    if (config.positions.name, config.sinusoids) != ("sinusoidal", "halves"):
-        table = model.positions(0, max_positions(config), torch.device("cpu"))
-        for name in POSITIONS:
+    if (config.positions, config.sinusoids) != (position_parts["sinusoidal"], "halves"):
+        for name, encoding in zip(
+            POSITIONS, (model.source_positions, model.positions), strict=True
+        ):
+            table = encoding(0, max_positions(config), torch.device("cpu"))
             weights[name] = table.expand(max_positions(config), config.d_model).clone()
     return weights
 

@@ -28,7 +28,7 @@ from nmt.export.base import ExportFormat, Stored, export_formats
 from nmt.export.huggingface_files import Layout, max_positions, write_files
 from nmt.export.tokenizer_json import tokenizer_json
 from nmt.models import ModelConfig
-from nmt.models.positions import SinusoidalPositions
+from nmt.models.positions import SinusoidalPositions, sinusoids
 from nmt.models.recurrences import RecurrentCache
 from nmt.models.state import KeyValueCache, Memory, OrderedCache, SharedCache
 from nmt.models.transformer import Transformer, TransformerConfig
@@ -72,7 +72,8 @@ class OnnxFormat(ExportFormat):
         layout = Layout.of(loaded)
         positions = loaded.model.positions
         if isinstance(positions, SinusoidalPositions):  # the graph holds its table
-            positions.table = positions(0, max_positions(config), torch.device("cpu")).clone()
+            count = positions.offset + max_positions(config)
+            positions.table = sinusoids(count, positions.width, positions.layout)
         graphs = directory / DIRECTORY
         graphs.mkdir()
         try:

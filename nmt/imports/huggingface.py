@@ -245,19 +245,22 @@ def _positions(
     layouts: tuple[Layout, ...] = ("halves", "concatenated", "interleaved")
     if not tables:
         return position_parts["sinusoidal"], "halves"
-    if tables[0].dim() != 2 or not all(torch.equal(table, tables[0]) for table in tables):
+    if any(table.shape != tables[0].shape for table in tables):
         raise NmtError(f"{source}: nmt has no counterpart of two tables of positions")
-    if tables[0].shape[1] != config.d_model or not tables[0].numel():
+    if tables[0].dim() != 2 or tables[0].shape[1] != config.d_model or not tables[0].numel():
         raise NmtError(
             f"{source}: {POSITIONS[0]} has the shape {list(tables[0].shape)}, but config.json says "
             f"d_model {config.d_model}; copy the model again"
         )
-    for layout in layouts if config.d_model % 2 == 0 else ():
+    is_separate = not all(torch.equal(table, tables[0]) for table in tables)
+    for layout in layouts if config.d_model % 2 == 0 and not is_separate else ():
         expected = sinusoids(len(tables[0]), config.d_model, layout)
         if torch.allclose(tables[0], expected, atol=1e-4):
             return position_parts["sinusoidal"], layout
-    weights["positions.table.weight"] = tables[0]
-    count = {"name": "learned", "max_positions": len(tables[0])}
+    weights["positions.table.weight"] = tables[-1]
+    if is_separate:
+        weights["source_positions.table.weight"] = tables[0]
+    count = {"name": "learned", "max_positions": len(tables[0]), "separate": is_separate}
     return build(PositionPart, count, "positions"), "halves"
 
 

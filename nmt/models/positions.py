@@ -18,6 +18,9 @@ from nmt.recipe.registry import Registry
 
 Layout = Literal["interleaved", "concatenated", "halves"]
 
+MAX_OFFSET = 1 << 16
+"""Largest position of a first token."""
+
 
 def sinusoids(length: int, width: int, layout: Layout = "interleaved") -> Tensor:
     """Return the sinusoidal encodings [length, width] of the positions from 0, float32.
@@ -43,20 +46,22 @@ def sinusoids(length: int, width: int, layout: Layout = "interleaved") -> Tensor
 class SinusoidalPositions(nn.Module):
     """Sinusoidal encodings of consecutive positions; the table grows with the longest input."""
 
-    def __init__(self, width: int, layout: Layout = "interleaved") -> None:
+    def __init__(self, width: int, layout: Layout = "interleaved", offset: int = 0) -> None:
         super().__init__()
         if width % 2:
             raise ValueError(f"sinusoidal positions need an even width, not {width}")
         self.width = width
+        self.offset = offset
         self.layout: Layout = layout
         self.table = sinusoids(256, width, layout)  # no buffer: its length may differ by process
 
     def forward(self, first: int, count: int, device: torch.device) -> Tensor:
         """Return encodings [count, D] of positions ``first`` to ``first + count - 1``."""
-        if first + count > len(self.table):
-            self.table = sinusoids(2 * (first + count), self.width, self.layout)
+        start = first + self.offset
+        if start + count > len(self.table):
+            self.table = sinusoids(2 * (start + count), self.width, self.layout)
         self.table = self.table.to(device)
-        return self.table[first : first + count]
+        return self.table[start : start + count]
 
 
 class LearnedPositions(nn.Module):
@@ -104,6 +109,11 @@ class PositionPart(ABC):
     name: str = ""
     """Name of the position encoding."""
 
+    @property
+    def is_separate(self) -> bool:
+        """Whether encoder and decoder each have a module of their own."""
+        return False
+
     def check_pattern(self, key: str, pattern: str) -> None:
         """Raise a ValueError if the encoding does not work with the attention pattern of a key."""
         if self.patterns is not None and pattern not in self.patterns:
@@ -115,7 +125,7 @@ class PositionPart(ABC):
     def embedding(self, width: int, layout: Layout) -> nn.Module:
         """Return the module that gives the encodings which are added to scaled embeddings.
 
-        One module serves the encoder and the decoder. It is called like
+        One module serves the encoder and the decoder, unless they are separate. It is called like
         :class:`SinusoidalPositions`: ``module(first, count, device)`` returns encodings that
         broadcast to [count, D]. A decoder's step asks for one position (`count` is 1).
 
@@ -161,22 +171,36 @@ class Absent(PositionPart):
 class Sinusoidal(PositionPart):
     """Sines and cosines that are added to embeddings, the paper's."""
 
+    offset: int = 0
+    """Position of the first token; fairseq's is 2."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.offset <= MAX_OFFSET:
+            raise ValueError(f"offset must be from 0 to {MAX_OFFSET}, not {self.offset}")
+
     def embedding(self, width: int, layout: Layout) -> nn.Module:
         """Return sines and cosines in `layout`."""
-        return SinusoidalPositions(width, layout)
+        return SinusoidalPositions(width, layout, self.offset)
 
 
 @position_parts.register("learned")
 @dataclass(frozen=True, kw_only=True)
 class Learned(PositionPart):
-    """A learned table that is added to embeddings, one for both sides (Table 3, row E)."""
+    """A learned table that is added to embeddings (Table 3, row E)."""
 
     max_positions: int = 1024
     """Rows of the table; later positions share the last one."""
+    separate: bool = False
+    """Whether source and target have a table each, as in fairseq, or share one."""
 
     def __post_init__(self) -> None:
         if self.max_positions < 1:
             raise ValueError(f"max_positions must be at least 1, not {self.max_positions}")
+
+    @property
+    def is_separate(self) -> bool:
+        """Whether encoder and decoder each have a table of their own."""
+        return self.separate
 
     def embedding(self, width: int, layout: Layout) -> nn.Module:
         """Return a table with weights N(0, std width^-0.5)."""

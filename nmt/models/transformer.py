@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, cast
 
-import torch
 from torch import Tensor, nn
 
 from nmt.data.packing import Pack, Packing
@@ -249,7 +248,9 @@ class Transformer(Model):
             nn.init.normal_(self.output.weight, std=config.d_model**-0.5)
         else:
             self.output.weight = self.target_embedding.weight
-        self.positions = config.positions.embedding(config.d_model, config.sinusoids)
+        positions = partial(config.positions.embedding, config.d_model, config.sinusoids)
+        self.positions = positions()
+        self.source_positions = positions() if config.positions.is_separate else self.positions
         self.dropout = Dropout(config.dropout)
         encoder = [config.encoder_layer() for _ in range(config.encoder_layers)]
         decoder = [config.decoder_layer() for _ in range(config.decoder_layers)]
@@ -284,7 +285,9 @@ class Transformer(Model):
 
     def encode_padded(self, source: Tensor, mask: Tensor) -> Tensor:
         """Return the encoder's output [B, S, D] of padded sources with a mask [B, 1, 1, S]."""
-        return self._encode(self._embed_padded(self.source_embedding, source), mask)
+        return self._encode(
+            self._embed_padded(self.source_embedding, self.source_positions, source), mask
+        )
 
     def decode(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the decoder output [B, T, D] for whole targets.
@@ -292,7 +295,7 @@ class Transformer(Model):
         Targets begin with BOS: the outputs "shifted right" of figure 1.
         """
         memory = self.encode(source)
-        x = self._embed_padded(self.target_embedding, target)
+        x = self._embed_padded(self.target_embedding, self.positions, target)
         for layer, keys_values in zip(self.decoder, memory.layers, strict=True):
             x = layer(x, keys_values, memory.mask)
         self.tokens = (source != PAD, target != PAD)
@@ -304,7 +307,7 @@ class Transformer(Model):
         tokens = len(target)
         source, target, packing = filled_if_costly(source, target, packing)
         encoded = self.encode_pack(source, packing.source)
-        y = self._embed_pack(self.target_embedding, target, packing.target)
+        y = self._embed_pack(self.target_embedding, self.positions, target, packing.target)
         for layer in self.decoder:
             y = layer(y, [layer.cross.project_memory(encoded)], packing)
         self.tokens = source != PAD, target != PAD
@@ -313,13 +316,16 @@ class Transformer(Model):
 
     def encode_pack(self, source: Tensor, pack: Pack) -> Tensor:
         """Return the encoder's output [P, D] at the tokens of a pack [P]."""
-        return self._encode(self._embed_pack(self.source_embedding, source, pack), pack)
+        return self._encode(
+            self._embed_pack(self.source_embedding, self.source_positions, source, pack), pack
+        )
 
     def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the attention [B, T, S] of the alignment layer's head, or of all its heads."""
         memory = self.encode(source)
         assert memory.mask is not None
-        x, chosen = self._embed_padded(self.target_embedding, target), self.alignment_layer - 1
+        x = self._embed_padded(self.target_embedding, self.positions, target)
+        chosen = self.alignment_layer - 1
         for layer, keys_values in zip(self.decoder[:chosen], memory.layers, strict=False):
             x = layer(x, keys_values, memory.mask)
         keys = memory.layers[chosen][0]
@@ -380,18 +386,18 @@ class Transformer(Model):
         encoded: Tensor = self.encoder_end(x)
         return encoded
 
-    def _embed_padded(self, table: nn.Module, tokens: Tensor) -> Tensor:
-        """Embed padded sentences [B, T], with positions: [B, T, D]."""
-        return self._embed(table, tokens, self.positions(0, tokens.shape[1], tokens.device))
+    def _embed_padded(self, table: nn.Module, encoding: nn.Module, tokens: Tensor) -> Tensor:
+        """Embed padded sentences [B, T], with an encoding of their positions: [B, T, D]."""
+        return self._embed(table, tokens, encoding(0, tokens.shape[1], tokens.device))
 
-    def _embed_pack(self, table: nn.Module, tokens: Tensor, pack: Pack) -> Tensor:
-        """Embed the tokens of a pack [P], with positions: [P, D]."""
-        return self._embed(table, tokens, self._positions(pack, tokens.device))
-
-    def _positions(self, pack: Pack, device: torch.device) -> Tensor:
-        """Return the encodings of the positions of a pack [P, D]; a scalar if there are none."""
-        positions: Tensor = self.positions(0, pack.longest, device)
-        return positions.index_select(0, pack.positions) if positions.dim() > 1 else positions
+    def _embed_pack(
+        self, table: nn.Module, encoding: nn.Module, tokens: Tensor, pack: Pack
+    ) -> Tensor:
+        """Embed the tokens of a pack [P], with an encoding of their positions: [P, D]."""
+        positions: Tensor = encoding(0, pack.longest, tokens.device)
+        if positions.dim() > 1:  # or a scalar: there are none
+            positions = positions.index_select(0, pack.positions)
+        return self._embed(table, tokens, positions)
 
     def _embed(self, table: nn.Module, tokens: Tensor, positions: Tensor) -> Tensor:
         embedded: Tensor = self.dropout(table(tokens) * self.scale + positions)
