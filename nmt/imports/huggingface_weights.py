@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-import pickle
-import struct
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from nmt.errors import NmtError
-from nmt.export.huggingface_names import EMBEDDINGS
+from nmt.imports.torch_files import check_stored, load_plain
 from nmt.io.files import open_regular
-
-DAMAGES = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    pickle.UnpicklingError,
-    struct.error,
-    zipfile.BadZipFile,
-)
-"""Errors of torch for a damaged file."""
-
-MAX_TIED = len(EMBEDDINGS)
-"""Maximum number of names of a tensor in a file: of embeddings that are tied."""
 
 
 class Weights:
@@ -92,29 +69,8 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
     Raises:
         NmtError: the file holds something other than tensors, or they are larger than the file.
     """
-    size = path.stat().st_size
-    too_large = f"{path}: its tensors are sparse, or larger than the file; convert the model again"
-    try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                if sum(member.file_size for member in archive.infolist()) > size:
-                    raise NmtError(too_large)
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except DAMAGES:
-        raise NmtError(
-            f"{path}: not a file of tensors alone, which is all that nmt reads"
-        ) from None
+    loaded = load_plain(path)
     tensors = dict(loaded) if isinstance(loaded, dict) else {"": loaded}
     numbers = [value for value in tensors.values() if isinstance(value, Tensor)]
-    if (
-        not all(map(_is_stored, numbers))
-        or sum(tensor.nbytes for tensor in numbers) > MAX_TIED * size
-    ):
-        raise NmtError(too_large)
+    check_stored(path, numbers)
     return tensors
-
-
-def _is_stored(tensor: Tensor) -> bool:
-    """Return whether every element of a tensor has its own place in memory."""
-    is_plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
-    return is_plain and not tensor.is_nested and tensor.nbytes <= tensor.untyped_storage().nbytes()
