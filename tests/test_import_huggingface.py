@@ -244,7 +244,7 @@ REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (lambda path: (path / "vocab.json").write_text("[]"), r"vocab.json: expected keys and values"),
     (lambda path: (path / "model.safetensors").write_bytes(b"x"), r"not a safetensors file"),
     (lambda path: (path / "model.safetensors").unlink(), r"holds neither model.safetensors"),
-    (lambda path: (path / "vocab.json").unlink(), r"looks like none of the formats huggingface"),
+    (lambda path: (path / "vocab.json").unlink(), r"looks like none of the formats fairseq"),
     (
         change_json("config.json", model_type="bart"),
         r"no counterpart of model_type bart, not marian",

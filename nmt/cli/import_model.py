@@ -25,7 +25,9 @@ def import_model(
     format_: Annotated[
         str | None,
         typer.Option(
-            "--format", metavar="NAME", help="huggingface or marian.  [default: found by looking]"
+            "--format",
+            metavar="NAME",
+            help="huggingface, marian, fairseq or fairseq_tokenized.  [default: found by looking]",
         ),
     ] = None,
     source_lang: Annotated[

@@ -173,12 +173,11 @@ class TransformerConfig(ModelConfig):
     @property
     def attention(self) -> Heads:
         """Sizes of every attention."""
-        head = self.d_model // self.heads
         return Heads(
             width=self.d_model,
             count=self.heads,
-            key_width=self.d_k or head,
-            value_width=self.d_v or head,
+            key_width=self.d_k or self.d_model // self.heads,
+            value_width=self.d_v or self.d_model // self.heads,
             key_value_count=self.key_value_heads,
             bias=self.attention_bias,
             dropout=self.attention_dropout,
@@ -285,9 +284,8 @@ class Transformer(Model):
 
     def encode_padded(self, source: Tensor, mask: Tensor) -> Tensor:
         """Return the encoder's output [B, S, D] of padded sources with a mask [B, 1, 1, S]."""
-        return self._encode(
-            self._embed_padded(self.source_embedding, self.source_positions, source), mask
-        )
+        x = self._embed_padded(self.source_embedding, self.source_positions, source)
+        return self._encode(x, mask)
 
     def decode(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the decoder output [B, T, D] for whole targets.
@@ -316,9 +314,8 @@ class Transformer(Model):
 
     def encode_pack(self, source: Tensor, pack: Pack) -> Tensor:
         """Return the encoder's output [P, D] at the tokens of a pack [P]."""
-        return self._encode(
-            self._embed_pack(self.source_embedding, self.source_positions, source, pack), pack
-        )
+        x = self._embed_pack(self.source_embedding, self.source_positions, source, pack)
+        return self._encode(x, pack)
 
     def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the attention [B, T, S] of the alignment layer's head, or of all its heads."""
@@ -386,15 +383,13 @@ class Transformer(Model):
         encoded: Tensor = self.encoder_end(x)
         return encoded
 
-    def _embed_padded(self, table: nn.Module, encoding: nn.Module, tokens: Tensor) -> Tensor:
+    def _embed_padded(self, table: nn.Module, added: nn.Module, tokens: Tensor) -> Tensor:
         """Embed padded sentences [B, T], with an encoding of their positions: [B, T, D]."""
-        return self._embed(table, tokens, encoding(0, tokens.shape[1], tokens.device))
+        return self._embed(table, tokens, added(0, tokens.shape[1], tokens.device))
 
-    def _embed_pack(
-        self, table: nn.Module, encoding: nn.Module, tokens: Tensor, pack: Pack
-    ) -> Tensor:
+    def _embed_pack(self, table: nn.Module, added: nn.Module, tokens: Tensor, pack: Pack) -> Tensor:
         """Embed the tokens of a pack [P], with an encoding of their positions: [P, D]."""
-        positions: Tensor = encoding(0, pack.longest, tokens.device)
+        positions: Tensor = added(0, pack.longest, tokens.device)
         if positions.dim() > 1:  # or a scalar: there are none
             positions = positions.index_select(0, pack.positions)
         return self._embed(table, tokens, positions)
