@@ -134,6 +134,20 @@ KINDS = (
         has_checksums=False,
     ),
     Kind(
+        "fairseq model to import",
+        _all("fairseq/*", ("import fairseq --output fresh", WEIGHTS)),
+        has_checksums=False,
+    ),
+    Kind(
+        "run with BPE codes",
+        _all(
+            "codes/run.json codes/recipe.yaml codes/*.json",
+            f"{TRANSLATE} codes text/test.en",
+            "inspect --verify codes",
+            (SUBWORDS + "codes", "fresh/train.*"),
+        ),
+    ),
+    Kind(
         "subword model",
         _all("subwords.model", (SUBWORDS + "subwords.model", "fresh/train.*")),
         has_checksums=False,

@@ -63,6 +63,7 @@ COMMANDS = (
     "shortlist --model run",
     "export --model run --output exported",
     "export --format huggingface --model run --output foreign",
+    "import fairseq --output codes",
     "translate --model run --n-best 2 --workers 1 --output list.txt text/test.en",
 )
 
@@ -106,6 +107,11 @@ def make(directory: Path) -> None:
     for suffix, content in compressed.items():
         (directory / "text" / f"test.en.{suffix}").write_bytes(content)
     (directory / "text" / "page.html").write_text(MARKUP)
+    fairseq = shutil.copytree(Path(__file__).parents[1] / "fairseq" / "post", directory / "fairseq")
+    packed = fairseq / "model.pt.gz"
+    (fairseq / "model.pt").write_bytes(gzip.decompress(packed.read_bytes()))
+    packed.unlink()
+    (fairseq / "expected.tsv").unlink()
     (directory / "nmt.yaml").write_text(RECIPE)
     (directory / "extra.py").write_text('"""A plugin that registers nothing."""\n')
     for command in COMMANDS:

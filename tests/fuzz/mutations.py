@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
 import shutil
 import struct
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -220,6 +222,20 @@ def change_values(data: bytes, draw: Draw) -> bytes:
     return join_safetensors(json.dumps(header), values.tobytes())
 
 
+def change_checkpoint(data: bytes, draw: Draw) -> bytes:
+    """A file of torch whose pickle, or another member, is damaged in an archive that is sound."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    pickles = [name for name in members if name.endswith(".pkl")]
+    name = draw.choice(pickles if draw.random() < 0.8 else list(members))
+    members[name] = draw.choice(BYTES)(members[name], draw)
+    changed = io.BytesIO()
+    with zipfile.ZipFile(changed, "w") as archive:
+        for member, content in members.items():
+            archive.writestr(member, content)
+    return changed.getvalue()
+
+
 def _change_array(dtype: str) -> OfBytes:
     def change_array(data: bytes, draw: Draw) -> bytes:
         """One number of an array is another one."""
@@ -241,6 +257,7 @@ STRUCTURED: dict[str, tuple[OfBytes, ...]] = {
     ".jsonl": (change_json_lines,),
     ".yaml": (change_yaml, change_yaml, hostile_yaml),
     ".safetensors": (change_safetensors, change_values),
+    ".pt": (change_checkpoint,) * 9,
     ".offsets": (_change_array("<i8"),),
     ".tokens": (_change_array("<u2"),),
 }
