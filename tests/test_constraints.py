@@ -9,7 +9,7 @@ from nmt.data.vocabulary import BOS, EOS, UNK
 from nmt.errors import NmtError
 from nmt.recipe.config import build
 from nmt.search import Constraint
-from nmt.search.constraints import Forbidden, MinLength, NoRepeatNgram
+from nmt.search.constraints import Forbidden, MaxLength, MinLength, NoRepeatNgram
 
 
 def forbidden(constraint: Constraint, *tokens: int) -> set[int]:
@@ -33,6 +33,11 @@ def test_the_end_waits_for_the_least_length() -> None:
     assert forbidden(MinLength(length=2), 4, 5) == set()
 
 
+def test_the_end_follows_the_greatest_length() -> None:
+    assert forbidden(MaxLength(length=2), 4) == set()
+    assert forbidden(MaxLength(length=2), 4, 5) == {*range(1, 10)} - {EOS}
+
+
 def test_forbidden_tokens_that_the_vocabulary_lacks_are_no_matter() -> None:
     assert forbidden(Forbidden()) == {UNK}
     assert forbidden(Forbidden(tokens=(4, 99))) == {4}
@@ -43,6 +48,7 @@ def test_forbidden_tokens_that_the_vocabulary_lacks_are_no_matter() -> None:
     [
         ({"name": "forbidden", "tokens": [3]}, "tokens are ids from 0 and not 3, the end of the"),
         ({"name": "min_length", "length": 0}, "length must be at least 1, not 0"),
+        ({"name": "max_length", "length": 0}, "length must be at least 1, not 0"),
         ({"name": "no_repeat_ngram", "size": 0}, "size must be at least 1, not 0"),
     ],
 )

@@ -247,9 +247,10 @@ class Settings:
             constraints.append({"name": "min_length", "length": least})
         if (size := self.value("no_repeat_ngram_size", 0)) > 0:
             constraints.append({"name": "no_repeat_ngram", "size": size})
-        longest = (
-            self._size("max_target_positions") if "max_target_positions" in self.values else 1024
-        )
+        longest = min(self.value("max_len_b", 200), self.value("max_target_positions", 1024) - 1)
+        ratio = float(self.value("max_len_a", 0.0))
+        if ratio == 0.0 and longest > 0:  # fairseq then ends all hypotheses with EOS
+            constraints.append({"name": "max_length", "length": longest})
         return {
             "strategy": {
                 "name": "beam",
@@ -258,8 +259,8 @@ class Settings:
                 "stop": "first_beam",
             },
             "constraints": constraints,
-            "max_length_ratio": float(self.value("max_len_a", 0.0)),
-            "max_length_offset": min(self.value("max_len_b", 200), longest),
+            "max_length_ratio": ratio,
+            "max_length_offset": longest + 1,
             "max_source_length": self.value("max_source_positions", 1024),
         }
 

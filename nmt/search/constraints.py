@@ -105,6 +105,28 @@ class MinLength(Constraint):
             logits[..., EOS] = NEVER
 
 
+@constraints.register("max_length")
+@dataclass(frozen=True, kw_only=True)
+class MaxLength(Constraint):
+    """Maximum number of tokens before EOS, which then follows, as in fairseq.
+
+    Hypotheses that are as long end, and are ranked by their log-probability with EOS.
+    """
+
+    length: int = 200
+    """Tokens without the end of the sentence."""
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise ValueError(f"length must be at least 1, not {self.length}")
+
+    def mask_continuations(self, logits: Tensor, tokens: Tensor) -> None:
+        """Mask all tokens but EOS where there are enough tokens."""
+        if tokens.size(-1) - 1 >= self.length:
+            logits[..., :EOS] = NEVER
+            logits[..., EOS + 1 :] = NEVER
+
+
 @constraints.register("no_repeat_ngram")
 @dataclass(frozen=True, kw_only=True)
 class NoRepeatNgram(Constraint):

@@ -22,7 +22,7 @@ from nmt.search import (
     constraints,
     strategies,
 )
-from nmt.search.constraints import Forbidden, MinLength, NoRepeatNgram
+from nmt.search.constraints import Forbidden, MaxLength, MinLength, NoRepeatNgram
 
 STOPS = ("all_finished", "first_beam", "shrinking_beam")
 LIMITS = ("pruning", "pruning_tokens", "pruning_finished")
@@ -201,6 +201,7 @@ def test_a_wide_beam_finds_what_exhaustive_search_finds(strategy: Strategy, seed
 CONSTRAINTS = [
     Forbidden(tokens=(UNK,)),
     MinLength(length=3),
+    MaxLength(length=3),
     NoRepeatNgram(size=2),
 ]
 every_constraint = pytest.mark.parametrize("constraint", CONSTRAINTS, ids=repr)
@@ -217,6 +218,8 @@ def keeps(constraint: Constraint, output: tuple[int, ...]) -> bool:
             return not set(constraint.tokens) & set(output)
         case MinLength():
             return output[-1] != EOS or len(output) - 1 >= constraint.length
+        case MaxLength():
+            return len(output) - (output[-1] == EOS) <= constraint.length
         case NoRepeatNgram():
             at = range(len(output) - constraint.size + 1)
             ngrams = [output[it : it + constraint.size] for it in at]
