@@ -139,6 +139,33 @@ def test_text_may_be_tokenised_elsewhere(tmp_path: Path) -> None:
     ]
 
 
+def test_a_run_with_codes_is_fine_tuned(
+    tmp_path: Path, nmt: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    import_model(copy_model(Path("post"), "post"), Path("run"))
+    table = (FILES / "post" / "expected.tsv").read_text(encoding="utf-8")
+    rows = [row.split("\t") for row in table.splitlines()]
+    for side, column in (("en", 0), ("de", 3)):
+        for split in ("train", "valid"):
+            lines = "".join(f"{row[column]}\n" for row in rows)
+            Path(f"{split}.{side}").write_text(lines, encoding="utf-8")
+    Path("train.align").write_text("0-0\n" * len(rows))
+    preprocess = (
+        "preprocess -s en -t de --train train --valid valid --workers 1 --subword-model run"
+    )
+    train = "train --data data --init-from run --save-dir tuned --max-updates 1 --warmup-updates 1"
+    assert nmt(*f"{preprocess} --output-dir data".split()).status == 0
+    options = "--lr 0.0001 --max-tokens 99 --valid-every 1 --save-every 1 --device cpu"
+    assert nmt(*f"{train} {options}".split()).status == 0
+    before, after = load_model(Path("run")), load_model(Path("tuned"))
+    assert after.subwords.is_same_as(before.subwords)
+    difference = after.model.output.weight - before.model.output.weight
+    assert 0 < difference.abs().max() < 0.001
+    refused = nmt(*f"{preprocess} --output-dir other --alignments".split())
+    assert "word alignments of training pairs need SentencePiece models" in refused.err
+
+
 def test_a_run_with_codes_is_no_model_of_hugging_face(tmp_path: Path) -> None:
     run = import_model(copy_model(tmp_path / "post", "post"), tmp_path / "run")
     with pytest.raises(NmtError, match=r"MarianMTModel has no counterpart of BPE codes"):

@@ -112,6 +112,8 @@ def added_pieces(subwords: Subwords, old: Subwords) -> tuple[list[list[int]], li
         subwords: extended subwords; see :meth:`Subwords.extends`.
         old: the subwords before the extension.
     """
+    if subwords.is_same_as(old):
+        return [], []  # as codes of BPE always are
     models = [model + AS_IT_STANDS for model in old.models]
     inner = Subwords(models[0], models[1], 1, old.vocabularies)
     return (
