@@ -172,7 +172,9 @@ def test_a_comparison_ends_in_a_table(
         "translations: {beam: --model averaged --strategy beam, last: --model last}\n"
     )
     words = ["compare.py", plan, "--data", dataset, "--work", tmp_path / "work", "--jobs", 1]
-    monkeypatch.setattr(sys, "argv", [*map(str, words), "--test"])
+    monkeypatch.setattr(
+        sys, "argv", [*map(str, words), "--test", "--picture", str(tmp_path / "curves.svg")]
+    )
     compare.main()
     valid, test = capsys.readouterr().out.split("test:\n")
     for text in (valid, test):
@@ -180,3 +182,5 @@ def test_a_comparison_ends_in_a_table(
         names = [cells[1].strip() for cells in lines]
         assert names == ["one beam", "one last", "two beam", "two last"]
         assert {cells[6].strip() for cells in lines} == {"6"}
+    picture = (tmp_path / "curves.svg").read_text(encoding="utf-8")
+    assert all(label in picture for label in ("core-minutes", "validation loss", "one", "two"))

@@ -33,6 +33,8 @@ from typing import Any, TypeVar
 
 import yaml
 
+from nmt import report
+
 NMT = (sys.executable, "-m", "nmt")
 TIMED = (25, 100)
 """An update's cost is measured from the first to the second of these numbers of updates."""
@@ -323,6 +325,19 @@ def table(comparison: Comparison, results: Mapping[str, list[dict[str, Any]]]) -
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+def picture(comparison: Comparison, rows: Iterable[str]) -> str:
+    """Return the validation losses over core-minutes as SVG: means of seeds, standard errors."""
+    lines = []
+    for colour, row in enumerate(rows):
+        runs = [comparison.averaged(row, seed + 1) for seed in range(comparison.plan.seeds)]
+        logs = [report.read_log(run / "log.jsonl") for run in runs]
+        curve = report.mean([log.curve("validation", "loss") for log in logs], "update")
+        rate = comparison.plan.core_minutes / comparison.updates(row)
+        minutes = [rate * update for update in curve.updates]
+        lines.append(report.Line(row, minutes, curve.values, curve.errors, colour))
+    return report.Chart(lines, "core-minutes", "validation loss").svg()
+
+
 def mean(values: list[float], digits: int = 2) -> str:
     """Return the mean with its standard error."""
     error = f" ± {_squared_error(values) ** 0.5:.{digits}f}" if len(values) > 1 else ""
@@ -349,6 +364,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="*", metavar="ROW", help="rows to train [default: all]")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="trainings at a time")
     parser.add_argument("--test", action="store_true", help="score the test set, too")
+    parser.add_argument("--picture", type=Path, help="SVG to write: losses over core-minutes")
     arguments = parser.parse_args()
     plan = read_plan(arguments.plan)
     unknown = sorted({*(arguments.rows or ())} - {*plan.rows})
@@ -364,6 +380,8 @@ def main() -> None:
     chosen = [name for name in plan.rows if not arguments.rows or name in arguments.rows]
     for split in ("valid", "test") if arguments.test else ("valid",):
         print(f"{split}:\n\n{table(comparison, comparison.run(chosen, split))}\n")
+    if arguments.picture:
+        arguments.picture.write_text(picture(comparison, chosen), encoding="utf-8")
 
 
 if __name__ == "__main__":
