@@ -262,6 +262,7 @@ REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (change_model(extra=torch.zeros(2)), r"no place for the tensor extra"),
     (change_model(extra=torch.zeros(2, dtype=torch.int64)), r"'extra' is not a tensor of numbers"),
     (change_model(extra="x"), r"'extra' is not a tensor of numbers"),
+    (change_model(extra=torch.zeros(2).to_sparse()), r"its tensors are sparse, or"),
     (change_model(extra=torch.zeros(1).expand(10**9)), r"its tensors are sparse, or larger"),
     (change_model(**{Q: None}), r"has no tensor encoder.layers.0.self_attn.q_proj.weight"),
     (change_model(**{Q: torch.zeros(3, 4)}), r"self_attn.k_proj.weight has the shape \[16, 16\]"),

@@ -76,8 +76,8 @@ def check_stored(path: Path, tensors: Sequence[Tensor]) -> None:
     Raises:
         NmtError: they are sparse, or larger.
     """
-    size = sum(tensor.nbytes for tensor in tensors)
-    if not all(map(_is_stored, tensors)) or size > MAX_TIED * path.stat().st_size:
+    most = MAX_TIED * path.stat().st_size
+    if not all(map(_is_stored, tensors)) or sum(tensor.nbytes for tensor in tensors) > most:
         raise NmtError(f"{path}: {TOO_LARGE}")
 
 
