@@ -11,7 +11,8 @@ from conftest import ENGLISH, GERMAN
 from nmt.data.vocabulary import EOS
 from nmt.export.huggingface_files import Layout
 from nmt.export.tokenizer_json import tokenizer_json
-from nmt.preprocess.subwords import Subwords, SubwordTraining, train_subwords
+from nmt.preprocess.learning import SubwordTraining, train_subwords
+from nmt.preprocess.subwords import Subwords
 
 tokenizers = pytest.importorskip("tokenizers")
 
