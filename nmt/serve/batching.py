@@ -70,7 +70,8 @@ class Batcher:
             slots: number of batches that are translated at the same time.
             batch_lines: most lines of a batch.
             queue_lines: most lines that wait.
-            pause: seconds for which a batch that is not full waits for more lines.
+            pause: seconds for which a batch that is not full waits for more lines, if another is
+                under way.
         """
         self.submit = submit
         self.free = asyncio.Semaphore(slots)
@@ -117,7 +118,7 @@ class Batcher:
             while not self.num_waiting:
                 self.arrived.clear()
                 await self.arrived.wait()
-            if self.num_waiting < self.batch_lines:
+            if self.running and self.num_waiting < self.batch_lines:
                 await asyncio.sleep(self.pause)
             if lines := self._next():
                 task = asyncio.create_task(self._run(lines))
