@@ -165,6 +165,8 @@ def serve(
     when the server is ready. docs/guides/server.md describes the interfaces: LibreTranslate's, and
     one for lines.
     """
+    from nmt.runtime.memory import keep_few_kernels
+
     try:
         from nmt.serve.access import Keys, Limits
         from nmt.serve.models import Models
@@ -173,6 +175,7 @@ def serve(
     except ImportError as error:
         raise NmtError(f"{error.name} is not installed; pip install 'nmt-toolkit[serve]'") from None
 
+    keep_few_kernels()
     limits = Limits(
         lines=max_lines,
         characters=max_characters,

@@ -58,12 +58,15 @@ def run(
 def _listen(config: uvicorn.Config) -> socket.socket:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     try:
-        return socket.create_server((config.host, config.port), family=family, backlog=4096)
+        listening = socket.create_server((config.host, config.port), family=family, backlog=4096)
     except OSError as error:
         raise NmtError(
             f"cannot listen at {config.host}, port {config.port}: {error.strerror or error}; "
             "choose another --host or --port"
         ) from None
+    # A body would wait for the acknowledgement of its headers. Accepted connections inherit this.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+    return listening
 
 
 class _Server(uvicorn.Server):
