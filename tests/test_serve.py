@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode, urlsplit
@@ -28,8 +29,10 @@ from websockets.sync.client import connect
 
 from nmt.errors import NmtError
 from nmt.inference import Request
-from nmt.serve.access import Keys, Rates
+from nmt.serve.access import Keys, Limits, Rates
+from nmt.serve.app import application
 from nmt.serve.batching import Batcher, QueueFullError
+from nmt.serve.service import Service
 from nmt.serve.work import Batch, Wish
 
 SEARCH = ("--strategy", "beam", "--beam", 2, "--workers", 2)
@@ -398,3 +401,53 @@ def test_rates_are_of_each_client_and_recover(monkeypatch: pytest.MonkeyPatch) -
     assert rates.spend("one", 30) == 0
     assert rates.spend("one", 1) == 1
     assert Rates(None).spend("one", 10**9) == 0
+
+
+def test_after_the_time_that_a_refusal_names_the_client_is_admitted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    rates = Rates(50)  # a line takes 1.2 s
+    assert rates.spend("one", 50) == 0
+    now = float(rates.spend("one", 1))
+    assert rates.spend("one", 1) == 0
+
+
+def test_the_language_of_a_long_text_is_told_by_its_beginning() -> None:
+    read = 0
+
+    class Text(str):
+        def __getitem__(self, key: Any) -> str:
+            nonlocal read
+            part = super().__getitem__(key)
+            read += len(part)
+            return part
+
+        def __iter__(self) -> Iterator[str]:
+            raise AssertionError("the whole text was read")
+
+    models: Any = SimpleNamespace(pairs=[("de", "en"), ("ru", "en")], processes=1, submit=None)
+    service = Service(models, Limits(), Keys(None), 64)
+    assert service.detect(Text("я" * 10_000)) == {"ru": 1.0}
+    assert 0 < read < 10_000
+
+
+def test_an_error_of_the_server_itself_is_json_too() -> None:
+    async def ask() -> tuple[int, bytes]:
+        models: Any = SimpleNamespace(pairs=[], processes=1, submit=None)
+        app = application(Service(models, Limits(), Keys(None), 64))
+        sent: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "GET", "path": "/frontend/settings", "headers": []}
+        with pytest.raises(IndexError):  # for the log
+            await app({**scope, "query_string": b""}, receive, send)
+        return sent[0]["status"], sent[1]["body"]
+
+    assert asyncio.run(ask()) == (500, b'{"error":"the server failed; its log says why"}')
