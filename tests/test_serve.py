@@ -127,6 +127,9 @@ def test_lines_have_the_fields_of_translate(address: str, expected: dict[str, st
     assert call(f"{address}/v1/translate", prefix)[1]["translations"][0][0]["text"].startswith(
         "zwei"
     )
+    with urlopen(f"{address}/metrics", timeout=60) as metrics:
+        [lines_of_batches] = re.findall(r"(?m)^nmt_batch_lines_sum (.*)$", metrics.read().decode())
+    assert float(lines_of_batches) >= len(lines)
 
 
 def test_a_stream_and_a_socket_answer_line_by_line(address: str, expected: dict[str, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 
 from starlette.requests import HTTPConnection
 
@@ -14,7 +15,7 @@ from nmt.serve.batching import Batcher, QueueFullError
 from nmt.serve.bodies import RefusedError
 from nmt.serve.metrics import Metrics
 from nmt.serve.models import Models
-from nmt.serve.work import Fields, Pair, Wish
+from nmt.serve.work import Batch, Fields, Pair, Wish
 
 PAUSE = 0.002
 EXAMINED = 1000
@@ -32,8 +33,12 @@ class Service:
         self.rates = Rates(limits.lines_per_minute)
         self.metrics = Metrics()
         slots = max(1, models.processes)
-        self.batcher = Batcher(models.submit, slots, batch_lines, limits.queue, PAUSE)
+        self.batcher = Batcher(self._submit, slots, batch_lines, limits.queue, PAUSE)
         self.metrics.watch(lambda: self.batcher.num_waiting)
+
+    def _submit(self, batch: Batch) -> Future[list[list[Fields]]]:
+        self.metrics.batches.observe(len(batch.requests))
+        return self.models.submit(batch)
 
     def admit(self, client: HTTPConnection, key: str | None = None) -> None:
         """Check the key of a client: `key`, or the one in its header Authorization.
