@@ -170,6 +170,12 @@ def test_a_mistake_is_answered_with_one_line(
     address: str, path: str, body: Any, status: int, message: str
 ) -> None:
     code, answer = call(f"{address}{path}", body)
+        (
+            "/v1/translate",
+            {"target_lang": "de", "lines": [], "markup": "html", "alignments": "words"},
+            400,
+            "markup goes without",
+        ),
     assert code == status
     assert list(answer) == ["error"]
     assert message in answer["error"]

@@ -122,8 +122,11 @@ def _lines(wanted: Wanted) -> list[Line]:
     phrases = [[""]] * count if wanted.phrases is None else wanted.phrases
     if not len(prefixes) == len(phrases) == count:
         raise RefusedError(400, "prefixes and phrases: give as many as lines, or none")
-    if wanted.markup and (wanted.prefixes or wanted.phrases or wanted.n_best > 1 or wanted.scores):
-        raise RefusedError(400, "markup goes without prefixes, phrases, n_best and scores")
+    scored = wanted.scores or wanted.alignments
+    if wanted.markup and (wanted.prefixes or wanted.phrases or wanted.n_best > 1 or scored):
+        raise RefusedError(
+            400, "markup goes without prefixes, phrases, n_best, scores and alignments"
+        )
     return [
         Line(line, prefix, tuple(filter(None, of_line)))
         for line, prefix, of_line in zip(wanted.lines, prefixes, phrases, strict=True)
