@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 
 from nmt.errors import NmtError
@@ -84,4 +85,4 @@ class Rates:
         self.buckets[client] = (left - lines if is_allowed else left, now)
         if len(self.buckets) > MOST_CLIENTS:
             self.buckets.popitem(last=False)
-        return 0 if is_allowed else max(1, round((wanted - left) / rate))
+        return 0 if is_allowed else max(1, ceil((wanted - left) / rate))
