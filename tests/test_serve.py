@@ -160,9 +160,22 @@ def test_a_stream_and_a_socket_answer_line_by_line(address: str, expected: dict[
             "half a character",
         ),
         ("/translate", b"x" * 5_000_000, 413, "4,000,000 bytes"),
+        (
+            "/translate",
+            b'{"q": "a", "source": "\\ud800", "target": "de"}',
+            400,
+            "?-de is not served",
+        ),
+        ("/v1/translate", b'{"target_lang": "\\ud800", "lines": []}', 400, "auto-? is not served"),
         ("/v1/translate", {"lines": []}, 400, "target_lang: Field required"),
         ("/v1/translate", {"target_lang": "", "lines": [], "beam": 2}, 400, "beam: Extra"),
         ("/v1/translate", b'{"target_lang": "de", "lines": ["\\ud800"]}', 400, "half a character"),
+        (
+            "/v1/translate",
+            {"target_lang": "de", "lines": [], "markup": "html", "alignments": "words"},
+            400,
+            "markup goes without",
+        ),
         ("/nothing", None, 404, "Not Found"),
     ],
 )
@@ -170,12 +183,6 @@ def test_a_mistake_is_answered_with_one_line(
     address: str, path: str, body: Any, status: int, message: str
 ) -> None:
     code, answer = call(f"{address}{path}", body)
-        (
-            "/v1/translate",
-            {"target_lang": "de", "lines": [], "markup": "html", "alignments": "words"},
-            400,
-            "markup goes without",
-        ),
     assert code == status
     assert list(answer) == ["error"]
     assert message in answer["error"]
@@ -269,6 +276,10 @@ def test_keys_admit_those_who_have_one_at_a_limited_rate(trained: Path, tmp_path
         status, answer = call(f"{address}/v1/translate", wanted, Authorization="Bearer other")
         assert status == 429
         assert "too many lines; try again in" in answer["error"]
+        assert call(f"{address}/translate", q | {"api_key": "\ud800"})[0] == 403
+    (tmp_path / "keys").write_bytes(b"\xff")
+    with pytest.raises(NmtError, match="is not UTF-8"):
+        Keys(tmp_path / "keys")
     (tmp_path / "keys").write_text("\n")
     with pytest.raises(NmtError, match="holds no key"):
         Keys(tmp_path / "keys")

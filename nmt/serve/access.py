@@ -47,7 +47,10 @@ class Keys:
         self.is_open = path is None
         self._hashes: set[bytes] = set()
         if path is not None:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            try:
+                lines = path.read_text(encoding="utf-8").splitlines()
+            except UnicodeDecodeError:
+                raise NmtError(f"{path}: is not UTF-8; write one key on each line") from None
             self._hashes = {_hash(line.strip()) for line in lines if line.strip()}
             if not self._hashes:
                 raise NmtError(f"{path}: holds no key; write one on each line")
@@ -58,7 +61,7 @@ class Keys:
 
 
 def _hash(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()
+    return hashlib.sha256(key.encode(errors="surrogatepass")).digest()
 
 
 @dataclass

@@ -62,6 +62,13 @@ def application(service: Service, origins: Sequence[str] = ()) -> FastAPI:
         """Return counts for Prometheus."""
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
+    _answer_errors(app)
+    return app
+
+
+def _answer_errors(app: FastAPI) -> None:
+    """Answer every error with a JSON object."""
+
     @app.exception_handler(RefusedError)
     async def refuse(_: Request, error: RefusedError) -> JSONResponse:
         return error.response()
@@ -74,10 +81,12 @@ def application(service: Service, origins: Sequence[str] = ()) -> FastAPI:
     async def no_such_page(_: Request, error: HTTPException) -> JSONResponse:
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
+    @app.exception_handler(Exception)
+    async def fail(_: Request, error: Exception) -> JSONResponse:
+        return RefusedError(500, "the server failed; its log says why").response()
+
     @app.exception_handler(RequestValidationError)
     async def refuse_values(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part != "body")
         return RefusedError(400, f"{where or 'body'}: {first['msg']}").response()
-
-    return app

@@ -23,13 +23,14 @@ class RefusedError(Exception):
     """A request that is answered with an error; `status` is that of HTTP."""
 
     def __init__(self, status: int, message: str, retry_after: int | None = None) -> None:
-        super().__init__(message)
+        super().__init__(message.encode(errors="replace").decode())  # JSON may hold "\\ud800"
         self.status = status
-        self.headers = {"Retry-After": str(retry_after)} if retry_after is not None else None
+        self.retry_after = retry_after
 
     def response(self) -> JSONResponse:
         """Return the answer, as LibreTranslate words it."""
-        return JSONResponse({"error": str(self)}, self.status, self.headers)
+        headers = None if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        return JSONResponse({"error": str(self)}, self.status, headers)
 
 
 class WholeBodies:

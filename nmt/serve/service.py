@@ -17,9 +17,9 @@ from nmt.serve.metrics import Metrics
 from nmt.serve.models import Models
 from nmt.serve.work import Batch, Fields, Pair, Wish
 
-PAUSE = 0.002
 EXAMINED = 1000
 """Characters of a text that tell its language."""
+PAUSE = 0.002
 """Seconds for which a batch that is not full waits for other clients."""
 
 
