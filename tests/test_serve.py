@@ -25,6 +25,7 @@ from urllib.request import Request as HttpRequest
 from urllib.request import urlopen
 
 import pytest
+from websockets.exceptions import ConnectionClosedError, InvalidStatus
 from websockets.sync.client import connect
 
 from nmt.errors import NmtError
@@ -32,6 +33,7 @@ from nmt.inference import Request
 from nmt.serve.access import Keys, Limits, Rates
 from nmt.serve.app import application
 from nmt.serve.batching import Batcher, QueueFullError
+from nmt.serve.bodies import RefusedError, within
 from nmt.serve.service import Service
 from nmt.serve.work import Batch, Wish
 
@@ -144,6 +146,36 @@ def test_a_stream_and_a_socket_answer_line_by_line(address: str, expected: dict[
             socket_.send(message)
             translated = [expected[line] for line in message.removesuffix("\n").split("\n")]
             assert socket_.recv() == "\n".join(translated) + "\n"
+
+
+def test_a_socket_refuses_with_a_reason(address: str) -> None:
+    url = f"ws{address.removeprefix('http')}/translate"
+    long = "%C3%A9" * 100  # two bytes each, of at most 123
+    with (
+        connect(f"{url}?source_lang={long}") as socket_,
+        pytest.raises(ConnectionClosedError, match=r"1008 \(policy violation\) é{61};"),
+    ):
+        socket_.recv(60)
+    with connect(url) as socket_:
+        socket_.send(b"one")
+        with pytest.raises(ConnectionClosedError, match="not of bytes"):
+            socket_.recv(60)
+    with pytest.raises(InvalidStatus, match="403"):
+        connect(url, origin="https://elsewhere.example")
+    with connect(url, origin=address) as socket_:
+        socket_.send("one")
+        assert socket_.recv(60)
+
+
+def test_work_that_takes_too_long_is_given_up() -> None:
+    async def ask() -> asyncio.Task[None]:
+        work = asyncio.create_task(asyncio.sleep(600))
+        with pytest.raises(RefusedError, match="no translation within 0 s") as refused:
+            await within(0, work)
+        assert refused.value.status == 503
+        return work
+
+    assert asyncio.run(ask()).cancelled()
 
 
 @pytest.mark.parametrize(

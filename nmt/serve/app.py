@@ -43,7 +43,7 @@ def application(service: Service, origins: Sequence[str] = ()) -> FastAPI:
     app = FastAPI(
         title="nmt", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
     )
-    app.include_router(lines.router(service))
+    app.include_router(lines.router(service, origins))
     app.include_router(libretranslate.router(service))
     app.add_middleware(WholeBodies, limits=service.limits)
     app.add_middleware(Counted, metrics=service.metrics)

@@ -95,10 +95,26 @@ async def while_connected(request: Request, work: Awaitable[T], seconds: float) 
             return task.result()
         if gone.done():
             raise ClientDisconnect
-        raise RefusedError(503, f"no translation within {seconds:g} s; send fewer lines", 1)
+        raise _late(seconds)
     finally:
         task.cancel()
         gone.cancel()
+
+
+async def within(seconds: float, work: Awaitable[T]) -> T:
+    """Return the result of the work.
+
+    Raises:
+        RefusedError: the work takes longer than `seconds`, and is cancelled.
+    """
+    try:
+        return await asyncio.wait_for(work, seconds)
+    except asyncio.TimeoutError:
+        raise _late(seconds) from None
+
+
+def _late(seconds: float) -> RefusedError:
+    return RefusedError(503, f"no translation within {seconds:g} s; send fewer lines", 1)
 
 
 async def _gone(request: Request) -> None:

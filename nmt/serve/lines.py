@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Query, Request, WebSocket, WebSocketDisconnect
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,12 +14,14 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from nmt.inference import Request as Line
-from nmt.serve.bodies import RefusedError, while_connected
+from nmt.serve.bodies import RefusedError, while_connected, within
 from nmt.serve.service import Service
 from nmt.serve.work import Wish
 
 AHEAD = 64
 """Lines of a stream that are translated at the same time."""
+MOST_REASON = 123
+"""Bytes of the reason for closing a WebSocket, by RFC 6455."""
 
 
 class Wanted(BaseModel):
@@ -55,8 +58,8 @@ class Answer(BaseModel):
     translations: list[list[dict[str, Any]]]
 
 
-def router(service: Service) -> APIRouter:
-    """Return the routes."""
+def router(service: Service, origins: Sequence[str] = ()) -> APIRouter:
+    """Return the routes; pages of other origins may open a WebSocket only if named here."""
     routes = APIRouter(tags=["nmt"])
 
     @routes.post("/v1/translate")
@@ -94,21 +97,35 @@ def router(service: Service) -> APIRouter:
         pairs = service.models.pairs
         asked = [socket.query_params.get(key) for key in ("source_lang", "target_lang")]
         source, target = (given or usual for given, usual in zip(asked, pairs[0], strict=True))
+        if not _is_admitted(socket, origins):
+            await socket.close()  # before it was accepted: 403
+            return
         await socket.accept()
         try:
             service.admit(socket)
             wish = Wish(service.pair(source, target))
-            while True:
-                text = await socket.receive_text()
+            while (message := await socket.receive())["type"] == "websocket.receive":
+                if (text := message.get("text")) is None:
+                    raise RefusedError(400, "send messages of text, not of bytes")
                 lines = [Line(line) for line in text.removesuffix("\n").split("\n")]
-                translated = await service.translate(socket, lines, wish)
+                work = service.translate(socket, lines, wish)
+                translated = await within(service.limits.seconds, work)
                 await socket.send_text("\n".join(line[0]["text"] for line in translated) + "\n")
         except RefusedError as error:
-            await socket.close(1008, str(error)[:120])
+            reason = str(error).encode()[:MOST_REASON]
+            await socket.close(1008, reason.decode(errors="ignore"))
         except WebSocketDisconnect:
             pass
 
     return routes
+
+
+def _is_admitted(socket: WebSocket, origins: Sequence[str]) -> bool:
+    """Return whether a page may open the socket; browsers leave that to the server."""
+    origin = socket.headers.get("origin")
+    if origin is None or "*" in origins or origin in origins:
+        return True
+    return urlsplit(origin).netloc == socket.headers.get("host")
 
 
 def _lines(wanted: Wanted) -> list[Line]:
