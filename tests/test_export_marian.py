@@ -111,6 +111,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"arch": "rnnsearch_small"}, "arch rnnsearch_small"),
     (SMALL, "sinusoids interleaved"),
     ({**SMALL, "positions": "learned"}, "positions learned, sinusoids interleaved"),
+    (
+        {**SMALL, **CONCATENATED, "positions": {"name": "sinusoidal", "offset": 2}},
+        "positions sinusoidal with offset 2",
+    ),
     ({**SMALL, **CONCATENATED, "feed_forward": "gelu"}, "feed_forward gelu"),
     ({**SMALL, **CONCATENATED, "scale_embeddings": False}, "scale_embeddings false"),
     ({**SMALL, **CONCATENATED, "d_k": 2}, "d_k or d_v other than d_model / heads"),

@@ -164,12 +164,26 @@ def test_a_run_with_codes_is_fine_tuned(
     assert 0 < difference.abs().max() < 0.001
     refused = nmt(*f"{preprocess} --output-dir other --alignments".split())
     assert "word alignments of training pairs need SentencePiece models" in refused.err
+    extended = preprocess.replace("--subword-model", "--extend-vocabulary")
+    refused = nmt(*f"{extended} --output-dir other".split())
+    assert "a vocabulary of BPE codes cannot be extended" in refused.err
 
 
-def test_a_run_with_codes_is_no_model_of_hugging_face(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("huggingface", "MarianMTModel has no counterpart of BPE codes"),
+        ("marian", "Marian has no counterpart of BPE codes, .* with offset 2; translate with nmt"),
+        ("onnx", "no model with BPE codes can be exported to onnx; translate with nmt itself"),
+    ],
+)
+def test_formats_without_a_place_for_codes_refuse_them(
+    name: str, message: str, tmp_path: Path
+) -> None:
     run = import_model(copy_model(tmp_path / "post", "post"), tmp_path / "run")
-    with pytest.raises(NmtError, match=r"MarianMTModel has no counterpart of BPE codes"):
-        export_run(run.path, export_formats["huggingface"], "fp32", tmp_path / "exported")
+    with pytest.raises(NmtError, match=message):
+        export_run(run.path, export_formats[name], "fp32", tmp_path / "exported")
+    assert not (tmp_path / "exported").exists()
 
 
 def load(directory: Path) -> dict[str, Any]:

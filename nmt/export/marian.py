@@ -57,7 +57,8 @@ class MarianFormat(ExportFormat):
         """Write the weights with their configuration, the vocabularies and the search."""
         config: ModelConfig = build(ModelConfig, loaded.recipe["model"], "model")  # type: ignore[type-abstract]
         weights = weights_of(loaded.model)
-        if obstacles := ", ".join(_obstacles(config, weights, stored)):
+        has_codes = loaded.subwords.has_codes
+        if obstacles := ", ".join(_obstacles(config, weights, stored, has_codes)):
             raise NmtError(
                 f"{loaded.run.path}: Marian has no counterpart of {obstacles}; translate with nmt "
                 "itself"
@@ -83,8 +84,12 @@ class MarianFormat(ExportFormat):
         (directory / "model.npz.decoder.yml").write_text(text, encoding="utf-8")
 
 
-def _obstacles(config: ModelConfig, weights: Mapping[str, Tensor], stored: Stored) -> Iterator[str]:
+def _obstacles(
+    config: ModelConfig, weights: Mapping[str, Tensor], stored: Stored, has_codes: bool
+) -> Iterator[str]:
     """Yield what Marian lacks, by the names of the recipe."""
+    if has_codes:
+        yield "BPE codes, but of SentencePiece models alone"
     if stored != "fp32":
         yield f"--precision {stored}"
     if not isinstance(config, TransformerConfig):
@@ -98,6 +103,8 @@ def _obstacles(config: ModelConfig, weights: Mapping[str, Tensor], stored: Store
     ):
         if (name := getattr(config, key).name) not in known:
             yield f"{key} {name}"
+    if offset := getattr(config.positions, "offset", 0):
+        yield f"positions {config.positions.name} with offset {offset}"
     for key, names in (
         ("sinusoids", ("concatenated",)),
         ("residual", tuple(RESIDUALS.values())),

@@ -62,7 +62,7 @@ class OnnxFormat(ExportFormat):
         if find_spec("onnxscript") is None:
             raise NmtError("exporting to onnx needs onnxscript; pip install 'nmt-toolkit[onnx]'")
         config: ModelConfig = build(ModelConfig, loaded.recipe["model"], "model")  # type: ignore[type-abstract]
-        if obstacles := ", ".join(_obstacles(config, loaded.model, stored)):
+        if obstacles := ", ".join(_obstacles(config, loaded, stored)):
             raise NmtError(
                 f"{loaded.run.path}: no model with {obstacles} can be exported to onnx; translate "
                 "with nmt itself"
@@ -90,8 +90,11 @@ class OnnxFormat(ExportFormat):
             (directory / "tokenizer.json").write_text(text, encoding="utf-8")
 
 
-def _obstacles(config: ModelConfig, model: nn.Module, stored: Stored) -> Iterator[str]:
+def _obstacles(config: ModelConfig, loaded: LoadedModel, stored: Stored) -> Iterator[str]:
     """Yield what keeps a model from being exported, by the names of the recipe."""
+    model = loaded.model
+    if loaded.subwords.has_codes:  # the tokenizer's files have no place for them
+        yield "BPE codes"
     if stored != "fp32":
         yield f"--precision {stored}"
     if not isinstance(config, TransformerConfig) or not isinstance(model, Transformer):

@@ -181,7 +181,10 @@ class Subwords:
         """
         source, target = self._models
         if not isinstance(source, bytes) or not isinstance(target, bytes):
-            raise NmtError("this needs SentencePiece models, and these subwords are BPE codes")
+            raise NmtError(
+                "a vocabulary of BPE codes cannot be extended, only one of SentencePiece models; "
+                "give --subword-model in the place of --extend-vocabulary"
+            )
         return source, target
 
     def is_same_as(self, other: Subwords) -> bool:
