@@ -276,6 +276,7 @@ REFUSED: list[tuple[Callable[[Path], object], str]] = [
     ),
     (change_arrays(Wemb=None), r"has no table Wemb"),
     (change_arrays(decoder_ff_logit_out_b=np.zeros(3)), r"has 3 elements, not 4"),
+    (change_settings(right_left=True), r"no counterpart of right-left: True"),
     (change_settings(type="s2s"), r"no counterpart of type: s2s"),
     (change_settings(transformer_ffn_activation="gelu"), r"transformer-ffn-activation: gelu"),
     (change_settings(transformer_preprocess="n"), r"no counterpart of transformer-preprocess"),

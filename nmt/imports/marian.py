@@ -62,6 +62,7 @@ EXPECTED: dict[str, tuple[object, ...]] = {
         for key in (
             "factors-dim-emb",
             "lemma-dim-emb",
+            "right-left",
             "skip",
             "tied-embeddings-src",
             "transformer-aan-nogate",
