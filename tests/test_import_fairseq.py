@@ -305,6 +305,11 @@ REFUSED: list[tuple[Callable[[Path], object], str]] = [
     ),
     (change_settings(share_all_embeddings=torch.ones(2)), r"expected a bool, not a Tensor"),
     (change_settings(source_lang="../x"), r"source_lang names no language: '../x'"),
+    (change_settings(source_lang="e\nn"), r"source_lang names no language: 'e\\nn'"),
+    (
+        change_model(encoder__layers__0__self_attn__in_proj_weight=torch.tensor(1.0)),
+        r"encoder.layers.0.self_attn.q_proj.weight has the shape \[\]",
+    ),
     (change_settings(target_lang=None), r"target_lang names no language: ''"),
     (change_settings(beam=0), r"model.pt: not a search that nmt can do: search.*beam must be"),
     (change_settings(lenpen=float("nan")), r"not a search that nmt can do: search.*alpha"),

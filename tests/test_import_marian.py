@@ -251,6 +251,8 @@ REFUSED: list[tuple[Callable[[Path], object], str]] = [
         lambda path: (path / "decoder.yml").write_text("vocabs: [a.spm]"),
         r"expected two vocabularies",
     ),
+    (decoder(r'vocabs: ["a\0.spm", vocab.spm]'), r"model: vocabs: 'a\\x00.spm' names no file"),
+    (decoder(r'models: ["a\nb.npz"]'), r"model: models: 'a\\nb.npz' names no file; mend the name"),
     (decoder("normalize: abc"), r"decoder.yml: normalize: expected a number, not 'abc'"),
     (decoder("normalize: [1]"), r"decoder.yml: normalize: expected a number, not \[1\]"),
     (decoder("normalize: -1.0"), SEARCH + "alpha must be at least 0, not -1; change that value"),

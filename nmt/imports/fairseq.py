@@ -193,7 +193,8 @@ def _of_today(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
             name = ".".join((stack, *parts))
         if is_layer and parts[-1] in ("in_proj_weight", "in_proj_bias"):
             before, kind = name.rpartition(".")[0], parts[-1].rpartition("_")[2]
-            for letter, part in zip("qkv", tensor.chunk(3), strict=False):
+            thirds = tensor.chunk(3) if tensor.dim() else [tensor]
+            for letter, part in zip("qkv", thirds, strict=False):
                 renamed[f"{before}.{letter}_proj.{kind}"] = part
             continue
         renamed[name] = tensor

@@ -134,7 +134,7 @@ class Settings:
             NmtError: the key has none, or one that cannot be part of a name of a file.
         """
         text: str = self.value(key, "")
-        if not text or set(text) & set("/\\\0"):
+        if not text or not text.isprintable() or set(text) & set("/\\"):
             raise NmtError(f"{self.path}: {key} names no language: {text!r}")
         return text
 

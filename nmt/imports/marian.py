@@ -254,11 +254,14 @@ def _decoder(source: Path) -> tuple[Path, dict[str, Any]]:
     return path, values
 
 
-def _named(decoder: dict[str, Any], key: str) -> list[str]:
+def _named(source: Path, decoder: dict[str, Any], key: str) -> list[str]:
     """Return the names of files under a key of the decoder's configuration, without directories."""
     names = decoder.get(key)
     if not isinstance(names, list):
         return []
+    for name in names:
+        if not str(name).isprintable():
+            raise NmtError(f"{source}: {key}: {str(name)[:99]!r} names no file; mend the name")
     return [Path(str(name)).name for name in names]
 
 
@@ -272,7 +275,7 @@ def _arrays(source: Path) -> list[Path]:
 
 
 def _model_path(source: Path, decoder: dict[str, Any]) -> Path:
-    names = _named(decoder, "models")
+    names = _named(source, decoder, "models")
     if len(names) > 1:
         raise NmtError(
             f"{source}: an ensemble of {len(names)} models; import each from its own directory"
@@ -291,7 +294,7 @@ def _vocabularies(
 ) -> tuple[list[ReorderedVocabulary], list[bytes]]:
     """Return the vocabulary and the serialised SentencePiece model of each side."""
     only = [path.name for path in source.glob("vocab*.spm")]
-    names = _named(decoder, "vocabs") or (only if len(only) == 1 else ["vocab.spm"]) * 2
+    names = _named(source, decoder, "vocabs") or (only if len(only) == 1 else ["vocab.spm"]) * 2
     if len(names) != 2:
         raise NmtError(f"{source}: expected two vocabularies, not {', '.join(names)}")
     paths = [source / name for name in names]
