@@ -51,6 +51,7 @@ def command(options: Options) -> str:
 
 def convert(options: Options, draft: Draft) -> None:
     """Set what takes more than one option, or a value of its own."""
+    options.values = {_with_two_dashes(name): options.values[name] for name in options.values}
     if command(options) == "translate":
         return
     draft.note("options that are not given keep nmt's defaults, which are not OpenNMT's")
@@ -81,6 +82,11 @@ def convert(options: Options, draft: Draft) -> None:
         draft.set(train__loss={"name": "label_smoothed_cross_entropy", "smoothing": smoothing})
     if options.text("--model-dtype") == "fp16":
         draft.set(train__precision="fp16")
+
+
+def _with_two_dashes(name: str) -> str:
+    """Return the name of an option; OpenNMT-py also takes long ones with a single dash."""
+    return f"-{name}" if re.match("-[a-z]{2}", name) else name
 
 
 def _corpora(options: Options, draft: Draft) -> None:
