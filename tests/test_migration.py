@@ -229,6 +229,13 @@ def test_a_configuration_of_opennmt(converted: Any) -> None:
     assert not [line for line in notes if "unknown" in line]
 
 
+def test_options_of_opennmt_may_have_one_dash(converted: Any) -> None:
+    line = "onmt_train -batch_size 2048 -batch_type tokens -world_size 2 -accum_count 3 -layers 4"
+    built, notes = converted("opennmt", line)
+    assert (built["train"].tokens_per_update, built["model"].decoder_layers) == (2048 * 2 * 3, 4)
+    assert not [line for line in notes if "unknown" in line]
+
+
 @pytest.mark.parametrize(
     ("toolkit", "line", "note"),
     [
@@ -260,6 +267,12 @@ def test_what_is_not_carried_over_is_told(
     [
         (("fairseq", "fairseq-train d --max-tokens many"), "--max-tokens: expected a number, not "
          "'many'"),
+        (("fairseq", "fairseq-train d --max-tokens inf"), "--max-tokens: expected a number"),
+        (("fairseq", "fairseq-train d --max-tokens nan"), "--max-tokens: expected a number"),
+        (("fairseq", f"fairseq-train d --max-tokens {'1' * 999}"), "--max-tokens: expected"),
+        (("fairseq", "fairseq-train d --lr []"), "--lr: expected a number, not ''"),
+        (("marian", "marian --type transformer --after te"), "--after: expected a number"),
+        (("sockeye", "sockeye-train --optimizer-betas 0.9:x"), "--optimizer-betas: expected"),
         (("fairseq", "fairseq-train 'd"), "the command line cannot be read: No closing quotation; "
          "mend its quotes"),
         (("fairseq", "fairseq-train d --eval-bleu-args '[1'"), "--eval-bleu-args: expected JSON"),

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from nmt.errors import NmtError
-from nmt.migration.options import Draft, Options, scalar
+from nmt.migration.options import Draft, Options, number_of
 
 _BIG = {"d_model": 1024, "d_ff": 4096, "heads": 16}
 ARCHES: dict[str, dict[str, Any]] = {
@@ -210,15 +210,13 @@ def _optimizer(options: Options, draft: Draft) -> None:
 
 def _numbers(text: str) -> list[Any]:
     """Return the numbers of a tuple of Python, such as ``(0.9, 0.98)``."""
-    numbers = [scalar(part.strip()) for part in text.strip("()[] ").split(",") if part.strip()]
-    if not all(isinstance(number, (int, float)) for number in numbers):
-        raise NmtError(f"--adam-betas: expected numbers, not {text!r}")
-    return numbers
+    parts = text.strip("()[] ").split(",")
+    return [number_of("--adam-betas", part.strip()) for part in parts if part.strip()]
 
 
 def _schedule(options: Options, draft: Draft) -> None:
     theirs = options.text("--lr-scheduler", default="fixed")
-    lr = scalar(options.text("--lr", default="0.25").strip("[]").split(",")[0])
+    lr = number_of("--lr", options.text("--lr", default="0.25").strip("[]").split(",")[0])
     warmup = options.number("--warmup-updates", default=4000 if theirs == "inverse_sqrt" else 0)
     names = {
         "inverse_sqrt": "inverse_sqrt",

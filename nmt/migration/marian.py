@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from nmt.errors import NmtError
-from nmt.migration.options import Draft, Options, scalar
+from nmt.migration.options import Draft, Options, number_of, scalar
 
 _TASK: dict[str, list[Any]] = {
     "--type": ["transformer"],
@@ -256,7 +256,7 @@ def _end(options: Options, draft: Draft) -> None:
     epochs, updates = options.number("--after-epochs", "-e"), None
     after = options.text("--after")
     if after.endswith("e"):
-        epochs = scalar(after[:-1])
+        epochs = number_of("--after", after[:-1])
     elif after:
         options.values["--after"] = [after]
         updates = _updates(options, draft, "--after")

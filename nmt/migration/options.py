@@ -18,6 +18,9 @@ TOKENS_PER_SENTENCE = 25
 LAUNCHERS = {"python", "python3", "torchrun", "nohup", "time", "srun"}
 """Programs that run another one."""
 
+MAX_NUMBER = 1e15
+"""Numbers of options are smaller."""
+
 SWITCHES = {"-m", "-u", "--no-python", "--standalone"}
 """Options of these programs that have no value."""
 
@@ -153,14 +156,15 @@ class Draft:
 
 
 def number_of(name: str, value: Any) -> Any:
-    """Return the number that a value of an option is or spells.
+    """Return the number that a value of an option is or spells, an int if it is whole.
 
     Raises:
-        NmtError: the value is not a number.
+        NmtError: the value is not a finite number.
     """
     number = scalar(value)
-    if isinstance(number, (int, float)) and not isinstance(number, bool):
-        return number
+    is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+    if is_number and abs(number) < MAX_NUMBER:  # neither infinite nor NaN
+        return int(number) if number == int(number) else number
     raise NmtError(f"{name}: expected a number, not {value!r}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nmt.migration.options import Draft, Options, number_of, scalar
+from nmt.migration.options import Draft, Options, number_of
 
 KEYS = {
     "--transformer-dropout-prepost": "model.dropout",
@@ -113,7 +113,8 @@ def _train(options: Options, draft: Draft) -> None:
     draft.set_batch(words, sentences, interval, options.devices)
     smoothing = options.number("--label-smoothing", default=0.1)
     draft.set(train__loss={"name": "label_smoothed_cross_entropy", "smoothing": smoothing})
-    betas = [scalar(part) for part in options.text("--optimizer-betas").split(":") if part]
+    texts = options.text("--optimizer-betas").split(":")
+    betas = [number_of("--optimizer-betas", part) for part in texts if part]
     eps = options.number("--optimizer-epsilon")
     optimizer = {"name": options.text("--optimizer", default="adam"), "betas": betas, "eps": eps}
     draft.set(train__optimizer={key: value for key, value in optimizer.items() if value})
