@@ -6,6 +6,7 @@ import errno
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -133,3 +134,14 @@ def test_processes_of_torchrun_share_the_cores(monkeypatch: pytest.MonkeyPatch) 
     assert alone >= 1
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(2 * alone))
     assert available_cores() == 1
+
+
+def test_a_connection_ends_although_workers_were_started_while_it_was_open():
+    client, server = socket.socketpair()
+    workers = Workers(abs, 1)
+    workers.start()
+    server.close()
+    client.settimeout(60)
+    assert client.recv(1) == b""
+    client.close()
+    workers.close()

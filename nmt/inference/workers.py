@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import stat
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from multiprocessing import get_context
 from typing import Any, Generic, TypeVar
 
@@ -124,7 +127,23 @@ def _adopt(function: Callable[[Any], Any], ignored: Sequence[signal.Signals]) ->
     torch.set_num_threads(1)
     for number in ignored:  # the main process handles these for all
         signal.signal(number, signal.SIG_IGN)
+    _leave_sockets()
     end_with_parent()
+
+
+def _leave_sockets() -> None:
+    """Let go of the main process's sockets: a connection ends when all processes have closed it.
+
+    Standard error may be a socket, of systemd's journal, and stays.
+    """
+    numbers = [int(name) for name in os.listdir("/dev/fd")]
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in numbers:
+        # A number that is free could become another file, which a socket's object would close.
+        with suppress(OSError):  # that of the listing
+            if number > 2 and stat.S_ISSOCK(os.fstat(number).st_mode):
+                os.dup2(null, number)
+    os.close(null)
 
 
 def _apply(thing: Any) -> Any:
