@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -37,13 +38,16 @@ class Models:
         self._wanted = processes or available_cores()
         self._running = self._start()
 
-    def reload(self) -> None:
+    async def reload(self) -> None:
         """Load the models again. What was submitted before is translated by the old ones.
+
+        The change is made between two batches, in the thread that submits them.
 
         Raises:
             NmtError: a model cannot be loaded; the old ones stay.
         """
-        old, self._running = self._running, self._start()
+        started = await asyncio.to_thread(self._start)
+        old, self._running = self._running, started
         old.close()
 
     def submit(self, batch: Batch) -> Future[list[list[Fields]]]:
@@ -89,8 +93,10 @@ class _Running:
         self.submit: Callable[[Batch], Future[list[list[Fields]]]]
         self.close: Callable[[], None]
         if can_fork:
-            # On a signal the server finishes what it has accepted.
-            workers = Workers(translating, processes, (signal.SIGINT, signal.SIGTERM))
+            # A terminal or systemd may send its signals to the processes, too.
+            workers = Workers(
+                translating, processes, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            )
             workers.start()
             self.submit, self.close = workers.submit, workers.close
         else:

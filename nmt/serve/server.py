@@ -42,6 +42,7 @@ def run(
         port=port,
         log_level="info" if log else "warning",
         access_log=log,
+        http="h11",  # limits the bytes of headers; httptools does not
         timeout_graceful_shutdown=GRACE,
         ws_max_size=service.limits.bytes,
     )
@@ -90,8 +91,8 @@ class _Server(uvicorn.Server):
 
     async def _load(self) -> None:
         try:
-            await asyncio.to_thread(self.service.models.reload)
-        except NmtError as error:
-            warn(f"the models stay as they are: {error}")
+            await self.service.models.reload()
+        except Exception as error:  # such as a lack of memory, which is no reason to end
+            warn(f"the models stay as they are: {error or type(error).__name__}")
         else:
             say("loaded the models again")
