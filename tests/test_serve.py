@@ -25,6 +25,7 @@ from urllib.request import Request as HttpRequest
 from urllib.request import urlopen
 
 import pytest
+from starlette.requests import Request as HttpConnection
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 from websockets.sync.client import connect
 
@@ -34,6 +35,7 @@ from nmt.serve.access import Keys, Limits, Rates
 from nmt.serve.app import application
 from nmt.serve.batching import Batcher, QueueFullError
 from nmt.serve.bodies import RefusedError, within
+from nmt.serve.lines import _translations
 from nmt.serve.service import Service
 from nmt.serve.work import Batch, Wish
 
@@ -146,6 +148,46 @@ def test_a_stream_and_a_socket_answer_line_by_line(address: str, expected: dict[
             socket_.send(message)
             translated = [expected[line] for line in message.removesuffix("\n").split("\n")]
             assert socket_.recv() == "\n".join(translated) + "\n"
+
+
+def test_a_stream_answers_each_line_before_the_next_arrives(
+    address: str, expected: dict[str, str]
+) -> None:
+    place = urlsplit(address)
+    source, target = (language["code"] for language in _languages(address))
+    query = urlencode({"source_lang": source, "target_lang": target})
+    head = f"POST /v1/stream?{query} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with socket.create_connection((place.hostname or "", place.port or 0), 60) as client:
+        client.sendall(head.encode())
+        with client.makefile("rb") as answer:
+            for line in ("one two", "three"):
+                client.sendall(f"{len(line) + 1:x}\r\n{line}\n\r\n".encode())
+                while (received := answer.readline().decode().strip()) != expected[line]:
+                    assert received.startswith("HTTP/1.1 200") or "HTTP/" not in received
+            bad = "x" * 301
+            client.sendall(f"{len(bad) + 1:x}\r\n{bad}\n\r\n".encode())
+            assert b"0\r\n\r\n" not in answer.read()  # cut off, not ended
+    status, answer = call(f"{address}/v1/stream?{query}", b"x" * 301)
+    assert (status, answer["error"]) == (413, "a line of 301 characters; at most 300")
+
+
+def test_a_stream_waits_for_room() -> None:
+    async def ask() -> list[bytes]:
+        refusals = iter([RefusedError(429, "full", 0), RefusedError(429, "full", 0), None])
+
+        async def translate(*_: Any) -> Any:
+            if error := next(refusals):
+                raise error
+            return [[{"text": "eins"}]]
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"one", "more_body": False}
+
+        service: Any = SimpleNamespace(translate=translate, limits=Limits())
+        request = HttpConnection({"type": "http"}, receive)
+        return [line async for line in _translations(service, request, PLAIN)]
+
+    assert asyncio.run(ask()) == [b"eins\n"]
 
 
 def test_a_socket_refuses_with_a_reason(address: str) -> None:
@@ -421,7 +463,7 @@ def test_a_full_queue_refuses_at_once() -> None:
         ask(batcher, ["a", "b"])
         await settle()
         with pytest.raises(QueueFullError, match="try again in 1 s"):
-            await batcher.translate([Request("c")], PLAIN)
+            batcher.check_room(1)
 
     gather(steps, queue=2)
 

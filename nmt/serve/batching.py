@@ -88,18 +88,24 @@ class Batcher:
         """Number of lines that no process has yet."""
         return sum(len(job.waiting) for job in self.jobs)
 
+    def check_room(self, lines: int) -> None:
+        """Check that so many more lines may wait; a queue without lines takes any number.
+
+        Raises:
+            QueueFullError: too many lines wait already.
+        """
+        waiting = self.num_waiting
+        if waiting and waiting + lines > self.queue_lines:
+            raise QueueFullError(max(1, round(waiting / self.speed)) if self.speed else 1)
+
     async def translate(self, requests: Sequence[Request], wish: Wish) -> list[list[Fields]]:
         """Return the translations of each line. If the caller is cancelled, lines that wait go.
 
         Raises:
-            QueueFullError: too many lines wait already.
             NmtError: the model cannot do what is wished.
         """
         if not requests:
             return []
-        waiting = self.num_waiting
-        if waiting and waiting + len(requests) > self.queue_lines:
-            raise QueueFullError(max(1, round(waiting / self.speed)) if self.speed else 1)
         numbers = list(range(len(requests)))
         done = asyncio.get_running_loop().create_future()
         job = Job(wish, requests, [None] * len(requests), numbers, len(requests), done)

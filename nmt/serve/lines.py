@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Query, Request, WebSocket, WebSocketDisconnect
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from nmt.inference import Request as Line
 from nmt.serve.bodies import RefusedError, while_connected, within
 from nmt.serve.service import Service
-from nmt.serve.work import Wish
+from nmt.serve.work import Fields, Wish
 
 AHEAD = 64
 """Lines of a stream that are translated at the same time."""
@@ -48,8 +50,12 @@ class Stream(StreamingResponse):
     """A response that is sent while the body of the request still arrives."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it; the usual class would take the body's messages to look for a disconnect."""
-        await self.stream_response(send)
+        """Send it; the usual class would take the body's messages to look for a disconnect.
+
+        After an error the connection is cut, so that the client knows that lines are missing.
+        """
+        with suppress(RefusedError, ClientDisconnect):
+            await self.stream_response(send)
 
 
 class Answer(BaseModel):
@@ -89,35 +95,41 @@ def router(service: Service, origins: Sequence[str] = ()) -> APIRouter:
         service.admit(request)
         wish = Wish(service.pair(source_lang, target_lang))
         translations = _translations(service, request, wish)
-        return Stream(translations, media_type="text/plain; charset=utf-8")
+        first = await anext(translations, b"")  # an error before it has a status of its own
+        return Stream(_chained(first, translations), media_type="text/plain; charset=utf-8")
 
     @routes.websocket("/translate")
     async def translate_messages(socket: WebSocket) -> None:
         """Answer each message, lines of text, with as many lines, as marian-server does."""
-        pairs = service.models.pairs
-        asked = [socket.query_params.get(key) for key in ("source_lang", "target_lang")]
-        source, target = (given or usual for given, usual in zip(asked, pairs[0], strict=True))
-        if not _is_admitted(socket, origins):
-            await socket.close()  # before it was accepted: 403
-            return
-        await socket.accept()
-        try:
-            service.admit(socket)
-            wish = Wish(service.pair(source, target))
-            while (message := await socket.receive())["type"] == "websocket.receive":
-                if (text := message.get("text")) is None:
-                    raise RefusedError(400, "send messages of text, not of bytes")
-                lines = [Line(line) for line in text.removesuffix("\n").split("\n")]
-                work = service.translate(socket, lines, wish)
-                translated = await within(service.limits.seconds, work)
-                await socket.send_text("\n".join(line[0]["text"] for line in translated) + "\n")
-        except RefusedError as error:
-            reason = str(error).encode()[:MOST_REASON]
-            await socket.close(1008, reason.decode(errors="ignore"))
-        except WebSocketDisconnect:
-            pass
+        await _answer_messages(service, socket, origins)
 
     return routes
+
+
+async def _answer_messages(service: Service, socket: WebSocket, origins: Sequence[str]) -> None:
+    """Answer the messages of a WebSocket, until the client leaves or a message is refused."""
+    pairs = service.models.pairs
+    asked = [socket.query_params.get(key) for key in ("source_lang", "target_lang")]
+    source, target = (given or usual for given, usual in zip(asked, pairs[0], strict=True))
+    if not _is_admitted(socket, origins):
+        await socket.close()  # before it was accepted: 403
+        return
+    await socket.accept()
+    try:
+        service.admit(socket)
+        wish = Wish(service.pair(source, target))
+        while (message := await socket.receive())["type"] == "websocket.receive":
+            if (text := message.get("text")) is None:
+                raise RefusedError(400, "send messages of text, not of bytes")
+            lines = [Line(line) for line in text.removesuffix("\n").split("\n")]
+            work = service.translate(socket, lines, wish)
+            translated = await within(service.limits.seconds, work)
+            await socket.send_text("\n".join(line[0]["text"] for line in translated) + "\n")
+    except RefusedError as error:
+        reason = str(error).encode()[:MOST_REASON]
+        await socket.close(1008, reason.decode(errors="ignore"))
+    except WebSocketDisconnect:
+        pass
 
 
 def _is_admitted(socket: WebSocket, origins: Sequence[str]) -> bool:
@@ -151,22 +163,52 @@ def _lines(wanted: Wanted) -> list[Line]:
 
 
 async def _translations(service: Service, request: Request, wish: Wish) -> AsyncIterator[bytes]:
-    """Yield a line for each line of the body; only some are under way at a time."""
-    under_way: deque[asyncio.Task[list[list[dict[str, Any]]]]] = deque()
+    """Yield a line for each line of the body, once known; only some are under way at a time."""
+    arriving = _arriving(request, service.limits.characters)
+    coming: asyncio.Future[str | None] | None = asyncio.ensure_future(anext(arriving, None))
+    under_way: deque[asyncio.Future[list[list[Fields]]]] = deque()
     try:
-        async for line in _arriving(request, service.limits.characters):
-            work = service.translate(request, [Line(line)], wish)
-            under_way.append(asyncio.create_task(work))
-            while under_way and (under_way[0].done() or len(under_way) >= AHEAD):
-                yield _text(await under_way.popleft())
-        while under_way:
-            yield _text(await under_way.popleft())
+        while coming or under_way:
+            awaited: list[asyncio.Future[Any]] = list(under_way)[:1]
+            if coming and len(under_way) < AHEAD:
+                awaited.append(coming)
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+            if coming in awaited and coming.done():
+                if (line := coming.result()) is None:
+                    coming = None
+                else:
+                    work = _translated(service, request, Line(line), wish)
+                    under_way.append(asyncio.ensure_future(work))
+                    coming = asyncio.ensure_future(anext(arriving, None))
+            while under_way and under_way[0].done():
+                yield _text(under_way.popleft().result())
     finally:
+        if coming:
+            coming.cancel()
         for task in under_way:
             task.cancel()
 
 
-def _text(translations: list[list[dict[str, Any]]]) -> bytes:
+async def _translated(
+    service: Service, request: Request, line: Line, wish: Wish
+) -> list[list[Fields]]:
+    """Return the translations of a line of a stream, which waits when the queue is full."""
+    while True:
+        try:
+            return await service.translate(request, [line], wish)
+        except RefusedError as error:
+            if error.retry_after is None:
+                raise
+            await asyncio.sleep(error.retry_after)
+
+
+async def _chained(first: bytes, others: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for other in others:
+        yield other
+
+
+def _text(translations: list[list[Fields]]) -> bytes:
     return f"{translations[0][0]['text']}\n".encode()
 
 

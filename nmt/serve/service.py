@@ -112,13 +112,15 @@ class Service:
                 cannot do what is wished.
         """
         self.check(requests)
+        try:
+            self.batcher.check_room(len(requests))
+        except QueueFullError as error:
+            raise RefusedError(429, str(error), error.seconds) from None
         host = client.client.host if client.client else ""
         if seconds := self.rates.spend(host, len(requests)):
             raise RefusedError(429, f"too many lines; try again in {seconds} s", seconds)
         try:
             translations = await self.batcher.translate(requests, wish)
-        except QueueFullError as error:
-            raise RefusedError(429, str(error), error.seconds) from None
         except NmtError as error:
             raise RefusedError(400, str(error)) from None
         self.metrics.lines.labels(*wish.pair).inc(len(requests))
