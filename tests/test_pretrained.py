@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from foreign_models import ENGLISH, marian_model
+from test_import_fairseq import NAMES
+from test_import_fairseq import copy_model as copy_fairseq_model
 
 import nmt as package
 from nmt.errors import NmtError
@@ -122,6 +124,18 @@ def test_a_model_of_the_hub(
     done = nmt("import", "Helsinki-NLP/opus-mt-en-de", "--output", tmp_path / "run")
     assert (done.status, done.out) == (0, f"{tmp_path / 'run'}\n"), done.err
     assert asked == ["Helsinki-NLP/opus-mt-en-de"] * 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_fairseq_model_of_the_hub(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    directory = copy_fairseq_model(tmp_path / name, name)
+    for other in ("expected.tsv", "model.pt.gz"):
+        (directory / other).unlink()
+    fake_hub(monkeypatch, directory)
+    run = pretrained.find_model(f"owner/{name}")
+    assert Run.open(run).recipe["imported"]["format"] == "fairseq"
 
 
 def test_a_run_of_the_hub_has_no_links(

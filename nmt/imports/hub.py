@@ -18,7 +18,11 @@ WANTED = (
     "*.npz",
     "*.safetensors",
     "*.bin",
-    "subwords*.model",
+    "*.pt",
+    "dict.*.txt",
+    "*.model",
+    "code*",
+    "bpecodes*",
     "plugins/*",
 )
 """Files that an import reads, or that a run consists of; other formats of weights are left out."""
