@@ -350,6 +350,8 @@ def test_keys_admit_those_who_have_one_at_a_limited_rate(trained: Path, tmp_path
         status, answer = call(f"{address}/v1/translate", wanted, Authorization="Bearer other")
         assert status == 429
         assert "too many lines; try again in" in answer["error"]
+        through_proxy = {"Authorization": "Bearer other", "X-Forwarded-For": "192.0.2.1"}
+        assert call(f"{address}/v1/translate", wanted, **through_proxy)[0] == 200
         assert call(f"{address}/translate", q | {"api_key": "\ud800"})[0] == 403
     (tmp_path / "keys").write_bytes(b"\xff")
     with pytest.raises(NmtError, match="is not UTF-8"):
