@@ -305,8 +305,7 @@ def test_sigterm_finishes_what_was_accepted_and_sighup_loads_the_models_again(
         client = ask_in_background()
         process.send_signal(signal.SIGHUP)
         assert process.stderr
-        while "loaded the models again" not in process.stderr.readline():
-            pass
+        assert any("loaded the models again" in line for line in process.stderr)
         client.join()
         client = ask_in_background()
         process.send_signal(signal.SIGTERM)
@@ -328,6 +327,7 @@ def test_a_killed_worker_loses_no_request(trained: Path, expected: dict[str, str
         _, target = _languages(address)
         wanted = {"target_lang": target["code"], "lines": ["three"]}
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        assert len(children) == 2
         for child in children:
             os.kill(int(child), signal.SIGKILL)
         status, answer = call(f"{address}/v1/translate", wanted)

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Query, Request, WebSocket, WebSocketDisconnect
 from pydantic import BaseModel, ConfigDict, Field
@@ -137,7 +136,7 @@ def _is_admitted(socket: WebSocket, origins: Sequence[str]) -> bool:
     origin = socket.headers.get("origin")
     if origin is None or "*" in origins or origin in origins:
         return True
-    return urlsplit(origin).netloc == socket.headers.get("host")
+    return origin.partition("://")[2] == socket.headers.get("host")
 
 
 def _lines(wanted: Wanted) -> list[Line]:
