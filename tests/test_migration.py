@@ -203,6 +203,19 @@ def test_what_fits_the_workspace_of_marian_is_not_known(converted: Any) -> None:
     assert any(line.startswith("tokens_per_update: assumed 25000") for line in notes)
 
 
+def test_lengths_and_megabytes_of_marian_are_not_tokens_of_a_batch(converted: Any) -> None:
+    built, notes = converted(
+        "marian",
+        "marian --type transformer -t corpus.en corpus.de --mini-batch-fit -w 7000 "
+        "--max-length 100 --max-length-crop --transformer-postprocess-emb d --normalize 0.6",
+    )
+    assert built["preprocess"].max_tokens_per_sentence == 100
+    assert built["train"].max_tokens == 4096  # the default
+    assert built["search"].strategy.stop == "shrinking_beam"
+    assert [line for line in notes if line.startswith("--workspace 7000: megabytes")]
+    assert not [line for line in notes if "unknown" in line]
+
+
 def test_a_command_of_sockeye(converted: Any) -> None:
     built, notes = converted("sockeye", SOCKEYE)
     model, train = built["model"], built["train"]

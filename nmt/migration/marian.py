@@ -71,6 +71,7 @@ KEYS = {
 WITHOUT = {
     "--sync-sgd": "updates are always synchronous",
     "--mini-batch": "mini-batch-fit or mini-batch-words decides the size",
+    "--max-length-crop": "longer training pairs are dropped, not cut",
     "--maxi-batch": "updates hold sentences of the whole corpus",
     "--maxi-batch-sort": "sentences of a micro-batch are sorted as the model needs it",
     "--cost-type": "the loss is the mean of the tokens of an update, as ce-mean-words",
@@ -138,7 +139,10 @@ def _corpora(options: Options, draft: Draft) -> None:
     if len(set(map(str, vocabularies))) > 1:
         draft.set(preprocess__separate_vocabularies=True)
     sizes = {size for size in options.numbers("--dim-vocabs") if size}
-    draft.set(preprocess__vocab_size=max(sizes, default=None))
+    draft.set(
+        preprocess__vocab_size=max(sizes, default=None),
+        preprocess__max_tokens_per_sentence=options.number("--max-length"),
+    )
     if any(not str(path).endswith(".spm") for path in vocabularies):
         draft.note("--vocabs: nmt learns subwords itself; give the text without BPE")
 
@@ -149,6 +153,8 @@ def _model(options: Options, draft: Draft) -> None:
         raise NmtError(
             f"--type {kind}: nmt's recurrent models differ; take nmt train --arch rnnsearch"
         )
+    if (embedded := options.text("--transformer-postprocess-emb", default="d")) != "d":
+        draft.note(f"--transformer-postprocess-emb {embedded!r}: no counterpart; assumed 'd'")
     draft.set(model__arch="transformer_base", model__d_model=options.number("--dim-emb"))
     defaults = {"encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
     draft.set(**{f"model__{key}": value for key, value in defaults.items()})
@@ -185,6 +191,10 @@ def _batch(options: Options, draft: Draft) -> None:
     count = options.devices if devices is None else len(" ".join(map(str, devices)).split())
     delay = options.number("--optimizer-delay", default=1)
     words = options.number("--mini-batch-words")
+    if workspace := options.number("--workspace", "-w"):
+        draft.note(
+            f"--workspace {workspace}: megabytes; train.max_tokens bounds the memory by tokens"
+        )
     if words:
         draft.set_batch(words, None, delay, count)
     elif reference := options.number("--mini-batch-words-ref"):
@@ -298,7 +308,7 @@ def _search(options: Options, draft: Draft) -> None:
             "name": "beam",
             "beam": options.number("--beam-size", "-b", default=12),
             "length_penalty": {"name": "power", "alpha": alpha},
-            "stop": "current_length",
+            "stop": "shrinking_beam",
         },
         search__max_length_ratio=float(options.number("--max-length-factor", default=3.0)),
         search__max_length_offset=1,
