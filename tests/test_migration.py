@@ -306,6 +306,12 @@ def test_mistakes_are_one_line(nmt: Any, arguments: tuple[str, str], message: st
     assert done.err.startswith(f"nmt: error: {message}")
 
 
+def test_a_note_is_one_line(nmt: Any) -> None:
+    done = nmt("recipe", "--from", "fairseq", "fairseq-train --arch lstm --qqq 'a\n\x1b[2Jb'")
+    assert (done.status, done.err.count("--qqq")) == (0, 1)
+    assert "--qqq a\\n\\x1b[2Jb: unknown, not carried over\n" in done.err
+
+
 @pytest.mark.parametrize("toolkit", TOOLKITS)
 def test_no_option_of_the_tables_is_unknown(toolkit: str) -> None:
     rules = TOOLKITS[toolkit]

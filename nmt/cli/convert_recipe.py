@@ -10,7 +10,7 @@ from nmt.cli import preprocess, train
 from nmt.cli.console import show
 from nmt.cli.flags import SEARCH_FLAGS, flags_of
 from nmt.errors import NmtError
-from nmt.messages import say
+from nmt.messages import one_line, say
 
 if TYPE_CHECKING:
     from nmt.migration.options import Options
@@ -68,7 +68,7 @@ def convert(
     draft = recipe_of(toolkit, options, flags)
     show(yaml.safe_dump(draft.recipe, sort_keys=False, allow_unicode=True).rstrip("\n"))
     for note in draft.notes:
-        say(note)
+        say(one_line(note))
 
 
 def _options(what: str) -> "Options":
