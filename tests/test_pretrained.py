@@ -95,6 +95,11 @@ def test_a_model_of_another_toolkit_is_imported_once(
     assert sorted(name.rpartition("-")[0] for name in runs) == ["changed", "opus-mt-en-de"]
 
 
+def test_a_long_name_of_a_directory_is_cut_in_the_cache(foreign: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(foreign, tmp_path / ("ß" * 120))
+    assert pretrained.find_model(model).name.startswith("ß" * 50 + "-")
+
+
 def test_two_at_once_import_once(foreign: Path, imports: list[Path]) -> None:
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(pretrained.find_model, [foreign] * 2)

@@ -104,7 +104,8 @@ def cache() -> Path:
 
 
 def _stem(name: str) -> str:
-    return re.sub(r"[^\w.-]+", "-", Path(name).name) or "model"
+    """Return the part of a name by which people find the run, short enough for names of files."""
+    return re.sub(r"[^\w.-]+", "-", Path(name).name)[:50] or "model"
 
 
 def _digest(source: Path, format_: str, languages: tuple[str | None, str | None]) -> str:
