@@ -75,6 +75,7 @@ def test_the_encoder_s_gradient_is_divided_by_twice_the_layers_that_attend() -> 
         ({"decoder": []}, "decoder needs layers"),
         ({"decoder": [[2, 0, 3]]}, "decoder needs layers, widths and kernels of at least 1"),
         ({"encoder": [[2, 8]]}, "expected 3 values"),
+        ({"max_positions": 0}, "max_positions must be at least 1, not 0"),
     ],
 )
 def test_layers_that_make_no_sense_are_refused(values: dict[str, Any], message: str) -> None:
@@ -84,6 +85,9 @@ def test_layers_that_make_no_sense_are_refused(values: dict[str, Any], message: 
 
 @torch.no_grad()
 def test_positions_beyond_the_table_share_its_last_row() -> None:
-    model = ConvS2SConfig(encoder=((1, 8, 3),), decoder=((1, 8, 3),)).build(20, 20, True).eval()
+    shapes = ((1, 8, 3),)
+    config = ConvS2SConfig(encoder=shapes, decoder=shapes, max_positions=70)
+    model = config.build(20, 20, True).eval()
     far = model.target_embedding(torch.tensor([[7]]), 5000)
-    assert torch.equal(far, model.target_embedding(torch.tensor([[7]]), 1023))
+    assert torch.equal(far, model.target_embedding(torch.tensor([[7]]), 69))
+    assert not torch.equal(far, model.target_embedding(torch.tensor([[7]]), 68))

@@ -34,8 +34,6 @@ from nmt.models.positions import LearnedPositions
 from nmt.models.state import RecurrentState
 
 HALF = math.sqrt(0.5)
-MAX_POSITIONS = 1024
-"""Rows of the tables of positions, fairseq's; later positions share the last one."""
 
 Memory = tuple[Tensor, Tensor, Tensor]
 """Keys [B, S, E], values [B, S, E], mask [B, S]."""
@@ -56,11 +54,13 @@ class ConvS2SConfig(ModelConfig):
     """Width of embeddings, and of the queries, keys and values of attention."""
     output_width: int = 512
     """Width of the input of the output layer."""
+    max_positions: int = 1024
+    """Rows of the tables of positions, one for each language; later positions share the last."""
     dropout: float = 0.1
     """Dropout rate on embeddings, inputs of convolutions and the decoder output."""
 
     def __post_init__(self) -> None:
-        check_sizes(self, "embedding_width", "output_width")
+        check_sizes(self, "embedding_width", "output_width", "max_positions")
         check_rates(self, "dropout")
         for name in ("encoder", "decoder"):
             shapes = getattr(self, name)
@@ -105,8 +105,9 @@ class Embedding(nn.Module):
 
     def __init__(self, vocabulary: int, config: ConvS2SConfig) -> None:
         super().__init__()
-        self.words = TokenEmbedding(vocabulary, config.embedding_width)
-        self.positions = LearnedPositions(MAX_POSITIONS, config.embedding_width, std=0.1)
+        width = config.embedding_width
+        self.words = TokenEmbedding(vocabulary, width)
+        self.positions = LearnedPositions(config.max_positions, width, std=0.1)
         self.dropout = Dropout(config.dropout)
         nn.init.normal_(self.words.weight, std=0.1)
 
@@ -224,10 +225,12 @@ class ConvS2S(Model):
         self.target_embedding = Embedding(target_vocabulary, config)
         self.dropout = Dropout(dropout)
         self.encoder_input = linear(width, config.encoder[0][1], dropout)
-        self.encoder = nn.ModuleList(Layer(*sizes, dropout) for sizes in _layers(config.encoder))
+        self.encoder = nn.ModuleList(
+            Layer(*sizes, dropout) for sizes in layer_sizes(config.encoder)
+        )
         self.encoder_output = linear(config.encoder[-1][1], width)
         self.decoder_input = linear(width, config.decoder[0][1], dropout)
-        decoder = [DecoderLayer(*sizes, config) for sizes in _layers(config.decoder)]
+        decoder = [DecoderLayer(*sizes, config) for sizes in layer_sizes(config.decoder)]
         self.decoder = cast("list[DecoderLayer]", nn.ModuleList(decoder))
         self.decoder_output = linear(config.decoder[-1][1], config.output_width)
         self.output = linear(config.output_width, target_vocabulary, dropout)
@@ -310,8 +313,8 @@ class ConvS2S(Model):
         return last
 
 
-def _layers(shapes: tuple[Shape, ...]) -> list[tuple[int, int, int]]:
-    """Return input width, output width and kernel of every layer."""
+def layer_sizes(shapes: tuple[Shape, ...]) -> list[tuple[int, int, int]]:
+    """Return the input width, the output width and the kernel of every layer."""
     inputs, layers = shapes[0][1], []
     for number, width, kernel in shapes:
         for _ in range(number):
