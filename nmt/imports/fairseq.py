@@ -1,4 +1,4 @@
-"""Transformers of fairseq: a checkpoint, two dictionaries, and subwords."""
+"""Transformers and ConvS2S of fairseq: a checkpoint, two dictionaries, and subwords."""
 
 from __future__ import annotations
 
@@ -8,38 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import torch
-from torch import Tensor
-
 from nmt.errors import NmtError
-from nmt.export.huggingface_names import layer_weights
-from nmt.imports.base import Imported, ImportFormat, concatenate, import_formats
+from nmt.imports.base import Imported, ImportFormat, import_formats
+from nmt.imports.fairseq_convolutions import ConvolutionWeights
 from nmt.imports.fairseq_settings import Settings
-from nmt.imports.fairseq_text import PAD, dictionary, read_segmenter
+from nmt.imports.fairseq_text import dictionary, read_segmenter
+from nmt.imports.fairseq_weights import CheckpointWeights, TransformerWeights
 from nmt.imports.torch_files import float_tensors, load_plain
-from nmt.imports.vocabularies import ReorderedVocabulary
 from nmt.preprocess.subwords import Subwords
 
 NAMES = ("model.pt", "checkpoint_best.pt")
 """Names of the checkpoint to take where there are several."""
-
-TABLES = {
-    "source_embedding": "encoder.embed_tokens.weight",
-    "target_embedding": "decoder.embed_tokens.weight",
-    "output": "decoder.output_projection.weight",
-}
-POSITIONS = {
-    "source_positions": "encoder.embed_positions.weight",
-    "positions": "decoder.embed_positions.weight",
-}
-OLD_NORMS = {
-    "encoder": ("self_attn_layer_norm", "final_layer_norm"),
-    "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
-}
-"""Names of the norms of a layer, which had numbers in 2018."""
-
-COPIES = ("in_proj", "out_proj", "fc1", "fc2")
-"""Weights of an encoder layer that fairseq 0.12 saves twice, and does not read."""
 
 
 @import_formats.register("fairseq")
@@ -62,8 +41,9 @@ class FairseqFormat(ImportFormat):
             raise NmtError(f"{path}: not a checkpoint of fairseq, which holds a model")
         settings = Settings.of(path, loaded)
         tensors = float_tensors(path, loaded["model"])
-        model = _Model(path, settings, tensors)
-        sizes = model.sizes()
+        kind = ConvolutionWeights if settings.is_convolutional else TransformerWeights
+        model: CheckpointWeights = kind(path, settings, tensors)
+        config, sizes = model.config(), model.sizes()
         languages = settings.text("source_lang"), settings.text("target_lang")
         paths = [source / f"dict.{language}.txt" for language in languages]
         orders = [
@@ -85,7 +65,7 @@ class FairseqFormat(ImportFormat):
             vocabularies=[order.vocabulary for order in orders[: 1 if is_shared else 2]],
         )
         return Imported(
-            config=settings.transformer(model.max_positions),
+            config=config,
             weights=weights,
             subwords=subwords,
             search=settings.search(),
@@ -96,112 +76,6 @@ class FairseqFormat(ImportFormat):
 
 
 import_formats.add("fairseq_tokenized", FairseqFormat(tokenizer="none"))
-
-
-class _Model:
-    """The weights of a checkpoint."""
-
-    def __init__(self, path: Path, settings: Settings, tensors: dict[str, Tensor]) -> None:
-        self.path, self.settings = path, settings
-        self.tensors = _of_today(path, tensors)
-        self.max_positions = 0
-        """Rows of the tables of positions, if they are learned."""
-
-    def sizes(self) -> tuple[int, int]:
-        """Return the sizes of the dictionaries, by the tables of vectors."""
-        rows = [len(self._table(TABLES[name])) for name in ("source_embedding", "target_embedding")]
-        return rows[0], rows[1]
-
-    def weights(
-        self, source: ReorderedVocabulary, target: ReorderedVocabulary
-    ) -> dict[str, Tensor]:
-        """Return the weights by this toolkit's names, and leave none over."""
-        settings, width = self.settings, self.settings.width
-        tables = {name: self._table(theirs) for name, theirs in TABLES.items()}
-        tied = {"all": [*TABLES], "decoder": ["target_embedding", "output"], "none": []}
-        for name in tied[settings.tied]:
-            if not torch.equal(tables[name], tables["target_embedding"]):
-                raise NmtError(f"{self.path}: {TABLES[name]} is tied, but has vectors of its own")
-        weights = {
-            f"{name}.weight": (source if name == "source_embedding" else target).reorder(table)
-            for name, table in tables.items()
-            if name == "target_embedding" or name not in tied[settings.tied]
-        }
-        bias = torch.zeros(len(tables["output"]))
-        weights["output.bias"] = target.reorder_bias(bias)
-        for theirs in TABLES.values():
-            del self.tensors[theirs]
-        if settings.positions == "learned":
-            weights |= self._positions()
-        for name, parts in layer_weights(settings.encoder_layers, settings.decoder_layers):
-            taken = {
-                part: self._take(part) for part in (theirs.partition(".")[2] for theirs in parts)
-            }
-            weights[name] = concatenate(self.path, taken)
-        if settings.is_pre_norm:
-            for stack in ("encoder", "decoder"):
-                for kind in ("weight", "bias"):
-                    weights[f"{stack}_end.{kind}"] = self._take(f"{stack}.layer_norm.{kind}", width)
-        if self.tensors:
-            raise NmtError(f"{self.path}: nmt has no place for the tensor {min(self.tensors)[:99]}")
-        return weights
-
-    def _positions(self) -> dict[str, Tensor]:
-        """Return the learned tables; fairseq numbers positions from the id after padding."""
-        tables = {name: self._table(theirs)[PAD + 1 :] for name, theirs in POSITIONS.items()}
-        counts = {len(table) for table in tables.values()}
-        if len(counts) > 1 or 0 in counts:
-            raise NmtError(f"{self.path}: nmt has no counterpart of tables of other positions")
-        self.max_positions = counts.pop()
-        for theirs in POSITIONS.values():
-            del self.tensors[theirs]
-        return {f"{name}.table.weight": table for name, table in tables.items()}
-
-    def _table(self, name: str) -> Tensor:
-        table = self.tensors.get(name)
-        width = self.settings.width
-        if table is None or table.dim() != 2 or table.shape[1] != width:
-            shape = "missing" if table is None else f"of the shape {list(table.shape)}"
-            raise NmtError(f"{self.path}: {name} is {shape}, not a table of width {width}")
-        return table
-
-    def _take(self, name: str, *shape: int) -> Tensor:
-        if name not in self.tensors:
-            raise NmtError(f"{self.path}: has no tensor {name}")
-        tensor = self.tensors.pop(name)
-        if shape and tuple(tensor.shape) != shape:
-            raise NmtError(
-                f"{self.path}: {name} has the shape {list(tensor.shape)}, not {list(shape)}"
-            )
-        return tensor
-
-
-def _of_today(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors by the names of today, without those that fairseq itself passes over."""
-    renamed: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        stack, _, rest = name.partition(".")
-        parts = rest.split(".")
-        is_layer = len(parts) > 2 and parts[0] == "layers"
-        if rest in ("version", "embed_positions._float_tensor", "embed_positions.weights"):
-            continue
-        if is_layer and len(parts) == 3 and parts[2].rpartition("_")[0] in COPIES:
-            continue
-        if is_layer and parts[2] == "layer_norms" and parts[3:4] and parts[3].isdecimal():
-            norms = OLD_NORMS.get(stack, ())
-            parts[2:4] = [dict(enumerate(norms)).get(int(parts[3][:9]), "layer_norms")]
-            name = ".".join((stack, *parts))
-        if is_layer and parts[-1] in ("in_proj_weight", "in_proj_bias"):
-            before, kind = name.rpartition(".")[0], parts[-1].rpartition("_")[2]
-            thirds = tensor.chunk(3) if tensor.dim() else [tensor]
-            for letter, part in zip("qkv", thirds, strict=False):
-                renamed[f"{before}.{letter}_proj.{kind}"] = part
-            continue
-        renamed[name] = tensor
-    embedded = renamed.pop("decoder.embed_out", renamed.get(TABLES["target_embedding"]))
-    if embedded is not None:
-        renamed.setdefault(TABLES["output"], embedded)
-    return renamed
 
 
 def _checkpoint_path(source: Path) -> Path:

@@ -30,6 +30,7 @@ ACTIVATIONS = {
 ABSENT = (None, False, 0, "")
 EXPECTED: dict[str, tuple[object, ...]] = {
     "task": ("translation", None),
+    "decoder_attention": ("True", True, None),
     **{
         key: ABSENT
         for key in (
@@ -43,6 +44,7 @@ EXPECTED: dict[str, tuple[object, ...]] = {
             "layernorm_embedding",
             "no_cross_attention",
             "no_decoder_final_norm",
+            "share_input_output_embed",
             "unkpen",
         )
     },
@@ -54,6 +56,15 @@ ALIKE = ("embed_dim", "ffn_embed_dim", "attention_heads", "normalize_before", "l
 
 OFFSET = 2
 """Position of the first token, the id after that of padding."""
+
+CONVOLUTIONAL = (
+    "fconv",
+    "fconv_iwslt_de_en",
+    "fconv_wmt_en_ro",
+    "fconv_wmt_en_de",
+    "fconv_wmt_en_fr",
+)
+"""Architectures of ConvS2S."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +100,13 @@ class Settings:
 
     def _check(self) -> None:
         """Raise an NmtError if the model has a part that this toolkit lacks."""
-        arch = self.value("arch", None) or self.value("_name", None)
-        if not isinstance(arch, str) or not arch.startswith("transformer"):
-            raise NmtError(f"{self.path}: nmt has no counterpart of arch {arch}; of transformer_*")
+        arch = self.arch
+        if not isinstance(arch, str) or not (
+            arch.startswith("transformer") or arch in CONVOLUTIONAL
+        ):
+            raise NmtError(
+                f"{self.path}: nmt has no counterpart of arch {arch}; of transformer_* and fconv"
+            )
         for key, expected in EXPECTED.items():
             value = self.value(key, None)
             if value not in expected:
@@ -138,26 +153,37 @@ class Settings:
             raise NmtError(f"{self.path}: {key} names no language: {text!r}")
         return text
 
-    def _size(self, key: str) -> int:
+    def size(self, key: str) -> int:
+        """Return the value of a key, a number from 1."""
         size: int = self.value(key, 0)
         if size < 1:
             raise NmtError(f"{self.path}: {key}: expected a number from 1, not {size}")
         return size
 
     @property
+    def arch(self) -> object:
+        """Name of the architecture."""
+        return self.value("arch", None) or self.value("_name", None)
+
+    @property
+    def is_convolutional(self) -> bool:
+        """Whether the model is ConvS2S, whose tables of positions have rows for padding."""
+        return self.arch in CONVOLUTIONAL
+
+    @property
     def width(self) -> int:
         """Width of embeddings and layers."""
-        return self._size("encoder_embed_dim")
+        return self.size("encoder_embed_dim")
 
     @property
     def encoder_layers(self) -> int:
         """Number of layers of the encoder."""
-        return self._size("encoder_layers")
+        return self.size("encoder_layers")
 
     @property
     def decoder_layers(self) -> int:
         """Number of layers of the decoder."""
-        return self._size("decoder_layers")
+        return self.size("decoder_layers")
 
     @property
     def is_pre_norm(self) -> bool:
@@ -202,8 +228,8 @@ class Settings:
                 encoder_layers=self.encoder_layers,
                 decoder_layers=self.decoder_layers,
                 d_model=self.width,
-                d_ff=self._size("encoder_ffn_embed_dim"),
-                heads=self._size("encoder_attention_heads"),
+                d_ff=self.size("encoder_ffn_embed_dim"),
+                heads=self.size("encoder_attention_heads"),
                 dropout=float(self.value("dropout", 0.1)),
                 attention_dropout=float(self.value("attention_dropout", 0.0)),
                 activation_dropout=float(inner),
@@ -247,7 +273,7 @@ class Settings:
             constraints.append({"name": "min_length", "length": least})
         if (size := self.value("no_repeat_ngram_size", 0)) > 0:
             constraints.append({"name": "no_repeat_ngram", "size": size})
-        longest = min(self.value("max_len_b", 200), self.value("max_target_positions", 1024) - 1)
+        longest = min(self.value("max_len_b", 200), self._positions("max_target_positions") - 1)
         ratio = float(self.value("max_len_a", 0.0))
         if ratio == 0.0 and longest > 0:  # fairseq then ends all hypotheses with EOS
             constraints.append({"name": "max_length", "length": longest})
@@ -261,8 +287,13 @@ class Settings:
             "constraints": constraints,
             "max_length_ratio": ratio,
             "max_length_offset": longest + 1,
-            "max_source_length": self.value("max_source_positions", 1024),
+            "max_source_length": self._positions("max_source_positions"),
         }
+
+    def _positions(self, key: str) -> int:
+        """Return the number of positions that tokens may have."""
+        positions: int = self.value(key, 1024)
+        return positions - OFFSET if self.is_convolutional else positions
 
 
 def _plain(section: object) -> dict[str, Any]:
