@@ -209,6 +209,12 @@ def test_a_socket_refuses_with_a_reason(address: str) -> None:
         assert socket_.recv(60)
 
 
+def test_a_body_that_is_no_json_object_is_told_what_is_missing(address: str) -> None:
+    body, form = b'{"target_lang": "de"}', {"Content-Type": "application/x-www-form-urlencoded"}
+    status, answer = call(f"{address}/v1/translate", body, **form)
+    assert (status, "Content-Type: application/json" in answer["error"]) == (400, True), answer
+
+
 def test_work_that_takes_too_long_is_given_up() -> None:
     async def ask() -> asyncio.Task[None]:
         work = asyncio.create_task(asyncio.sleep(600))

@@ -89,4 +89,7 @@ def _answer_errors(app: FastAPI) -> None:
     async def refuse_values(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part != "body")
+        if first["loc"] == ("body",):
+            message = "the body is not a JSON object with Content-Type: application/json"
+            return RefusedError(400, message).response()
         return RefusedError(400, f"{where or 'body'}: {first['msg']}").response()
