@@ -372,4 +372,4 @@ def test_an_import_takes_little_more_memory_than_the_weights(tmp_path: Path) -> 
     before, after = (1024 * int(peak) for peak in done.stdout.split())
     size = (tmp_path / "model" / "model.safetensors").stat().st_size
     assert size > 50e6
-    assert after - before < 1.5 * size
+    assert after - before < 1.5 * size + 16e6  # of code that the import loads

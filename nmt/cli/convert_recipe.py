@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = """Example:
 
-  nmt recipe --from fairseq "fairseq-train data-bin --arch transformer" > nmt.yaml"""
+  nmt recipe --from fairseq "fairseq-train data-bin --arch transformer" > fairseq.yaml"""
 
 MAX_BYTES = 1 << 20
 """Largest configuration, in bytes."""

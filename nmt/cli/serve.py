@@ -16,11 +16,7 @@ from nmt.messages import say, warn
 if TYPE_CHECKING:
     from nmt.inference import LineTranslator
 
-EXAMPLE = (
-    "Examples:\n\n"
-    "  nmt serve --model runs/en-de --model runs/de-en\n\n"
-    "  curl localhost:5000/translate -d q='A dog runs.' -d source=en -d target=de"
-)
+EXAMPLE = "Example: nmt serve --model runs/en-de --model runs/de-en"
 
 INPUT = "Models and addresses"
 LIMITS = "Limits"
