@@ -19,20 +19,21 @@ from html_checker import Checker
 from tiny_models import tiny
 
 from nmt.data.vocabulary import BOS
-from nmt.explain import explain, explain_given
+from nmt.explain import explain
 from nmt.explain.beam import tree
 from nmt.explain.document import document, listed, packed
 from nmt.explain.page import page
 from nmt.explain.summaries import rollout, summarise
 from nmt.inference import SearchConfig, Translator
 from nmt.models.base import AttentionMap
+from nmt.models.ensemble import Ensemble
 from nmt.runs import load_model
 from nmt.search import Hypothesis, strategies
 
 Command = Callable[..., Any]
 
 LINES = ["one two three", " ", "six five four one"]
-FACTS = {"model": "x", "architecture": "y", "languages": ["en", "de"], "update": 6}
+FACTS = [{"model": "x", "architecture": "y", "languages": ["en", "de"], "update": 6}]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def translator(tmp_path_factory: pytest.TempPathFactory, train: Command) -> Tran
 
 
 def test_an_explanation_says_what_the_model_computes(translator: Translator) -> None:
-    explanations = explain(translator, LINES)
+    [explanations] = explain([translator], LINES)
     assert [each.source.text for each in explanations] == [LINES[0], LINES[2]]
     texts = list(translator.translate(LINES))
     assert [each.target.text for each in explanations] == [texts[0], texts[2]]
@@ -74,14 +75,15 @@ def test_an_explanation_says_what_the_model_computes(translator: Translator) -> 
 
 
 def test_a_given_translation_is_explained_without_a_search(translator: Translator) -> None:
-    both = explain(translator, LINES)
-    again = explain_given(translator, [LINES[0], LINES[2]], [found.target.text for found in both])
+    [both] = explain([translator], LINES)
+    texts = [both[0].target.text, "", both[1].target.text]
+    [again] = explain([translator], LINES, texts)
     # The search may spell a text by other pieces.
     equal = [pair for pair in zip(both, again, strict=True) if pair[0].target == pair[1].target]
     assert equal
     for found, given in equal:
         torch.testing.assert_close(given.attention[0].weights, found.attention[0].weights)
-    [other] = explain_given(translator, LINES[:1], ["sechs"])
+    [[other]] = explain([translator], LINES[:1], ["sechs"])
     assert other.target.pieces[-1] == "</s>"
     assert other.hypotheses == other.beam == []
     assert [step.log_probability for step in other.steps] == pytest.approx(
@@ -89,12 +91,49 @@ def test_a_given_translation_is_explained_without_a_search(translator: Translato
     )
 
 
+def test_members_of_an_ensemble_read_its_translation(translator: Translator) -> None:
+    torch.manual_seed(1)
+    size = translator.subwords.target_size
+    other = tiny("rnnsearch").build(size, size, True).eval()
+    model = Ensemble([translator.model, other], [3.0, 1.0]).eval()
+    both = Translator(model, translator.subwords, SearchConfig(max_length_offset=5))
+    whole, first, second = explain([both], LINES)
+    assert [each.target.text for each in whole] == list(both.translate([LINES[0], LINES[2]]))
+    for parts in zip(whole, first, second, strict=True):
+        assert parts[0].source == parts[1].source == parts[2].source
+        assert parts[0].target == parts[1].target == parts[2].target
+        assert [bool(part.beam) for part in parts] == [True, False, False]
+        assert [len(part.attention) for part in parts] == [0, 3, 1]
+        assert [{*part.embeddings} for part in parts] == [
+            set(),
+            {"source", "target", "positions"},
+            {"source", "target"},
+        ]
+        for mean, one, two in zip(*(part.steps for part in parts), strict=True):
+            log_probs = [step.log_probability for step in (one, two)]
+            expected = math.log(0.75 * math.exp(log_probs[0]) + 0.25 * math.exp(log_probs[1]))
+            assert mean.log_probability == pytest.approx(expected, rel=1e-4)
+
+
+def test_models_beside_each_other_explain_their_own_translations(translator: Translator) -> None:
+    one = Translator(
+        translator.model,
+        translator.subwords,
+        SearchConfig(max_length_ratio=0.0, max_length_offset=1),
+    )
+    found = explain([translator, one], LINES)
+    assert found[0][0].target != found[1][0].target
+    assert found[1][0].target == explain([one], LINES)[0][0].target
+    given = explain([translator, one], LINES, ["eins", "", "zwei"])
+    assert [[each.target.text for each in model] for model in given] == [["eins", "zwei"]] * 2
+
+
 @pytest.mark.parametrize("name", strategies)
 def test_the_search_is_a_tree_that_leads_to_the_translation(
     name: str, translator: Translator
 ) -> None:
     config = SearchConfig(strategy=strategies[name], max_length_offset=5)
-    explained = explain(Translator(translator.model, translator.subwords, config), LINES)
+    [explained] = explain([Translator(translator.model, translator.subwords, config)], LINES)
     for found in explained:
         for node in found.beam:
             if node.parent is None:
@@ -149,7 +188,8 @@ def test_rollout_of_one_layer_is_half_the_attention() -> None:
 
 
 def test_rollout_shares_every_step_out(translator: Translator) -> None:
-    flows = explain(translator, LINES)[0].rollout
+    [[first, _]] = explain([translator], LINES)
+    flows = first.rollout
     both = torch.cat((flows["cross"], flows["decoder"]), dim=1)
     torch.testing.assert_close(both.sum(1), torch.ones(len(both)))
     torch.testing.assert_close(flows["encoder"].sum(1), torch.ones(len(flows["encoder"])))
@@ -168,7 +208,7 @@ def test_packed_tensors_are_read_back() -> None:
 
 def test_the_page_is_whole_and_needs_no_network(translator: Translator) -> None:
     evil = "</script><script>alert(1)</script><!-- <b>& \u2028"
-    values = document(explain_given(translator, ["one two"], [evil]), FACTS, packed)
+    values = document(explain([translator], ["one two"], [evil]), FACTS, packed)
     text = page(values, f"How {evil} translates")
     read = Checker(text)
     assert read.open == []
@@ -184,10 +224,12 @@ def test_the_page_is_whole_and_needs_no_network(translator: Translator) -> None:
 
 
 def test_json_and_page_say_the_same(translator: Translator) -> None:
-    explanations = explain(translator, LINES)
-    plain = document(explanations, FACTS, listed)
-    compact = document(explanations, FACTS, packed)
-    for one, other in zip(plain["sentences"], compact["sentences"], strict=True):
+    [explanations] = explain([translator], LINES)
+    plain = document([explanations], FACTS, listed)
+    compact = document([explanations], FACTS, packed)
+    for one, other in zip(
+        *(values["models"][0]["sentences"] for values in (plain, compact)), strict=True
+    ):
         for layer, packed_layer in zip(one["attention"], other["attention"], strict=True):
             for name in ("weights", "scores"):
                 difference = np.abs(unpacked(packed_layer[name]) - np.array(layer[name]))
@@ -204,13 +246,13 @@ def test_every_kind_of_model_has_a_page(name: str, translator: Translator) -> No
     torch.manual_seed(1)
     model = tiny(name).build(size, size, True).eval()
     other = Translator(model, translator.subwords, SearchConfig(max_length_offset=2))
-    explanations = explain(other, LINES)
+    [explanations] = explain([other], LINES)
     kinds = {layer.kind for layer in explanations[0].attention}
     expected = {"bytenet": set(), "decoder ssru": {"encoder", "cross"}}
     assert kinds == expected.get(name, {"decoder", "cross"} if "linformer" in name else {"cross"})
-    [given] = explain_given(other, LINES[:1], ["eins zwei"])
+    [[given]] = explain([other], LINES[:1], ["eins zwei"])
     assert {target for _, target in given.alignment} == (set() if name == "bytenet" else {0, 1})
-    assert Checker(page(document(explanations, FACTS, packed), name)).open == []
+    assert Checker(page(document([explanations], FACTS, packed), name)).open == []
 
 
 def test_the_command_writes_a_page_json_or_a_figure(
@@ -224,7 +266,7 @@ def test_the_command_writes_a_page_json_or_a_figure(
     assert done.err.startswith("explained 2 sentences in ")
     assert Checker(written.read_text(encoding="utf-8")).open == []
     done = nmt("explain", "--model", trained, "--json", stdin=text)
-    values = json.loads(done.out)
+    [values] = json.loads(done.out)["models"]
     assert [each["source"]["text"] for each in values["sentences"]] == [LINES[0], LINES[2]]
     assert (values["languages"], values["update"]) == (["en", "de"], 6)
     done = nmt("explain", "--model", trained, text, "--svg", "encoder:1", "--heads", "2")
@@ -235,6 +277,23 @@ def test_the_command_writes_a_page_json_or_a_figure(
     weights = np.array(values["sentences"][0]["attention"][0]["weights"][1])
     lines = list(picture.iter("{http://www.w3.org/2000/svg}line"))
     assert len(lines) == (weights >= 0.02).sum()
+
+
+def test_the_command_sets_models_side_by_side(nmt: Command, trained: Path, corpus: Path) -> None:
+    earlier = trained / "update_0000004"
+    text = corpus / "test.en"
+    done = nmt("explain", "-m", trained, "-m", earlier, "--compare", earlier, text, "--json")
+    models = json.loads(done.out)["models"]
+    paths = ["ensemble", str(trained), str(earlier), str(earlier)]
+    assert [model["model"] for model in models] == paths
+    assert [model["update"] for model in models] == [None, 6, 4, 4]
+    assert len({len(model["sentences"]) for model in models}) == 1
+    targets = [[each["target"]["text"] for each in model["sentences"]] for model in models]
+    assert targets[0] == targets[1] == targets[2]
+    alone = nmt("explain", "--model", earlier, text, "--json")
+    assert json.loads(alone.out)["models"] == models[3:]
+    page = nmt("explain", "-m", trained, "--compare", earlier, text).out
+    assert f"<title>How {trained.name} and update_0000004 translate</title>" in page
 
 
 @pytest.mark.parametrize(
@@ -249,6 +308,7 @@ def test_the_command_writes_a_page_json_or_a_figure(
         (["--svg", "encoder:1", "--word", "x"], 1, "no piece 'x' among the queries; there are: "),
         (["--svg", "encoder"], 2, "--svg is as encoder:5, and --heads as 1,2"),
         (["--svg", "encoder:1", "--json"], 2, "give either --svg or --json"),
+        (["--svg", "encoder:1", "--compare", "x"], 2, "--svg draws one model; leave out --compare"),
         (["--heads", "1"], 2, "--heads and --word choose what --svg draws"),
         (["--target", "/dev/null"], 1, "differ in their number of lines"),
     ],
@@ -271,9 +331,9 @@ def test_text_without_a_word_is_a_mistake(nmt: Command, trained: Path) -> None:
 def test_a_browser_shows_the_weights_of_the_model(translator: Translator, tmp_path: Path) -> None:
     """Chooses layer and head as a reader does, by keyboard, and reads a weight."""
     playwright = pytest.importorskip("playwright.sync_api")
-    explanations = explain(translator, LINES)
+    [explanations] = explain([translator], LINES)
     written = tmp_path / "page.html"
-    written.write_text(page(document(explanations, FACTS, packed), "A page"), encoding="utf-8")
+    written.write_text(page(document([explanations], FACTS, packed), "A page"), encoding="utf-8")
     path = shutil.which("chromium")
     with playwright.sync_playwright() as browsers:
         browser = browsers.chromium.launch(executable_path=path, args=["--no-sandbox"])
@@ -289,8 +349,8 @@ def test_a_browser_shows_the_weights_of_the_model(translator: Translator, tmp_pa
         shown.select_option("#kind", "encoder")
         shown.click("#no-heads")
         shown.check("#head-2")
-        shown.focus("#picture [data-query='1']")
-        rows = {row[0]: row[1:] for row in table(shown, "#detail tr")}
+        shown.focus("[data-part=picture] [data-query='1']")
+        rows = {row[0]: row[1:] for row in table(shown, "[data-part=detail] tr")}
         layer, source = explanations[1].attention[0], explanations[1].source
         assert (layer.kind, layer.key_width) == ("encoder", 8)
         assert rows.pop("to") == ["q·k", "÷ √8", "weight", "unscaled"]
@@ -306,10 +366,10 @@ def test_a_browser_shows_the_weights_of_the_model(translator: Translator, tmp_pa
             for name in ("encoder", "decoder", "cross"):
                 shown.select_option("#view", view)
                 shown.select_option("#kind", name)
-                shown.focus("#picture [data-query='0']")
+                shown.focus("[data-part=picture] [data-query='0']")
         steps = explanations[1].steps
-        shown.click(f"#steps li:nth-child({len(steps)}) button")
-        assert len(table(shown, "#step tr")) == 11
+        shown.click(f"[data-part=steps] li:nth-child({len(steps)}) button")
+        assert len(table(shown, "[data-part=step] tr")) == 11
         assert wrong == [written.as_uri()]
         browser.close()
 

@@ -1,4 +1,4 @@
-"""``nmt explain``: show how a model translates given sentences, as a page, as JSON or as SVG."""
+"""``nmt explain``: show how models translate given sentences, as a page, as JSON or as SVG."""
 
 from __future__ import annotations
 
@@ -32,13 +32,25 @@ Text = Annotated[
         show_default=False,
     ),
 ]
-Model = Annotated[
-    Path,
+Models = Annotated[
+    list[Path] | None,
     typer.Option(
         "--model",
         "-m",
+        metavar="PATH",
         envvar="NMT_MODEL",
-        help="A run (its best checkpoint) or one of its checkpoints.",
+        help="A run (its best checkpoint) or one of its checkpoints. Several models, each with a "
+        "--model of its own, form an ensemble.  [default: checkpoints]",
+        show_default=False,
+    ),
+]
+Compare = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="PATH",
+        help="Another run or checkpoint, shown beside, with its own translations. May be given "
+        "several times.",
+        show_default=False,
     ),
 ]
 Target = Annotated[
@@ -86,7 +98,8 @@ Word = Annotated[
 @recipe_flags(FLAGS)
 def explain(
     text: Text = None,
-    model: Model = Path("checkpoints"),
+    model: Models = None,
+    compare: Compare = None,
     target: Target = None,
     output: Output = None,
     as_json: AsJson = False,
@@ -97,15 +110,17 @@ def explain(
     settings: Settings,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
 ) -> None:
-    """Show how a model translates sentences.
+    """Show how models translate sentences.
 
     Writes one HTML page that needs no network: the attention of every layer and head, the steps
-    with their likeliest tokens, the hypotheses of the search, embeddings, and alignments. Settings
-    of the search come from the model's recipe, then nmt.yaml, then flags. docs/outputs.md describes
-    the fields of --json.
+    with their likeliest tokens, the hypotheses of the search, embeddings, and alignments. Members
+    of an ensemble, and models to --compare, stand side by side. Settings of each search come from
+    the model's recipe, then nmt.yaml, then flags. docs/outputs.md describes the fields of --json.
     """
     if svg and as_json:
         raise typer.BadParameter("give either --svg or --json")
+    if svg and compare:
+        raise typer.BadParameter("--svg draws one model; leave out --compare")
     if (heads or word) and not svg:
         raise typer.BadParameter("--heads and --word choose what --svg draws")
     chosen = _chosen(svg, heads)
@@ -116,15 +131,17 @@ def explain(
     from nmt.cli.stream import writer
     from nmt.explain.figure import figure
 
-    translator, facts = _open(model, device, settings)
-    explanations = _explain(translator, lines)
+    groups = [model or [Path("checkpoints")], *([path] for path in compare or ())]
+    opened = [_open(paths, device, settings) for paths in groups]
+    explanations = _explain([translator for translator, _ in opened], lines)
+    facts = [fact for _, facts in opened for fact in facts]
     if chosen:
-        written = figure(explanations[0], *chosen, word)
+        written = figure(explanations[0][0], *chosen, word)
     else:
         written = _document(explanations, facts, as_json)
     with writer(output, is_main=True) as stream:
         stream.write(written.encode())
-    say(f"explained {len(explanations)} sentences in {len(written.encode()):,} bytes")
+    say(f"explained {len(explanations[0])} sentences in {len(written.encode()):,} bytes")
 
 
 def _chosen(svg: str | None, heads: str | None) -> tuple[str, int, list[int] | None] | None:
@@ -138,48 +155,64 @@ def _chosen(svg: str | None, heads: str | None) -> tuple[str, int, list[int] | N
     return kind, int(layer), [int(number) for number in numbers] or None
 
 
-def _open(path: Path, device: str, settings: Settings) -> tuple[Translator, dict[str, Any]]:
-    """Return the translator of a run, not converted for speed, and what the page says of it."""
+def _open(
+    paths: list[Path], device: str, settings: Settings
+) -> tuple[Translator, list[dict[str, Any]]]:
+    """Return the translator of a run or an ensemble, and what the page says of it and its members.
+
+    The models are not converted for speed, so that they record their attention.
+    """
     from nmt.inference import Translator
-    from nmt.runs import load_model
+    from nmt.inference.ensembles import load_members
     from nmt.runtime.distributed import pick_device
 
-    settings.load()  # import the plugins, which the model may need
+    settings.load()  # import the plugins, which the models may need
     place = pick_device(device)
-    loaded = load_model(path, place, settings.trust_plugins)
-    search = search_settings(settings, loaded.recipe)
-    languages = loaded.run.languages
-    facts = {
-        "model": str(path),
-        "architecture": loaded.run.section("model").get("arch"),
-        "languages": list(languages),
-        "update": loaded.checkpoint.update,
-    }
-    return Translator(loaded.model, loaded.subwords, search, place, languages=languages), facts
+    members = load_members(paths, place, settings.trust_plugins)
+    search = search_settings(settings, members[0].recipe)
+    model = search.one_of([member.model for member in members]).eval()
+    languages = members[0].run.languages
+    facts: list[dict[str, Any]] = [
+        {
+            "model": str(path),
+            "architecture": member.run.section("model").get("arch"),
+            "languages": list(languages),
+            "update": member.checkpoint.update,
+        }
+        for path, member in zip(paths, members, strict=True)
+    ]
+    if len(facts) > 1:
+        whole = {"model": "ensemble", "architecture": "ensemble", "update": None}
+        facts.insert(0, {**facts[0], **whole})
+    return Translator(model, members[0].subwords, search, place, languages=languages), facts
 
 
-def _explain(translator: Translator, lines: list[Lines]) -> list[Explanation]:
-    """Explain the search's translations of lines, or given ones.
+def _explain(translators: list[Translator], lines: list[Lines]) -> list[list[Explanation]]:
+    """Explain the searches' translations of lines, or given ones.
 
     Raises:
         NmtError: no line has text, or the two files differ in their number of lines.
     """
-    from nmt.explain import explain, explain_given
+    from nmt.explain import explain
 
     texts = [side.read() for side in lines]
     if len({*map(len, texts)}) > 1:
         raise unequal_lines(*lines)
-    explanations = explain_given(translator, *texts) if texts[1:] else explain(translator, *texts)
-    if not explanations:
+    explanations = explain(translators, *texts)
+    if not explanations[0]:
         raise NmtError(f"{lines[0].name}: no line with text, so nothing to explain")
     return explanations
 
 
-def _document(explanations: list[Explanation], facts: dict[str, Any], as_json: bool) -> str:
+def _document(
+    explanations: list[list[Explanation]], facts: list[dict[str, Any]], as_json: bool
+) -> str:
     from nmt.explain.document import document, listed, packed
     from nmt.explain.page import page
 
     if as_json:
         return json.dumps(document(explanations, facts, listed), ensure_ascii=False) + "\n"
-    title = f"How {Path(facts['model']).absolute().name} translates"
-    return page(document(explanations, facts, packed), title)
+    names = [Path(fact["model"]).absolute().name for fact in facts if fact["update"] is not None]
+    *others, last = names
+    named = f"{', '.join(others)} and {last} translate" if others else f"{last} translates"
+    return page(document(explanations, facts, packed), f"How {named}")

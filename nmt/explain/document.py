@@ -18,23 +18,28 @@ DIGITS = 6
 
 
 def document(
-    explanations: Sequence[Explanation],
-    facts: Mapping[str, Any],
+    models: Sequence[Sequence[Explanation]],
+    facts: Sequence[Mapping[str, Any]],
     numbers: Callable[[Tensor], Any],
 ) -> dict[str, Any]:
-    """Return explanations of one model as plain values.
+    """Return explanations as plain values.
 
     Args:
-        explanations: sentences that the model translated.
-        facts: what is said of the model.
+        models: for each model its explanations of the same lines.
+        facts: what is said of each model.
         numbers: writes a tensor, as :func:`listed` or :func:`packed`.
     """
-    heads = summarise([explanation.attention for explanation in explanations])
     return {
-        **facts,
-        "heads": [{**vars(head), "attends_to": head.attends_to} for head in heads],
-        "sentences": [_plain(explanation, numbers) for explanation in explanations],
+        "models": [
+            {**said, "heads": _heads(explanations), "sentences": _plain(explanations, numbers)}
+            for said, explanations in zip(facts, models, strict=True)
+        ]
     }
+
+
+def _heads(explanations: Sequence[Explanation]) -> list[dict[str, Any]]:
+    heads = summarise([explanation.attention for explanation in explanations])
+    return [{**vars(head), "attends_to": head.attends_to} for head in heads]
 
 
 def listed(tensor: Tensor) -> Any:

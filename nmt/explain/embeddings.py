@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from nmt.models.base import Model
 from nmt.models.embedding import TokenEmbedding
+from nmt.models.ensemble import members_of
 from nmt.models.positions import LearnedPositions, SinusoidalPositions
 
 
@@ -17,7 +18,7 @@ def forward_with_embeddings(
     """Return the logits of one pair, and the vectors that the model looked up.
 
     Args:
-        model: a model, or an ensemble, whose first member is looked at.
+        model: a model; an ensemble has no vectors, but its members do.
         source: [1, S] int64.
         target: [1, T] int64.
 
@@ -37,7 +38,7 @@ def forward_with_embeddings(
             vectors["positions"] = output
 
     hooks = []
-    for module in model.modules():
+    for module in model.modules() if members_of(model) == [model] else ():
         if isinstance(module, TokenEmbedding):
             hooks.append(module.register_forward_hook(record_tokens))
         elif isinstance(module, (SinusoidalPositions, LearnedPositions)):

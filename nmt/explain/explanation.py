@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from nmt.explain.summaries import rollout
 from nmt.inference import Translator
 from nmt.inference.alignment import linked, numbered, piece_starts, units_of_pieces, word_starts
 from nmt.models.base import AttentionMap
+from nmt.models.ensemble import members_of
 from nmt.search import Hypothesis
 from nmt.search.coverage import with_coverage
 
@@ -108,22 +109,62 @@ class Explanation:
     """The tree of the search; empty for a given translation."""
 
 
-def explain(translator: Translator, lines: Iterable[str]) -> list[Explanation]:
-    """Translate lines by the translator's search, and explain each; blank lines are left out."""
-    return [_translated(translator, line) for line in lines if _encode(translator, line)]
+@dataclass(frozen=True)
+class Translated:
+    """A line and its translation, found or given."""
+
+    line: str
+    text: str
+    ids: list[int]
+    """Tokens of the translation, the EOS last."""
+    offsets: list[int]
+    """Where the pieces of the translation begin, see :mod:`nmt.inference.alignment`."""
+    hypotheses: list[Candidate] = field(default_factory=list)
+    beam: list[Branch] = field(default_factory=list)
 
 
-def explain_given(
-    translator: Translator, sources: Sequence[str], targets: Sequence[str]
-) -> list[Explanation]:
-    """Explain given translations; lines whose source is blank are left out."""
+def explain(
+    translators: Sequence[Translator],
+    sources: Sequence[str],
+    targets: Sequence[str] | None = None,
+) -> list[list[Explanation]]:
+    """Explain how models translate the same lines; blank lines are left out.
+
+    Args:
+        translators: models to set side by side, with their searches.
+        sources: lines.
+        targets: translations to explain; None for each model's own.
+
+    Returns:
+        For each model the explanations of all lines. An ensemble is followed by its members, which
+        read the ensemble's translations.
+    """
+    kept = [
+        at
+        for at, line in enumerate(sources)
+        if all(_encode(reader, line) for reader in translators)
+    ]
     explanations = []
-    for line, text in zip(sources, targets, strict=True):
-        if _encode(translator, line):
-            [ids] = translator.subwords.encode_target([text])
-            [offsets] = translator.subwords.target_line_offsets([text])
-            explanations.append(_explained(translator, line, text, [*ids, EOS], offsets))
+    for translator in translators:
+        pairs = [
+            _search(translator, sources[at])
+            if targets is None
+            else _given(translator, sources[at], targets[at])
+            for at in kept
+        ]
+        explanations.append([_explained(translator, pair) for pair in pairs])
+        alone = [replace(pair, hypotheses=[], beam=[]) for pair in pairs]
+        for member in _members(translator):
+            explanations.append([_explained(member, pair) for pair in alone])
     return explanations
+
+
+def _members(translator: Translator) -> Iterator[Translator]:
+    """Yield the members of an ensemble, none for a single model."""
+    members = members_of(translator.model)
+    for model in members if len(members) > 1 else ():
+        config, languages = translator.config, translator.languages
+        yield Translator(model, translator.subwords, config, translator.device, languages=languages)
 
 
 def _encode(translator: Translator, line: str) -> list[int]:
@@ -132,8 +173,14 @@ def _encode(translator: Translator, line: str) -> list[int]:
     return ids[: translator.config.max_source_length - 1]
 
 
+def _given(translator: Translator, line: str, text: str) -> Translated:
+    [ids] = translator.subwords.encode_target([text])
+    [offsets] = translator.subwords.target_line_offsets([text])
+    return Translated(line, text, [*ids, EOS], offsets)
+
+
 @torch.inference_mode()
-def _translated(translator: Translator, line: str) -> Explanation:
+def _search(translator: Translator, line: str) -> Translated:
     config, model, subwords = translator.config, translator.model, translator.subwords
     source = torch.tensor([[*_encode(translator, line), EOS]], device=translator.device)
     traced = Traced(name=config.strategy.name, inner=config.strategy)
@@ -147,15 +194,8 @@ def _translated(translator: Translator, line: str) -> Explanation:
     nodes = tree(traced.steps, best)
     pieces = subwords.target_pieces([EOS if node.finished else node.tokens[-1] for node in nodes])
     [offsets] = subwords.target_offsets([best.tokens])
-    return _explained(
-        translator,
-        line,
-        texts[0],
-        best.output,
-        offsets,
-        _ranked(texts, hypotheses),
-        [_branch(node, piece) for node, piece in zip(nodes, pieces, strict=True)],
-    )
+    beam = [_branch(node, piece) for node, piece in zip(nodes, pieces, strict=True)]
+    return Translated(line, texts[0], best.output, offsets, _ranked(texts, hypotheses), beam)
 
 
 def _ranked(texts: Sequence[str], hypotheses: Sequence[Hypothesis]) -> list[Candidate]:
@@ -178,15 +218,8 @@ def _branch(node: Node, piece: str) -> Branch:
 
 
 @torch.inference_mode()
-def _explained(
-    translator: Translator,
-    line: str,
-    text: str,
-    ids: list[int],
-    offsets: list[int],
-    hypotheses: Sequence[Candidate] = (),
-    beam: Sequence[Branch] = (),
-) -> Explanation:
+def _explained(translator: Translator, pair: Translated) -> Explanation:
+    line, text, ids, offsets = pair.line, pair.text, pair.ids, pair.offsets
     model, subwords, unit = translator.model, translator.subwords, translator.usual_unit
     source_ids = [*_encode(translator, line), EOS]
     source = torch.tensor([source_ids], device=translator.device)
@@ -213,8 +246,8 @@ def _explained(
         rollout(maps),
         vectors,
         numbered(links, starts),
-        list(hypotheses),
-        list(beam),
+        pair.hypotheses,
+        pair.beam,
     )
 
 

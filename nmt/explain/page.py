@@ -9,6 +9,9 @@ from typing import Any
 
 from nmt.io.templates import fill, script_data
 
+SCRIPTS = ("elements", "attention", "steps", "heat", "page")
+"""Files of the page's script, in the order in which they are joined."""
+
 
 def page(document: Mapping[str, Any], title: str) -> str:
     """Return the page of a document whose tensors are packed, see :mod:`nmt.explain.document`."""
@@ -16,7 +19,7 @@ def page(document: Mapping[str, Any], title: str) -> str:
         "TITLE": escape(title),
         "STYLE": _asset("page.css"),
         "DATA": script_data(document),
-        "SCRIPT": _asset("page.js"),
+        "SCRIPT": "\n".join(_asset(f"{name}.js") for name in SCRIPTS),
     }
     return fill(_asset("page.html"), parts)
 

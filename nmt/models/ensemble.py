@@ -8,7 +8,7 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from nmt.models.base import Model, State
+from nmt.models.base import AttentionMap, Model, State
 
 Average = Literal["probability", "log_probability"]
 
@@ -50,6 +50,10 @@ class Ensemble(Model):
         """Return the weighted mean of the members' attention [B, T, S]."""
         weights = [member.source_attention(source, target) for member in self.members]
         return sum(share * weight for share, weight in zip(self.shares, weights, strict=True))  # type: ignore[return-value]
+
+    def attention_maps(self, source: Tensor, target: Tensor) -> list[AttentionMap]:
+        """Return none: every member has its own."""
+        return []
 
     def start(self, source: Tensor, max_steps: int) -> EnsembleState:
         """Return the states of all members."""
