@@ -33,7 +33,7 @@ Start = Callable[..., subprocess.Popen[str]]
 def place(tmp_path: Path, corpus: Path) -> Path:
     """A directory with a corpus and a configuration of tiny models."""
     (tmp_path / "tiny.yml").write_text(
-        f"corpus: {corpus}\nshards: 3\nn_best: 3\naverage: 2\nthreads: 1\n"
+        f"corpus: {corpus}\nshards: 3\nn_best: 3\nthreads: 1\n"
         f'teacher_flags: "{TINY}"\nstudent_flags: "{TINY}"\n'
     )
     return tmp_path
@@ -79,6 +79,15 @@ def test_a_plan_names_every_step(place: Path, start: Start) -> None:
     for step, count in {"teacher": 2, "translate": 3, "pick": 3, "student": 1, "verify": 1}.items():
         assert any(line.split() == [step, str(count)] for line in plan.splitlines())
     assert not (place / "work").exists()
+
+
+def test_runs_that_are_trained_are_not_trained_again(place: Path, start: Start) -> None:
+    given = ("--config", "teacher_runs=[first,second]", "translate_flags=--precision int8")
+    plan = finished(start(place, "--cores", "1", "--dry-run", "--printshellcmds", *given))
+    assert not [line for line in plan.splitlines() if line.startswith("rule teacher")]
+    assert "nmt translate --model first --model second --strategy beam" in plan
+    assert plan.count("--n-best 3 --precision int8 --output") == 3
+    assert "nmt translate --model first --output work/test/teacher.de" in plan
 
 
 def test_a_cluster_gets_the_same_plan(place: Path, start: Start) -> None:
