@@ -209,10 +209,38 @@ def test_a_socket_refuses_with_a_reason(address: str) -> None:
         assert socket_.recv(60)
 
 
+def test_the_description_for_programs_names_the_errors_that_are_answered(address: str) -> None:
+    paths = call(f"{address}/openapi.json")[1]["paths"]
+    for path in ("/v1/translate", "/v1/stream", "/translate", "/detect"):
+        answers = paths[path]["post"]["responses"]
+        assert set(answers) == {"200", "4XX", "503"}
+        assert answers["4XX"]["content"]["application/json"]["schema"]["$ref"].endswith("/Refusal")
+    assert call(f"{address}/v1/translate", {})[0] == 400
+
+
 def test_a_body_that_is_no_json_object_is_told_what_is_missing(address: str) -> None:
     body, form = b'{"target_lang": "de"}', {"Content-Type": "application/x-www-form-urlencoded"}
     status, answer = call(f"{address}/v1/translate", body, **form)
     assert (status, "Content-Type: application/json" in answer["error"]) == (400, True), answer
+
+
+def test_a_translation_of_several_lines_and_its_alternatives_have_as_many_lines(
+    trained: Path, expected: dict[str, str]
+) -> None:
+    with server(trained, "--batch-lines", 1) as (address, _):  # a batch for each line
+        source, target = (language["code"] for language in _languages(address))
+        values = {"q": ["one two\n\nthree\ntwo two two", "four\n", ""], "alternatives": 1}
+        status, answer = call(f"{address}/translate", values | {"source": source, "target": target})
+    assert status == 200, answer
+    first, *_ = answer["translatedText"]
+    assert first.split("\n") == [expected[line] for line in values["q"][0].split("\n")]
+    others = answer["alternatives"]
+    for text, translated, texts in zip(values["q"], answer["translatedText"], others, strict=True):
+        for each in (translated, *texts):
+            assert each.count("\n") == text.count("\n")
+    assert [len(texts) for texts in others] == [1, 1, 0]
+    assert others[0][0].split("\n")[1] == ""
+    assert others[0][0] != first
 
 
 def test_work_that_takes_too_long_is_given_up() -> None:

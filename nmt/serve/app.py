@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
@@ -21,6 +23,23 @@ from nmt.serve.service import Service
 
 GONE = 499
 """Status, in the counts alone, of requests whose client went away."""
+
+
+class Refusal(BaseModel):
+    """Answer to a request that is refused."""
+
+    error: str
+
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    "4XX": {
+        "model": Refusal,
+        "description": "400: a mistake in the request. 403: no key. 408: the body is late. "
+        "413: too large. 429: too much at this time; Retry-After says when to try again.",
+    },
+    503: {"model": Refusal, "description": "No translation within the time limit."},
+}
+"""Refusals for /openapi.json, in the place of the status 422 that FastAPI would name."""
 
 
 def application(service: Service, origins: Sequence[str] = ()) -> FastAPI:
@@ -43,8 +62,8 @@ def application(service: Service, origins: Sequence[str] = ()) -> FastAPI:
     app = FastAPI(
         title="nmt", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
     )
-    app.include_router(lines.router(service, origins))
-    app.include_router(libretranslate.router(service))
+    app.include_router(lines.router(service, origins), responses=REFUSALS)
+    app.include_router(libretranslate.router(service), responses=REFUSALS)
     app.add_middleware(WholeBodies, limits=service.limits)
     app.add_middleware(Counted, metrics=service.metrics)
     if origins:
