@@ -112,6 +112,19 @@ def test_the_clients_of_libretranslate_are_answered(address: str, expected: dict
     assert call(f"{address}/frontend/settings")[1]["charLimit"] == 300
 
 
+def test_a_word_has_alternatives(address: str) -> None:
+    _, target = _languages(address)
+    wanted = {"target_lang": target["code"], "line": "one two", "prefix": "zwei "}
+    status, answer = call(f"{address}/v1/alternatives", wanted)
+    assert status == 200, answer
+    assert answer["alternatives"]
+    for each in answer["alternatives"]:
+        assert each["text"].startswith("zwei " + each["next"])
+    assert call(f"{address}/v1/alternatives", wanted | {"line": ""})[1] == {"alternatives": []}
+    for wrong in ({"count": 99}, {"target_lang": "xx"}, {"line": "\ud800"}):
+        assert call(f"{address}/v1/alternatives", wanted | wrong)[0] == 400
+
+
 def _languages(address: str) -> list[dict[str, str]]:
     [source] = call(f"{address}/languages")[1]
     return [source, {"code": source["targets"][0]}]
@@ -211,7 +224,7 @@ def test_a_socket_refuses_with_a_reason(address: str) -> None:
 
 def test_the_description_for_programs_names_the_errors_that_are_answered(address: str) -> None:
     paths = call(f"{address}/openapi.json")[1]["paths"]
-    for path in ("/v1/translate", "/v1/stream", "/translate", "/detect"):
+    for path in ("/v1/translate", "/v1/alternatives", "/v1/stream", "/translate", "/detect"):
         answers = paths[path]["post"]["responses"]
         assert set(answers) == {"200", "4XX", "503"}
         assert answers["4XX"]["content"]["application/json"]["schema"]["$ref"].endswith("/Refusal")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from nmt.data.batches import as_rows, target_input
+from nmt.data.vocabulary import BOS
 from nmt.models.base import Model
 
 POSITIONS = 1024
@@ -32,6 +33,21 @@ def token_log_probabilities(
         for at, row in zip(batch, log_probs[..., 0].tolist(), strict=True):
             results[at] = row[: len(targets[at])]
     return results
+
+
+def next_log_probabilities(
+    model: Model, source: list[int], prefix: list[int], device: torch.device
+) -> Tensor:
+    """Return the log-probability [V] of each token after the prefix of a target.
+
+    Args:
+        model: used in its current mode, under the caller's gradient and precision contexts.
+        source: token ids with EOS.
+        prefix: token ids.
+        device: device of the model.
+    """
+    logits = model(as_rows([source]).to(device), as_rows([[BOS, *prefix]]).to(device))  # [1, T, V]
+    return logits[0, -1].float().log_softmax(-1).cpu()  # type: ignore[no-any-return]
 
 
 def attention_weights(

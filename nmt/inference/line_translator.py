@@ -191,7 +191,7 @@ class LineTranslator(ABC):
         self, requests: list[Request], count: int, scored: bool, aligned: Unit | None
     ) -> list[list[Translation]]:
         nothing = Hypothesis([], 0.0, 0.0, finished=True)
-        sentences = self._encode(requests)
+        sentences = self.encode(requests)
         searched = self._ranked(self._search(sentences, len(requests), count))
         flat = [
             (at, hypothesis)
@@ -284,7 +284,7 @@ class LineTranslator(ABC):
             TypeError: `lines` is one string.
         """
         refuse_one_string(lines, "lines")
-        return self._search(self._encode([Request(line) for line in lines]), len(lines))
+        return self._search(self.encode([Request(line) for line in lines]), len(lines))
 
     def _search(
         self, sentences: dict[int, Sentence], num_lines: int, count: int = 1
@@ -300,7 +300,7 @@ class LineTranslator(ABC):
             self.target_tokens += len(best.tokens) + best.finished
         return results
 
-    def _encode(self, requests: Sequence[Request]) -> dict[int, Sentence]:
+    def encode(self, requests: Sequence[Request]) -> dict[int, Sentence]:
         """Return the tokens of every line that is not blank, by line number."""
         most = self.config.max_source_length - 1  # and EOS
         sentences = {}

@@ -15,7 +15,11 @@ import torch
 from torch import Tensor
 
 from nmt.data.batches import as_groups, as_rows
-from nmt.inference.forced import attention_weights, token_log_probabilities
+from nmt.inference.forced import (
+    attention_weights,
+    next_log_probabilities,
+    token_log_probabilities,
+)
 from nmt.inference.shortlister import Shortlister
 from nmt.inference.translation import Sentence
 from nmt.inference.workers import Workers
@@ -95,6 +99,11 @@ class Translator(LineTranslator):
     def attention(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[Tensor]:
         """Compute the attention in one pass of the model over whole targets."""
         return self._force(attention_weights, sources, targets)
+
+    def next_log_probabilities(self, source: list[int], prefix: list[int]) -> Tensor:
+        """Return the log-probability [V] of each token after a prefix; the source ends with EOS."""
+        with self._inference(), autocast(self.precision, self.device):
+            return next_log_probabilities(self.model, source, prefix, self.device)
 
     def _force(
         self,

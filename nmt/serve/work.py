@@ -8,6 +8,7 @@ from typing import Any
 
 from nmt.inference import LineTranslator, Request
 from nmt.inference.alignment import Unit
+from nmt.inference.alternatives import alternatives
 from nmt.inference.markup import translate_markup
 from nmt.markup import Dialect
 
@@ -25,13 +26,15 @@ class Wish:
     pair: Pair
     """Languages."""
     count: int = 1
-    """Number of distinct translations."""
+    """Number of distinct translations, or of next tokens to try for alternatives."""
     scored: bool = False
     """Whether to add scores and tokens."""
     aligned: Unit | None = None
     """Unit to align with the source; None for no alignments."""
     dialect: Dialect | None = None
     """Markup of the lines; None for plain text."""
+    alternatives: bool = False
+    """Whether to find translations that differ in the next word after the prefix."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,9 @@ class Translating:
         if wish.dialect:
             lines = [request.text for request in batch.requests]
             return [[{"text": text}] for text in translate_markup(translator, lines, wish.dialect)]
+        if wish.alternatives:
+            proposed = alternatives(translator, batch.requests, wish.count)
+            return [[vars(alternative) for alternative in line] for line in proposed]
         by_line = translator.translations(batch.requests, wish.count, wish.scored, wish.aligned)
         if not wish.scored:
             return [[{"text": translation.text} for translation in line] for line in by_line]

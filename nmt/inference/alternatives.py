@@ -1,0 +1,106 @@
+"""Translations that go on in different ways after the same beginning."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import log
+
+import torch
+
+from nmt.data.vocabulary import BOS, EOS, PAD, UNK
+from nmt.errors import NmtError
+from nmt.inference.alignment import piece_starts
+from nmt.inference.line_translator import LineTranslator
+from nmt.inference.translation import Request, Sentence
+from nmt.inference.translator import Translator
+from nmt.languages import has_spaces
+from nmt.search import Hypothesis
+
+LEAST = log(0.001)
+"""Log-probability below which a token is no alternative."""
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A translation with another next word after the beginning."""
+
+    text: str
+    """The whole translation."""
+    next: str
+    """The word that follows the beginning; in text without spaces, the piece."""
+    score: float
+    """Score of the search."""
+
+
+def alternatives(
+    translator: LineTranslator, requests: Sequence[Request], count: int = 8
+) -> list[list[Alternative]]:
+    """Return translations that begin with the prefix of a request and differ in the next word.
+
+    An n-best list mostly differs in its last words. So the likeliest next tokens are each
+    completed by a search, all in one batch.
+
+    Args:
+        translator: of a model of this package.
+        requests: lines, each with a prefix that ends before a word; a blank line has no
+            alternatives.
+        count: number of next tokens that are tried; several may begin the same word.
+
+    Returns:
+        The alternatives of each request, best first; each word once.
+
+    Raises:
+        NmtError: another engine.
+    """
+    if not isinstance(translator, Translator):
+        raise NmtError("this engine finds no alternatives; use --engine nmt")
+    starts = [
+        (at, Sentence(sentence.source, [*sentence.prefix, token], []))
+        for at, sentence in translator.encode(requests).items()
+        for token in _next_tokens(translator, sentence, count)
+    ]
+    by_request: list[dict[str, Alternative]] = [{} for _ in requests]
+    for number, (best, *_) in translator.find(dict(enumerate(sentence for _, sentence in starts))):
+        at = starts[number][0]
+        for alternative in _alternatives(translator, requests[at].prefix, best):
+            other = by_request[at].get(alternative.next)
+            if other is None or other.score < alternative.score:
+                by_request[at][alternative.next] = alternative
+    return [sorted(words.values(), key=lambda one: -one.score) for words in by_request]
+
+
+def _next_tokens(translator: Translator, sentence: Sentence, count: int) -> list[int]:
+    """Return the likeliest tokens that may follow the prefix, where they begin a word."""
+    log_probs = translator.next_log_probabilities(sentence.source, sentence.prefix)
+    excluded = torch.zeros(len(log_probs), dtype=torch.bool)
+    if sentence.prefix and has_spaces(translator.languages[1]):
+        # If tokens do not tell, those that continue the prefix are left out after the search.
+        with suppress(NmtError):
+            excluded = ~torch.from_numpy(translator.subwords.begins_word[1])
+    excluded[[PAD, UNK, BOS, EOS]] = True
+    log_probs = log_probs.masked_fill(excluded, float("-inf"))
+    values, tokens = log_probs.topk(min(count, len(log_probs)))
+    return [
+        token
+        for token, value in zip(tokens.tolist(), values.tolist(), strict=True)
+        if value > LEAST
+    ]
+
+
+def _alternatives(
+    translator: Translator, prefix: str, hypothesis: Hypothesis
+) -> Iterator[Alternative]:
+    """Yield the alternative of a hypothesis, if its text begins with the prefix."""
+    [text] = translator.subwords.decode_target([hypothesis.tokens])
+    rest = text[len(prefix) :]
+    if not text.startswith(prefix) or not rest.strip():
+        return
+    if has_spaces(translator.languages[1]):
+        end = len(prefix) + len(re.split(r"(?<=\S)\s", rest)[0])
+    else:
+        [offsets] = translator.subwords.target_offsets([hypothesis.tokens])
+        end = min((at for at in piece_starts(offsets) if at > len(prefix)), default=len(text))
+    yield Alternative(text, text[len(prefix) : end].strip(), hypothesis.score)
