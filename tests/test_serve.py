@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +35,7 @@ from nmt.serve.app import application
 from nmt.serve.batching import Batcher, QueueFullError
 from nmt.serve.bodies import RefusedError, within
 from nmt.serve.lines import _translations
+from nmt.serve.processes import WorkerKilledError
 from nmt.serve.service import Service
 from nmt.serve.work import Batch, Wish
 
@@ -423,12 +423,12 @@ class Processes:
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
-        self.futures: list[Future[Any]] = []
+        self.futures: list[asyncio.Future[Any]] = []
 
-    def __call__(self, batch: Batch) -> Future[Any]:
+    async def __call__(self, batch: Batch) -> Any:
         self.batches.append(batch)
-        self.futures.append(Future())
-        return self.futures[-1]
+        self.futures.append(asyncio.get_running_loop().create_future())
+        return await self.futures[-1]
 
     def finish(self, number: int) -> None:
         lines = self.batches[number].requests
@@ -533,6 +533,48 @@ def test_an_error_of_one_job_spares_the_others() -> None:
     gather(steps)
 
 
+def test_a_line_that_kills_its_process_spares_the_others() -> None:
+    async def steps(batcher: Batcher, processes: Processes) -> None:
+        good, bad, other = (ask(batcher, [text]) for text in ("good", "bad", "other"))
+        await settle()
+        killed = WorkerKilledError("killed")
+        for number, error in enumerate((killed, None, killed, killed, None)):
+            if error:
+                processes.futures[number].set_exception(error)
+            else:
+                processes.finish(number)
+            await settle()
+        assert processes.texts == [["good", "bad", "other"], ["good"], ["bad"], ["bad"], ["other"]]
+        for job, text in ((good, "GOOD"), (other, "OTHER")):
+            assert (await job)[0][0]["text"] == text
+        with pytest.raises(WorkerKilledError):
+            await bad
+
+    gather(steps)
+
+
+def test_a_request_that_kills_its_process_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+    async def translate(batch: Batch) -> Any:
+        raise WorkerKilledError("a process was killed while it translated")
+
+    async def ask() -> RefusedError:
+        models: Any = SimpleNamespace(pairs=[("en", "de")], processes=1, translate=translate)
+        service = Service(models, Limits(), Keys(None), 64)
+        running = asyncio.create_task(service.batcher.run())
+        client = HttpConnection({"type": "http"})
+        with pytest.raises(RefusedError) as refused:
+            await service.translate(client, [Request("bad")], PLAIN)
+        running.cancel()
+        return refused.value
+
+    error = asyncio.run(ask())
+    assert error.status == 500
+    assert str(error) == "a process was killed while it translated; send fewer or shorter lines"
+    assert "a process was killed while it translated, twice, a request of 1 line" in (
+        capsys.readouterr().err
+    )
+
+
 def test_rates_are_of_each_client_and_recover(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
@@ -570,7 +612,7 @@ def test_the_language_of_a_long_text_is_told_by_its_beginning() -> None:
         def __iter__(self) -> Iterator[str]:
             raise AssertionError("the whole text was read")
 
-    models: Any = SimpleNamespace(pairs=[("de", "en"), ("ru", "en")], processes=1, submit=None)
+    models: Any = SimpleNamespace(pairs=[("de", "en"), ("ru", "en")], processes=1, translate=None)
     service = Service(models, Limits(), Keys(None), 64)
     assert service.detect(Text("я" * 10_000)) == {"ru": 1.0}
     assert 0 < read < 10_000
@@ -578,7 +620,7 @@ def test_the_language_of_a_long_text_is_told_by_its_beginning() -> None:
 
 def test_an_error_of_the_server_itself_is_json_too() -> None:
     async def ask() -> tuple[int, bytes]:
-        models: Any = SimpleNamespace(pairs=[], processes=1, submit=None)
+        models: Any = SimpleNamespace(pairs=[], processes=1, translate=None)
         app = application(Service(models, Limits(), Keys(None), 64))
         sent: list[Any] = []
 

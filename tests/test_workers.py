@@ -138,10 +138,9 @@ def test_processes_of_torchrun_share_the_cores(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_connection_ends_although_workers_were_started_while_it_was_open():
     client, server = socket.socketpair()
-    workers = Workers(abs, 1)
-    workers.start()
+    workers = Workers(abs, 2)
+    assert list(workers.map([-1, -2])) == [1, 2]
     server.close()
     client.settimeout(60)
     assert client.recv(1) == b""
     client.close()
-    workers.close()

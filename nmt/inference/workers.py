@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import stat
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 from multiprocessing import get_context
 from typing import Any, Generic, TypeVar
 
 import torch
 
 from nmt.errors import NmtError
-from nmt.runtime.processes import end_with_parent, starting_workers
+from nmt.runtime.processes import end_with_parent, leave_sockets, starting_workers
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -30,53 +27,23 @@ class Workers(Generic[T, R]):
     as the weights of a model, with this process.
     """
 
-    def __init__(
-        self,
-        function: Callable[[T], R],
-        count: int,
-        ignored: Sequence[signal.Signals] = (signal.SIGINT,),
-    ) -> None:
+    def __init__(self, function: Callable[[T], R], count: int) -> None:
         """Start no process yet.
 
         Args:
             function: applied to each item.
             count: number of processes; with 1, `map` does all work in this process.
-            ignored: signals that this process handles for all.
         """
         self.function = function
         self.count = count
-        self.ignored = ignored
         self._pool: ProcessPoolExecutor | None = None
-
-    def submit(self, thing: T) -> Future[R]:
-        """Let a process apply the function to an item.
-
-        Returns:
-            The future result. If a process was killed, it raises BrokenProcessPool, and the next
-            call starts new processes.
-        """
-        try:
-            return self._started().submit(_apply, thing)
-        except BrokenProcessPool:
-            self._pool = None
-            return self._started().submit(_apply, thing)
-
-    def start(self) -> None:
-        """Start the processes now."""
-        self._started().submit(int).result()
-
-    def close(self) -> None:
-        """Let the processes end after what was submitted; does not wait for them."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False)
 
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
             sys.stdout.flush()  # or each process would write the buffered output
             context = get_context("fork")
-            given = (self.function, self.ignored)
             with starting_workers():
-                self._pool = ProcessPoolExecutor(self.count, context, _adopt, given)
+                self._pool = ProcessPoolExecutor(self.count, context, _adopt, (self.function,))
         return self._pool
 
     def map(self, things: Sequence[T]) -> Iterator[R]:
@@ -121,29 +88,13 @@ def _end(pool: ProcessPoolExecutor) -> None:
 _function: Callable[[Any], Any]  # of this worker
 
 
-def _adopt(function: Callable[[Any], Any], ignored: Sequence[signal.Signals]) -> None:
+def _adopt(function: Callable[[Any], Any]) -> None:
     global _function
     _function = function
     torch.set_num_threads(1)
-    for number in ignored:  # the main process handles these for all
-        signal.signal(number, signal.SIG_IGN)
-    _leave_sockets()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles this for all
+    leave_sockets()
     end_with_parent()
-
-
-def _leave_sockets() -> None:
-    """Let go of the main process's sockets: a connection ends when all processes have closed it.
-
-    Standard error may be a socket, of systemd's journal, and stays.
-    """
-    numbers = [int(name) for name in os.listdir("/dev/fd")]
-    null = os.open(os.devnull, os.O_RDWR)
-    for number in numbers:
-        # A number that is free could become another file, which a socket's object would close.
-        with suppress(OSError):  # that of the listing
-            if number > 2 and stat.S_ISSOCK(os.fstat(number).st_mode):
-                os.dup2(null, number)
-    os.close(null)
 
 
 def _apply(thing: Any) -> Any:

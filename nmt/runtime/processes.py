@@ -1,14 +1,15 @@
-"""Worker processes: their number, errors at their start, and their end with the parent."""
+"""Worker processes: their number, errors at their start, their sockets, and their end."""
 
 from __future__ import annotations
 
 import errno
 import multiprocessing
 import os
+import stat
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from nmt.errors import NmtError
 
@@ -54,3 +55,19 @@ def end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+def leave_sockets(*kept: int) -> None:
+    """Let go of the main process's sockets: a connection ends when all processes have closed it.
+
+    Standard error may be a socket, of systemd's journal, and stays, as do those with the numbers
+    `kept`.
+    """
+    numbers = [int(name) for name in os.listdir("/dev/fd")]
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in numbers:
+        # A number that is free could become another file, which a socket's object would close.
+        with suppress(OSError):  # that of the listing
+            if number > 2 and number not in kept and stat.S_ISSOCK(os.fstat(number).st_mode):
+                os.dup2(null, number)
+    os.close(null)

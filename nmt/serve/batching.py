@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from nmt.inference import Request
+from nmt.serve.processes import WorkerKilledError
 from nmt.serve.work import Batch, Fields, Wish
 
-Submit = Callable[[Batch], "Future[list[list[Fields]]]"]
+Translate = Callable[[Batch], Awaitable[list[list[Fields]]]]
 """Function that lets a process translate a batch."""
 
 
@@ -61,19 +60,19 @@ class Batcher:
     """
 
     def __init__(
-        self, submit: Submit, slots: int, batch_lines: int, queue_lines: int, pause: float
+        self, translate: Translate, slots: int, batch_lines: int, queue_lines: int, pause: float
     ) -> None:
         """Prepare to gather; :meth:`run` does the work.
 
         Args:
-            submit: lets a process translate a batch.
+            translate: lets a process translate a batch.
             slots: number of batches that are translated at the same time.
             batch_lines: most lines of a batch.
             queue_lines: most lines that wait.
             pause: seconds for which a batch that is not full waits for more lines, if another is
                 under way.
         """
-        self.submit = submit
+        self._translate_batch = translate
         self.free = asyncio.Semaphore(slots)
         self.batch_lines = batch_lines
         self.queue_lines = queue_lines
@@ -163,24 +162,24 @@ class Batcher:
         speed = len(lines) / (time.monotonic() - start)
         self.speed = 0.9 * self.speed + 0.1 * speed if self.speed else speed
 
-    async def _translate(self, lines: list[tuple[Job, int]]) -> None:
-        """Give each job its results; after an error, each job is tried alone."""
+    async def _translate(self, lines: list[tuple[Job, int]], is_again: bool = False) -> None:
+        """Give each job its results; after an error, each job is tried alone.
+
+        So an error, or a line whose translation kills its process, is that of one job. A job that
+        is alone is tried twice, for it may not be to blame: perhaps the machine lacked memory.
+        """
         jobs = list(dict.fromkeys(job for job, _ in lines))
-        batch = Batch(jobs[0].wish, [job.requests[line] for job, line in lines])
         try:
-            results = await self._result(batch)
+            batch = Batch(jobs[0].wish, [job.requests[line] for job, line in lines])
+            results = await self._translate_batch(batch)
         except Exception as error:
-            if len(jobs) == 1:
+            if len(jobs) > 1:
+                for job in [job for job in jobs if not job.done.done()]:
+                    await self._translate([(of, line) for of, line in lines if of is job])
+            elif isinstance(error, WorkerKilledError) and not is_again:
+                await self._translate(lines, is_again=True)
+            else:
                 jobs[0].fail(error)
-                return
-            for job in jobs:
-                await self._translate([(of, line) for of, line in lines if of is job])
         else:
             for (job, line), result in zip(lines, results, strict=True):
                 job.finish(line, result)
-
-    async def _result(self, batch: Batch) -> list[list[Fields]]:
-        try:
-            return await asyncio.wrap_future(self.submit(batch))
-        except BrokenProcessPool:  # a process was killed, perhaps by another batch: once more
-            return await asyncio.wrap_future(self.submit(batch))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from asyncio import wrap_future
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from nmt.errors import NmtError
 from nmt.inference import LineTranslator, Translator
-from nmt.inference.workers import Workers
 from nmt.runtime.processes import available_cores
+from nmt.serve.processes import Processes
 from nmt.serve.work import Batch, Fields, Pair, Translating
 
 Load = Callable[[], Sequence[LineTranslator]]
@@ -39,20 +40,22 @@ class Models:
         self._running = self._start()
 
     async def reload(self) -> None:
-        """Load the models again. What was submitted before is translated by the old ones.
-
-        The change is made between two batches, in the thread that submits them.
+        """Load the models again. What was begun before is translated by the old ones.
 
         Raises:
             NmtError: a model cannot be loaded; the old ones stay.
         """
         started = await asyncio.to_thread(self._start)
         old, self._running = self._running, started
-        old.close()
+        old.retire()
 
-    def submit(self, batch: Batch) -> Future[list[list[Fields]]]:
-        """Let a process translate a batch."""
-        return self._running.submit(batch)
+    async def translate(self, batch: Batch) -> list[list[Fields]]:
+        """Let a process translate a batch.
+
+        Raises:
+            WorkerKilledError: the process was killed.
+        """
+        return await self._running.apply(batch)
 
     @property
     def pairs(self) -> list[Pair]:
@@ -65,7 +68,7 @@ class Models:
         return self._running.processes
 
     def close(self) -> None:
-        """Let the processes end."""
+        """End the processes."""
         self._running.close()
 
     def _start(self) -> _Running:
@@ -90,16 +93,15 @@ class _Running:
         self.pairs = list(by_pair)
         self.processes = processes
         translating = Translating(by_pair)
-        self.submit: Callable[[Batch], Future[list[list[Fields]]]]
+        self.apply: Callable[[Batch], Awaitable[list[list[Fields]]]]
+        self.retire: Callable[[], None]
         self.close: Callable[[], None]
         if can_fork:
             # A terminal or systemd may send its signals to the processes, too.
-            workers = Workers(
-                translating, processes, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-            )
-            workers.start()
-            self.submit, self.close = workers.submit, workers.close
+            ignored = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            pool = Processes(translating, processes, ignored)
+            self.apply, self.retire, self.close = pool.apply, pool.retire, pool.close
         else:
             thread = ThreadPoolExecutor(1)
-            self.submit = lambda batch: thread.submit(translating, batch)
-            self.close = partial(thread.shutdown, wait=False)
+            self.apply = lambda batch: wrap_future(thread.submit(translating, batch))
+            self.retire = self.close = partial(thread.shutdown, wait=False)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
 
 from starlette.requests import HTTPConnection
 
 from nmt.errors import NmtError
 from nmt.inference import Request
 from nmt.languages import share_of_letters
+from nmt.messages import warn
 from nmt.serve.access import Keys, Limits, Rates
 from nmt.serve.batching import Batcher, QueueFullError
 from nmt.serve.bodies import RefusedError
 from nmt.serve.metrics import Metrics
 from nmt.serve.models import Models
+from nmt.serve.processes import WorkerKilledError
 from nmt.serve.work import Batch, Fields, Pair, Wish
 
 EXAMINED = 1000
@@ -33,12 +34,12 @@ class Service:
         self.rates = Rates(limits.lines_per_minute)
         self.metrics = Metrics()
         slots = max(1, models.processes)
-        self.batcher = Batcher(self._submit, slots, batch_lines, limits.queue, PAUSE)
+        self.batcher = Batcher(self._translate, slots, batch_lines, limits.queue, PAUSE)
         self.metrics.watch(lambda: self.batcher.num_waiting)
 
-    def _submit(self, batch: Batch) -> Future[list[list[Fields]]]:
+    async def _translate(self, batch: Batch) -> list[list[Fields]]:
         self.metrics.batches.observe(len(batch.requests))
-        return self.models.submit(batch)
+        return await self.models.translate(batch)
 
     def admit(self, client: HTTPConnection, key: str | None = None) -> None:
         """Check the key of a client: `key`, or the one in its header Authorization.
@@ -123,5 +124,9 @@ class Service:
             translations = await self.batcher.translate(requests, wish)
         except NmtError as error:
             raise RefusedError(400, str(error)) from None
+        except WorkerKilledError as error:
+            count = "1 line" if len(requests) == 1 else f"{len(requests)} lines"
+            warn(f"{error}, twice, a request of {count}; perhaps memory is short")
+            raise RefusedError(500, f"{error}; send fewer or shorter lines") from None
         self.metrics.lines.labels(*wish.pair).inc(len(requests))
         return translations

@@ -1,0 +1,177 @@
+"""Processes that translate for the server, each at the other end of a socket.
+
+The event loop itself writes to the sockets and hears from them. So no thread stands between a
+request and its process, and it is known whose batch a killed process had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import pickle
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from multiprocessing import get_context
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from nmt.runtime.processes import end_with_parent, leave_sockets
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+SIZE = 8
+"""Bytes of the number that precedes a pickled item: its bytes."""
+
+
+class WorkerKilledError(Exception):
+    """A process was killed while it worked; another has taken its place."""
+
+
+class Processes(Generic[T, R]):
+    """A pool of processes of one thread that apply a function to items.
+
+    They are forked from this process, so that they share the memory of the function, such as the
+    weights of a model.
+    """
+
+    def __init__(
+        self, function: Callable[[T], R], count: int, ignored: Sequence[signal.Signals] = ()
+    ) -> None:
+        """Start the processes.
+
+        Args:
+            function: applied to each item.
+            count: number of processes.
+            ignored: signals that this process handles for all.
+        """
+        self._function = function
+        self._ignored = ignored
+        self._is_retired = False
+        self._all = {self._start() for _ in range(count)}
+        # The one that was used last is the next: its caches are warm, or it was just started.
+        self._idle = asyncio.LifoQueue[_Process]()
+        for process in self._all:
+            self._idle.put_nowait(process)
+
+    async def apply(self, thing: T) -> R:
+        """Let an idle process apply the function to an item.
+
+        Raises:
+            WorkerKilledError: the process was killed. Errors of the function are raised, too.
+        """
+        process = await self._idle.get()
+        try:
+            process = self._living(process)
+            is_result, value = await process.ask(thing)
+        except WorkerKilledError:
+            process = self._living(process)
+            raise
+        finally:
+            self._idle.put_nowait(process)
+            if self._is_retired:
+                self.retire()
+        if not is_result:
+            raise value
+        result: R = value
+        return result
+
+    def _start(self) -> _Process:
+        return _Process(self._function, self._ignored)
+
+    def _living(self, process: _Process) -> _Process:
+        """Return the process, or a new one in the place of one that was killed."""
+        if process.is_alive():
+            return process
+        started = self._start()
+        self._all = self._all - {process} | {started}
+        process.end()
+        return started
+
+    def retire(self) -> None:
+        """Let each process end as soon as it is idle."""
+        self._is_retired = True
+        while not self._idle.empty():
+            self._idle.get_nowait().end()
+
+    def close(self) -> None:
+        """End all processes at once."""
+        for process in self._all:
+            process.kill()
+
+
+class _Process:
+    """A process, and this end of its socket."""
+
+    def __init__(self, function: Callable[[Any], Any], ignored: Sequence[signal.Signals]) -> None:
+        self._socket, theirs = socket.socketpair()
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        with theirs:
+            self._process = get_context("fork").Process(
+                target=_work, args=(function, theirs, ignored), daemon=True
+            )
+            self._process.start()
+        atexit.register(self.kill)  # before multiprocessing waits for it
+
+    def is_alive(self) -> bool:
+        """Return whether the process has not ended."""
+        return self._process.is_alive()
+
+    async def ask(self, thing: Any) -> Any:
+        """Return what the process answers.
+
+        Raises:
+            WorkerKilledError: the process was killed.
+        """
+        try:
+            if self._streams is None:
+                self._streams = await asyncio.open_connection(sock=self._socket)
+            reader, writer = self._streams
+            writer.write(_framed(thing))
+            await writer.drain()
+            size = int.from_bytes(await reader.readexactly(SIZE), "little")
+            answer = await reader.readexactly(size)
+        except (EOFError, OSError):
+            self.kill()
+            raise WorkerKilledError("a process was killed while it translated") from None
+        return pickle.loads(answer)
+
+    def end(self) -> None:
+        """Let the process end when it is idle."""
+        if self._streams is None:
+            self._socket.close()
+        else:
+            self._streams[1].transport.abort()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self._process.kill()
+        self._process.join()
+
+
+def _framed(thing: Any) -> bytes:
+    pickled = pickle.dumps(thing)
+    return len(pickled).to_bytes(SIZE, "little") + pickled
+
+
+def _work(
+    function: Callable[[Any], Any], end: socket.socket, ignored: Sequence[signal.Signals]
+) -> None:
+    """Apply the function to what arrives, in a new process, until the other end is closed."""
+    torch.set_num_threads(1)
+    for number in ignored:  # the main process handles these for all
+        signal.signal(number, signal.SIG_IGN)
+    leave_sockets(end.fileno())
+    end_with_parent()
+    answer: tuple[bool, Any]
+    with end.makefile("rb") as items, suppress(EOFError, OSError):
+        while size := items.read(SIZE):
+            thing = pickle.loads(items.read(int.from_bytes(size, "little")))
+            try:
+                answer = True, function(thing)
+            except Exception as error:
+                answer = False, error
+            end.sendall(_framed(answer))
