@@ -20,6 +20,7 @@ from tiny_models import tiny
 
 from nmt.data.vocabulary import BOS
 from nmt.explain import explain
+from nmt.explain.activity import activity
 from nmt.explain.beam import tree
 from nmt.explain.document import document, listed, packed
 from nmt.explain.page import page
@@ -27,6 +28,7 @@ from nmt.explain.summaries import rollout, summarise
 from nmt.inference import SearchConfig, Translator
 from nmt.models.base import AttentionMap
 from nmt.models.ensemble import Ensemble
+from nmt.models.recorded_activity import ActivityMap
 from nmt.runs import load_model
 from nmt.search import Hypothesis, strategies
 
@@ -253,6 +255,25 @@ def test_every_kind_of_model_has_a_page(name: str, translator: Translator) -> No
     [[given]] = explain([other], LINES[:1], ["eins zwei"])
     assert {target for _, target in given.alignment} == (set() if name == "bytenet" else {0, 1})
     assert Checker(page(document([explanations], FACTS, packed), name)).open == []
+    has_none = {"encoder linformer"}
+    assert bool(explanations[0].activity) == (name not in has_none)
+    for part in explanations[0].activity:
+        tokens = explanations[0].source if part.kind == "encoder" else explanations[0].target
+        assert part.mean.shape == part.norm.shape == (len(tokens.ids),)
+        assert part.similarity.shape == (len(tokens.ids), len(tokens.ids))
+
+
+def test_activity_is_made_small() -> None:
+    values = torch.zeros(1, 2, 128)
+    values[0, 0, :2] = torch.tensor([3.0, 4.0])
+    values[0, 1, 0] = 1.0
+    small = activity(ActivityMap("decoder", 2, "state", values))
+    assert (small.kind, small.layer, small.name, small.reach) == ("decoder", 2, "state", None)
+    torch.testing.assert_close(small.norm, torch.tensor([5.0, 1.0]))
+    torch.testing.assert_close(small.mean, torch.tensor([7.0, 1.0]) / 128)
+    torch.testing.assert_close(small.features[:, 0], torch.tensor([3.5, 0.5]))
+    assert small.features.shape == (2, 64)
+    torch.testing.assert_close(small.similarity, torch.tensor([[1.0, 0.6], [0.6, 1.0]]))
 
 
 def test_the_command_writes_a_page_json_or_a_figure(

@@ -101,7 +101,7 @@ function missing(model, matrices) {
   const { attention, reach } = sentenceOf(model);
   if (attention.length && matrices.length) return "";
   if (attention.length)
-    return layersOf(model).length && state.layer !== "rollout"
+    return state.layer !== "rollout" && headsOf(model).length
       ? "Choose a head that this model has."
       : "This model has no such attention.";
   const reached = reach

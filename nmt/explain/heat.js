@@ -8,11 +8,18 @@ function showEmbeddings(model) {
   const shown = Object.entries(names).filter(([name]) => embeddings[name]);
   if (!showColumn(model, "embeddings", shown.length)) return;
   model.parts.embeddings.replaceChildren(
-    ...shown.map(([name, [title, labels]]) => heat(title, unpack(embeddings[name]), labels)),
+    ...shown.map(([name, [title, labels]]) => {
+      const rows = unpack(embeddings[name]);
+      return heat(`${title}, ${rows[0].length} features`, rows, labels);
+    }),
   );
 }
 
-function heat(title, rows, labels) {
+/**
+ * A heat map: a row for each label, with a bar for its number if there is one. The range is from
+ * 0 to the greatest value that there can be; without one, around 0.
+ */
+function heat(title, rows, labels, values, greatest) {
   const columns = rows[0].length;
   const canvas = html("canvas", {
     width: columns,
@@ -23,7 +30,9 @@ function heat(title, rows, labels) {
   });
   const context = canvas.getContext("2d");
   const image = context.createImageData(columns, rows.length);
-  const most = Math.max(...rows.map((row) => Math.max(...row.map(Math.abs)))) || 1;
+  const most = greatest || Math.max(...rows.map((row) => Math.max(...row.map(Math.abs)))) || 1;
+  const digits = most < 0.1 ? 4 : 2;
+  const range = `from ${greatest ? 0 : number(-most, digits)} to ${number(most, digits)}`;
   rows
     .flat()
     .forEach((value, at) =>
@@ -46,12 +55,24 @@ function heat(title, rows, labels) {
   return html(
     "figure",
     { class: "heat" },
-    html(
-      "figcaption",
-      {},
-      `${title}, ${columns} features, from −${number(most)} to ${number(most)}`,
+    html("figcaption", {}, `${title}, ${range}`),
+    html("div", { class: "rows" }, names, values ? bars(values, greatest) : null, canvas),
+  );
+}
+
+function bars(values, greatest) {
+  const most = greatest || Math.max(...values) || 1;
+  return html(
+    "div",
+    { class: "bars" },
+    ...values.map((value) =>
+      html(
+        "div",
+        {},
+        html("span", { class: "bar", style: `width:${(3 * value) / most}rem` }),
+        number(value),
+      ),
     ),
-    html("div", { class: "rows" }, names, canvas),
   );
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from nmt.io.templates import fill, script_data
 
-SCRIPTS = ("elements", "attention", "steps", "heat", "page")
+SCRIPTS = ("elements", "attention", "steps", "heat", "activity", "page")
 """Files of the page's script, in the order in which they are joined."""
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.models.base import AttentionMap, Model, State
+from nmt.models.recorded_activity import ActivityMap
 
 Average = Literal["probability", "log_probability"]
 
@@ -52,6 +53,10 @@ class Ensemble(Model):
         return sum(share * weight for share, weight in zip(self.shares, weights, strict=True))  # type: ignore[return-value]
 
     def attention_maps(self, source: Tensor, target: Tensor) -> list[AttentionMap]:
+        """Return none: every member has its own."""
+        return []
+
+    def activity_maps(self, source: Tensor, target: Tensor) -> list[ActivityMap]:
         """Return none: every member has its own."""
         return []
 

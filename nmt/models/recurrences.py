@@ -7,6 +7,7 @@ gate depends on the state, so training computes all steps of a sentence in a par
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -18,6 +19,7 @@ from nmt.data.packing import Pack
 from nmt.models.attention import Heads
 from nmt.models.initialization import glorot
 from nmt.models.patterns import AttentionPattern, WrapAttention, patterns
+from nmt.models.recorded_activity import Probe
 from nmt.models.state import BeamAncestry, Cache, TokenMixer
 
 
@@ -49,6 +51,21 @@ class Recurrence(TokenMixer):
         decay, inputs = self.gates(x, positions)
         hidden = linear_scan(decay.masked_fill(positions == 0, 0.0), inputs, longest)
         return self.read(x, hidden)
+
+    def probes(self, layer: int) -> list[Probe]:
+        """Return the probes of decay and state, for a layer of the decoder."""
+
+        def values(arguments: Any, _: Any) -> tuple[Tensor, Tensor]:
+            x = arguments[0]
+            positions = torch.arange(x.shape[-2], device=x.device)[:, None]
+            decay, inputs = self.gates(x, positions)
+            decay = decay.masked_fill(positions == 0, 0.0)
+            return decay, linear_scan(decay, inputs, x.shape[-2])
+
+        return [
+            Probe("decoder", layer, "gate", self, lambda *call: values(*call)[0]),
+            Probe("decoder", layer, "state", self, lambda *call: values(*call)[1]),
+        ]
 
     def step(self, x: Tensor, hidden: Tensor | None, position: int) -> tuple[Tensor, Tensor]:
         """Compute one step.
@@ -87,6 +104,17 @@ def linear_scan(decay: Tensor, inputs: Tensor, longest: int) -> Tensor:
         decay = decay * F.pad(decay[..., :-reach, :], earlier)
         reach *= 2
     return inputs
+
+
+def recurrence_probes(sublayers: Sequence[TokenMixer]) -> list[Probe]:
+    """Return the probes of the recurrences among the sublayers of a decoder."""
+    numbered = enumerate(sublayers, 1)
+    return [
+        probe
+        for number, sublayer in numbered
+        if isinstance(sublayer, Recurrence)
+        for probe in sublayer.probes(number)
+    ]
 
 
 class RecurrentCache(Cache):

@@ -39,7 +39,9 @@ from nmt.models.multi_head import CrossAttention
 from nmt.models.packed_attention import filled_if_costly
 from nmt.models.patterns import AttentionPattern, check_stacks, patterns
 from nmt.models.positions import Layout, PositionPart, position_parts
+from nmt.models.recorded_activity import Probe
 from nmt.models.recorded_attention import recorded_attention
+from nmt.models.recurrences import recurrence_probes
 from nmt.models.residual import (
     DeepNorm,
     Norm,
@@ -234,8 +236,7 @@ class Transformer(Model):
         self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
         self.alignment_layer = cast("int", config.resolved().alignment_layer)
         self.alignment_head = config.alignment_head
-        self.tokens: tuple[Tensor, Tensor]
-        """Masks of the last source [B, S] and target [B, T], False at padding."""
+        self.tokens: tuple[Tensor, Tensor]  # of the last source and target, False at padding
         self.target_embedding = embedding(target_vocabulary, config.d_model)
         self.source_embedding = (
             self.target_embedding if tied == "all" else embedding(source_vocabulary, config.d_model)
@@ -255,8 +256,7 @@ class Transformer(Model):
         decoder = [config.decoder_layer() for _ in range(config.decoder_layers)]
         self.encoder = cast("list[EncoderLayer]", nn.ModuleList(encoder))
         self.decoder = cast("list[DecoderLayer]", nn.ModuleList(decoder))
-        attends = [module for module in self.modules() if isinstance(module, Attend)]
-        self.packs = all(attend.is_plain for attend in attends)
+        self.packs = all(part.is_plain for part in self.modules() if isinstance(part, Attend))
         # With pre-norm the last sublayer of a stack is not normalised, so a norm follows the stack.
         norm = partial(make_norm, config.norm, config.d_model, config.norm_epsilon)
         end: Callable[[], nn.Module] = norm if config.residual == "pre_norm" else nn.Identity
@@ -270,10 +270,7 @@ class Transformer(Model):
 
     def residual_modules(self, part: ResidualPart) -> Iterable[nn.Module]:
         """Return the layers of both stacks, or the attention in them."""
-        kinds = {
-            "layers": (EncoderLayer, DecoderLayer),
-            "attention": (TokenMixer, CrossAttention),
-        }
+        kinds = {"layers": (EncoderLayer, DecoderLayer), "attention": (TokenMixer, CrossAttention)}
         return (module for module in self.modules() if isinstance(module, kinds[part]))
 
     def encode(self, source: Tensor) -> Memory:
@@ -331,6 +328,10 @@ class Transformer(Model):
     def attention_maps(self, source: Tensor, target: Tensor) -> list[AttentionMap]:
         """Return the attention of every layer, by the function that computes it in training."""
         return recorded_attention(self.encoder, self.decoder, partial(self.decode, source, target))
+
+    def activity_probes(self) -> list[Probe]:
+        """Return the probes of the decoder's recurrences."""
+        return recurrence_probes([layer.attention for layer in self.decoder])
 
     def decode_links(
         self, source: Tensor, target: Tensor, packing: Packing, links: Tensor
