@@ -206,8 +206,9 @@ def test_domain_adaptation(place: Workplace) -> None:
     assert outputs[0] == "domain-bin\nadapted\n"
     mixed = place.dataset("mixed-bin")
     assert mixed.pairs + sum(mixed.dropped.values()) == 4 * 40 + 200
-    assert outputs[2].count("adapted.domain.de") == outputs[2].count("mixed.general.de") == 1
-    assert outputs[3:] == ["extended-bin\nextended\n", "risk\n"]
+    assert outputs[1] == "small\nmerged\n"
+    assert outputs[3].count("adapted.domain.de") == outputs[3].count("mixed.general.de") == 1
+    assert outputs[4:] == ["extended-bin\nextended\n", "risk\n"]
 
 
 def test_word_alignments(place: Workplace) -> None:

@@ -21,7 +21,7 @@ def set_to(model: nn.Linear, value: float) -> None:
 def test_the_average_follows_the_weights_by_its_formula() -> None:
     model = nn.Linear(1, 1, bias=False)
     set_to(model, 1.0)
-    average = MovingAverage(model, decay=0.5)
+    average = MovingAverage(dict(model.named_parameters()), decay=0.5)
     expected = 1.0
     for update, value in enumerate((3.0, -1.0, 2.0, 8.0, 8.0, 8.0, 9.0, 7.0, 5.0, 4.0), start=1):
         set_to(model, value)
@@ -33,7 +33,7 @@ def test_the_average_follows_the_weights_by_its_formula() -> None:
 
 def test_a_skipped_update_does_not_move_the_average() -> None:
     model = nn.Linear(1, 1, bias=False)
-    average = MovingAverage(model, decay=0.9)
+    average = MovingAverage(dict(model.named_parameters()), decay=0.9)
     before = average.values["weight"].clone()
     set_to(model, 5.0)
     average.add(1, ~FINITE)
@@ -42,7 +42,7 @@ def test_a_skipped_update_does_not_move_the_average() -> None:
 
 def test_the_weights_come_back_also_after_an_error() -> None:
     model = nn.Linear(1, 1, bias=False)
-    average = MovingAverage(model, decay=0.9)
+    average = MovingAverage(dict(model.named_parameters()), decay=0.9)
     mean = average.values["weight"].item()
     set_to(model, 5.0)
 

@@ -62,7 +62,7 @@ def test_a_skipped_step_leaves_the_average_as_it_is() -> None:
             weight.grad = torch.full_like(weight, gradient)
         optimizer.found_inf = torch.tensor(float(gradient != gradient))
         optimizer.step()
-        return list(ScheduleFreeAverage(model, optimizer).values.values())
+        return list(ScheduleFreeAverage(dict(model.named_parameters()), optimizer).values.values())
 
     before, after = step(1.0), step(float("nan"))
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
@@ -72,7 +72,7 @@ def test_a_skipped_step_leaves_the_average_as_it_is() -> None:
 def test_a_frozen_weight_is_its_own_average() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model[0].requires_grad_(False)
-    values = ScheduleFreeAverage(model, built(model)).values
+    values = ScheduleFreeAverage(dict(model.named_parameters()), built(model)).values
     assert torch.equal(values["0.weight"], model[0].weight)
 
 

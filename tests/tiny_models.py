@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from nmt.data.vocabulary import EOS, PAD
-from nmt.models import ModelConfig, architectures
+from nmt.models import Model, ModelConfig, architectures
+from nmt.models.adaptation import adaptation_weights
 from nmt.models.feed_forward import feed_forwards
 from nmt.models.patterns import patterns
 from nmt.models.positions import position_parts
@@ -76,11 +77,37 @@ PARTS: dict[str, dict[str, object]] = {
 """What may stand in the plain Transformer's place, by a name of its own."""
 
 
+LORA = {"name": "lora", "rank": 2}
+ADAPTERS = {"name": "adapters", "d_bottleneck": 4}
+ADAPTED: dict[str, dict[str, object]] = {
+    **{
+        f"lora on {arch}": {"arch": arch, "adaptation": LORA}
+        for arch in ("transformer_base", "rnnsearch", "gnmt_small", "conv_s2s", "bytenet")
+    },
+    "adapters": {"adaptation": ADAPTERS},
+    "adapters in pre-norm": {"residual": "pre_norm", "norm": "rms_norm", "adaptation": ADAPTERS},
+    "adapters behind cross-attention": {**PARTS["no feed-forward"], "adaptation": ADAPTERS},
+}
+"""Models with parts that were put on them, by a name of their own."""
+
+
 def tiny(name: str) -> ModelConfig:
-    arch = "transformer_base" if name in PARTS else name
-    fields = {field.name for field in dataclasses.fields(architectures[arch])}
+    changes = {"arch": name, **PARTS.get(name, {}), **ADAPTED.get(name, {})}
+    if changes["arch"] not in architectures:
+        changes["arch"] = "transformer_base"
+    fields = {field.name for field in dataclasses.fields(architectures[str(changes["arch"])])}
     sizes = {key: size for key, size in TINY.items() if key in fields}
-    return build(ModelConfig, {"arch": arch, **sizes, **PARTS.get(name, {})}, "model")
+    return build(ModelConfig, {**sizes, **changes}, "model")
+
+
+def tiny_model(name: str) -> Model:
+    """A model in evaluation; parts that were put on it have an effect, as after training."""
+    torch.manual_seed(1)
+    model = tiny(name).build_adapted(VOCABULARY, VOCABULARY, True).eval()
+    with torch.no_grad():
+        for weight in adaptation_weights(model).values():
+            weight.add_(torch.randn_like(weight), alpha=0.1)
+    return model
 
 
 def some_sources() -> Tensor:

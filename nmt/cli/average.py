@@ -51,6 +51,6 @@ def average_checkpoints(
         chosen = pick_best(run, best, trust_plugins)
     else:
         chosen = checkpoints or []
-    averaged = average_run(chosen, output)
+    averaged = average_run(chosen, output, trust_plugins)
     say("averaged " + ", ".join(path.name for path in chosen))
     print(averaged.path)

@@ -123,6 +123,8 @@ def _show_run(run: "Run") -> None:
         show(f"imported from {origin['source']} ({origin['format']})")
     else:
         show(f"trained on the dataset with fingerprint {run.data}")
+    if adaptation := _adaptation(run):
+        show(adaptation)
     links = {name: run.target(name) for name in ("last", "best")}
     checkpoints = list(run.examined())
     for path, checkpoint in checkpoints:
@@ -136,6 +138,15 @@ def _show_run(run: "Run") -> None:
         show("shortlist: yes, for `nmt translate --shortlist`")
     if calibration := _calibration(run, checkpoints):
         show(f"calibration: {calibration}")
+
+
+def _adaptation(run: "Run") -> str | None:
+    """Return the adaptation of a run and its base; None if the run adapts no other one."""
+    from nmt.runs.base import Base
+
+    if (base := Base.load(run.path)) is None:
+        return None
+    return f"{run.section('model')['adaptation']['name']} put on {base.checkpoint}"
 
 
 def _calibration(run: "Run", checkpoints: "list[tuple[Path, Checkpoint | NmtError]]") -> str | None:

@@ -145,6 +145,11 @@ def export_run(
     if output.exists() and not Export.exists(output) and not _is_empty(output):
         raise NmtError(f"{output}: holds something else than an export; choose another --output")
     loaded = load_model(model, trust_plugins=trust_plugins)
+    if (adaptation := loaded.recipe["model"].get("adaptation")) is not None:
+        raise NmtError(
+            f"{model}: no other engine has {adaptation['name']}; translate with nmt itself, or "
+            "train with lora, which is merged"
+        )
     with files.whole_directory(output.resolve()) as partial:
         format_.write(loaded, stored, partial)
         loaded.subwords.save(partial)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from nmt.data.packing import Packing
 from nmt.errors import NmtError
+from nmt.models.adaptation import Adaptation
 from nmt.models.recorded_activity import ActivityMap, Probe, recorded_activity
 from nmt.recipe.registry import Registry
 
@@ -272,6 +273,9 @@ class ModelConfig(ABC):
 
     arch: str = ""
     """Architecture, whose values the other keys of `model` override (docs/systems.md)."""
+    adaptation: Adaptation | None = None
+    """Parts that are put on the model of `train.init_from`. They alone are trained, and checkpoints
+    hold nothing else (docs/guides/domain-adaptation.md). null for none."""
 
     def resolved(self) -> ModelConfig:
         """Return the config with derived defaults filled in, as a run stores it."""
@@ -289,6 +293,17 @@ class ModelConfig(ABC):
         Raises:
             NmtError: the parts of the config do not fit together.
         """
+
+    def build_adapted(self, source_vocabulary: int, target_vocabulary: int, shared: bool) -> Model:
+        """Return the model of :meth:`build`, with the parts of its adaptation.
+
+        Raises:
+            NmtError: as :meth:`build`; or the model has no place for the parts.
+        """
+        model = self.build(source_vocabulary, target_vocabulary, shared)
+        if self.adaptation is not None:
+            self.adaptation.put_on(model)
+        return model
 
 
 def check_sizes(config: ModelConfig, *names: str) -> None:

@@ -10,23 +10,27 @@
     last, best          links to checkpoints
     exports/            exports of checkpoints that ``translate --engine auto`` made
     shortlist.safetensors   likely target tokens of each source token, if ``shortlist`` made them
+    base.json           the checkpoint that the run adapts, if the run has an adaptation
     calibration.json    ranges of the inputs of linear layers, if ``calibrate`` measured them
 
 A run holds everything that ``translate`` needs, and can be moved or copied. A checkpoint appears
 whole or not at all, and each of its files has a checksum. No file is ever unpickled.
 """
 
+from nmt.runs.base import Base
 from nmt.runs.checkpoint import Checkpoint, average
-from nmt.runs.loading import LoadedModel, find_checkpoint, load_model
+from nmt.runs.loading import LoadedModel, complete_model, find_checkpoint, load_model
 from nmt.runs.run import Run
 from nmt.runs.weights import check_same_shapes, set_weights, weights_of
 
 __all__ = [
+    "Base",
     "Checkpoint",
     "LoadedModel",
     "Run",
     "average",
     "check_same_shapes",
+    "complete_model",
     "find_checkpoint",
     "load_model",
     "set_weights",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from nmt.errors import NmtError
 from nmt.messages import warn
 from nmt.models import Model, ModelConfig
 from nmt.preprocess.subwords import Subwords
-from nmt.recipe.config import build
+from nmt.recipe.config import build, dump
+from nmt.runs.base import Base
 from nmt.runs.building import build_with
 from nmt.runs.calibration import CALIBRATION, Calibration
 from nmt.runs.checkpoint import WEIGHTS, Checkpoint
@@ -104,16 +105,36 @@ def find_checkpoint(path: Path) -> tuple[Run, Checkpoint]:
 
 def _load(run: Run, checkpoint: Checkpoint, device: torch.device | None) -> LoadedModel:
     subwords = run.subwords
-    model = _build_model(run, subwords, checkpoint.weights())
+    model, recipe = complete_model(run, subwords, checkpoint.weights())
     model.to(device or torch.device("cpu")).eval()
-    return LoadedModel(model, subwords, run.recipe, run, checkpoint)
+    return LoadedModel(model, subwords, recipe, run, checkpoint)
 
 
-def _build_model(run: Run, subwords: Subwords, weights: Tensors) -> Model:
-    section = run.section("model")
+def complete_model(run: Run, subwords: Subwords, weights: Tensors) -> tuple[Model, dict[str, Any]]:
+    """Return a run's model, and the recipe of that model.
+
+    The weights of an adaptation complete those of the run's base, and are merged into them if the
+    adaptation can be merged. Then the recipe has no adaptation any more.
+
+    Args:
+        run: the run.
+        subwords: subwords of the run.
+        weights: the weights of a checkpoint of the run, or a mean of such weights.
+
+    Raises:
+        NmtError: the recipe and the weights do not fit together, or the run's base is missing or
+            another one.
+    """
     sizes = (subwords.source_size, subwords.target_size, subwords.shared)
+    section = run.section("model")
+    if (base := Base.load(run.path)) is not None:
+        weights = {**base.open(run.path).weights(), **weights}
     try:
         config: ModelConfig = build(ModelConfig, section, "model")  # type: ignore[type-abstract]
-        return build_with(lambda: config.build(*sizes), weights)
+        model = build_with(lambda: config.build_adapted(*sizes), weights)
     except NmtError as error:
         raise NmtError(f"{run.path / RECIPE}: {error}") from None
+    if config.adaptation is None:
+        return model, run.recipe
+    merged = replace(config, adaptation=config.adaptation.merge_into(model))
+    return model, {**run.recipe, "model": dump(merged)}

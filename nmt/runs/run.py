@@ -19,6 +19,7 @@ from nmt.io.files import FileFacts
 from nmt.messages import warn
 from nmt.plugins import plugin_names
 from nmt.preprocess.subwords import Subwords
+from nmt.runs.base import Base
 from nmt.runs.calibration import Calibration
 from nmt.runs.checkpoint import OPTIMIZER, VERSION, WEIGHTS, Checkpoint
 from nmt.runs.plugins import read_plugins, write_plugins
@@ -297,6 +298,7 @@ class Run:
         if self.has_shortlist:
             checks.append((self.path, lambda: self.shortlist))
         checks.append((self.path, partial(Calibration.load, self.path)))
+        checks.append((self.path, partial(_verify_base, self.path)))
         checks += [(path, partial(_verify, path)) for path in self.checkpoint_paths()]
         checks += [(self.path, partial(self.checkpoint, name)) for name in LINKS]
         reported = set()
@@ -360,6 +362,11 @@ class Run:
                 files.remove_directory(checkpoint.path)
             elif rank >= 2:
                 (checkpoint.path / OPTIMIZER).unlink(missing_ok=True)
+
+
+def _verify_base(path: Path) -> None:
+    if (base := Base.load(path)) is not None:
+        base.open(path).verify()
 
 
 def _verify(path: Path) -> None:

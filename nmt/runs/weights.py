@@ -27,10 +27,18 @@ def set_weights(model: torch.nn.Module, weights: Tensors) -> None:
     Raises:
         NmtError: names or shapes differ.
     """
-    model_weights = weights_of(model)
-    check_same_shapes({"the model": model_weights, "the checkpoint": weights})
+    copy_weights(weights, weights_of(model))
+
+
+def copy_weights(weights: Tensors, into: Tensors) -> None:
+    """Copy weights from a checkpoint into weights of a model.
+
+    Raises:
+        NmtError: names or shapes differ.
+    """
+    check_same_shapes({"the model": into, "the checkpoint": weights})
     with torch.no_grad():
-        for name, weight in model_weights.items():
+        for name, weight in into.items():
             weight.copy_(weights[name])
 
 

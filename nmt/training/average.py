@@ -9,7 +9,7 @@ from pathlib import Path
 from nmt.errors import NmtError
 from nmt.io import files
 from nmt.recipe.config import build
-from nmt.runs import Checkpoint, Run, average
+from nmt.runs import Base, Checkpoint, Run, average, complete_model, weights_of
 from nmt.runs.plugins import import_plugins_of_run, read_plugins
 from nmt.training.config import TrainConfig
 
@@ -47,13 +47,16 @@ def pick_best(path: Path, count: int, trust_plugins: bool = False) -> list[Path]
     return [checkpoint.path for checkpoint in _enough(validated, count, path)]
 
 
-def average_run(paths: Sequence[Path], output: Path | None) -> Run:
+def average_run(paths: Sequence[Path], output: Path | None, trust_plugins: bool = False) -> Run:
     """Write a new run whose only checkpoint holds the mean weights of some checkpoints.
+
+    A run that adapts a base becomes a complete one: the mean of the parts is merged into the base.
 
     Args:
         paths: checkpoints of one run.
         output: directory of the new run; replaces an older average. None for "averaged" in the
             run's directory.
+        trust_plugins: whether to import the plugins of a run that adapts a base.
 
     Returns:
         The new run.
@@ -73,14 +76,18 @@ def average_run(paths: Sequence[Path], output: Path | None) -> Run:
     output = output or run.path / "averaged"
     if not _may_be_replaced(output):
         raise NmtError(f"{output}: holds something else than an average; choose another --output")
-    weights = average(checkpoints)
+    weights, recipe = average(checkpoints), run.recipe
+    if Base.load(run.path) is not None:
+        import_plugins_of_run(run.path, run.plugins, trust_plugins)
+        model, recipe = complete_model(run, run.subwords, weights)
+        weights = weights_of(model)
     with files.whole_directory(output.resolve()) as partial:
         averaged = Run.create(
             partial,
             languages=(run.source_lang, run.target_lang),
             identity=secrets.token_hex(8),
             data=run.data,
-            recipe={**run.recipe, "averaged": [checkpoint.path.name for checkpoint in checkpoints]},
+            recipe={**recipe, "averaged": [checkpoint.path.name for checkpoint in checkpoints]},
             subwords=run.subwords,
             plugins=read_plugins(run.path),
         )

@@ -7,7 +7,7 @@ Averaging weights in training: Polyak and Juditsky 1992. The use here is that of
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -17,8 +17,8 @@ from torch import Tensor, nn
 class WeightAverage(ABC):
     """An average of a model's weights that is validated and saved in their place."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._weights = dict(model.named_parameters())
+    def __init__(self, weights: Mapping[str, nn.Parameter]) -> None:
+        self._weights = dict(weights)
 
     @property
     @abstractmethod
@@ -52,15 +52,15 @@ class WeightAverage(ABC):
 class MovingAverage(WeightAverage):
     """The exponential moving average of a model's weights."""
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        """Start the average from the model's current weights.
+    def __init__(self, weights: Mapping[str, nn.Parameter], decay: float) -> None:
+        """Start the average from the current weights.
 
         Args:
-            model: the model in training.
+            weights: the weights of a model in training, by name.
             decay: factor of the old average in each update. In early updates it is at most
                 (1 + update) / (10 + update), so that the average forgets the initial weights.
         """
-        super().__init__(model)
+        super().__init__(weights)
         self._decay = decay
         self._values = {name: weight.detach().clone() for name, weight in self._weights.items()}
 

@@ -24,7 +24,7 @@ from nmt.data.batches import Batch, Link, make_batch
 from nmt.data.dataset import Split
 from nmt.errors import NmtError
 from nmt.messages import warn
-from nmt.runs import Checkpoint, weights_of
+from nmt.runs import Checkpoint
 from nmt.training.parallel import gather_tensors
 from nmt.training.report import peak_memory_mb
 from nmt.training.sequence import SequenceLoss
@@ -158,7 +158,7 @@ def _try_checkpoint(trainer: Trainer) -> int:
     Raises:
         NmtError: the checkpoint reads back with other weights, or the disk has too little space.
     """
-    weights = gather_tensors(trainer.parallel, weights_of(trainer.model), trainer.world.is_main)
+    weights = gather_tensors(trainer.parallel, trainer.stored_weights(), trainer.world.is_main)
     if not trainer.world.is_main:
         return 0
     run, config = trainer.run, trainer.config

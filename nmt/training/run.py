@@ -17,18 +17,19 @@ from nmt.errors import NmtError
 from nmt.inference.config import SearchConfig
 from nmt.inference.translator import Translator
 from nmt.messages import warn
-from nmt.models import Model, ModelConfig
+from nmt.models import ModelConfig
 from nmt.plugins import plugin_sources
 from nmt.preprocess.subwords import Subwords
 from nmt.recipe.config import build, changeable, dump, flatten
-from nmt.runs import Checkpoint, Run, load_model, set_weights
+from nmt.runs import Checkpoint, Run
+from nmt.runs.base import BASE
 from nmt.runs.building import build_new
 from nmt.runs.plugins import differing, read_plugins, write_plugins
 from nmt.runs.translations import remove_translations
 from nmt.runtime.distributed import World
 from nmt.runtime.precision import check_precision, pick_precision
 from nmt.training.config import TrainConfig
-from nmt.training.extension import extended_weights
+from nmt.training.initial_weights import find_base, set_initial_weights
 from nmt.training.loggers import Logger
 from nmt.training.loop import TrainingLoop
 from nmt.training.mlflow import MlflowLogger
@@ -103,7 +104,7 @@ def train(
     subwords = Subwords.of(dataset)
     torch.manual_seed(config.seed)
     sizes = subwords.source_size, subwords.target_size, subwords.shared
-    model = build_new(lambda: experiment.model.build(*sizes))
+    model = build_new(lambda: experiment.model.build_adapted(*sizes))
     split, held_out = dataset.split("train"), dataset.split("valid")
     split.check()
     held_out.check()
@@ -112,10 +113,9 @@ def train(
         if world.is_main and not dry_run:
             run = run.with_recipe(_recipe_from_now_on(run, experiment))
             _keep_plugins(run, experiment)
-        if config.init_from is not None and not run.checkpoint_paths():
-            parent = _initialize(model, Path(config.init_from), subwords, trust_plugins)
-            if world.is_main:
-                _compare_languages(config.init_from, parent, dataset)
+        parent = set_initial_weights(model, run, config.init_from, subwords, trust_plugins)
+        if parent and config.init_from and world.is_main:
+            _compare_languages(config.init_from, parent, dataset)
         trainer = Trainer(run, config, model.to(world.device), split, world)
         _sample_subwords(trainer, subwords)
         scores = _resume(trainer)
@@ -144,6 +144,9 @@ def _open_run(experiment: Experiment, dataset: Dataset, subwords: Subwords, worl
     if world.is_main and not (Run.exists(path) and Run.open(path).checkpoint_paths()):
         (path / "log.jsonl").unlink(missing_ok=True)
         remove_translations(path)
+        (path / BASE).unlink(missing_ok=True)
+        if experiment.model.adaptation is not None:
+            find_base(experiment.train.init_from, path, subwords).save(path)
         Run.create(
             path,
             languages=(manifest.source_lang, manifest.target_lang),
@@ -216,30 +219,6 @@ def _recipe_from_now_on(run: Run, experiment: Experiment) -> dict[str, Any]:
     recipe = experiment.recipe()
     recipe["train"]["init_from"] = run.recipe["train"].get("init_from")
     return recipe
-
-
-def _initialize(model: Model, parent: Path, subwords: Subwords, trust_plugins: bool) -> Run:
-    """Copy the weights of a trained model into `model`, and return the trained model's run.
-
-    Pieces that the vocabulary has behind those of the trained model begin with means of old ones.
-
-    Raises:
-        NmtError: there is no such model, or its vocabulary or shapes differ.
-    """
-    loaded = load_model(parent, trust_plugins=trust_plugins)
-    if not subwords.extends(loaded.subwords):
-        raise NmtError(
-            f"--init-from {parent}: its vocabulary is not that of the dataset; preprocess the text "
-            f"again with --subword-model {loaded.run.path}, or with --extend-vocabulary "
-            f"{loaded.run.path} to add pieces"
-        )
-    try:
-        set_weights(model, extended_weights(model, loaded.model, loaded.subwords, subwords))
-    except NmtError as error:
-        raise NmtError(
-            f"--init-from {parent}: {error}; give the model section of its recipe.yaml"
-        ) from None
-    return loaded.run
 
 
 def _compare_languages(init_from: str, parent: Run, dataset: Dataset) -> None:

@@ -8,7 +8,7 @@ y = (1 - beta) z + beta x, the average needs no memory: x follows from y and z.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -105,9 +105,9 @@ class ScheduleFreeAdamW(torch.optim.Optimizer):
 class ScheduleFreeAverage(WeightAverage):
     """The average x of all weights, which the optimizer keeps."""
 
-    def __init__(self, model: nn.Module, optimizer: ScheduleFreeAdamW) -> None:
+    def __init__(self, weights: Mapping[str, nn.Parameter], optimizer: ScheduleFreeAdamW) -> None:
         """Take the average from the optimizer of a model's weights."""
-        super().__init__(model)
+        super().__init__(weights)
         self._optimizer = optimizer
 
     @property

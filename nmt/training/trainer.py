@@ -26,9 +26,11 @@ from nmt.data.dataset import Split
 from nmt.data.loader import BatchLoader, Update
 from nmt.data.sampler import samplers
 from nmt.models import Model
+from nmt.models.adaptation import adaptation_weights
 from nmt.models.embedding import set_cutoff
 from nmt.models.packed_attention import is_compilable
-from nmt.runs import Run, set_weights, weights_of
+from nmt.runs import Run
+from nmt.runs.weights import copy_weights
 from nmt.runtime.distributed import World
 from nmt.runtime.precision import autocast, pick_precision
 from nmt.training.activation_checkpointing import checkpoint_activations
@@ -108,11 +110,12 @@ class Trainer:
         is_fp16 = pick_precision(config.precision, world.device) == "fp16"
         self.scale = LossScale(is_fp16, world.device)
         self.optimizer = config.optimizer.build(model)
+        self.weights = adaptation_weights(model) or dict(model.named_parameters())
         self.average: WeightAverage | None = None
         if isinstance(self.optimizer, ScheduleFreeAdamW):
-            self.average = ScheduleFreeAverage(model, self.optimizer)
+            self.average = ScheduleFreeAverage(self.weights, self.optimizer)
         elif config.ema_decay:
-            self.average = MovingAverage(model, config.ema_decay)
+            self.average = MovingAverage(self.weights, config.ema_decay)
         self.state = TrainerState()
         self.running_stats = RunningStats()
         self.watch: FiniteWatch[Update] = FiniteWatch()
@@ -132,13 +135,13 @@ class Trainer:
             optimizer: the optimizer's tensors by "WEIGHT/KEY".
             state: the counters.
         """
-        parameters = dict(self.model.named_parameters())
         shard = self.parallel.shard
         if self.average:
             self.average.load(weights)
             weights = {name: optimizer[f"{name}/{TRAINED_WEIGHT}"] for name in weights}
-        set_weights(self.model, {name: shard(weights[name], parameters[name]) for name in weights})
-        for name, weight in parameters.items():
+        sharded = {name: shard(weight, self.weights[name]) for name, weight in weights.items()}
+        copy_weights(sharded, self.weights)
+        for name, weight in self.weights.items():
             if not weight.requires_grad:
                 continue
             self.optimizer.state[weight] = {
@@ -293,19 +296,23 @@ class Trainer:
         """
         self.state.running_stats = self.world.gather(self.running_stats.sums())
         self.state.loss_scale = self.scale.state() if self.scale.wanted else []
-        weights = gather_tensors(self.parallel, weights_of(self.model), self.world.is_main)
+        weights = gather_tensors(self.parallel, self.stored_weights(), self.world.is_main)
         optimizer = gather_tensors(self.parallel, self._optimizer_state(), self.world.is_main)
         return self.average.values if self.average else weights, optimizer
+
+    def stored_weights(self) -> dict[str, Tensor]:
+        """Return the weights that checkpoints hold, as trained: those of an adaptation, or all."""
+        return {name: weight.detach() for name, weight in self.weights.items()}
 
     def _optimizer_state(self) -> dict[str, Tensor]:
         state = {
             f"{name}/{key}": value
-            for name, weight in self.model.named_parameters()
+            for name, weight in self.weights.items()
             for key, value in self.optimizer.state.get(weight, {}).items()
             if isinstance(value, Tensor)
         }
         if self.average:  # the checkpoint's model weights are the average
-            weights = weights_of(self.model)
+            weights = self.stored_weights()
             state.update({f"{name}/{TRAINED_WEIGHT}": weight for name, weight in weights.items()})
         return state
 

@@ -8,7 +8,7 @@ without padding give the same outputs and gradients.
 import numpy as np
 import pytest
 import torch
-from tiny_models import PARTS, VOCABULARY, some_sources, tiny
+from tiny_models import ADAPTED, PARTS, VOCABULARY, some_sources, tiny, tiny_model
 from torch import Tensor
 
 from nmt.data.packing import Packing
@@ -24,10 +24,9 @@ from nmt.runs.building import build_with
 from nmt.training.losses import losses
 
 
-@pytest.fixture(params=[*architectures, *PARTS])
+@pytest.fixture(params=[*architectures, *PARTS, *ADAPTED])
 def model(request: pytest.FixtureRequest) -> Model:
-    torch.manual_seed(1)
-    return tiny(request.param).build(VOCABULARY, VOCABULARY, True).eval()
+    return tiny_model(request.param)
 
 
 def some_targets(rows: int = 3, length: int = 6) -> Tensor:
@@ -324,7 +323,8 @@ def test_every_weight_gets_a_gradient(model: Model) -> None:
 @torch.no_grad()
 def test_a_model_is_told_by_its_weights(model: Model, request: pytest.FixtureRequest) -> None:
     source, target = some_sources(), some_targets()
-    other = tiny(request.node.callspec.params["model"]).build(VOCABULARY, VOCABULARY, True).eval()
+    config = tiny(request.node.callspec.params["model"])
+    other = config.build_adapted(VOCABULARY, VOCABULARY, True).eval()
     assert not torch.equal(other(source, target), model(source, target))
     set_weights(other, weights_of(model))
     assert torch.equal(other(source, target), model(source, target))
@@ -335,7 +335,9 @@ def test_a_model_is_built_anew_for_its_weights(
     model: Model, request: pytest.FixtureRequest
 ) -> None:
     config = tiny(request.node.callspec.params["model"])
-    other = build_with(lambda: config.build(VOCABULARY, VOCABULARY, True), weights_of(model))
+    other = build_with(
+        lambda: config.build_adapted(VOCABULARY, VOCABULARY, True), weights_of(model)
+    )
     source, target = some_sources(), some_targets()
     torch.testing.assert_close(other.eval()(source, target), model(source, target))
 
@@ -347,7 +349,7 @@ def test_two_forwards_differ_while_training_and_agree_otherwise(model: Model) ->
     assert not torch.equal(model(source, target), model(source, target))
 
 
-@pytest.mark.parametrize("name", [*architectures, *PARTS])
+@pytest.mark.parametrize("name", [*architectures, *PARTS, *ADAPTED])
 def test_a_config_survives_being_written_as_plain_values(name: str) -> None:
     config = tiny(name)
     assert build(ModelConfig, dump(config), "model") == config

@@ -208,6 +208,32 @@ def test_sharded_weights_train_as_replicated_ones_and_resume(
             )
 
 
+@pytest.mark.parametrize("adaptation", ["lora", "adapters"])
+def test_sharded_processes_adapt_a_model_as_one_does(
+    adaptation: str,
+    train: Any,
+    two_processes: Any,
+    recipe: Path,
+    dataset: Path,
+    trained: Path,
+    tmp_path: Path,
+) -> None:
+    options = (
+        *("--init-from", trained, "--set", f"model.adaptation={adaptation}", "--dropout", 0),
+        *("--max-tokens", 40, "--set", "train.log_every=1", "--set", "train.valid_metrics=[chrf]"),
+    )
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert train(one, *options).status == 0
+    places = ("--config", recipe, "--data", dataset, "--save-dir", two)
+    two_processes("train", *places, *options, "--set", "train.sharding=full")
+    for kind in ("train", "validation"):
+        for alone, together in zip(log(one, kind), log(two, kind), strict=True):
+            assert alone["loss"] == pytest.approx(together["loss"], rel=1e-4)
+    mine, theirs = (Checkpoint.open(run / "last").weights() for run in (one, two))
+    assert mine.keys() == theirs.keys()
+    assert all(".part." in name for name in theirs)
+
+
 def test_the_failure_of_one_process_ends_the_other(
     recipe: Path, dataset: Path, tmp_path: Path
 ) -> None:

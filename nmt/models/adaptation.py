@@ -1,0 +1,222 @@
+"""Small parts that are put on a trained model, and trained while its own weights stay as they are.
+
+A part has no effect until it is trained. The weights of the model keep their names, so that a
+checkpoint of the parts, which is small, goes with a checkpoint of the model.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrize
+
+from nmt.errors import NmtError
+from nmt.models.feed_forward import FeedForward
+from nmt.models.residual import PostNorm
+from nmt.recipe.registry import Registry, nearest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adaptation(ABC):
+    """Parts that are put on a trained model: the base class of all of them."""
+
+    registry: ClassVar[Registry[Adaptation]]
+
+    name: str = ""
+    """Name of the adaptation."""
+
+    @abstractmethod
+    def put_on(self, model: nn.Module) -> None:
+        """Put parts on a model, in place; what the model computes stays the same.
+
+        Raises:
+            NmtError: the model has no place for the parts.
+        """
+
+    @abstractmethod
+    def merge_into(self, model: nn.Module) -> Adaptation | None:
+        """Merge the parts into the weights of a model that has them, in place.
+
+        Returns:
+            The adaptation that the model still has: None if all parts were merged.
+        """
+
+
+adaptations: Registry[Adaptation] = Registry("adaptation")
+Adaptation.registry = adaptations
+
+
+class Part(nn.Module):
+    """A part that an adaptation puts on a model."""
+
+
+def adaptation_weights(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the weights of all parts of adaptations by name."""
+    parts = (module for module in model.modules() if isinstance(module, Part))
+    inside = {id(weight) for part in parts for weight in part.parameters()}
+    return {name: weight for name, weight in model.named_parameters() if id(weight) in inside}
+
+
+@adaptations.register("lora")
+@dataclass(frozen=True, kw_only=True)
+class LoRA(Adaptation):
+    """W + (alpha / rank) B A in the place of the matrix W of a linear layer (Hu et al. 2021).
+
+    B A is merged into W for translation, so that the adapted model is as fast as the trained one.
+    """
+
+    rank: int = 8
+    """Number of rows of A, and of columns of B."""
+    alpha: float = 16.0
+    """Factor of the product B A, times the rank."""
+    targets: tuple[str, ...] = ("*",)
+    """Linear layers that are adapted: shell patterns of their names in the model, such as
+    "*.attention.*". The output layer is not."""
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ValueError(f"rank must be at least 1, not {self.rank}")
+
+    def put_on(self, model: nn.Module) -> None:
+        """Add a product of two small matrices to linear layers, in place."""
+        layers = {
+            name: module
+            for name, module in model.named_modules()
+            if isinstance(module, nn.Linear) and name != "output"
+        }
+        for pattern in self.targets:
+            if not any(fnmatchcase(name, pattern) for name in layers):
+                meant = nearest(pattern, layers) or next(iter(layers), "none")
+                raise NmtError(
+                    f"model.adaptation.targets: no linear layer matches {pattern!r}; "
+                    f"the names are such as {meant!r}"
+                )
+        for name, layer in layers.items():
+            if any(fnmatchcase(name, pattern) for pattern in self.targets):
+                scale = self.alpha / self.rank
+                low_rank = LowRank(layer.in_features, layer.out_features, self.rank, scale)
+                _extend(layer, LowRankLinear, low_rank)
+
+    @torch.no_grad()
+    def merge_into(self, model: nn.Module) -> None:
+        """Add each product to the matrix of its layer."""
+        for layer in [module for module in model.modules() if isinstance(module, LowRankLinear)]:
+            product = layer.part.product()
+            _shrink(layer)
+            if parametrize.is_parametrized(layer, "weight"):
+                layer.weight = layer.weight + product  # as the inverse of the parametrization
+            else:
+                layer.weight.add_(product)
+
+
+class LowRank(Part):
+    """x A^T B^T, scaled; B begins as zeros."""
+
+    def __init__(self, inputs: int, outputs: int, rank: int, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+        self.down = nn.Parameter(torch.empty(rank, inputs))  # A
+        nn.init.normal_(self.down, std=inputs**-0.5)
+        self.up = nn.Parameter(torch.zeros(outputs, rank))  # B
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., inputs] to [..., outputs]."""
+        return F.linear(F.linear(x, self.down) * self.scale, self.up)
+
+    def product(self) -> Tensor:
+        """Return the matrix [outputs, inputs] that the part multiplies by."""
+        return self.scale * self.up @ self.down
+
+
+class LowRankLinear(nn.Linear):
+    """A linear layer with a low-rank part."""
+
+    part: LowRank
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., inputs] to [..., outputs]."""
+        adapted: Tensor = super().forward(x) + self.part(x)
+        return adapted
+
+
+@adaptations.register("adapters")
+@dataclass(frozen=True, kw_only=True)
+class Adapters(Adaptation):
+    """x + W2 relu(W1 LayerNorm(x)) after each layer of a Transformer (Bapna and Firat 2019).
+
+    Adapters cannot be merged: they stay parts of the model, and take time in translation.
+    """
+
+    d_bottleneck: int = 64
+    """Inner width of an adapter."""
+
+    def __post_init__(self) -> None:
+        if self.d_bottleneck < 1:
+            raise ValueError(f"d_bottleneck must be at least 1, not {self.d_bottleneck}")
+
+    def put_on(self, model: nn.Module) -> None:
+        """Put an adapter behind the last residual of each layer, in place."""
+        last = list(_last_residuals(model))
+        if not last:
+            raise NmtError(
+                "model.adaptation: adapters stand behind the layers of a Transformer, and "
+                f"{type(model).__name__} has none; take lora"
+            )
+        for residual in last:
+            width = next(residual.norm.parameters()).numel()
+            _extend(residual, AdaptedResidual, Adapter(width, self.d_bottleneck))
+
+    def merge_into(self, model: nn.Module) -> Adaptation:
+        """Leave the adapters where they are."""
+        return self
+
+
+def _last_residuals(model: nn.Module) -> Iterator[PostNorm]:
+    for layer in model.modules():
+        residuals = [child for child in layer.children() if isinstance(child, PostNorm)]
+        yield from residuals[-1:]
+
+
+class Adapter(Part):
+    """x + W2 relu(W1 LayerNorm(x) + b1) + b2; W2 and b2 begin as zeros."""
+
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.feed_forward = FeedForward(width, inner, dropout=0.0)
+        nn.init.zeros_(self.feed_forward.outer.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., D] to [..., D]."""
+        adapted: Tensor = x + self.feed_forward(self.norm(x))
+        return adapted
+
+
+class AdaptedResidual(PostNorm):
+    """A residual with an adapter behind it."""
+
+    part: Adapter
+
+    def combine(self, x: Tensor, output: Tensor) -> Tensor:
+        """Combine the sublayer's output [..., D] with `x`, and adapt the result."""
+        adapted: Tensor = self.part(super().combine(x, output))
+        return adapted
+
+
+def _extend(module: nn.Module, kind: type[nn.Module], part: Part) -> None:
+    """Give a module a part, and the methods of `kind` before those of its own class."""
+    module.__class__ = type(kind.__name__, (kind, type(module)), {})
+    module.part = part
+
+
+def _shrink(module: nn.Module) -> None:
+    """Undo :func:`_extend`."""
+    module.__class__ = type(module).__bases__[1]
+    del module.part
