@@ -57,6 +57,8 @@ def test_a_step_that_rewrites(step, before, after):
         ({"name": "length", "max_ratio": 2}, ("a b", "好的吗！"), ("a", "好的吗")),
         ("held_out", ("a b", "c"), ("secret line", "c")),
         ({"name": "held_out", "min_words": 2}, ("yes", "c"), ("a", "secret line")),
+        ("numbers", ("3 dogs", "3 Hunde"), ("3 dogs", "4 Hunde")),
+        ({"name": "numbers", "max_word": 0}, ("3 dogs", "3 Hunde"), ("3 dogs", "drei Hunde")),
     ],
 )
 def test_a_step_that_filters(step, kept, dropped):
@@ -67,6 +69,29 @@ def test_a_step_that_filters(step, kept, dropped):
     assert pairs == [kept]
     assert tally.dropped == {name: 1}
     assert tally.examples == {name: [list(dropped)]}
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "kept"),
+    [
+        ("1,000 men in 2010", "2010: 1.000 Mann", True),
+        ("1 000", "1'000", True),
+        ("0.5 of 1,000.50", "0,5 von 1.000,50", True),
+        ("12/31/2020", "31.12.2020", True),
+        ("at 07:30", "um 7.30", True),
+        ("٣٤", "34", True),
+        ("2010 300 men", "2010 300 Mann", True),
+        ("two dogs, 3 cats", "2 Hunde, drei Katzen", False),  # 2 and 3 may be each other's change
+        ("two dogs", "2 Hunde", True),
+        ("twenty dogs", "20 Hunde", False),
+        ("12", "21", False),
+        ("3 and 3", "3", True),
+        ("30 and 30", "30", False),
+        ("9" * 9000, "9" * 9000, True),
+    ],
+)
+def test_numbers_of_the_sides_are_compared(source, target, kept):
+    assert steps["numbers"].keep([source], [target], frozenset()) == [kept]
 
 
 @pytest.mark.parametrize(
@@ -149,6 +174,7 @@ def test_no_step_makes_lines_or_loses_them(name):
         (["duplicate"], "unknown cleaning step 'duplicate'; did you mean 'duplicates'"),
         ([{"name": "length", "min": 9, "max": 3}], "min must be from 0 to max, not 9 with max 3"),
         ([{"name": "length", "max_ratio": 0.5}], "max_ratio must be at least 1, not 0.5"),
+        ([{"name": "numbers", "max_word": -1}], "max_word must be at least 0, not -1"),
         (
             ["unicode", "held_out", "identical", "spaces"],
             "clean has spaces behind held_out, which looks for lines as the last rewriting leaves "

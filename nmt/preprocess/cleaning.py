@@ -4,9 +4,9 @@ A step either *rewrites* text, many lines at once, or *filters* pairs. A pair le
 split for one reason, the first of these that applies:
 
 1. A filtering step of ``preprocess.clean``, in the recipe's order: ``identical``, ``length``,
-   ``script``, ``held_out`` (:meth:`Cleaning.cleaned`; the steps are in
-   :mod:`nmt.preprocess.cleaning_steps`). The reason is the name of the step. A step sees the text
-   as the rewriting steps before it leave it.
+   ``script``, ``language``, ``numbers``, ``held_out`` (:meth:`Cleaning.cleaned`; the steps are in
+   :mod:`nmt.preprocess.cleaning_steps` and in files of their own). The reason is the name of the
+   step. A step sees the text as the rewriting steps before it leave it.
 2. A limit in subword tokens, EOS included, in this order: ``empty``, ``too_short``, ``too_long``,
    ``unequal`` (:func:`judge`). With ``on_empty: error`` an empty side is an error instead.
 3. ``duplicates``: an equal pair came before (:mod:`nmt.preprocess.duplicates`). This check runs
