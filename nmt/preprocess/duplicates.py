@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -29,11 +29,35 @@ def mark_repeated(keys: Path, marks: Path, scratch: Path) -> None:
         marks: file to write: n bytes, 1 for a repeated key, else 0.
         scratch: directory to make, which needs 1.5 times the size of `keys`.
     """
+    with marks.open("wb") as file:
+        file.truncate(keys.stat().st_size // 16)
+    repeated = open_marks(marks)
+    for _, others in repetitions(_blocks(keys), scratch):
+        repeated[others] = True
+
+
+def open_marks(path: Path) -> npt.NDArray[np.bool_]:
+    """Return the marks of a file, mapped from it; setting one changes the file."""
+    return np.memmap(path, np.bool_, "r+") if path.stat().st_size else np.zeros(0, np.bool_)
+
+
+def repetitions(
+    blocks: Iterable[tuple[int, Keys]], scratch: Path
+) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """Yield the repeated keys of a stream, some of them at once.
+
+    Args:
+        blocks: keys in blocks [k, 2], each with the index of its first key.
+        scratch: directory to make, which needs 24 bytes a key.
+
+    Yields:
+        For each key that came before: the index of the first equal key, and the key's own.
+    """
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
     with ExitStack() as stack:
         parts = [stack.enter_context((scratch / f"{part}").open("wb")) for part in range(_PARTS)]
-        for start, block in _blocks(keys):
+        for start, block in blocks:
             part = (block[:, 0] >> np.uint64(56)).astype(np.uint8)
             order = np.argsort(part, kind="stable")
             entries = np.empty(len(block), _ENTRY)
@@ -42,20 +66,16 @@ def mark_repeated(keys: Path, marks: Path, scratch: Path) -> None:
             ends = np.cumsum(np.bincount(part, minlength=_PARTS))
             for file, entries_of_part in zip(parts, np.split(entries, ends[:-1]), strict=True):
                 file.write(entries_of_part.tobytes())
-    with marks.open("wb") as file:
-        file.truncate(keys.stat().st_size // 16)
-    if marks.stat().st_size == 0:
-        return
-    repeated = np.memmap(marks, np.bool_, "r+")
     for part in range(_PARTS):
         file_of_part = scratch / f"{part}"
         entries = np.fromfile(file_of_part, _ENTRY)
         file_of_part.unlink()
         order = np.lexsort((entries["low"], entries["high"]))  # stable: the first comes first
-        high, low = entries["high"][order], entries["low"][order]
-        again = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
-        repeated[entries["index"][order[1:][again]]] = True
-    repeated.flush()
+        high, low, index = (entries[name][order] for name in ("high", "low", "index"))
+        again = np.flatnonzero((high[1:] == high[:-1]) & (low[1:] == low[:-1])) + 1
+        firsts = np.arange(len(index))
+        firsts[again] = 0
+        yield index[np.maximum.accumulate(firsts)[again]], index[again]
 
 
 def _blocks(keys: Path) -> Iterator[tuple[int, Keys]]:

@@ -32,11 +32,15 @@ from nmt.errors import NmtError, UnfinishedError
 from nmt.io import files
 from nmt.preprocess.cleaning import Cleaning, CleaningResult, CleaningStats, judge
 from nmt.preprocess.corpus import CHUNK, Block, Chunk
-from nmt.preprocess.duplicates import Keys, mark_repeated
+from nmt.preprocess.duplicates import Keys, mark_repeated, open_marks
 from nmt.preprocess.links import count_words, read_links
+from nmt.preprocess.near_duplicates import Signatures, mark_similar, signatures
 from nmt.preprocess.subwords import Subwords
 from nmt.preprocess.words import Encode, encoders
 from nmt.runtime.processes import end_with_parent, starting_workers
+
+KEYS = ("keys", "signatures")
+"""Fields of :class:`Encoded` by which equal and similar pairs are found."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class Encoded:
     target: Sentences
     keys: Keys
     """Hashes of the pairs [n, 2], equal for equal pairs; [0, 2] if they are not needed."""
+    signatures: Signatures
+    """Signatures of the pairs, similar for similar pairs; none if they are not needed."""
     stats: CleaningStats
     block: Block
     """The block, without its text."""
@@ -112,7 +118,10 @@ class Encoder:
             links = self._links(chunk, lines, sides).keep(kept)
         source, target = (side.keep(kept) for side in sides)
         empty = replace(block, source=b"", target=b"", alignments=b"")
-        return Encoded(source, target, keys, stats, empty, links)
+        similar = signatures([], [])
+        if self.cleaning.near_duplicates:
+            similar = signatures(*(list(itertools.compress(side, kept)) for side in pairs))
+        return Encoded(source, target, keys, similar, stats, empty, links)
 
     def _links(
         self, chunk: Chunk, lines: npt.NDArray[np.intp], sides: list[Sentences]
@@ -230,7 +239,7 @@ class Spool:
         """
         progress = self.progress
         with ExitStack() as stack:
-            out = {name: stack.enter_context(self._open(name)) for name in [*self._names, "keys"]}
+            out = {name: stack.enter_context(self._open(name)) for name in [*self._names, *KEYS]}
 
             def save() -> None:
                 for name, file in out.items():
@@ -249,7 +258,8 @@ class Spool:
                     sentences: Sentences = getattr(block, side)
                     out[f"{side}.tokens"].write(sentences.tokens.astype(dtype).tobytes())
                     out[f"{side}.lengths"].write(sentences.lengths.astype("<i4").tobytes())
-                out["keys"].write(block.keys.tobytes())
+                for name in KEYS:
+                    out[name].write(getattr(block, name).tobytes())
                 progress.lines[corpus] += block.block.lines
                 progress.pairs[corpus] += len(block.source.lengths)
                 progress.tally.add(block.stats)
@@ -280,7 +290,26 @@ class Spool:
         """Return for every pair [n] whether an equal pair came before, mapped from a file."""
         scratch, marks = self.directory / "parts", self.directory / "repeated"
         mark_repeated(self.directory / "keys", marks, scratch)
-        return np.memmap(marks, np.bool_, "r") if marks.stat().st_size else np.zeros(0, np.bool_)
+        return open_marks(marks)
+
+    def similar(
+        self, repeated: npt.NDArray[np.bool_] | None, min_similarity: float
+    ) -> npt.NDArray[np.bool_]:
+        """Return for every pair [n] whether a similar one came before, mapped from a file.
+
+        Args:
+            repeated: pairs that are dropped already, which are not marked; None for none.
+            min_similarity: see :class:`nmt.preprocess.near_duplicates.NearDuplicates`.
+        """
+        path = self.directory / "similar"
+        path.write_bytes(bytes(sum(self.progress.pairs)))
+        marks = open_marks(path)
+        if repeated is not None:
+            marks[:] = repeated
+        mark_similar(self.directory / "signatures", marks, self.directory / "parts", min_similarity)
+        if repeated is not None:
+            marks ^= repeated
+        return marks
 
     def _open(self, name: str) -> BinaryIO:
         file = (self.directory / name).open("ab")

@@ -26,7 +26,8 @@ def select_pairs(
 ) -> None:
     """Write the spooled pairs to a split, without duplicates and sampled by corpus.
 
-    The reasons ``duplicates`` and ``not_sampled`` are decided here, after all cleaning.
+    The reasons ``duplicates``, ``near_duplicates`` and ``not_sampled`` are decided here, after all
+    cleaning.
 
     Args:
         spool: the encoded pairs.
@@ -35,16 +36,17 @@ def select_pairs(
         split: written, with its counts of dropped pairs and rewritten lines.
     """
     stats = spool.progress.tally
-    repeated = spool.repeated() if config.drops_duplicates else None
+    marks = _marks(spool, config)
     start = 0
     with spool.reader() as read:
         for number, (corpus, size) in enumerate(
             zip(config.corpora, spool.progress.pairs, strict=False)
         ):
             new = size
-            if repeated is not None:
-                new -= int(np.count_nonzero(repeated[start : start + size]))
-                stats.drop("duplicates", size - new)
+            for reason, marked in marks.items():
+                dropped = int(np.count_nonzero(marked[start : start + size]))
+                stats.drop(reason, dropped)
+                new -= dropped
             draw = CopyCounts(new, _wanted(corpus, new, config), (config.seed, number))
             if draw.wanted < new:
                 stats.drop("not_sampled", new - draw.wanted)
@@ -52,10 +54,10 @@ def select_pairs(
                 last = min(first + SELECTED_AT_ONCE, start + size)
                 source, target, *links = read(last - first)
                 again = np.zeros(last - first, np.bool_)
-                if repeated is not None:
-                    again = repeated[first:last]
-                    shown = np.flatnonzero(again)[:MAX_EXAMPLES]
-                    stats.drop("duplicates", 0, _text(source, target, shown, subwords))
+                for reason, marked in marks.items():
+                    again |= marked[first:last]
+                    shown = np.flatnonzero(marked[first:last])[:MAX_EXAMPLES]
+                    stats.drop(reason, 0, _text(source, target, shown, subwords))
                 copies = draw.copies(~again)
                 split.append(source.keep(copies), target.keep(copies))
                 for column in links:
@@ -66,6 +68,16 @@ def select_pairs(
         stats.rewritten,
         stats.examples,
     )
+
+
+def _marks(spool: Spool, config: PreprocessConfig) -> dict[str, npt.NDArray[np.bool_]]:
+    """Return for each reason the marks of the pairs [n] that it drops; no pair has two."""
+    marks = {}
+    if config.drops_duplicates:
+        marks["duplicates"] = spool.repeated()
+    if step := config.near_duplicates:
+        marks[step.name] = spool.similar(marks.get("duplicates"), step.min_similarity)
+    return marks
 
 
 def _wanted(corpus: Corpus, pairs: int, config: PreprocessConfig) -> int:
