@@ -137,20 +137,21 @@ def test_steps_are_done_in_the_order_of_the_recipe():
 
 
 def test_rewritten_lines_are_counted_with_the_first_examples_of_before_and_after():
-    pairs, tally = cleaned(*[(f"{i}  x", f"{i}") for i in range(9)], clean=["spaces"])
-    assert pairs[8] == ("8 x", "8")
-    assert tally.rewritten == {"spaces": 9}
-    assert tally.examples == {"spaces": [["0  x", "0 x"], ["1  x", "1 x"], ["2  x", "2 x"]]}
+    pairs, tally = cleaned(*[(f"{i}  x", f"{i}") for i in range(19)], clean=["spaces"])
+    assert pairs[18] == ("18 x", "18")
+    assert tally.rewritten == {"spaces": 19}
+    assert tally.examples == {"spaces": [[f"{i}  x", f"{i} x"] for i in range(10)]}
 
 
 def test_tallies_add_up():
     whole = CleaningStats()
     for number in range(5):
         part = CleaningStats()
-        part.drop("empty", 2, [[f"{number}", "a"], [f"{number}", "b"]])
+        part.drop("empty", 4, [[f"{number}", letter] for letter in "abcd"])
         whole.add(part)
-    assert whole.dropped == {"empty": 10}
-    assert whole.examples == {"empty": [["0", "a"], ["0", "b"], ["1", "a"]]}
+    assert whole.dropped == {"empty": 20}
+    shown = [f"{one}{other}" for one, other in whole.examples["empty"]]
+    assert shown == ["0a", "0b", "0c", "0d", "1a", "1b", "1c", "1d", "2a", "2b"]
 
 
 @pytest.mark.parametrize("name", list(steps))

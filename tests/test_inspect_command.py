@@ -3,6 +3,7 @@ import re
 import shutil
 
 import pytest
+from html_checker import Checker
 
 from nmt.preprocess.binarize import preprocess
 from nmt.preprocess.config import PreprocessConfig
@@ -49,6 +50,39 @@ def test_a_dataset_is_shown_with_what_became_of_its_text(tmp_path, monkeypatch, 
     manifest = json.loads((tmp_path / "clean" / "manifest.json").read_bytes())
     assert lines[-2:] == [f"fingerprint: {manifest['fingerprint']}", "checksums: as written"]
     assert json.loads(nmt("inspect", "clean", "--json").out) == manifest
+
+
+def test_what_cleaning_dropped_is_shown_as_a_page(tmp_path, monkeypatch, nmt):
+    monkeypatch.chdir(tmp_path)
+    hostile = "</script><script>alert(1)</script> & <b>one</b>"
+    write(tmp_path, "train", [(hostile, hostile), ("one  two", "eins"), *[("one", "eins")] * 12])
+    write(tmp_path, "valid", [("two", "zwei")])
+    done = nmt("preprocess", "-s", "en", "-t", "de", "--train", "train", "--valid", "valid",
+               "--vocab-size", 280, "--workers", 1,
+               *("--clean", "identical", "--clean", "spaces", "--clean", "duplicates"))  # fmt: skip
+    assert done.status == 0, done.err
+    done = nmt("inspect", "data-bin", "--html", "page.html")
+    assert (done.status, done.out, done.err) == (0, "", "")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    page = Checker(text)
+    assert (page.open, page.referred, page.scripts[1:]) == ([], [], ["\n\n"])
+    assert set(page.labelled) <= set(page.ids)
+    assert 'dir="auto">&lt;/script&gt;&lt;script&gt;alert(1)' in text
+    document = json.loads(page.scripts[0])
+    assert document["dropped"] == {"identical": 1, "duplicates": 11}
+    assert document["rewritten"] == {"spaces": 1}
+    assert len(document["examples"]["duplicates"]) == 10
+    assert text.count('<td dir="auto">one</td>') == 10
+    assert "prefers-color-scheme: dark" in text
+    shown = nmt("inspect", "data-bin").out.splitlines()
+    assert shown.count("duplicates: 'one' | 'eins'") == 3
+
+
+def test_a_page_is_for_a_dataset(run, dataset, nmt):
+    done = nmt("inspect", run, "--html", run / "page.html")
+    assert (done.status, "a run, but --html is for a dataset" in done.err) == (1, True)
+    assert not (run / "page.html").exists()
+    assert nmt("inspect", dataset, "--html", "page.html", "--json").status == 2
 
 
 def test_a_dataset_in_shards_is_shown_as_one(tmp_path, recipe, corpus, nmt):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmt.cli.console import show
+from nmt.cli.stream import writer
 from nmt.errors import NmtError
 
 if TYPE_CHECKING:
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from nmt.runs import Checkpoint, Run
 
 EXAMPLE = "Example: nmt inspect data-bin"
+
+EXAMPLES = 3
+"""Examples of each effect of cleaning to print; the page and the JSON have all that are stored."""
 
 
 def inspect(
@@ -27,6 +31,15 @@ def inspect(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the description as it is stored, as JSON.")
     ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write one HTML page about a dataset: splits, and what cleaning dropped and "
+            "rewrote, with examples.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Show what a dataset or a run holds.
 
@@ -34,7 +47,11 @@ def inspect(
     training pairs, and the fingerprint. For a run: languages, architecture, data, and each
     checkpoint with its validation scores. docs/outputs.md describes the lines.
     """
+    if html is not None and as_json:
+        raise typer.BadParameter("give either --json or --html")
     if (path / "run.json").exists():
+        if html is not None:
+            raise NmtError(f"{path}: a run, but --html is for a dataset; use nmt report for runs")
         _run(path, verify, as_json)
         return
     from nmt.data.dataset import Dataset, shards_of
@@ -48,6 +65,12 @@ def inspect(
         dataset.verify()
     if as_json:
         print(json.dumps(MANIFESTS.document(dataset.manifest), ensure_ascii=False))
+        return
+    if html is not None:
+        from nmt.report.dataset_page import dataset_page
+
+        with writer(html, is_main=True) as stream:
+            stream.write(dataset_page(dataset).encode())
         return
     _show_dataset(dataset, examples)
     if verify:
@@ -82,7 +105,7 @@ def _show_dataset(dataset: "Dataset", examples: int) -> None:
             lengths = length_statistics(dataset, name, side) or "none"
             show(f"{name} {manifest.language(side)} tokens a sentence: {lengths}")
     for reason, shown in manifest.splits["train"].examples.items():
-        for one, other in shown:
+        for one, other in shown[:EXAMPLES]:
             show(f"{reason}: {one!r} | {other!r}")
     subwords = Subwords.of(dataset)
     train = dataset.split("train")

@@ -40,7 +40,7 @@ from nmt.data.manifest import Lengths
 from nmt.preprocess.cleaning_steps import Duplicates, Filtering, HeldOut, Rewriting, Step
 from nmt.preprocess.near_duplicates import NearDuplicates
 
-MAX_EXAMPLES = 3
+MAX_EXAMPLES = 10
 
 MAX_EXAMPLE_LENGTH = 200
 """Characters of a line that are shown."""

@@ -52,10 +52,10 @@ def heading(text: str) -> str:
     return f"<h3>{escape(text)}</h3>"
 
 
-def folded(title: str, *parts: str) -> str:
-    """Return parts that are shown when their title is clicked."""
+def folded(title: str, *parts: str, is_open: bool = False) -> str:
+    """Return parts that are shown, or hidden if they `is_open`, when their title is clicked."""
     inner = "\n".join(parts)
-    return f"<details><summary>{escape(title)}</summary>\n{inner}\n</details>"
+    return f"<details{' open' * is_open}><summary>{escape(title)}</summary>\n{inner}\n</details>"
 
 
 def paragraph(text: str, kind: str = "hint") -> str:

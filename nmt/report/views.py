@@ -18,11 +18,17 @@ def datasets(document: Mapping[str, Any]) -> str:
         facts = document["datasets"][fingerprint]
         title = f"of {', '.join(names)}" if len(groups) > 1 else ""
         parts += [heading(f"Dataset {title}")] if title else []
-        parts += [paragraph(facts["missing"])] if "missing" in facts else _dataset(facts)
+        parts += [paragraph(facts["missing"])] if "missing" in facts else dataset_parts(facts)
     return section("data", "Data", *parts)
 
 
-def _dataset(facts: Mapping[str, Any]) -> list[str]:
+def dataset_parts(facts: Mapping[str, Any], is_open: bool = False) -> list[str]:
+    """Return tables of a dataset: its splits, and what cleaning did, with examples.
+
+    Args:
+        facts: see :func:`nmt.report.datasets.facts`.
+        is_open: whether the examples are shown at once.
+    """
     languages = facts["languages"]
     head = ["split", "language", "pairs", "tokens", "unknown", "mean length", "median", "90 %"]
     rows = []
@@ -65,7 +71,7 @@ def _dataset(facts: Mapping[str, Any]) -> list[str]:
         if pairs:
             heads = ("before", "after") if reason in facts["rewritten"] else languages
             title = f"Examples: {reason.replace('_', ' ')}"
-            parts.append(folded(title, texts(title, heads, pairs)))
+            parts.append(folded(title, texts(title, heads, pairs), is_open=is_open))
     return parts
 
 
