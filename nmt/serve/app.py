@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from nmt import __version__
-from nmt.serve import alternatives, libretranslate, lines
+from nmt.serve import alternatives, libretranslate, lines, pages
 from nmt.serve.bodies import RefusedError, WholeBodies
 from nmt.serve.metrics import Counted
 from nmt.serve.service import Service
@@ -65,6 +65,7 @@ def application(service: Service, origins: Sequence[str] = ()) -> FastAPI:
     app.include_router(lines.router(service, origins), responses=REFUSALS)
     app.include_router(alternatives.router(service), responses=REFUSALS)
     app.include_router(libretranslate.router(service), responses=REFUSALS)
+    app.include_router(pages.router(service))
     app.add_middleware(WholeBodies, limits=service.limits)
     app.add_middleware(Counted, metrics=service.metrics)
     if origins:

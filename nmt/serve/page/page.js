@@ -1,0 +1,211 @@
+// The page: puts the parts together.
+import { Alternatives } from "./alternatives.js";
+import { KeyForm } from "./key.js";
+import { Lines } from "./lines.js";
+import { languageName, speak, text } from "./messages.js";
+import { ask, key, problem, settings as load } from "./server.js";
+import { Source } from "./source.js";
+import { offerUpload } from "./upload.js";
+import { description, Words } from "./words.js";
+
+const PAUSE = 200; // ms without a change before the text is translated
+const CALM = 1200; // ms without a change before the translation is read out
+
+const $ = (id) => document.getElementById(id);
+const settings = await load();
+const lines = new Lines();
+const source = new Source($("source"), $("mirror"), edited, moved);
+const words = new Words($("target"), choose, point);
+const alternatives = new Alternatives($("target"));
+const keyForm = new KeyForm($("key"), () => {
+  source.focus();
+  translate();
+});
+const prefixes = new Map(); // of lines whose words were chosen
+const timers = {};
+let pair = settings.pairs[0];
+let shown = null; // translations of the lines
+let current = 0; // line of the caret, or of the word that has the focus
+
+function later(name, milliseconds, action) {
+  clearTimeout(timers[name]);
+  timers[name] = setTimeout(action, milliseconds);
+}
+
+// Translation
+
+/** Translate the text as it is now. */
+async function translate() {
+  clearTimeout(timers.typing);
+  if (source.isBlank) {
+    lines.stop();
+    return show(null);
+  }
+  $("target").classList.add("waiting");
+  try {
+    const wait = (seconds) => tell(seconds ? text("wait", { seconds }) : "");
+    const results = await lines.translate(pair, source.lines, prefixes, wait);
+    if (results) show(results); // else newer ones are on their way
+  } catch (error) {
+    $("target").classList.remove("waiting");
+    tell(problem(error));
+    refuse(error);
+  }
+}
+
+function refuse(error) {
+  if (error.status === 403) keyForm.show();
+}
+
+function show(results) {
+  const fresh = (results ?? []).filter((line, at) => line !== shown?.[at]).map((line) => line.text);
+  shown = results;
+  alternatives.close();
+  $("target").classList.remove("waiting");
+  words.show(results, pair.target);
+  tell("");
+  later("reading", CALM, () => fresh.length && announce(fresh.join("\n")));
+  update();
+}
+
+function announce(message, language = pair.target) {
+  $("announced").lang = language;
+  $("announced").textContent = message;
+}
+
+const tell = (message) => ($("problem").textContent = message);
+
+/** Bring what depends on text and translation up to date. */
+function update() {
+  const count = Math.max(...source.lines.map((line) => line.length));
+  const most = settings.max_characters;
+  $("count").textContent = count > most / 2 ? text("count", { count, most }) : "";
+  $("restore").hidden = !source.lines.some((line) => prefixes.has(line));
+  $("copy").disabled = !shown;
+  const line = shown?.[current]?.text ? current : shown?.findIndex((one) => one.text) ?? -1;
+  $("explain").hidden = !pair.explained || line < 0;
+  $("explain-button").textContent =
+    shown?.length > 1 ? text("explain_line", { line: line + 1 }) : text("explain");
+  if (line >= 0) fillExplain(shown[line].line);
+}
+
+function fillExplain(line) {
+  const fields = $("explain").elements;
+  fields.source_lang.value = pair.source;
+  fields.target_lang.value = pair.target;
+  fields.line.value = line;
+  fields.translation.value = prefixes.get(line) ?? "";
+  fields.api_key.value = key.get();
+}
+
+// The source
+
+function edited() {
+  later("typing", PAUSE, translate);
+  update();
+}
+
+/** Light up the translation of the source word at the caret. */
+function moved(line, column) {
+  const number = shown?.[line]?.sources.findIndex(({ start, end }) => start <= column && column <= end) ?? -1;
+  words.light((at, word) => at === line && word.sources.includes(number));
+  current = line;
+  update();
+}
+
+// Words of the translation
+
+/** Light up what belongs to a word; none for null. */
+function point(place) {
+  const line = shown?.[place?.line];
+  const word = line?.words[place.word];
+  $("detail").textContent = word ? `${word.text}: ${description(line, word)}` : "";
+  words.light((at, one) => at === place?.line && one === word);
+  const isThere = word && source.lines[place.line] === line.line;
+  const from = isThere ? word.sources.map((at) => line.sources[at]) : [];
+  source.mark(from.sort((one, other) => one.start - other.start), place?.line);
+  if (!word) return;
+  current = place.line;
+  update();
+}
+
+/** Offer alternatives for a word. */
+function choose(place) {
+  const line = shown[place.line];
+  const word = line.words[place.word];
+  const before = line.text.slice(0, word.start);
+  const values = { source_lang: pair.source, target_lang: pair.target, line: line.line, prefix: before };
+  const find = async (signal) => (await ask("v1/alternatives", values, signal)).alternatives;
+  alternatives.open(words.node(place), word, before, find, (alternative) => {
+    prefixes.set(line.line, alternative.text);
+    translate();
+  });
+}
+
+function restore() {
+  for (const line of source.lines) prefixes.delete(line);
+  source.focus();
+  translate();
+}
+
+async function copy() {
+  const translation = shown.map((line) => line.text).join("\n");
+  try {
+    await navigator.clipboard.writeText(translation);
+  } catch { // without https there is no clipboard, but a selection can be copied
+    getSelection().selectAllChildren($("target"));
+    document.execCommand("copy");
+  }
+  $("copy").textContent = text("copied");
+  announce(text("copied"), document.documentElement.lang);
+  later("copied", 2000, () => ($("copy").textContent = text("copy")));
+}
+
+// Languages
+
+const pairOf = (from, to) => settings.pairs.find((one) => one.source === from && one.target === to);
+
+function offerLanguages() {
+  const offer = (select, codes, chosen) =>
+    select.replaceChildren(...codes.map((code) => new Option(languageName(code), code, false, code === chosen)));
+  const targets = settings.pairs.filter((one) => one.source === pair.source);
+  offer($("from"), [...new Set(settings.pairs.map((one) => one.source))], pair.source);
+  offer($("to"), targets.map((one) => one.target), pair.target);
+  $("swap").hidden = !pairOf(pair.target, pair.source);
+  source.lang = pair.source;
+}
+
+function change(next) {
+  pair = next;
+  prefixes.clear();
+  offerLanguages();
+  show(null);
+  translate();
+}
+
+function swap() {
+  const translation = shown?.map((line) => line.text).join("\n");
+  if (translation) source.text = translation;
+  change(pairOf(pair.target, pair.source));
+}
+
+$("from").addEventListener("change", ({ target: { value } }) =>
+  change(pairOf(value, pair.target) ?? settings.pairs.find((one) => one.source === value)));
+$("to").addEventListener("change", ({ target: { value } }) => change(pairOf(pair.source, value)));
+$("swap").addEventListener("click", swap);
+$("clear").addEventListener("click", () => {
+  source.text = "";
+  source.focus();
+  translate();
+});
+$("copy").addEventListener("click", copy);
+$("restore").addEventListener("click", restore);
+$("shade").addEventListener("change", ({ target }) => $("target").classList.toggle("shaded", target.checked));
+offerUpload(settings, () => pair, refuse);
+speak($("page-language"), () => {
+  offerLanguages();
+  words.describe();
+  update();
+});
+if (settings.key_required && !key.get()) keyForm.show();
+translate();

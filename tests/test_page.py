@@ -1,0 +1,114 @@
+"""The page of the server: its files, their headers, its texts, and what it asks the server."""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import json
+import re
+from importlib.resources import files
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from html_checker import Checker
+
+from nmt.serve.access import Keys, Limits
+from nmt.serve.app import application
+from nmt.serve.service import Service
+
+PAGE = {file.name: file.read_bytes() for file in (files("nmt.serve") / "page").iterdir()}
+HTML = PAGE["page.html"].decode()
+SCRIPTS = "\n".join(PAGE[name].decode() for name in PAGE if name.endswith(".js"))
+MESSAGES: dict[str, dict[str, str]] = json.loads(PAGE["messages.json"])
+
+
+def get(path: str, keys: Path | None = None) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of an answer of a server from English to German and Japanese."""
+    models: Any = SimpleNamespace(
+        pairs=[("en", "de"), ("de", "en"), ("en", "ja")], processes=1, submit=None
+    )
+    app = application(Service(models, Limits(characters=77), Keys(keys), 64))
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": path, "headers": [], "query_string": b""}
+    asyncio.run(app(scope, receive, send))
+    headers = {key.decode(): value.decode() for key, value in sent[0]["headers"]}
+    return sent[0]["status"], headers, sent[1]["body"]
+
+
+def test_a_browser_may_load_nothing_from_elsewhere() -> None:
+    status, headers, body = get("/")
+    assert (status, body.decode()) == (200, HTML)
+    assert headers["content-type"] == "text/html; charset=utf-8"
+    policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
+    assert policy["default-src"] == "'none'"
+    assert {value for key, value in policy.items() if key.endswith("-src")} == {"'none'", "'self'"}
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    checker = Checker(HTML)
+    assert not checker.open
+    assert checker.scripts == [""]
+    assert len({*checker.ids}) == len(checker.ids)
+    assert {*checker.labelled} <= {*checker.ids}
+    for name in checker.referred:
+        assert name.removeprefix("page/") in PAGE or name in ("openapi.json", "v1/explain")
+    assert " style=" not in HTML
+    assert "://" not in HTML + SCRIPTS + PAGE["page.css"].decode()
+    assert "url(" not in PAGE["page.css"].decode()
+
+
+@pytest.mark.parametrize("name", sorted(PAGE))
+def test_every_file_of_the_page_is_served_and_packaged(name: str) -> None:
+    status, headers, body = get(f"/page/{name}")
+    assert (status, body) == (200, PAGE[name])
+    kinds = {"js": "text/javascript", "json": "application/json", "svg": "image/svg+xml"}
+    kind = name.rpartition(".")[2]
+    assert headers["content-type"].partition(";")[0] == kinds.get(kind, f"text/{kind}")
+    assert "content-security-policy" in headers
+    project = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    [patterns] = re.findall(r'(?m)^nmt = \[("py\.typed".*)\]$', project)
+    assert any(
+        fnmatch.fnmatch(f"serve/page/{name}", pattern.strip(' "'))
+        for pattern in patterns.split(",")
+    )
+
+
+@pytest.mark.parametrize("path", ["/page/pages.py", "/page/", "/page/..%2fapp.py"])
+def test_nothing_else_is_served(path: str) -> None:
+    status, _, body = get(path)
+    assert (status, json.loads(body)) == (404, {"error": "Not Found"})
+
+
+def test_the_page_learns_languages_and_limits(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("secret\n")
+    status, _, body = get("/v1/settings", tmp_path / "keys")
+    settings = json.loads(body)
+    assert status == 200
+    units = [(pair["source"], pair["target"], pair["unit"]) for pair in settings["pairs"]]
+    assert units == [("en", "de", "words"), ("de", "en", "words"), ("en", "ja", "pieces")]
+    assert settings["key_required"]
+    assert (settings["max_lines"], settings["max_characters"]) == (2000, 77)
+
+
+def test_every_text_of_the_page_is_in_every_language() -> None:
+    used = {*re.findall(r'data-(?:text|label|placeholder)="(\w+)"', HTML)}
+    used |= {*re.findall(r'\btext\("(\w+)"', SCRIPTS), "name"}
+    assert {"en", "de", "ja"} <= {*MESSAGES}
+    for language, texts in MESSAGES.items():
+        assert {*texts} == used, language
+        for key, message in texts.items():
+            values = re.findall(r"\{\w+\}", message)
+            assert sorted(values) == sorted(re.findall(r"\{\w+\}", MESSAGES["en"][key])), key
+
+
+def test_the_scripts_know_the_elements_of_the_page() -> None:
+    assert {*re.findall(r'\$\("([\w-]+)"\)', SCRIPTS)} <= {*Checker(HTML).ids}
+    assert not re.search(r"\beval\b|document\.write|new Function", SCRIPTS)
