@@ -1,0 +1,275 @@
+"""The page in Chromium; skipped unless Playwright and Chromium are installed.
+
+With axe-playwright-python the page is examined for accessibility, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Command
+from test_serve import call, server
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or ""
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed")
+
+UPDATES = 200
+TEXT = "one two\n\nthree four"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        sync_api.expect.set_options(timeout=60_000)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def run(train: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has learnt to write some words."""
+    directory = tmp_path_factory.mktemp("run") / "run"
+    every = (f"--{name}={UPDATES}" for name in ("max-updates", "valid-every", "save-every"))
+    done = train(directory, *every, "--set", "train.schedule.warmup_updates=100")
+    assert done.status == 0, done.err
+    return directory
+
+
+@pytest.fixture(scope="module")
+def address(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server from English to German, and with the same weights from German to English."""
+    back = Path(shutil.copytree(run, tmp_path_factory.mktemp("back") / "run", symlinks=True))
+    document = json.loads((back / "run.json").read_text())
+    document |= {"source_lang": "de", "target_lang": "en"}
+    del document["checksum"]
+    plain = json.dumps(document, sort_keys=True)
+    document["checksum"] = hashlib.sha256(plain.encode()).hexdigest()
+    (back / "run.json").write_text(json.dumps(document))
+    with server(run, "--model", back) as (address, _):
+        yield address
+
+
+@contextmanager
+def opened(browser: Any, address: str, locale: str = "en-US", **options: Any) -> Iterator[Any]:
+    """The page, which may ask nobody but the server, and has no errors."""
+    context = browser.new_context(locale=locale, **options)
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda request: wrong.append(request.url))
+    page.goto(address)
+    page.wait_for_selector("#from option", state="attached")
+    yield page
+    assert [url for url in wrong if not url.startswith((f"{address}/", "blob:"))] == []
+    assert context.cookies() == []
+    context.close()
+
+
+def translations(address: str, text: str, **wanted: Any) -> list[str]:
+    """The server's translation of each line."""
+    values = {"source_lang": "en", "target_lang": "de", "lines": text.split("\n"), **wanted}
+    return [line[0]["text"] for line in call(f"{address}/v1/translate", values)[1]["translations"]]
+
+
+def target(page: Any) -> list[str]:
+    """The lines of the translation that the page shows, once it waits for nothing."""
+    page.wait_for_selector("#target:not(.waiting):not(.empty)")
+    lines: list[str] = page.locator("#target p").all_text_contents()
+    return lines
+
+
+def type_text(page: Any, text: str) -> None:
+    page.locator("#source").press_sequentially(text)
+    page.wait_for_selector(f"#target p:nth-child({text.count(chr(10)) + 1})")
+
+
+def test_the_page_translates_as_one_types(browser: Any, address: str) -> None:
+    with opened(browser, address) as page:
+        type_text(page, TEXT)
+        sync_api.expect(page.locator("#announced")).not_to_be_empty()
+        assert target(page) == translations(address, TEXT)
+        page.locator("#clear").click()
+        assert page.locator("#target.empty").count() == 1
+        assert page.evaluate("document.activeElement.id") == "source"
+
+
+def test_an_older_answer_never_overwrites_a_newer_one(browser: Any, address: str) -> None:
+    with opened(browser, address) as page:
+        held: list[Any] = []
+        aborted: list[Any] = []
+        page.route("**/v1/translate", lambda route: held.append(route))
+        page.on("requestfailed", lambda request: aborted.append(request.post_data_json["lines"]))
+        for number, text in enumerate(("one", "one two", "one two three")):
+            page.fill("#source", text)
+            while len(held) <= number:
+                page.wait_for_timeout(10)
+        assert aborted == [["one"], ["one two"]]
+        held[2].continue_()
+        assert target(page) == translations(address, "one two three")
+
+
+def test_words_have_alternatives_by_keyboard_alone(browser: Any, address: str) -> None:
+    with opened(browser, address) as page:
+        page.keyboard.press("Tab")
+        while page.evaluate("document.activeElement.id") != "source":
+            page.keyboard.press("Tab")
+        page.keyboard.type("one two")
+        page.wait_for_selector("#target .word")
+        [before] = target(page)
+        presses = 0
+        while "word" not in page.evaluate("document.activeElement.className") and presses < 9:
+            page.keyboard.press("Tab")
+            presses += 1
+        page.keyboard.press("ArrowRight")
+        assert page.evaluate("document.activeElement.textContent") == before.split()[1]
+        assert page.evaluate("document.activeElement.getAttribute('aria-description')")
+        assert page.locator("#mirror mark").count() == 1
+        page.keyboard.press("Enter")
+        page.wait_for_selector("[role=menuitemradio]")
+        page.keyboard.press("Escape")
+        assert page.locator(".menu").count() == 0
+        page.keyboard.press("Enter")
+        page.wait_for_selector("[role=menuitemradio]")
+        names = page.locator("[role=menuitemradio] b").all_text_contents()
+        number = next(at for at, name in enumerate(names) if name != before.split()[1])
+        for _ in range(number):
+            page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#restore:not([hidden])")
+        [after] = target(page)
+        assert after.split()[:2] == [before.split()[0], names[number]]
+        assert page.evaluate("document.activeElement.textContent") == names[number]
+        page.locator("#restore").press("Enter")
+        sync_api.expect(page.locator("#target")).to_have_text(before)
+
+
+def test_a_word_lights_up_with_its_source_and_shows_its_probability(
+    browser: Any, address: str
+) -> None:
+    with opened(browser, address) as page:
+        type_text(page, "one two three")
+        wanted = {"source_lang": "en", "target_lang": "de", "lines": ["one two three"]}
+        answer = call(f"{address}/v1/translate", wanted | {"alignments": "words"})[1]
+        [[best]] = answer["translations"]
+        source, word = best["alignment"][0]
+        page.locator(".word").nth(word).hover()
+        assert page.locator("#mirror mark").all_text_contents()[0] == best["source_words"][source]
+        shown = page.locator("#detail").text_content()
+        pieces, log_probs = best["tokens"][:-1], best["token_log_probabilities"]
+        assert "".join(pieces).replace("▁", " ").strip() == best["text"]
+        ends = [at for at in range(1, len(pieces)) if pieces[at].startswith("▁")]
+        first = sum(log_probs[: (ends or [len(pieces)])[0]])
+        assert word == 0
+        assert f"{round(100 * 2.718281828459045**first)}%" in shown
+        page.check("#shade")
+        assert page.locator("#target.shaded .word[data-doubt]").count()
+
+
+def test_files_of_text_and_html_are_translated(browser: Any, address: str, tmp_path: Path) -> None:
+    text = tmp_path / "numbers.txt"
+    text.write_bytes(b"one two\r\n\r\nthree\nfour")
+    html = tmp_path / "numbers.html"
+    html.write_text(
+        '<!DOCTYPE html><html lang="en"><head><title>one</title>'
+        "<script>let two = 2;</script></head>"
+        f'<body><p class="a">one <b>two</b></p><p translate="no">two</p>{"<!-- -->" * 400}'
+        "<table><tr><td>three</td></tr></table><pre>four</pre></body></html>"
+    )
+
+    def uploaded(page: Any, path: Path) -> tuple[str, str]:
+        page.set_input_files("#file", path)
+        page.locator("#file-translate").click()
+        page.wait_for_selector("#file-result:not([hidden])")
+        with page.expect_download() as download:
+            page.locator("#file-result").click()
+        saved = tmp_path / "saved"
+        download.value.save_as(saved)
+        return download.value.suggested_filename, saved.read_bytes().decode()
+
+    with opened(browser, address) as page:
+        name, content = uploaded(page, text)
+        one, three, four = translations(address, "one two\nthree\nfour")
+        assert (name, content) == ("numbers.de.txt", f"{one}\r\n\r\n{three}\n{four}")
+        name, content = uploaded(page, html)
+        fragments = translations(address, "one <b>two</b>\nthree\none", markup="html")
+        assert name == "numbers.de.html"
+        assert content.startswith('<!DOCTYPE html>\n<html lang="de">')
+        for kept in (
+            f'<p class="a">{fragments[0]}</p>',
+            f"<td>{fragments[1]}</td>",
+            f"<title>{fragments[2]}</title>",
+            '<p translate="no">two</p>',
+            "<script>let two = 2;</script>",
+            "<pre>four</pre>",
+        ):
+            assert kept in content
+
+
+def test_languages_are_swapped_and_those_of_the_page_chosen(browser: Any, address: str) -> None:
+    with opened(browser, address, "de-CH") as page:
+        assert page.title() == "Übersetzung – nmt"
+        assert page.locator("html").get_attribute("lang") == "de"
+        assert page.locator("#from option").all_text_contents() == ["Englisch", "Deutsch"]
+        page.select_option("#page-language", "ja")
+        assert page.locator("h1").text_content() == "翻訳"
+        page.reload()
+        page.wait_for_selector("#from option", state="attached")
+        assert page.locator("html").get_attribute("lang") == "ja"
+        type_text(page, "one two")
+        [translated] = target(page)
+        page.locator("#swap").click()
+        assert page.input_value("#source") == translated
+        assert (page.input_value("#from"), page.input_value("#to")) == ("de", "en")
+        back = translations(address, translated, source_lang="de", target_lang="en")
+        assert target(page) == back
+
+
+def test_the_page_asks_for_the_key_and_says_what_is_wrong(
+    browser: Any, run: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "keys").write_text("secret\n")
+    options = ("--api-keys", tmp_path / "keys", "--max-characters", 20)
+    with server(run, *options) as (address, _), opened(browser, address) as page:
+        for key in ("wrong", "secret"):
+            page.wait_for_selector("#key:not([hidden])")
+            page.keyboard.type(key)
+            page.keyboard.press("Enter")
+            page.keyboard.type("one ")
+        assert len(target(page)) == 1
+        page.keyboard.type("two three four five six")
+        sync_api.expect(page.locator("#problem")).to_contain_text("at most 20")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_the_page_is_accessible_and_fits(
+    browser: Any, address: str, scheme: str, width: int
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    options = {"color_scheme": scheme, "viewport": {"width": width, "height": 900}}
+
+    def check(page: Any) -> None:
+        results = axe.run(page).response["violations"]
+        serious = [one for one in results if one["impact"] in ("serious", "critical")]
+        assert [(one["id"], one["nodes"][0]["html"]) for one in serious] == []
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+
+    with opened(browser, address, **options) as page:
+        check(page)
+        type_text(page, TEXT)
+        target(page)
+        page.check("#shade")
+        check(page)
+        page.locator(".word").nth(1).click()
+        page.wait_for_selector("[role=menuitemradio], .menu p")
+        check(page)
