@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -132,7 +133,7 @@ def explain(
     from nmt.explain.figure import figure
 
     groups = [model or [Path("checkpoints")], *([path] for path in compare or ())]
-    opened = [_open(paths, device, settings) for paths in groups]
+    opened = [open_models(paths, device, settings) for paths in groups]
     explanations = _explain([translator for translator, _ in opened], lines)
     facts = [fact for _, facts in opened for fact in facts]
     if chosen:
@@ -155,8 +156,8 @@ def _chosen(svg: str | None, heads: str | None) -> tuple[str, int, list[int] | N
     return kind, int(layer), [int(number) for number in numbers] or None
 
 
-def _open(
-    paths: list[Path], device: str, settings: Settings
+def open_models(
+    paths: Sequence[Path], device: str, settings: Settings
 ) -> tuple[Translator, list[dict[str, Any]]]:
     """Return the translator of a run or an ensemble, and what the page says of it and its members.
 

@@ -164,7 +164,9 @@ def serve(
     from nmt.runtime.memory import keep_few_kernels
 
     try:
+        from nmt.cli.explain import open_models
         from nmt.serve.access import Keys, Limits
+        from nmt.serve.explaining import Explainer
         from nmt.serve.models import Models
         from nmt.serve.server import run
         from nmt.serve.service import Service
@@ -181,14 +183,16 @@ def serve(
     )
     keys = Keys(api_keys)
     settings.load()  # import the plugins, which the models may need
-    load = _loader(model or ["checkpoints"], settings, device, engine, precision, shortlist)
+    groups = [[Path(path) for path in group.split(",")] for group in model or ["checkpoints"]]
+    load = _loader(groups, settings, device, engine, precision, shortlist)
     models = Models(load, workers)
     service = Service(models, limits, keys, batch_lines)
-    run(service, host, port, allow_origin or (), log_requests)
+    explainer = Explainer(groups, lambda paths: open_models(paths, "cpu", settings))
+    run(service, host, port, allow_origin or (), log_requests, explainer)
 
 
 def _loader(
-    groups: list[str],
+    groups: list[list[Path]],
     settings: Settings,
     device: str,
     engine: str | None,
@@ -210,7 +214,7 @@ def _loader(
         return opened.translator(search, checked, 1, shortlist)
 
     def load() -> list[LineTranslator]:
-        translators = [load_one([Path(path) for path in group.split(",")]) for group in groups]
+        translators = [load_one(group) for group in groups]
         for translator in translators:
             say(f"serves {' to '.join(translator.languages)}")
         return translators

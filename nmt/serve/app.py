@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from nmt import __version__
 from nmt.serve import alternatives, libretranslate, lines, pages
 from nmt.serve.bodies import RefusedError, WholeBodies
+from nmt.serve.explaining import Explainer
 from nmt.serve.metrics import Counted
 from nmt.serve.service import Service
 
@@ -42,12 +43,15 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 """Refusals for /openapi.json, in the place of the status 422 that FastAPI would name."""
 
 
-def application(service: Service, origins: Sequence[str] = ()) -> FastAPI:
+def application(
+    service: Service, origins: Sequence[str] = (), explainer: Explainer | None = None
+) -> FastAPI:
     """Return the application of a service.
 
     Args:
         service: translates.
         origins: origins whose pages may use the server (CORS).
+        explainer: explains translations.
     """
 
     @asynccontextmanager
@@ -65,7 +69,7 @@ def application(service: Service, origins: Sequence[str] = ()) -> FastAPI:
     app.include_router(lines.router(service, origins), responses=REFUSALS)
     app.include_router(alternatives.router(service), responses=REFUSALS)
     app.include_router(libretranslate.router(service), responses=REFUSALS)
-    app.include_router(pages.router(service))
+    app.include_router(pages.router(service, explainer), responses=REFUSALS)
     app.add_middleware(WholeBodies, limits=service.limits)
     app.add_middleware(Counted, metrics=service.metrics)
     if origins:

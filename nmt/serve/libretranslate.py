@@ -44,12 +44,12 @@ def router(service: Service) -> APIRouter:
             },
         }
 
-    @routes.post("/detect", openapi_extra=_body({"q": "Guten Tag"}))
+    @routes.post("/detect", openapi_extra=body_of({"q": "Guten Tag"}))
     async def detect(request: Request) -> list[dict[str, Any]]:
         """Tell the language of a text by its letters."""
-        values = await _values(request)
+        values = await form_or_json(request)
         service.admit(request, values.get("api_key"))
-        shares = service.detect(_text(values.get("q"), "q"))
+        shares = service.detect(text_of(values.get("q"), "q"))
         return [
             {"language": code, "confidence": 100 * share / len(shares)}
             for code, share in shares.items()
@@ -57,11 +57,11 @@ def router(service: Service) -> APIRouter:
 
     @routes.post(
         "/translate",
-        openapi_extra=_body({"q": "Guten Tag", "source": "de", "target": "en", "format": "text"}),
+        openapi_extra=body_of({"q": "Guten Tag", "source": "de", "target": "en", "format": "text"}),
     )
     async def translate(request: Request) -> dict[str, Any]:
         """Translate a text, or a list of texts; each line of a text by itself."""
-        values = await _values(request)
+        values = await form_or_json(request)
         service.admit(request, values.get("api_key"))
         return await _translate(service, request, values)
 
@@ -71,9 +71,9 @@ def router(service: Service) -> APIRouter:
 async def _translate(service: Service, request: Request, values: dict[str, Any]) -> dict[str, Any]:
     """Return the answer to a request for a translation."""
     q = values.get("q")
-    texts = [_text(one, "q") for one in q] if isinstance(q, list) else [_text(q, "q")]
-    source = _text(values.get("source"), "source")
-    pair = service.pair(source, _text(values.get("target"), "target"), "\n".join(texts))
+    texts = [text_of(one, "q") for one in q] if isinstance(q, list) else [text_of(q, "q")]
+    source = text_of(values.get("source"), "source")
+    pair = service.pair(source, text_of(values.get("target"), "target"), "\n".join(texts))
     form = values.get("format", "text")
     if form not in ("text", "html"):
         raise RefusedError(400, "format: text or html")
@@ -99,7 +99,7 @@ def _joined(lines: list[list[dict[str, Any]]], nth: int) -> str:
     return "\n".join(line[min(nth, len(line) - 1)]["text"] for line in lines)
 
 
-async def _values(request: Request) -> dict[str, Any]:
+async def form_or_json(request: Request) -> dict[str, Any]:
     """Return the keys and values of a body in JSON, or of a form.
 
     Raises:
@@ -118,7 +118,12 @@ async def _values(request: Request) -> dict[str, Any]:
     return values
 
 
-def _text(value: object, key: str) -> str:
+def text_of(value: object, key: str) -> str:
+    """Return the value of a key, a text.
+
+    Raises:
+        RefusedError: the value is something else.
+    """
     if not isinstance(value, str):
         raise RefusedError(400, f"{key}: give a text")
     return value
@@ -134,7 +139,7 @@ def _number(value: object) -> int:
     return int(number)
 
 
-def _body(example: dict[str, Any]) -> dict[str, Any]:
+def body_of(example: dict[str, Any]) -> dict[str, Any]:
     """Return what OpenAPI says of a body in JSON or of a form."""
     schema = {
         "type": "object",

@@ -1,16 +1,20 @@
-"""The page of the server: its files, and the settings that it asks for."""
+"""The page of the server: its files, the settings that it asks for, and explanations."""
 
 from __future__ import annotations
 
 from importlib.resources import files
 from typing import Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 
+from nmt.inference import Request as Line
 from nmt.languages import has_spaces
+from nmt.serve.bodies import while_connected
+from nmt.serve.explaining import Explainer
+from nmt.serve.libretranslate import body_of, form_or_json, text_of
 from nmt.serve.service import Service
 
 KINDS = {
@@ -33,6 +37,13 @@ HEADERS = {
 }
 """Headers by which a browser loads nothing from elsewhere, and tells nobody."""
 
+EXPLANATION_HEADERS = HEADERS | {
+    "Content-Security-Policy": "sandbox allow-scripts; default-src 'none'; "
+    "style-src 'unsafe-inline'; script-src 'unsafe-inline'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+}
+"""Headers of a page that carries its script and has no access to the server's page."""
+
 
 class Direction(BaseModel):
     """Languages of a model."""
@@ -41,6 +52,8 @@ class Direction(BaseModel):
     target: str
     unit: Literal["words", "pieces"]
     """Unit of alignments; pieces where a language has no spaces."""
+    explained: bool
+    """Whether `/v1/explain` explains translations."""
 
 
 class Settings(BaseModel):
@@ -52,8 +65,8 @@ class Settings(BaseModel):
     max_characters: int
 
 
-def router(service: Service) -> APIRouter:
-    """Return the routes."""
+def router(service: Service, explainer: Explainer | None = None) -> APIRouter:
+    """Return the routes; without an explainer no sentence is explained."""
     routes = APIRouter()
     assets = {
         file.name: Response(
@@ -78,15 +91,47 @@ def router(service: Service) -> APIRouter:
     async def settings() -> Settings:
         """List the languages and the limits, for the page."""
         return Settings(
-            pairs=[_direction(source, target) for source, target in service.models.pairs],
+            pairs=[
+                Direction(
+                    source=source,
+                    target=target,
+                    unit="words" if has_spaces(source) and has_spaces(target) else "pieces",
+                    explained=explainer is not None and explainer.explains((source, target)),
+                )
+                for source, target in service.models.pairs
+            ],
             key_required=not service.keys.is_open,
             max_lines=service.limits.lines,
             max_characters=service.limits.characters,
         )
 
+    if explainer is not None:
+        _offer_explanations(routes, service, explainer)
     return routes
 
 
-def _direction(source: str, target: str) -> Direction:
-    spaced = has_spaces(source) and has_spaces(target)
-    return Direction(source=source, target=target, unit="words" if spaced else "pieces")
+def _offer_explanations(routes: APIRouter, service: Service, explainer: Explainer) -> None:
+    """Add the route of explanations."""
+
+    @routes.post(
+        "/v1/explain",
+        tags=["nmt"],
+        response_class=HTMLResponse,
+        openapi_extra=body_of({"source_lang": "en", "target_lang": "de", "line": "A dog runs."}),
+    )
+    async def explain(request: Request) -> HTMLResponse:
+        """Return a page about how the model translates a line, as `nmt explain` writes it.
+
+        `translation` explains another translation than that of the search.
+        """
+        values = await form_or_json(request)
+        service.admit(request, values.get("api_key"))
+        names = ("source_lang", "target_lang", "line")
+        source, target, line = (text_of(values.get(name), name) for name in names)
+        translation = text_of(values.get("translation") or "", "translation")
+        pair = service.pair(source, target, line)
+        service.check([Line(line, translation)])
+        service.spend(request, 1)
+        work = explainer.page(pair, line, translation)
+        html = await while_connected(request, work, service.limits.seconds)
+        return HTMLResponse(html, headers=EXPLANATION_HEADERS)

@@ -150,6 +150,7 @@ class _Process:
         """End the process at once."""
         self._process.kill()
         self._process.join()
+        atexit.unregister(self.kill)
 
 
 def _framed(thing: Any) -> bytes:

@@ -13,6 +13,7 @@ import uvicorn
 from nmt.errors import NmtError
 from nmt.messages import say, warn
 from nmt.serve.app import application
+from nmt.serve.explaining import Explainer
 from nmt.serve.service import Service
 
 GRACE = 30
@@ -20,7 +21,12 @@ GRACE = 30
 
 
 def run(
-    service: Service, host: str, port: int, origins: Sequence[str] = (), log: bool = False
+    service: Service,
+    host: str,
+    port: int,
+    origins: Sequence[str] = (),
+    log: bool = False,
+    explainer: Explainer | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT.
 
@@ -30,6 +36,7 @@ def run(
         port: port, or 0 for any that is free.
         origins: origins whose pages may use the server.
         log: whether to log method, path and status of each request.
+        explainer: explains translations.
 
     Raises:
         NmtError: the address cannot be listened at.
@@ -37,7 +44,7 @@ def run(
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a file for each connection
     config = uvicorn.Config(
-        application(service, origins),
+        application(service, origins, explainer),
         host=host,
         port=port,
         log_level="info" if log else "warning",

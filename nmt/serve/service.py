@@ -103,6 +103,16 @@ class Service:
             except UnicodeEncodeError:  # as JSON allows: "\\ud800"
                 raise RefusedError(400, "a line has half a character, which is no text") from None
 
+    def spend(self, client: HTTPConnection, lines: int) -> None:
+        """Count lines of a client.
+
+        Raises:
+            RefusedError: the client sends too many in a minute.
+        """
+        host = client.client.host if client.client else ""
+        if seconds := self.rates.spend(host, lines):
+            raise RefusedError(429, f"too many lines; try again in {seconds} s", seconds)
+
     async def translate(
         self, client: HTTPConnection, requests: Sequence[Request], wish: Wish
     ) -> list[list[Fields]]:
@@ -117,9 +127,7 @@ class Service:
             self.batcher.check_room(len(requests))
         except QueueFullError as error:
             raise RefusedError(429, str(error), error.seconds) from None
-        host = client.client.host if client.client else ""
-        if seconds := self.rates.spend(host, len(requests)):
-            raise RefusedError(429, f"too many lines; try again in {seconds} s", seconds)
+        self.spend(client, len(requests))
         try:
             translations = await self.batcher.translate(requests, wish)
         except NmtError as error:
