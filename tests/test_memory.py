@@ -1,13 +1,16 @@
+import ctypes
 import errno
 import gc
 import platform
 import subprocess
 import sys
+import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from nmt.runtime.memory import is_out_of_memory
+from nmt.runtime.memory import giving_back_memory, is_out_of_memory
 
 FAULTS = """
 import resource, torch
@@ -102,6 +105,23 @@ def last_kernel(call: str, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_training_keeps_few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "cache_hit" in last_kernel("", monkeypatch)
     assert "cache_miss" in last_kernel("keep_few_kernels()", monkeypatch)
+
+
+def test_freed_memory_goes_back_to_the_kernel_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, given_back = 0.0, []
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    library = SimpleNamespace(malloc_trim=given_back.append)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
+    function = giving_back_memory(abs)
+    for moment in (1.0, 9.0, 10.0, 11.0, 19.0, 20.0):
+        now = moment
+        assert function(-3) == 3
+    assert len(given_back) == 2
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace())  # another C library
+    function, now = giving_back_memory(abs), 40.0
+    assert function(-3) == 3
 
 
 def test_the_garbage_collector_passes_over_modules_and_tests() -> None:

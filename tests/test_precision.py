@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -188,6 +189,27 @@ def test_what_a_row_gives_with_packed_weights_does_not_depend_on_the_others(inpu
     together = layer(rows)
     for count in (1, 4, 33):
         assert torch.equal(layer(rows[:count]), together[:count])
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+@torch.no_grad()
+def test_packed_weights_are_multiplied_by_few_numbers_of_rows() -> None:
+    layer = PackedLinear(torch.randn(5, 8), torch.randn(5))
+    multiply, multiplied = layer._multiply, set()
+
+    def record(x: torch.Tensor, *others: Any) -> torch.Tensor:
+        multiplied.add(len(x))
+        return multiply(x, *others)
+
+    layer._multiply = record
+    rows = torch.randn(512, 8)
+    together = layer(rows)
+    for count in range(1, 513):
+        assert torch.equal(layer(rows[:count]), together[:count])
+        assert min(size for size in multiplied if size >= count) <= 1.125 * count
+    assert len(multiplied) == 16 + 5 * 8  # to 16 all, then eight to each power of two
+    assert torch.equal(layer(rows[:35].view(5, 7, 8)), together[:35].view(5, 7, 5))
+    assert layer(rows[:0].view(0, 7, 8)).shape == (0, 7, 5)
 
 
 @torch.no_grad()

@@ -245,7 +245,9 @@ def translate(
     _refuse(markup and others, "--markup goes without --prefix, --require, --n-best and --json")
     from nmt.inference.engines import pick_engine
     from nmt.runtime.distributed import join
+    from nmt.runtime.memory import keep_few_kernels
 
+    keep_few_kernels()
     checked = number_format(precision)
     inputs = (text or input_ or Path("-"), prefix, require)
     check_stdin(*inputs)

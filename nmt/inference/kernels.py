@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import prod
 from typing import Any
 
 import torch
@@ -158,8 +159,25 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer: [..., in] to [..., out] of the layer's dtype."""
+        *shape, inputs = x.shape
+        rows = prod(shape)
+        if spare := -rows % _step(rows):
+            padded = F.pad(x.reshape(rows, inputs), (0, 0, 0, spare))
+            return self._product(padded)[:rows].view(*shape, -1)
+        return self._product(x)
+
+    def _product(self, x: Tensor) -> Tensor:
         product: Tensor = self._multiply(x.to(self.dtype), self._packed, self._bias, "none", [], "")
         return product
+
+
+def _step(rows: int) -> int:
+    """Return a number of which products have a multiple of rows: at most an eighth is added.
+
+    oneDNN makes a kernel for each number of rows, and keeps a part of it for ever. With all numbers
+    of rows a process that translates grew by half a gigabyte in ten minutes.
+    """
+    return 1 << max(0, (rows - 1).bit_length() - 4)
 
 
 def _constant(values: Tensor) -> nn.Parameter:

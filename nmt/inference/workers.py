@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from nmt.errors import NmtError
+from nmt.runtime.memory import giving_back_memory
 from nmt.runtime.processes import end_with_parent, leave_sockets, starting_workers
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ class Workers(Generic[T, R]):
             NmtError: a process was killed. Errors of the function are raised, too.
         """
         if self.count == 1 or len(things) < 2:
-            yield from map(self.function, things)
+            yield from map(giving_back_memory(self.function), things)
             return
         pool = self._started()
         try:
@@ -90,7 +91,7 @@ _function: Callable[[Any], Any]  # of this worker
 
 def _adopt(function: Callable[[Any], Any]) -> None:
     global _function
-    _function = function
+    _function = giving_back_memory(function)
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles this for all
     leave_sockets()

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from nmt.runtime.memory import giving_back_memory
 from nmt.runtime.processes import end_with_parent, leave_sockets
 
 T = TypeVar("T")
@@ -167,6 +168,7 @@ def _work(
         signal.signal(number, signal.SIG_IGN)
     leave_sockets(end.fileno())
     end_with_parent()
+    function = giving_back_memory(function)
     answer: tuple[bool, Any]
     with end.makefile("rb") as items, suppress(EOFError, OSError):
         while size := items.read(SIZE):
