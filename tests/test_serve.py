@@ -487,6 +487,21 @@ def test_lines_of_like_length_travel_together_and_a_document_does_not_hold_up_ot
     gather(steps)
 
 
+def test_processes_share_the_lines_that_wait() -> None:
+    async def steps(batcher: Batcher, processes: Processes) -> None:
+        job = ask(batcher, ["aaaa", "b", "cccc", "d"])
+        await settle()
+        assert processes.texts == [["aaaa", "cccc"], ["b", "d"]]
+        later = ask(batcher, ["e"])
+        for number in range(3):
+            processes.finish(number)
+            await settle()
+        assert [line[0]["text"] for line in await job] == ["AAAA", "B", "CCCC", "D"]
+        assert [line[0]["text"] for line in await later] == ["E"]
+
+    gather(steps, slots=2)
+
+
 def test_the_lines_of_a_client_who_leaves_are_not_translated() -> None:
     async def steps(batcher: Batcher, processes: Processes) -> None:
         ask(batcher, ["first"])

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from nmt.inference import Request
 from nmt.serve.processes import WorkerKilledError
@@ -56,7 +57,8 @@ class Batcher:
 
     The jobs take turns. A free process gets the next line of the job whose turn it is, and with it
     lines of all jobs that have the same wish: those of the nearest length, if there are more than a
-    batch holds. So lines of one length travel together, and a long document holds up nobody.
+    batch holds. So lines of one length travel together, and a long document holds up nobody. No
+    process takes more than its share of all lines, so that another does not stand idle.
     """
 
     def __init__(
@@ -74,12 +76,14 @@ class Batcher:
         """
         self._translate_batch = translate
         self.free = asyncio.Semaphore(slots)
+        self.slots = slots
         self.batch_lines = batch_lines
         self.queue_lines = queue_lines
         self.pause = pause
         self.jobs: deque[Job] = deque()
         self.arrived = asyncio.Event()
         self.running: set[asyncio.Task[None]] = set()
+        self.num_running = 0  # lines
         self.speed = 0.0  # lines a second, of the last batches
 
     @property
@@ -146,7 +150,9 @@ class Batcher:
             if job.wish == first.wish
             for line in job.waiting
         ]
-        chosen = [(self.jobs[at], line) for _, at, line in sorted(candidates)[: self.batch_lines]]
+        share = ceil((self.num_waiting + self.num_running) / self.slots)
+        most = min(share, self.batch_lines)
+        chosen = [(self.jobs[at], line) for _, at, line in sorted(candidates)[:most]]
         for job, line in chosen:
             job.waiting.remove(line)
         self.jobs.rotate(-1)
@@ -155,9 +161,11 @@ class Batcher:
     async def _run(self, lines: list[tuple[Job, int]]) -> None:
         """Translate a batch, and let go of its process."""
         start = time.monotonic()
+        self.num_running += len(lines)
         try:
             await self._translate(lines)
         finally:
+            self.num_running -= len(lines)
             self.free.release()
         speed = len(lines) / (time.monotonic() - start)
         self.speed = 0.9 * self.speed + 0.1 * speed if self.speed else speed
