@@ -203,6 +203,21 @@ def test_a_stream_waits_for_room() -> None:
     assert asyncio.run(ask()) == [b"eins\n"]
 
 
+def test_a_stream_that_stands_still_is_given_up() -> None:
+    async def ask() -> None:
+        async def receive() -> dict[str, Any]:
+            await asyncio.sleep(600)
+            raise AssertionError
+
+        service: Any = SimpleNamespace(limits=Limits(seconds=0.0))
+        translations = _translations(service, HttpConnection({"type": "http"}, receive), PLAIN)
+        with pytest.raises(RefusedError, match="no line and no translation within 0 s") as refused:
+            await anext(translations)
+        assert refused.value.status == 408
+
+    asyncio.run(ask())
+
+
 def test_a_socket_refuses_with_a_reason(address: str) -> None:
     url = f"ws{address.removeprefix('http')}/translate"
     long = "%C3%A9" * 100  # two bytes each, of at most 123
@@ -397,6 +412,15 @@ def test_keys_admit_those_who_have_one_at_a_limited_rate(trained: Path, tmp_path
         status, answer = call(f"{address}/v1/translate", wanted, Authorization="Bearer other")
         assert status == 429
         assert "too many lines; try again in" in answer["error"]
+        url = f"ws{address.removeprefix('http')}/translate"
+        proxy = {"X-Forwarded-For": "192.0.2.2"}
+        bearer: Any = ["bearer", "secret"]  # as a browser's second argument of WebSocket
+        with connect(url, subprotocols=bearer, additional_headers=proxy) as socket_:
+            assert socket_.subprotocol == "bearer"
+            socket_.send("one")
+            assert socket_.recv(60)
+        with connect(url) as socket_, pytest.raises(ConnectionClosedError, match="API key"):
+            socket_.recv(60)
         through_proxy = {"Authorization": "Bearer other", "X-Forwarded-For": "192.0.2.1"}
         assert call(f"{address}/v1/translate", wanted, **through_proxy)[0] == 200
         assert call(f"{address}/translate", q | {"api_key": "\ud800"})[0] == 403

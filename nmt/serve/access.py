@@ -31,6 +31,8 @@ class Limits:
     """Seconds after which an answer that is not there is given up."""
     body_seconds: float = 10.0
     """Seconds within which a request's body must arrive."""
+    header_seconds: float = 10.0
+    """Seconds within which the headers of a request must arrive, also on a new connection."""
     lines_per_minute: int | None = None
     """Lines of a client in a minute; None for no limit."""
 

@@ -21,6 +21,8 @@ from nmt.serve.work import Fields, Wish
 
 AHEAD = 64
 """Lines of a stream that are translated at the same time."""
+BEARER = "bearer"
+"""Subprotocol of a WebSocket that precedes an API key."""
 MOST_REASON = 123
 """Bytes of the reason for closing a WebSocket, by RFC 6455."""
 
@@ -113,9 +115,10 @@ async def _answer_messages(service: Service, socket: WebSocket, origins: Sequenc
     if not _is_admitted(socket, origins):
         await socket.close()  # before it was accepted: 403
         return
-    await socket.accept()
+    protocol, key = _subprotocol_with_key(socket)
+    await socket.accept(protocol)
     try:
-        service.admit(socket)
+        service.admit(socket, key)
         wish = Wish(service.pair(source, target))
         while (message := await socket.receive())["type"] == "websocket.receive":
             if (text := message.get("text")) is None:
@@ -129,6 +132,12 @@ async def _answer_messages(service: Service, socket: WebSocket, origins: Sequenc
         await socket.close(1008, reason.decode(errors="ignore"))
     except WebSocketDisconnect:
         pass
+
+
+def _subprotocol_with_key(socket: WebSocket) -> tuple[str | None, str | None]:
+    """Return the subprotocol and the API key, which a browser can send in no other header."""
+    offered = socket.scope.get("subprotocols", ())
+    return (BEARER, offered[1]) if len(offered) == 2 and offered[0] == BEARER else (None, None)
 
 
 def _is_admitted(socket: WebSocket, origins: Sequence[str]) -> bool:
@@ -171,7 +180,12 @@ async def _translations(service: Service, request: Request, wish: Wish) -> Async
             awaited: list[asyncio.Future[Any]] = list(under_way)[:1]
             if coming and len(under_way) < AHEAD:
                 awaited.append(coming)
-            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+            seconds = service.limits.seconds
+            done, _ = await asyncio.wait(
+                awaited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                raise RefusedError(408, f"no line and no translation within {seconds:g} s")
             if coming in awaited and coming.done():
                 if (line := coming.result()) is None:
                     coming = None

@@ -6,6 +6,7 @@ import asyncio
 import resource
 import signal
 import socket
+import sys
 from collections.abc import Sequence
 
 import uvicorn
@@ -13,11 +14,14 @@ import uvicorn
 from nmt.errors import NmtError
 from nmt.messages import say, warn
 from nmt.serve.app import application
+from nmt.serve.connection import Connection
 from nmt.serve.explaining import Explainer
 from nmt.serve.service import Service
 
 GRACE = 30
 """Seconds that accepted requests have after SIGTERM."""
+STALLED = 120
+"""Seconds after which a client is cut off that takes nothing of its answer, or has vanished."""
 
 
 def run(
@@ -49,15 +53,16 @@ def run(
         port=port,
         log_level="info" if log else "warning",
         access_log=log,
-        http="h11",  # limits the bytes of headers; httptools does not
+        http=Connection,  # by h11, which limits the bytes of headers; httptools does not
         timeout_graceful_shutdown=GRACE,
         ws_max_size=service.limits.bytes,
     )
+    Connection.header_seconds = service.limits.header_seconds
     server = _Server(config, service)
-    sockets = [_listen(config)]
-    name, number = sockets[0].getsockname()[:2]
-    server.address = f"http://{f'[{name}]' if ':' in name else name}:{number}"
     try:
+        sockets = [_listen(config)]
+        name, number = sockets[0].getsockname()[:2]
+        server.address = f"http://{f'[{name}]' if ':' in name else name}:{number}"
         server.run(sockets=sockets)
     finally:
         service.models.close()
@@ -74,6 +79,8 @@ def _listen(config: uvicorn.Config) -> socket.socket:
         ) from None
     # A body would wait for the acknowledgement of its headers. Accepted connections inherit this.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+    if sys.platform == "linux":
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * STALLED)
     return listening
 
 

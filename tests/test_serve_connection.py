@@ -1,0 +1,96 @@
+"""Connections to the server that send nothing, or slowly."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from nmt.serve.connection import Connection
+from nmt.serve.server import STALLED, _listen
+
+
+class Loop:
+    """An event loop whose time a test tells."""
+
+    def __init__(self) -> None:
+        self.timers: list[tuple[float, Callable[[], None], list[bool]]] = []
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> Any:
+        cancelled: list[bool] = []
+        self.timers.append((seconds, call, cancelled))
+        return type("Timer", (), {"cancel": lambda _: cancelled.append(True)})()
+
+    def create_task(self, coroutine: Any) -> Any:
+        coroutine.close()
+        return type("Task", (), {"add_done_callback": lambda *_: None})()
+
+    @property
+    def running(self) -> list[tuple[float, Callable[[], None]]]:
+        return [(seconds, call) for seconds, call, cancelled in self.timers if not cancelled]
+
+
+class Transport(asyncio.Transport):
+    is_closed = False
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+async def _app(scope: Any, receive: Any, send: Any) -> None: ...
+
+
+@pytest.fixture
+def connected() -> tuple[Connection, Loop, Transport]:
+    loop, transport = Loop(), Transport()
+    config = uvicorn.Config(_app, lifespan="off", log_level="critical")
+    connection = Connection(config, ServerState(), {}, loop)  # type: ignore[arg-type]
+    connection.connection_made(transport)
+    return connection, loop, transport
+
+
+def test_a_connection_without_a_request_is_closed(
+    connected: tuple[Connection, Loop, Transport],
+) -> None:
+    _, loop, transport = connected
+    [(seconds, end)] = loop.running
+    assert seconds == Connection.header_seconds
+    end()
+    assert transport.is_closed
+
+
+def test_each_byte_of_the_headers_does_not_lengthen_the_time(
+    connected: tuple[Connection, Loop, Transport],
+) -> None:
+    connection, loop, _ = connected
+    for byte in b"GET / HTTP/1.1\r\nHost: x\r\n\r":
+        connection.data_received(bytes([byte]))
+    assert len(loop.timers) == len(loop.running) == 1
+    connection.data_received(b"\n")
+    assert not loop.running  # the request has time limits of its own
+
+
+def test_a_connection_that_is_lost_has_no_timer(
+    connected: tuple[Connection, Loop, Transport],
+) -> None:
+    connection, loop, _ = connected
+    connection.connection_lost(None)
+    assert not loop.running
+
+
+def test_a_client_that_takes_nothing_is_cut_off() -> None:
+    import socket
+
+    with _listen(uvicorn.Config(_app, port=0)) as listening:
+        client = socket.create_connection(listening.getsockname())
+        accepted, _ = listening.accept()
+        with client, accepted:
+            timeout = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+    assert timeout == 1000 * STALLED
