@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from foreign_models import marian_model
+from trained_runs import turn
 
 import nmt as package
 from nmt.data.dataset import Dataset
@@ -180,11 +181,13 @@ def test_back_translation(place: Workplace) -> None:
 
 
 def test_large_corpora(place: Workplace) -> None:
+    turn(place.path / "reverse")
     outputs = run_page(place, "guides/large-corpora.md")
     assert outputs[0] == "crawl-bin\n"
     assert place.dataset("crawl-bin").pairs == 10
     assert outputs[2].startswith("parts\nparts\ndataset of ")
     assert len(place.lines("filtered.tsv")) == 5
+    assert len(place.lines("crawl.scores")) == 10
 
 
 def test_several_machines(place: Workplace) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from nmt.runs import Checkpoint
+from nmt.runs.run import _FORMAT
 
 TIMES = {"time", "seconds", "target_tokens_per_second", "memory_mb"}
 
@@ -60,3 +62,11 @@ def trainer_state(checkpoint: Path) -> dict[str, Any]:
     """What is counted, without times."""
     values = json.loads((checkpoint / "checkpoint.json").read_text())["trainer_state"]
     return {key: value for key, value in values.items() if "seconds" not in key}
+
+
+def turn(run: Path) -> None:
+    """Let a run say that it translates in the other direction."""
+    path = run / "run.json"
+    stored = _FORMAT.read(path)
+    turned = replace(stored, source_lang=stored.target_lang, target_lang=stored.source_lang)
+    path.write_text(_FORMAT.text(turned), encoding="utf-8")

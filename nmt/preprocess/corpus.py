@@ -72,8 +72,8 @@ class Block:
     corpus: int = 0
     """Index of the bitext among the training corpora."""
 
-    def decode(self, on_invalid_utf8: OnInvalidUtf8 = "error") -> Chunk:
-        """Return the pairs as text.
+    def decode(self, on_invalid_utf8: OnInvalidUtf8 | None = "error") -> Chunk:
+        """Return the pairs as text; see :class:`nmt.io.lines.Lines` for the argument.
 
         Raises:
             NmtError: bytes are not UTF-8 (unless replaced), or a row has too few or too many

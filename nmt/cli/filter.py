@@ -1,0 +1,153 @@
+"""``nmt filter``: keep the pairs of a corpus that models of both directions like best."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nmt.cli.console import check_output
+from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
+from nmt.cli.score_by_model import open_model
+from nmt.cli.stream import writer
+from nmt.errors import NmtError
+from nmt.messages import say
+
+if TYPE_CHECKING:
+    from nmt.preprocess.corpus import Bitext
+
+EXAMPLE = "Example: nmt filter crawl.tsv --forward forward --reverse reverse --keep 0.5 -o best.tsv"
+
+WAIT_MINUTES = 60.0
+"""How long processes wait for each other."""
+
+
+CorpusPath = Annotated[
+    str,
+    typer.Argument(
+        help="FILE.tsv with source, tab and target on a line; or the PREFIX of two files, as "
+        "of nmt preprocess --train; plain, .gz, .xz or .zst; or - for a TSV from stdin."
+    ),
+]
+Forward = Annotated[
+    Path, typer.Option(help="Run or checkpoint that translates source into target.")
+]
+Reverse = Annotated[
+    Path, typer.Option(help="Run or checkpoint that translates target into source.")
+]
+Keep = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE", min=0, max=1, help="Share of the pairs to keep.", show_default=False
+    ),
+]
+Threshold = Annotated[
+    float | None,
+    typer.Option(metavar="SCORE", min=0, max=1, help="Least score to keep.", show_default=False),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="File for the pairs kept; resumes after a kill.  [default: stdout]",
+        show_default=False,
+    ),
+]
+ScoresPath = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write the score of every pair, too.", show_default=False),
+]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")]
+
+
+def filter_pairs(
+    corpus: CorpusPath,
+    forward: Forward,
+    reverse: Reverse,
+    keep: Keep = None,
+    threshold: Threshold = None,
+    output: Output = None,
+    scores: ScoresPath = None,
+    device: Device = "auto",
+    plugin: PluginFlag = None,
+    trust_plugins: TrustFlag = False,
+) -> None:
+    """Keep the pairs that models of both directions find likely.
+
+    Writes the pairs that are kept, with a tab between source and target, in their order. The score
+    of a pair is its dual conditional cross-entropy (Junczys-Dowmunt 2018), from 0 to 1: high if
+    both models assign the pair a similar, high probability. With torchrun all processes share the
+    pairs.
+    """
+    if (keep is None) == (threshold is None):
+        raise typer.BadParameter("give either --keep or --threshold")
+    from nmt.runs import find_checkpoint
+    from nmt.runs.checkpoint import WEIGHTS
+
+    import_named(plugin)
+    runs = [find_checkpoint(path) for path in (forward, reverse)]
+    languages, back = (run.languages for run, _ in runs)
+    if languages != back[::-1]:
+        raise NmtError(
+            f"--forward translates {' to '.join(languages)}, but --reverse {' to '.join(back)}; "
+            "give models of opposite directions"
+        )
+    from nmt.inference.filtering import Cut, dual_scorer, score_corpus, write_kept
+    from nmt.preprocess.corpus import STDIN, Bitext
+    from nmt.runtime.distributed import join
+
+    bitext = None if corpus == STDIN else Bitext.find(corpus, *languages)
+    for written in (output, scores):
+        check_output(written, *(bitext.files if bitext else ()))
+    identity = [checkpoint.files[WEIGHTS].sha256 for _, checkpoint in runs]
+    with join(device, WAIT_MINUTES) as world:
+        models = [open_model(path, str(world.device), trust_plugins) for path in (forward, reverse)]
+        with _scratch(output, bitext, identity, world.is_main) as (path, copied):
+            score_corpus(copied, dual_scorer(*models), path, world)
+            if not world.is_main:
+                return
+            cut = Cut(path, keep, threshold)
+            with writer(output, is_main=True) as stream:
+                kept = write_kept(copied, cut, stream)
+            if scores is not None:
+                with writer(scores, is_main=True) as stream:
+                    for values, _ in cut.masks():
+                        stream.writelines(f"{value:.9g}\n".encode() for value in values)
+    say(f"kept {kept:,} of {cut.pairs:,} pairs, with scores of {cut.least:.6g} and more")
+
+
+@contextmanager
+def _scratch(
+    output: Path | None, bitext: Bitext | None, models: list[str], is_main: bool
+) -> Iterator[tuple[Path, Bitext]]:
+    """Yield a file for the scores, and the corpus to read; the file is removed at the end.
+
+    With an output and a corpus in files, an interrupted command leaves the file beside the output,
+    and the same command finds it again.
+    """
+    from nmt.preprocess.corpus import Bitext
+
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "scores"
+        if bitext is None:
+            bitext = Bitext(Path(directory) / "stdin.tsv", None, is_stdin=True)
+            if is_main:
+                with bitext.source.open("wb") as file:
+                    shutil.copyfileobj(sys.stdin.buffer, file)
+        elif output is not None and is_main:
+            stats = [(str(file), file.stat()) for file in bitext.files]
+            shown = [models, [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]]
+            digest = hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]
+            path = output.with_name(f".{output.name}.scores-{digest}")
+        yield path, bitext
+        path.unlink(missing_ok=True)
