@@ -31,7 +31,11 @@ def average_checkpoints(
     plugin: PluginFlag = None,
     trust_plugins: TrustFlag = False,
 ) -> None:
-    """Average the weights of a run's checkpoints, in float32, into a new run directory."""
+    """Average the weights of a run's checkpoints, in float32, into a new run directory.
+
+    Of a run with LoRA or adapters (model.adaptation), the new run is complete: LoRA is merged into
+    the weights of the model that it was put on, and adapters stand beside them.
+    """
     if sum(choice is not None for choice in (checkpoints or None, last, best)) != 1:
         raise typer.BadParameter("give checkpoints, or --last N, or --best N")
     if checkpoints and run is not None:
