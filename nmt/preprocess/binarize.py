@@ -7,35 +7,28 @@ import hashlib
 import json
 import shutil
 import sys
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import sentencepiece
-from tqdm import tqdm
 
 from nmt.data.columns import Sentences
-from nmt.data.dataset import Dataset, shard_directory, shards_of
-from nmt.data.manifest import MANIFEST, Manifest, reasons
+from nmt.data.dataset import shard_directory
+from nmt.data.manifest import MANIFEST, Manifest
 from nmt.data.writer import DatasetWriter, staging
 from nmt.errors import FULL, NmtError, explain
 from nmt.io import files
 from nmt.messages import say
-from nmt.preprocess.cleaning import Cleaning, CleaningStats
+from nmt.preprocess.cleaning import Cleaning, nothing_left
 from nmt.preprocess.config import PreprocessConfig
-from nmt.preprocess.corpus import STDIN, Bitext, Block, Chunk
+from nmt.preprocess.corpus import STDIN, Bitext, Chunk, watched
+from nmt.preprocess.dataset_subwords import SCRATCH, find_subwords, given_subwords
 from nmt.preprocess.encoding import Encoded, Encoder, Spool, encode
-from nmt.preprocess.extension import read_pieces, with_learned_pieces, with_pieces
-from nmt.preprocess.learning import train_subwords
-from nmt.preprocess.reservoir import reservoir
 from nmt.preprocess.selection import select_pairs
-from nmt.preprocess.subwords import FILES, Subwords
+from nmt.preprocess.subwords import FILES
 from nmt.recipe.config import dump
 from nmt.runtime.processes import available_cores
-
-SCRATCH = "encoded"
-"""Subdirectory of an unfinished dataset, for files that are needed only to make it."""
 
 SAVE_EVERY = 50
 """Number of blocks between saves of the progress of encoding."""
@@ -91,7 +84,7 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
         for name, bitexts in corpora.items()
     }
     lines = _held_out_lines(held_out.values(), config)
-    subwords = _subwords(directory, train, lines, config)
+    subwords = find_subwords(directory, train, lines, config)
     writer = DatasetWriter(
         directory,
         languages=(config.source_lang, config.target_lang),
@@ -108,7 +101,7 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
         select_pairs(spool, config, subwords, split)
         counts = split.counts()
     if not counts.pairs:
-        raise _nothing_left(counts.dropped)
+        raise nothing_left(counts.dropped)
     if config.alignments:
         _report_links(split.linked_pairs, counts.pairs)
     for name, chunks in held_out.items():
@@ -148,7 +141,7 @@ def _shard(config: PreprocessConfig) -> str | None:
 def _identity(config: PreprocessConfig, corpora: dict[str, list[Bitext]]) -> str:
     """Return a hash of the settings and of the names, sizes and times of all input files."""
     read = [path for bitexts in corpora.values() for bitext in bitexts for path in bitext.files]
-    if model := _given_subwords(config):
+    if model := given_subwords(config):
         read += [model, *(model / name for name in FILES)]
     if config.new_pieces:
         read.append(Path(config.new_pieces))
@@ -210,123 +203,9 @@ def _held_out_lines(splits: Iterable[list[Chunk]], config: Cleaning) -> frozense
     )
 
 
-def _subwords(
-    directory: Path, train: list[Bitext], held_out: frozenset[str], config: PreprocessConfig
-) -> Subwords:
-    """Return the given subwords, or learn them from the training text; save them."""
-    if path := _given_subwords(config):
-        is_dataset = (path / MANIFEST).is_file()
-        subwords = Subwords.of(Dataset.open(path), 1) if is_dataset else Subwords.load(path, 1)
-        if subwords.shared and config.separate_vocabularies:
-            key = "subword_model" if config.subword_model else "extend_vocabulary"
-            raise NmtError(
-                f"preprocess: separate_vocabularies is set, but {key} {path} is one for both "
-                "sides; unset one of them"
-            )
-        if config.extend_vocabulary:
-            subwords = _with_new_pieces(subwords, train, held_out, config)
-        subwords.save(directory)
-        return subwords
-    learned = directory / SCRATCH / "learned"
-    if not learned.exists():
-        source, target = _sample(train, held_out, config)
-        with files.whole_directory(learned) as fresh:
-            if config.separate_vocabularies:
-                models = (train_subwords(source, config), train_subwords(target, config))
-                Subwords(*models).save(fresh)
-            else:
-                Subwords(train_subwords(source + target, config)).save(fresh)
-    subwords = Subwords.load(learned, num_threads=1)
-    subwords.save(directory)
-    return subwords
-
-
-def _with_new_pieces(
-    old: Subwords, train: list[Bitext], held_out: frozenset[str], config: PreprocessConfig
-) -> Subwords:
-    """Return the given subwords with the pieces of a file, or with pieces learned from the text."""
-    if config.new_pieces:
-        subwords = with_pieces(old, read_pieces(Path(config.new_pieces)))
-        if subwords.is_same_as(old):
-            raise NmtError(
-                f"{config.new_pieces}: {config.extend_vocabulary} has all these pieces; add new "
-                "ones, or use --subword-model"
-            )
-    else:
-        subwords = with_learned_pieces(old, *_sample(train, held_out, config), config)
-    numbers = [subwords.source_size - old.source_size, subwords.target_size - old.target_size]
-    sides = ["source and target"] if subwords.shared else ["source", "target"]
-    counts = ", ".join(
-        f"{number:,} of {side}" for number, side in zip(numbers, sides, strict=False)
-    )
-    say(f"new pieces behind those of {config.extend_vocabulary}: {counts}")
-    return subwords
-
-
-def _given_subwords(config: PreprocessConfig) -> Path | None:
-    """Return the path of the given subwords, if any; the first shard of a sharded dataset."""
-    if not (given := config.subword_model or config.extend_vocabulary):
-        return None
-    path = Path(given)
-    return next(iter(shards_of(path)), path)
-
-
-def _sample(
-    train: list[Bitext], held_out: frozenset[str], config: PreprocessConfig
-) -> tuple[list[str], list[str]]:
-    """Return both sides of a random sample of the training pairs, cleaned."""
-    size = config.subword_sample
-    if not config.separate_vocabularies:
-        size = -(-size // 2)  # the sentences of both sides are learned from
-    pairs = (
-        pair
-        for block in _watched("sampling", train)
-        for chunk in [block.decode(config.on_invalid_utf8)]
-        for pair in zip(chunk.source, chunk.target, strict=True)
-    )
-    sample = reservoir(pairs, size, config.seed)
-    if not sample:
-        return [], []
-    source, target = map(list, zip(*sample, strict=True))
-    stats = CleaningStats()
-    _, source, target = config.cleaned(source, target, held_out, stats)
-    if not source:
-        raise _nothing_left(stats.dropped)
-    return source, target
-
-
-def _nothing_left(dropped: dict[str, int]) -> NmtError:
-    """Return the error for cleaning that dropped every pair; `dropped` has pairs by reason."""
-    total = sum(dropped.values())
-    return NmtError(
-        f"preprocess: cleaning dropped {total:,} of {total:,} training pairs: {reasons(dropped)}; "
-        "leave out that step of preprocess.clean, or set its limits wider"
-    )
-
-
 def _encoded(
     train: list[Bitext], spool: Spool, encoder: Encoder, config: PreprocessConfig
 ) -> Iterator[Encoded]:
     """Yield the blocks that are not in the spool yet, encoded."""
-    blocks = _watched("encoding", train, spool.progress.lines)
+    blocks = watched("encoding", train, spool.progress.lines)
     return encode(blocks, encoder, config.workers or available_cores())
-
-
-def _watched(doing: str, bitexts: list[Bitext], done: Sequence[int] = ()) -> Iterator[Block]:
-    """Yield the blocks of all bitexts after the `done` lines of each, with a progress bar.
-
-    The bar is shown on a terminal only. It counts bytes on disk, because the number of pairs is
-    unknown before the end.
-    """
-    total = sum(bitext.source.stat().st_size for bitext in bitexts)
-    finished, pairs, began = 0, 0, time.monotonic()
-    unread = [0] * (len(bitexts) - len(done))
-    with tqdm(desc=doing, total=total, unit="B", unit_scale=True, disable=None, leave=False) as bar:
-        for number, (bitext, skip) in enumerate(zip(bitexts, [*done, *unread], strict=True)):
-            for block in bitext.blocks(skip=skip):
-                yield replace(block, corpus=number)
-                pairs += block.lines
-                speed = pairs / (time.monotonic() - began)
-                bar.set_postfix_str(f"{speed:,.0f} pairs/s", refresh=False)
-                bar.update(finished + block.position - bar.n)
-            finished += bitext.source.stat().st_size

@@ -36,7 +36,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from nmt.data.manifest import Lengths
+from nmt.data.manifest import Lengths, reasons
+from nmt.errors import NmtError
 from nmt.preprocess.cleaning_steps import Duplicates, Filtering, HeldOut, Rewriting, Step
 from nmt.preprocess.near_duplicates import NearDuplicates
 
@@ -206,3 +207,12 @@ def judge(source: Lengths, target: Lengths, cleaning: Cleaning) -> npt.NDArray[n
         CleaningResult.UNEQUAL: longer > ratio * shorter,
     }
     return np.select(list(applies.values()), list(applies), default=CleaningResult.KEPT)
+
+
+def nothing_left(dropped: dict[str, int]) -> NmtError:
+    """Return the error for cleaning that dropped every pair; `dropped` has pairs by reason."""
+    total = sum(dropped.values())
+    return NmtError(
+        f"preprocess: cleaning dropped {total:,} of {total:,} training pairs: {reasons(dropped)}; "
+        "leave out that step of preprocess.clean, or set its limits wider"
+    )

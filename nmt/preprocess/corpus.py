@@ -6,11 +6,14 @@ line 7 for every other tool.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import NamedTuple
+
+from tqdm import tqdm
 
 from nmt.errors import NmtError
 from nmt.io.lines import COMPRESSED, OnInvalidUtf8, decode, decompressed, named_damage
@@ -251,3 +254,23 @@ def _blocks(path: Path, size: int, skip: int) -> Iterator[_Lines]:
             pass
         while block := list(islice(stream, size)):
             yield _Lines(block, file.tell())
+
+
+def watched(doing: str, bitexts: list[Bitext], done: Sequence[int] = ()) -> Iterator[Block]:
+    """Yield the blocks of all bitexts after the `done` lines of each, with a progress bar.
+
+    The bar is shown on a terminal only. It counts bytes on disk, because the number of pairs is
+    unknown before the end.
+    """
+    total = sum(bitext.source.stat().st_size for bitext in bitexts)
+    finished, pairs, began = 0, 0, time.monotonic()
+    unread = [0] * (len(bitexts) - len(done))
+    with tqdm(desc=doing, total=total, unit="B", unit_scale=True, disable=None, leave=False) as bar:
+        for number, (bitext, skip) in enumerate(zip(bitexts, [*done, *unread], strict=True)):
+            for block in bitext.blocks(skip=skip):
+                yield replace(block, corpus=number)
+                pairs += block.lines
+                speed = pairs / (time.monotonic() - began)
+                bar.set_postfix_str(f"{speed:,.0f} pairs/s", refresh=False)
+                bar.update(finished + block.position - bar.n)
+            finished += bitext.source.stat().st_size
