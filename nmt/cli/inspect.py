@@ -1,6 +1,7 @@
 """``nmt inspect``: describe a dataset or a run."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,8 @@ from nmt.cli.stream import writer
 from nmt.errors import NmtError
 
 if TYPE_CHECKING:
-    from nmt.data.dataset import Dataset
+    from nmt.data.dataset import Dataset, Split
+    from nmt.data.directions import Directions
     from nmt.runs import Checkpoint, Run
 
 EXAMPLE = "Example: nmt inspect data-bin"
@@ -109,11 +111,28 @@ def _show_dataset(dataset: "Dataset", examples: int) -> None:
             show(f"{reason}: {one!r} | {other!r}")
     subwords = Subwords.of(dataset)
     train = dataset.split("train")
+    if subwords.directions:
+        _show_directions(
+            subwords.directions, {name: dataset.split(name) for name in manifest.splits}
+        )
     for index in range(min(examples, len(train))):
         source = " ".join(subwords.source_pieces(train.source(index).tolist()))
         target = " ".join(subwords.target_pieces(train.target(index).tolist()))
         show(f"pair {index}: {source} | {target}")
     show(f"fingerprint: {manifest.fingerprint}")
+
+
+def _show_directions(directions: "Directions", splits: "Mapping[str, Split] | None" = None) -> None:
+    """Print each direction, with its pairs in the splits of a dataset, and the place of tags."""
+    import numpy as np
+
+    for number, pair in enumerate(directions.trained):
+        counts = "".join(
+            f" | {name} {np.count_nonzero(split.directions == number):,} pairs"
+            for name, split in (splits or {}).items()
+        )
+        show(f"direction {' to '.join(pair)}{counts}")
+    show(f"tags: of the target language, before each {directions.tags}")
 
 
 def _run(path: Path, verify: bool, as_json: bool) -> None:
@@ -139,7 +158,11 @@ def _run(path: Path, verify: bool, as_json: bool) -> None:
 
 
 def _show_run(run: "Run") -> None:
+    from nmt.data.directions import DIRECTIONS_FILE
+
     show(f"run, {run.source_lang} to {run.target_lang}, {run.section('model').get('arch')}")
+    if DIRECTIONS_FILE in run.files and (directions := run.subwords.directions):
+        _show_directions(directions)
     if run.plugins:
         show(f"plugins, which run when they are trusted: {', '.join(run.plugins)}")
     if origin := run.recipe.get("imported"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -190,6 +190,17 @@ class Sentences(NamedTuple):
     def ended(self) -> Sentences:
         """Return the sentences with EOS appended to each."""
         return Sentences(np.insert(self.tokens, np.cumsum(self.lengths), EOS), self.lengths + 1)
+
+    def begun(self, ids: Sequence[int]) -> Sentences:
+        """Return the sentences with these ids before each."""
+        if not ids:
+            return self
+        starts = np.cumsum(self.lengths) - self.lengths
+        places, begins = np.repeat(starts, len(ids)), np.tile(ids, len(starts))
+        return Sentences(
+            np.insert(self.tokens, places, begins.astype(self.tokens.dtype)),
+            self.lengths + len(ids),
+        )
 
     def keep(self, copies: npt.NDArray[np.bool_ | np.int64]) -> Sentences:
         """Return ``copies[i]`` copies of sentence i; False or 0 drops the sentence."""

@@ -13,9 +13,18 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from nmt.data.columns import Column, Sentences
+from nmt.data.columns import Column, MappedFile, Sentences
 from nmt.data.links import LinkColumn
-from nmt.data.manifest import REMEDY, SIDES, Ids, Lengths, Manifest, Side
+from nmt.data.manifest import (
+    DIRECTION_TYPE,
+    REMEDY,
+    SIDES,
+    Ids,
+    Lengths,
+    Manifest,
+    Side,
+    direction_file,
+)
 from nmt.data.vocabulary import PAD
 from nmt.errors import NmtError
 from nmt.io import files
@@ -170,6 +179,11 @@ class Split:
             for part, manifest in parts.items()
             if manifest.has_links(name)
         ]
+        self._directions = [
+            MappedFile(part / file, manifest.files[file], DIRECTION_TYPE)
+            for part, manifest in parts.items()
+            if (file := direction_file(name)) in manifest.files
+        ]
         sizes = [len(column) for column in self._columns["source"]]
         self._starts = np.cumsum([0, *sizes])
 
@@ -208,6 +222,13 @@ class Split:
         return joined.take(np.argsort(order))
 
     @cached_property
+    def directions(self) -> Ids | None:
+        """Number of the direction of every pair, [n]; None for a single direction."""
+        if not self._directions:
+            return None
+        return np.concatenate([file.array() for file in self._directions])
+
+    @cached_property
     def source_lengths(self) -> Lengths:
         """Number of tokens of every source sentence, [n] int32, EOS included."""
         return np.concatenate([column.lengths() for column in self._columns["source"]])
@@ -233,6 +254,9 @@ class Split:
         columns: Iterator[Column | LinkColumn] = chain(*self._columns.values(), self._links)
         for column in columns:
             column.check()
+        for file in self._directions:
+            with file.reader() as read:
+                read(len(file))
 
     def padded(self, side: Side, indices: Ids, pad: int = PAD) -> npt.NDArray[np.int64]:
         """Return the sentences at `indices` [B] as rows [B, L] int64, padded with `pad`."""

@@ -32,6 +32,9 @@ OFFSET_TYPE = "<i8"
 LINK_TYPE = "<u2"
 """Type of the numbers of words in word alignments."""
 
+DIRECTION_TYPE = "<u2"
+"""Type of the numbers of directions."""
+
 SPLITS = ("train", "valid", "test")
 
 TokenType = Literal["<u2", "<i4"]
@@ -165,6 +168,10 @@ class Manifest:
         """Return whether a split has word alignments."""
         return link_files(split)[1] in self.files
 
+    def has_directions(self, split: str) -> bool:
+        """Return whether the pairs of a split have several directions."""
+        return direction_file(split) in self.files
+
     @classmethod
     def read(cls, path: Path) -> Manifest:
         """Read the manifest of the dataset at `path`.
@@ -214,6 +221,8 @@ class Manifest:
                 link = 2 * np.dtype(LINK_TYPE).itemsize
                 yield links, self.files[links].bytes // link * link if links in self.files else 0
                 yield offsets, (counts.pairs + 1) * np.dtype(OFFSET_TYPE).itemsize
+            if self.has_directions(split):
+                yield direction_file(split), counts.pairs * np.dtype(DIRECTION_TYPE).itemsize
 
 
 MANIFESTS = DocumentFormat(kind=Manifest, name="nmt-dataset", version=VERSION, remedy=REMEDY)
@@ -228,6 +237,11 @@ def check_language(key: str, language: str) -> None:
 def link_files(split: str) -> tuple[str, str]:
     """Return the names of the files of a split's word alignments, and of their offsets."""
     return f"{split}.links", f"{split}.link_offsets"
+
+
+def direction_file(split: str) -> str:
+    """Return the name of the file with the number of the direction of each pair of a split."""
+    return f"{split}.directions"
 
 
 def fingerprint_of(facts: Mapping[str, FileFacts]) -> str:

@@ -12,12 +12,14 @@ import numpy as np
 
 from nmt.data.columns import Sentences
 from nmt.data.manifest import (
+    DIRECTION_TYPE,
     LINK_TYPE,
     MANIFEST,
     MANIFESTS,
     OFFSET_TYPE,
     Manifest,
     SplitCounts,
+    direction_file,
     fingerprint_of,
     link_files,
     token_type,
@@ -78,12 +80,15 @@ class DatasetWriter:
         self._splits: dict[str, SplitCounts] = {}
 
     @contextmanager
-    def split(self, name: str, has_links: bool = False) -> Iterator[SplitWriter]:
+    def split(
+        self, name: str, has_links: bool = False, has_directions: bool = False
+    ) -> Iterator[SplitWriter]:
         """Yield a writer to append the split's pairs to, until the block ends.
 
         Args:
             name: of the split.
             has_links: whether the pairs have word alignments.
+            has_directions: whether the pairs have several directions.
         """
         with ExitStack() as stack:
             sides = [
@@ -91,7 +96,11 @@ class DatasetWriter:
                 for language, dtype in zip(self.languages, self.dtypes, strict=True)
             ]
             links = _LinkWriter(self.directory, name, stack) if has_links else None
-            writer = SplitWriter(sides[0], sides[1], links)
+            directions = None
+            if has_directions:
+                path = self.directory / direction_file(name)
+                directions = stack.enter_context(path.open("wb"))
+            writer = SplitWriter(sides[0], sides[1], links, directions)
             yield writer
         self._splits[name] = writer.counts()
 
@@ -138,19 +147,24 @@ class SplitWriter:
     """Writer of the pairs of one split."""
 
     def __init__(
-        self, source: _SideWriter, target: _SideWriter, links: _LinkWriter | None = None
+        self,
+        source: _SideWriter,
+        target: _SideWriter,
+        links: _LinkWriter | None = None,
+        directions: BinaryIO | None = None,
     ) -> None:
         self._source = source
         self._target = target
         self._links = links
+        self._directions = directions
         self.dropped: dict[str, int] = {}
         """Dropped pairs by reason. The caller fills in this and the next two dictionaries, which
         :class:`SplitCounts` describes."""
         self.rewritten: dict[str, int] = {}
         self.examples: dict[str, list[list[str]]] = {}
 
-    def append(self, source: Sentences, target: Sentences) -> None:
-        """Append pairs.
+    def append(self, source: Sentences, target: Sentences, direction: int = 0) -> None:
+        """Append pairs of a direction, given by its number among those of the dataset.
 
         Raises:
             ValueError: the numbers of source and target sentences differ.
@@ -161,6 +175,10 @@ class SplitWriter:
             )
         self._source.append(source)
         self._target.append(target)
+        if self._directions is not None:
+            self._directions.write(
+                np.full(len(source.lengths), direction, DIRECTION_TYPE).tobytes()
+            )
 
     def append_links(self, links: Sentences) -> None:
         """Append the word alignments of pairs: numbers of source and target words in turn."""

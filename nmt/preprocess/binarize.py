@@ -8,25 +8,27 @@ import json
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
 
 from nmt.data.columns import Sentences
 from nmt.data.dataset import shard_directory
-from nmt.data.manifest import MANIFEST, Manifest
-from nmt.data.writer import DatasetWriter, staging
+from nmt.data.directions import Direction
+from nmt.data.manifest import MANIFEST, SPLITS, Manifest
+from nmt.data.writer import DatasetWriter, SplitWriter, staging
 from nmt.errors import FULL, NmtError, explain
 from nmt.io import files
 from nmt.messages import say
 from nmt.preprocess.cleaning import Cleaning, nothing_left
 from nmt.preprocess.config import PreprocessConfig
-from nmt.preprocess.corpus import STDIN, Bitext, Chunk, watched
+from nmt.preprocess.corpus import STDIN, Bitext, Chunk, Text, watched
 from nmt.preprocess.dataset_subwords import SCRATCH, find_subwords, given_subwords
 from nmt.preprocess.encoding import Encoded, Encoder, Spool, encode
 from nmt.preprocess.selection import select_pairs
-from nmt.preprocess.subwords import FILES
+from nmt.preprocess.subwords import FILES, Subwords
+from nmt.preprocess.tags import tagged, tags_of
 from nmt.recipe.config import dump
 from nmt.runtime.processes import available_cores
 
@@ -48,8 +50,8 @@ def preprocess(config: PreprocessConfig) -> Manifest:
         NmtError: a setting or file is missing or cannot be used. Nothing is written.
     """
     corpora = find_corpora(config)
-    languages = (config.source_lang, config.target_lang)
-    config = replace(config, clean=tuple(step.for_languages(*languages) for step in config.clean))
+    if len(config.directions) == 1:
+        config = config.for_direction(config.directions[0])
     number, count = config.part
     path = Path(config.output_dir)
     if count > 1:
@@ -76,28 +78,40 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
     scratch = directory / SCRATCH
     scratch.mkdir(exist_ok=True)
     train = [
-        _copy_of_stdin(scratch, config) if str(bitext.source) == STDIN else bitext
+        _copy_of_stdin(scratch, bitext.direction, config) if str(bitext.source) == STDIN else bitext
         for bitext in corpora.pop("train")
     ]
     held_out = {
-        name: [chunk for bitext in bitexts for chunk in bitext.chunks(config.on_invalid_utf8)]
+        name: [
+            (bitext.direction, chunk)
+            for bitext in bitexts
+            for chunk in bitext.chunks(config.on_invalid_utf8)
+        ]
         for name, bitexts in corpora.items()
     }
     lines = _held_out_lines(held_out.values(), config)
     subwords = find_subwords(directory, train, lines, config)
+    directions = subwords.directions
     writer = DatasetWriter(
         directory,
-        languages=(config.source_lang, config.target_lang),
+        languages=directions.names if directions else config.directions[0],
         vocabularies=(subwords.source_size, subwords.target_size),
     )
     spool = Spool(scratch, writer.dtypes, config.alignments)
     if not spool.progress.is_done:
         number, count = config.part
         encoder = Encoder(
-            cleaning=config, subwords=subwords, held_out=lines, shard=number, shards=count
+            cleanings=tuple(config.for_direction(bitext.direction) for bitext in train),
+            tags=tuple(
+                tags_of(subwords, corpus.direction, corpus.tag) for corpus in config.corpora
+            ),
+            subwords=subwords,
+            held_out=lines,
+            shard=number,
+            shards=count,
         )
         spool.fill(_encoded(train, spool, encoder, config), SAVE_EVERY)
-    with writer.split("train", config.alignments) as split:
+    with writer.split("train", config.alignments, bool(directions)) as split:
         select_pairs(spool, config, subwords, split)
         counts = split.counts()
     if not counts.pairs:
@@ -105,16 +119,25 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
     if config.alignments:
         _report_links(split.linked_pairs, counts.pairs)
     for name, chunks in held_out.items():
-        with writer.split(name) as split:
-            for chunk in chunks:
-                split.append(
-                    Sentences.of(subwords.encode_source(chunk.source)),
-                    Sentences.of(subwords.encode_target(chunk.target)),
-                )
-                split.append_text(chunk.source, chunk.target)
+        with writer.split(name, has_directions=bool(directions)) as split:
+            for direction, chunk in chunks:
+                _append_held_out(split, direction, chunk, subwords)
     return writer.finish(
         shared_vocabulary=subwords.shared, recipe=_recipe(config), shard=_shard(config)
     )
+
+
+def _append_held_out(
+    split: SplitWriter, direction: Direction, chunk: Chunk, subwords: Subwords
+) -> None:
+    """Append held-out pairs of a direction, with their text."""
+    directed = tagged(subwords, direction)
+    split.append(
+        Sentences.of(directed.encode_source(chunk.source)),
+        Sentences.of(directed.encode_target(chunk.target)),
+        subwords.directions.number(direction) if subwords.directions else 0,
+    )
+    split.append_text(chunk.source, chunk.target)
 
 
 def _report_links(linked: int, pairs: int) -> None:
@@ -126,10 +149,16 @@ def _report_links(linked: int, pairs: int) -> None:
     say(f"word alignments: {linked:,} of {pairs:,} training pairs have links")
 
 
-def _recipe(config: PreprocessConfig) -> dict[str, object]:
-    recipe: dict[str, object] = dump(config)
+def _recipe(config: PreprocessConfig) -> dict[str, Any]:
+    recipe: dict[str, Any] = dump(config)
     for key in ("output_dir", "workers", "shard"):
         del recipe[key]  # they do not change the data, or only select a part
+    if len(config.directions) == 1:
+        del recipe["tags"]
+    for corpus in recipe["train"]:
+        for key in ("source_lang", "target_lang", "tag"):
+            if isinstance(corpus, dict) and corpus[key] is None:
+                del corpus[key]
     return recipe
 
 
@@ -161,43 +190,51 @@ def find_corpora(config: PreprocessConfig) -> dict[str, list[Bitext]]:
     Raises:
         NmtError: a required setting or a file is missing.
     """
-    needed = ("source_lang", "target_lang", "train", "valid")
-    if missing := [key for key in needed if not getattr(config, key)]:
+    missing = [key for key in ("train", "valid") if not getattr(config, key)]
+    texts: list[Text] = [*config.corpora, *config.held_out("valid"), *config.held_out("test")]
+    for key in ("target_lang", "source_lang"):
+        if not all([getattr(text, key) for text in texts] or [getattr(config, key)]):
+            missing.insert(0, key)
+    if missing:
         flags = ", ".join(f"--{key.replace('_', '-')}" for key in missing)
         raise NmtError(f"preprocess: not given: {flags}; say it there or in the recipe")
-    paths = {
-        "train": [corpus.path for corpus in config.corpora],
-        "valid": [config.valid or ""],
-        "test": [config.test] if config.test else [],
-    }
-    if paths["train"].count(STDIN) > 1:
+    if [corpus.path for corpus in config.corpora].count(STDIN) > 1:
         raise NmtError("preprocess: train has - twice, but there is one standard input")
-    languages = (config.source_lang, config.target_lang)
-    return {
-        split: [
-            Bitext(Path(STDIN), None)
-            if split == "train" and path == STDIN
-            else Bitext.find(path, *languages, has_links=config.alignments and split == "train")
-            for path in prefixes
-        ]
-        for split, prefixes in paths.items()
-        if prefixes
-    }
+    train = [
+        Bitext(Path(STDIN), None, direction=corpus.direction)
+        if corpus.path == STDIN
+        else Bitext.find(corpus.path, *corpus.direction, has_links=config.alignments)
+        for corpus in config.corpora
+    ]
+    found = {"train": train}
+    for split in SPLITS[1:]:
+        if texts := config.held_out(split):
+            found[split] = [Bitext.find(text.path, *text.direction) for text in texts]
+            for text in texts:
+                if text.direction not in config.directions:
+                    source, target = text.direction
+                    raise NmtError(
+                        f"preprocess.{split}: {text.path} is {source} to {target}, but train has "
+                        "no such pairs; leave the entry out"
+                    )
+    return found
 
 
-def _copy_of_stdin(directory: Path, config: PreprocessConfig) -> Bitext:
+def _copy_of_stdin(directory: Path, direction: Direction, config: PreprocessConfig) -> Bitext:
     """Copy standard input to a file, because learning subwords reads the text twice."""
     path = directory / "stdin.tsv"
     with path.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
-    return Bitext(path, None, is_stdin=True, has_links=config.alignments)
+    return Bitext(path, None, True, config.alignments, direction=direction)
 
 
-def _held_out_lines(splits: Iterable[list[Chunk]], config: Cleaning) -> frozenset[str]:
+def _held_out_lines(
+    splits: Iterable[list[tuple[Direction, Chunk]]], config: Cleaning
+) -> frozenset[str]:
     return frozenset(
         line
         for chunks in splits
-        for chunk in chunks
+        for _, chunk in chunks
         for side in (chunk.source, chunk.target)
         for line in config.rewritten(side)
     )

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
+from nmt.data.directions import Direction, TagSide
 from nmt.data.manifest import check_language
 from nmt.preprocess.cleaning import Cleaning
-from nmt.preprocess.corpus import Corpus
+from nmt.preprocess.corpus import Corpus, Text
 from nmt.preprocess.learning import SubwordTraining
+
+TextType = TypeVar("TextType", bound=Text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +26,12 @@ class PreprocessConfig(Cleaning, SubwordTraining):
     """
 
     source_lang: str = ""
-    """Language to translate from, as the file names of corpora end; required."""
+    """Language to translate from, as the file names of corpora end; required, unless each entry of
+    `train` has its own."""
 
     target_lang: str = ""
-    """Language to translate into, as the file names of corpora end; required."""
+    """Language to translate into, as the file names of corpora end; required, unless each entry of
+    `train` has its own."""
 
     train: tuple[str | Corpus, ...] = ()
     """Training corpus, required: the files PREFIX.LANG of both languages, one sentence a line,
@@ -33,13 +39,22 @@ class PreprocessConfig(Cleaning, SubwordTraining):
     from stdin. Several corpora are read one after the other. To use more or less of a corpus, write
     ``{path: PREFIX, weight: 0.5, max_pairs: 1000000}``: ``weight`` is how often each of its pairs
     is in the dataset (2: twice; 0.5: a random half of the pairs); ``max_pairs`` is the largest
-    number of pairs to take, at random if the corpus has more."""
+    number of pairs to take, at random if the corpus has more. Entries with different
+    ``source_lang`` and ``target_lang`` make a multilingual dataset. With ``tag: bt`` each source of
+    an entry begins with a tag, as for back-translated text (Caswell et al. 2019)."""
 
-    valid: str | None = None
-    """Corpus for validation during training, required: the PREFIX of its files."""
+    valid: str | tuple[Text, ...] | None = None
+    """Corpus for validation during training, required: the PREFIX of its files. In a multilingual
+    dataset the PREFIX stands for the files of every direction, or a list has an entry
+    ``{path: PREFIX, source_lang: en, target_lang: de}`` for each."""
 
-    test: str | None = None
-    """Corpus for the final scores: the PREFIX of its files."""
+    test: str | tuple[Text, ...] | None = None
+    """Corpus for the final scores, given as `valid`."""
+
+    tags: TagSide = "source"
+    """Side whose sentences begin with the tag of the target language in a multilingual dataset:
+    source (Johnson et al. 2017) or target. Tags are pieces of the vocabulary, such as ``>>de<<``,
+    that no text spells."""
 
     alignments: bool = False
     """Read word alignments of the training pairs, for `train.guided_alignment`: from the file
@@ -80,14 +95,14 @@ class PreprocessConfig(Cleaning, SubwordTraining):
         SubwordTraining.__post_init__(self)
         if self.workers < 0:
             raise ValueError(f"workers must be at least 0, not {self.workers}")
-        if self.source_lang and self.source_lang == self.target_lang:
-            raise ValueError(
-                f"source_lang and target_lang are both {self.source_lang!r}; files are told apart "
-                "by them"
-            )
-        for key in ("source_lang", "target_lang"):
-            if language := getattr(self, key):
-                check_language(key, language)
+        for source, target in ((self.source_lang, self.target_lang), *self.directions):
+            if source and source == target:
+                raise ValueError(
+                    f"source_lang and target_lang are both {source!r}; files are told apart by them"
+                )
+            for key, language in (("source_lang", source), ("target_lang", target)):
+                if language:
+                    check_language(key, language)
         if self.extend_vocabulary and self.subword_model:
             raise ValueError("extend_vocabulary and subword_model are both set; unset one of them")
         if self.new_pieces and not self.extend_vocabulary:
@@ -98,8 +113,38 @@ class PreprocessConfig(Cleaning, SubwordTraining):
 
     @property
     def corpora(self) -> list[Corpus]:
-        """The training corpora, each as a :class:`Corpus`."""
-        return [Corpus(path=corpus) if isinstance(corpus, str) else corpus for corpus in self.train]
+        """The training corpora, each as a :class:`Corpus` with its languages."""
+        return [
+            self._with_languages(Corpus(path=corpus) if isinstance(corpus, str) else corpus)
+            for corpus in self.train
+        ]
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        """Source and target language of the training corpora, each direction once."""
+        return tuple(dict.fromkeys(corpus.direction for corpus in self.corpora))
+
+    def for_direction(self, direction: Direction) -> PreprocessConfig:
+        """Return the settings with those of the languages in the steps of cleaning."""
+        return replace(self, clean=tuple(step.for_languages(*direction) for step in self.clean))
+
+    def held_out(self, split: str) -> list[Text]:
+        """Return the corpora of the split valid or test, each with its languages."""
+        texts = getattr(self, split)
+        if isinstance(texts, str):
+            return [
+                Text(path=texts, source_lang=source, target_lang=target)
+                for source, target in self.directions
+            ]
+        return [self._with_languages(text) for text in texts or ()]
+
+    def _with_languages(self, text: TextType) -> TextType:
+        """Return the text with the section's languages where it has none."""
+        return replace(
+            text,
+            source_lang=text.source_lang or self.source_lang,
+            target_lang=text.target_lang or self.target_lang,
+        )
 
     @property
     def part(self) -> tuple[int, int]:

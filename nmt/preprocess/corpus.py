@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
+from nmt.data.directions import Direction
 from nmt.errors import NmtError
 from nmt.io.lines import COMPRESSED, OnInvalidUtf8, decode, decompressed, named_damage
 
@@ -25,11 +26,27 @@ STDIN = "-"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Corpus:
-    """A training corpus, with its weight and the largest number of pairs to take."""
+class Text:
+    """Parallel text and its languages."""
 
     path: str = ""
     """Prefix or file, as in the key ``train``."""
+
+    source_lang: str | None = None
+    """Language to translate from; None for that of the section."""
+
+    target_lang: str | None = None
+    """Language to translate into; None for that of the section."""
+
+    @property
+    def direction(self) -> Direction:
+        """The languages, of which none is None."""
+        return self.source_lang or "", self.target_lang or ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus(Text):
+    """A training corpus, with its weight and the largest number of pairs to take."""
 
     weight: float = 1.0
     """How often each pair is in the dataset: 2 for twice, 0.5 for a random half of the pairs."""
@@ -37,11 +54,16 @@ class Corpus:
     max_pairs: int | None = None
     """Largest number of pairs to take; of more pairs, a random sample is taken."""
 
+    tag: str | None = None
+    """Name of the tag before each source, such as "bt" for back-translated text; None for none."""
+
     def __post_init__(self) -> None:
         if self.weight <= 0:
             raise ValueError(f"weight must be more than 0, not {self.weight}")
         if self.max_pairs is not None and self.max_pairs < 1:
             raise ValueError(f"max_pairs must be at least 1, not {self.max_pairs}")
+        if self.tag is not None and not self.tag.isidentifier():
+            raise ValueError(f"tag must be a name, such as bt, not {self.tag!r}")
 
 
 @dataclass(frozen=True)
@@ -124,6 +146,8 @@ class Bitext:
     """Whether there are word alignments."""
     alignments: Path | None = None
     """File of the word alignments, one line for each pair; None if there is none."""
+    direction: Direction = ("", "")
+    """Source and target language."""
 
     @classmethod
     def find(cls, path: str, source_lang: str, target_lang: str, has_links: bool = False) -> Bitext:
@@ -135,14 +159,16 @@ class Bitext:
         Raises:
             NmtError: a file is missing, or PATH is the file of one language.
         """
+        direction = (source_lang, target_lang)
         if ".tsv" in Path(path).suffixes[-2:]:
-            return cls(_find(path), None, has_links=has_links)
+            return cls(_find(path), None, has_links=has_links, direction=direction)
         try:
             sides = _find(f"{path}.{source_lang}"), _find(f"{path}.{target_lang}")
         except NmtError:
-            _refuse_one_side(path, (source_lang, target_lang))
+            _refuse_one_side(path, direction)
             raise
-        return cls(*sides, has_links=has_links, alignments=_links(path) if has_links else None)
+        alignments = _links(path) if has_links else None
+        return cls(*sides, has_links=has_links, alignments=alignments, direction=direction)
 
     def __str__(self) -> str:
         return " and ".join(self.names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nmt.data.dataset import Dataset, shards_of
+from nmt.data.directions import Directions
 from nmt.data.manifest import MANIFEST
 from nmt.errors import NmtError
 from nmt.io import files
@@ -12,10 +13,11 @@ from nmt.messages import say
 from nmt.preprocess.cleaning import CleaningStats, nothing_left
 from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import Bitext, watched
-from nmt.preprocess.extension import read_pieces, with_learned_pieces, with_pieces
+from nmt.preprocess.extension import read_pieces, with_learned_pieces, with_pieces, with_tags
 from nmt.preprocess.learning import train_subwords
 from nmt.preprocess.reservoir import reservoir
 from nmt.preprocess.subwords import Subwords
+from nmt.preprocess.tags import needed_tags
 
 SCRATCH = "encoded"
 """Subdirectory of an unfinished dataset, for files that are needed only to make it."""
@@ -24,7 +26,14 @@ SCRATCH = "encoded"
 def find_subwords(
     directory: Path, train: list[Bitext], held_out: frozenset[str], config: PreprocessConfig
 ) -> Subwords:
-    """Return the given subwords, or learn them from the training text; save them."""
+    """Return the given subwords, or learn them from the training text; save them.
+
+    If the dataset or the given subwords have several directions, the subwords have them all.
+
+    Raises:
+        NmtError: the given subwords do not fit the settings.
+    """
+    tags = {corpus.tag for corpus in config.corpora if corpus.tag}
     if path := given_subwords(config):
         is_dataset = (path / MANIFEST).is_file()
         subwords = Subwords.of(Dataset.open(path), 1) if is_dataset else Subwords.load(path, 1)
@@ -34,36 +43,66 @@ def find_subwords(
                 f"preprocess: separate_vocabularies is set, but {key} {path} is one for both "
                 "sides; unset one of them"
             )
+        subwords.directions = _directions(config, subwords.directions)
         if config.extend_vocabulary:
             subwords = _with_new_pieces(subwords, train, held_out, config)
-        subwords.save(directory)
-        return subwords
+    else:
+        subwords = _learned(directory, train, held_out, config)
+    if config.alignments and (subwords.directions or tags):
+        raise NmtError("preprocess: alignments go without tags; leave out one of them")
+    subwords.save(directory)
+    return subwords
+
+
+def _directions(config: PreprocessConfig, known: Directions | None = None) -> Directions | None:
+    """Return the directions of the dataset and of given subwords; None for a single one."""
+    if known:
+        return known.union(config.directions)
+    if len(config.directions) == 1:
+        return None
+    return Directions(tags=config.tags, trained=config.directions)
+
+
+def _learned(
+    directory: Path, train: list[Bitext], held_out: frozenset[str], config: PreprocessConfig
+) -> Subwords:
+    """Return subwords learned from the training text, which a killed run may have left."""
     learned = directory / SCRATCH / "learned"
     if not learned.exists():
         source, target = _sample(train, held_out, config)
+        directions = _directions(config)
+        tags = needed_tags(directions, config.corpora)
+        if config.separate_vocabularies:
+            models = (
+                train_subwords(source, config, tags=tags[0]),
+                train_subwords(target, config, tags=tags[1]),
+            )
+            subwords = Subwords(*models, directions=directions)
+        else:
+            model = train_subwords(source + target, config, tags=tags[0] + tags[1])
+            subwords = Subwords(model, directions=directions)
         with files.whole_directory(learned) as fresh:
-            if config.separate_vocabularies:
-                models = (train_subwords(source, config), train_subwords(target, config))
-                Subwords(*models).save(fresh)
-            else:
-                Subwords(train_subwords(source + target, config)).save(fresh)
-    subwords = Subwords.load(learned, num_threads=1)
-    subwords.save(directory)
-    return subwords
+            subwords.save(fresh)
+    return Subwords.load(learned, num_threads=1)
 
 
 def _with_new_pieces(
     old: Subwords, train: list[Bitext], held_out: frozenset[str], config: PreprocessConfig
 ) -> Subwords:
-    """Return the given subwords with the pieces of a file, or with pieces learned from the text."""
+    """Return the given subwords with the tags that they lack, and with other new pieces.
+
+    These are the pieces of a file or, if no tag was lacking, pieces learned from the text.
+    """
+    tags = needed_tags(old.directions, config.corpora)
+    subwords = with_tags(old, *tags)
     if config.new_pieces:
-        subwords = with_pieces(old, read_pieces(Path(config.new_pieces)))
+        subwords = with_pieces(subwords, read_pieces(Path(config.new_pieces)))
         if subwords.is_same_as(old):
             raise NmtError(
                 f"{config.new_pieces}: {config.extend_vocabulary} has all these pieces; add new "
                 "ones, or use --subword-model"
             )
-    else:
+    elif subwords.is_same_as(old):
         subwords = with_learned_pieces(old, *_sample(train, held_out, config), config)
     numbers = [subwords.source_size - old.source_size, subwords.target_size - old.target_size]
     sides = ["source and target"] if subwords.shared else ["source", "target"]
@@ -90,17 +129,20 @@ def _sample(
     if not config.separate_vocabularies:
         size = -(-size // 2)  # the sentences of both sides are learned from
     pairs = (
-        pair
+        (train[block.corpus].direction, pair)
         for block in watched("sampling", train)
         for chunk in [block.decode(config.on_invalid_utf8)]
         for pair in zip(chunk.source, chunk.target, strict=True)
     )
     sample = reservoir(pairs, size, config.seed)
-    if not sample:
-        return [], []
-    source, target = map(list, zip(*sample, strict=True))
-    stats = CleaningStats()
-    _, source, target = config.cleaned(source, target, held_out, stats)
-    if not source:
+    sources, targets, stats = [], [], CleaningStats()
+    for direction in dict.fromkeys(direction for direction, _ in sample):
+        of_direction = [pair for other, pair in sample if other == direction]
+        source, target = map(list, zip(*of_direction, strict=True))
+        cleaning = config.for_direction(direction)
+        _, source, target = cleaning.cleaned(source, target, held_out, stats)
+        sources += source
+        targets += target
+    if sample and not sources:
         raise nothing_left(stats.dropped)
-    return source, target
+    return sources, targets

@@ -36,6 +36,7 @@ from nmt.preprocess.duplicates import Keys, mark_repeated, open_marks
 from nmt.preprocess.links import count_words, read_links
 from nmt.preprocess.near_duplicates import Signatures, mark_similar, signatures
 from nmt.preprocess.subwords import Subwords
+from nmt.preprocess.tags import Tags
 from nmt.preprocess.words import Encode, encoders
 from nmt.runtime.processes import end_with_parent, starting_workers
 
@@ -64,7 +65,10 @@ class Encoded:
 class Encoder:
     """Cleans and encodes a block of training text."""
 
-    cleaning: Cleaning
+    cleanings: tuple[Cleaning, ...]
+    """Cleaning of each corpus."""
+    tags: tuple[Tags, ...]
+    """Tags of each corpus, before each source and each target."""
     subwords: Subwords
     held_out: frozenset[str]
     shard: int = 1
@@ -83,11 +87,12 @@ class Encoder:
         Raises:
             NmtError: the text cannot be decoded, or a side is empty and `on_empty` is "error".
         """
-        chunk = block.decode(self.cleaning.on_invalid_utf8)
+        cleaning = self.cleanings[block.corpus]
+        chunk = block.decode(cleaning.on_invalid_utf8)
         stats, held_out = CleaningStats(), self.held_out
-        lines, *pairs = self.cleaning.cleaned(chunk.source, chunk.target, held_out, stats)
+        lines, *pairs = cleaning.cleaned(chunk.source, chunk.target, held_out, stats)
         keys = np.empty((0, 2), np.uint64)
-        if self.shards > 1 or self.cleaning.drops_duplicates:
+        if self.shards > 1 or cleaning.drops_duplicates:
             keys = _keys(*pairs)
         if self.shards > 1:
             in_shard = keys[:, 1] % np.uint64(self.shards) == self.shard - 1
@@ -96,14 +101,10 @@ class Encoder:
             if block.first // CHUNK % self.shards != self.shard - 1:
                 stats = CleaningStats()  # every shard cleans every block, but only one counts it
         sides = [encode(side) for encode, side in zip(self._encode, pairs, strict=True)]
-        results = judge(sides[0].lengths, sides[1].lengths, self.cleaning)
+        results = judge(sides[0].lengths, sides[1].lengths, cleaning)
         for reason in list(CleaningResult)[1:]:
             dropped = np.flatnonzero(results == reason)
-            if (
-                reason == CleaningResult.EMPTY
-                and dropped.size
-                and self.cleaning.on_empty == "error"
-            ):
+            if reason == CleaningResult.EMPTY and dropped.size and cleaning.on_empty == "error":
                 raise NmtError(
                     f"{block.bitext}: a side of line {block.first + lines[dropped[0]]} is empty; "
                     "mend it or set on_empty to drop"
@@ -116,7 +117,10 @@ class Encoder:
         links = None
         if chunk.alignments is not None:
             links = self._links(chunk, lines, sides).keep(kept)
-        source, target = (side.keep(kept) for side in sides)
+        source, target = (
+            side.keep(kept).begun(tags)
+            for side, tags in zip(sides, self.tags[block.corpus], strict=True)
+        )
         empty = replace(block, source=b"", target=b"", alignments=b"")
         similar = signatures([], [])
         if self.cleaning.near_duplicates:

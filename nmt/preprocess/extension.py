@@ -23,15 +23,16 @@ from nmt.preprocess.subwords import Subwords
 MAX_BYTES = 1 << 24
 """Largest file of new pieces, in bytes."""
 
-NORMAL, USER_DEFINED = 1, 4
-"""SentencePiece's types of pieces: one that its algorithm may choose, one that is always cut."""
+NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
+"""SentencePiece's types of pieces: one that its algorithm may choose, one that no text has, and one
+that is always cut."""
 
 AS_IT_STANDS = b"\x1a\x04\x18\x00\x20\x00"
 """Appended to a model, the bytes of ``normalizer_spec { add_dummy_prefix: false
 remove_extra_whitespaces: false }`` leave the spaces at the beginning of a text as they are."""
 
 Pieces = Mapping[str, float | None]
-"""New pieces, with their scores; None for one that is always cut."""
+"""New pieces, with their scores; None for one that the algorithm does not choose."""
 
 
 def read_pieces(path: Path) -> list[str]:
@@ -71,6 +72,13 @@ def with_pieces(subwords: Subwords, pieces: Sequence[str]) -> Subwords:
     """
     new: Pieces = dict.fromkeys(pieces)
     return _extended(subwords, (new, new))
+
+
+def with_tags(subwords: Subwords, source: Sequence[str], target: Sequence[str]) -> Subwords:
+    """Return the subwords with new tags on each side, which no text spells."""
+    if subwords.shared:
+        source = target = [*source, *target]
+    return _extended(subwords, (dict.fromkeys(source), dict.fromkeys(target)), CONTROL)
 
 
 def with_learned_pieces(
@@ -126,8 +134,16 @@ def added_pieces(subwords: Subwords, old: Subwords) -> tuple[list[list[int]], li
     )
 
 
-def _extended(subwords: Subwords, pieces: tuple[Pieces, Pieces]) -> Subwords:
-    """Return the subwords with new pieces of source and target."""
+def _extended(
+    subwords: Subwords, pieces: tuple[Pieces, Pieces], unchosen: int = USER_DEFINED
+) -> Subwords:
+    """Return the subwords with new pieces of source and target.
+
+    Args:
+        subwords: the subwords to extend.
+        pieces: new pieces of each side.
+        unchosen: type of the pieces without a score.
+    """
     models, lists = [], []
     sides = zip(subwords.models, (subwords.source, subwords.target), pieces, strict=True)
     for model, side, wanted in sides:
@@ -138,7 +154,11 @@ def _extended(subwords: Subwords, pieces: tuple[Pieces, Pieces]) -> Subwords:
         models.append(
             b"".join(
                 [model]
-                + [_record(piece, wanted[piece], scores) for piece in new if piece not in segmented]
+                + [
+                    _record(piece, wanted[piece], scores, unchosen)
+                    for piece in new
+                    if piece not in segmented
+                ]
             )
         )
         lists.append(new)
@@ -147,7 +167,8 @@ def _extended(subwords: Subwords, pieces: tuple[Pieces, Pieces]) -> Subwords:
         for vocabulary, new in zip(subwords.vocabularies, lists, strict=False)
     ]
     has_one_model = subwords.models[0] is subwords.models[1]
-    return Subwords(models[0], None if has_one_model else models[1], 1, vocabularies)
+    target = None if has_one_model else models[1]
+    return Subwords(models[0], target, 1, vocabularies, subwords.directions)
 
 
 def _learned(
@@ -226,14 +247,14 @@ def _are_ranks(scores: Sequence[float]) -> bool:
     return all(score.is_integer() for score in scores)
 
 
-def _record(piece: str, score: float | None, old: Sequence[float]) -> bytes:
+def _record(piece: str, score: float | None, old: Sequence[float], unchosen: int) -> bytes:
     """Return a piece as a field of SentencePiece's ``ModelProto``, to append to a model.
 
     Learned ranks come after the old ones. A learned log-probability stays within the old ones,
     because SentencePiece derives the scores of other pieces from the least and the greatest.
     """
     if score is None:
-        kind, value = USER_DEFINED, 0.0
+        kind, value = unchosen, 0.0
     elif _are_ranks(old):
         kind, value = NORMAL, min(old) - 1 + score
     else:

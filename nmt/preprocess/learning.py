@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -66,13 +66,19 @@ class SubwordTraining:
                 )
 
 
-def train_subwords(sentences: Iterable[str], training: SubwordTraining, present: int = 0) -> bytes:
+def train_subwords(
+    sentences: Iterable[str],
+    training: SubwordTraining,
+    present: int = 0,
+    tags: Sequence[str] = (),
+) -> bytes:
     """Learn a SentencePiece model; the same for the same sentences on every machine.
 
     Args:
         sentences: text to learn from.
         training: settings.
         present: number of pieces that there are already; for messages about the size.
+        tags: pieces that no text spells.
 
     Returns:
         The serialised model.
@@ -92,6 +98,7 @@ def train_subwords(sentences: Iterable[str], training: SubwordTraining, present:
             byte_fallback=training.byte_fallback,
             normalization_rule_name=training.normalization,
             user_defined_symbols=list(training.user_defined_symbols),
+            control_symbols=list(tags),
             pad_id=PAD,
             unk_id=UNK,
             bos_id=BOS,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import Any
 
 import sentencepiece
@@ -17,8 +18,8 @@ from nmt.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 SPACE = "\u2581"
 """SentencePiece's character for a space."""
 
-_TAG = re.compile(r">>[^>\s]*<<")
-"""A language tag of OPUS-MT at the beginning of a line, such as ``>>deu<<``."""
+TAG = re.compile(r">>([^>\s]*)<<")
+"""A language tag, spelled as in OPUS-MT, such as ``>>deu<<``."""
 
 
 def load_processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
@@ -44,6 +45,11 @@ class Segmenter(ABC):
     def marks_word_begins(self) -> bool:
         """Whether a piece begins a word if and only if it begins with a space."""
         return True
+
+    @property
+    def tags(self) -> dict[str, int]:
+        """Ids of the tags by their pieces; see :mod:`nmt.preprocess.tags`."""
+        return {}
 
     @abstractmethod
     def encode(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
@@ -81,6 +87,16 @@ class SentencePiece(Segmenter):
     def size(self) -> int:
         """Number of pieces."""
         return int(self.processor.get_piece_size())
+
+    @cached_property
+    def tags(self) -> dict[str, int]:
+        """The pieces that no text spells, and those with the form of a language tag."""
+        pieces = {self.processor.id_to_piece(token): token for token in range(EOS + 1, self.size)}
+        return {
+            piece: token
+            for piece, token in pieces.items()
+            if self.processor.is_control(token) or TAG.fullmatch(piece)
+        }
 
     def encode(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
         """Return the ids of every line."""
@@ -132,12 +148,20 @@ class ListedPieces(Segmenter):
         self._inner = SentencePiece(model)
         self._names = vocabulary.pieces
         self._ids = vocabulary.ids
-        self._has_tags = any(map(_TAG.fullmatch, self._ids))
 
     @property
     def size(self) -> int:
         """Number of pieces."""
         return len(self._names)
+
+    @cached_property
+    def tags(self) -> dict[str, int]:
+        """The pieces of the list with the form of a language tag, and those that no text spells."""
+        return {
+            piece: token
+            for piece, token in self._ids.items()
+            if TAG.fullmatch(piece) or piece in self._inner.tags
+        }
 
     def encode(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
         """Return the ids of every line."""
@@ -188,10 +212,10 @@ class ListedPieces(Segmenter):
 
     def _without_tags(self, lines: list[str]) -> tuple[list[str], list[str]]:
         """Return the tag of each line, empty without one, and the rest of the line."""
-        if not self._has_tags:
+        if not self.tags:
             return [""] * len(lines), lines
-        matches = map(_TAG.match, lines)
-        tags = [match[0] if match and match[0] in self._ids else "" for match in matches]
+        matches = map(TAG.match, lines)
+        tags = [match[0] if match and match[0] in self.tags else "" for match in matches]
         return tags, [line[len(tag) :] for tag, line in zip(tags, lines, strict=True)]
 
     def _identified(self, tag: str, pieces: list[str]) -> list[int]:

@@ -42,6 +42,9 @@ def select_pairs(
         for number, (corpus, size) in enumerate(
             zip(config.corpora, spool.progress.pairs, strict=False)
         ):
+            direction = 0
+            if subwords.directions:
+                direction = subwords.directions.number(corpus.direction)
             new = size
             for reason, marked in marks.items():
                 dropped = int(np.count_nonzero(marked[start : start + size]))
@@ -59,7 +62,7 @@ def select_pairs(
                     shown = np.flatnonzero(marked[first:last])[:MAX_EXAMPLES]
                     stats.drop(reason, 0, _text(source, target, shown, subwords))
                 copies = draw.copies(~again)
-                split.append(source.keep(copies), target.keep(copies))
+                split.append(source.keep(copies), target.keep(copies), direction)
                 for column in links:
                     split.append_links(column.keep(copies))
             start += size

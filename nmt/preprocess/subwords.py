@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmt.data.dataset import Dataset
+from nmt.data.directions import DIRECTIONS, DIRECTIONS_FILE, Directions
 from nmt.data.manifest import REMEDY
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK, VOCABULARIES, Vocabulary
 from nmt.errors import NmtError
@@ -44,7 +45,10 @@ _VOCABULARIES: tuple[tuple[str, ...], ...] = (
 )
 """Names of the files with lists of pieces, by their number."""
 
-FILES = tuple(name for names in (*_MODELS, *_CODES, *_VOCABULARIES) for name in names)
+FILES = (
+    *(name for names in (*_MODELS, *_CODES, *_VOCABULARIES) for name in names),
+    DIRECTIONS_FILE,
+)
 """Names of all files that subwords may consist of."""
 
 SubwordModel = bytes | BpeCodes
@@ -60,6 +64,7 @@ class Subwords:
         target: SubwordModel | None = None,
         num_threads: int = -1,
         vocabularies: Sequence[Vocabulary] = (),
+        directions: Directions | None = None,
     ) -> None:
         """Load trained models.
 
@@ -69,6 +74,7 @@ class Subwords:
             num_threads: threads for encoding and decoding; -1 for all cores.
             vocabularies: one list of pieces for both sides, or one for each side. Without lists the
                 models are the vocabularies; codes always need lists.
+            directions: directions of a multilingual model.
         """
         models = (source,) if target is None else (source, target)
         self._models = models[0], models[-1]
@@ -85,6 +91,10 @@ class Subwords:
         segmenters = [_segmenter(*side) for side in list(sides)[: len(self._files)]]
         self.source, self.target = segmenters[0], segmenters[-1]
         self._num_threads = num_threads
+        self.directions = directions
+        """Directions of a multilingual model; None for a single direction."""
+        self.tags: tuple[list[int], list[int]] = [], []
+        """Ids before every sentence of source and target; see :mod:`nmt.preprocess.tags`."""
 
     @classmethod
     def load(cls, path: Path, num_threads: int = -1) -> Subwords:
@@ -165,7 +175,11 @@ class Subwords:
         source, *target = (
             _checked(content, path, bool(vocabularies)) for content, path in map(read, names)
         )
-        return cls(source, target[0] if target else None, num_threads, vocabularies)
+        directions = None
+        if DIRECTIONS_FILE in present:
+            content, path = read(DIRECTIONS_FILE)
+            directions = DIRECTIONS.parse(content, str(path))
+        return cls(source, target[0] if target else None, num_threads, vocabularies, directions)
 
     @property
     def has_codes(self) -> bool:
@@ -188,8 +202,8 @@ class Subwords:
         return source, target
 
     def is_same_as(self, other: Subwords) -> bool:
-        """Return whether both segment every text into the same ids."""
-        return self._files == other._files
+        """Return whether both segment every text into the same ids, with the same tags."""
+        return self._files == other._files and self.directions == other.directions
 
     def extends(self, old: Subwords) -> bool:
         """Return whether these are older subwords with pieces behind the old ones, if any."""
@@ -217,12 +231,15 @@ class Subwords:
         Returns:
             The paths written.
         """
+        written = dict(self._files)
+        if self.directions:
+            written[DIRECTIONS_FILE] = DIRECTIONS.text(self.directions).encode()
         for name in FILES:
-            if name not in self._files:
+            if name not in written:
                 (directory / name).unlink(missing_ok=True)
-        for name, content in self._files.items():
+        for name, content in written.items():
             (directory / name).write_bytes(content)
-        return [directory / name for name in self._files]
+        return [directory / name for name in written]
 
     @property
     def source_size(self) -> int:

@@ -1,0 +1,192 @@
+"""Several languages in one dataset and one model: tags, validation, translation, refusals."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from conftest import RECIPE
+
+from nmt.data.dataset import Dataset
+from nmt.data.subset import Subset
+from nmt.errors import NmtError
+from nmt.preprocess.subwords import Subwords
+from nmt.preprocess.tags import tags_of
+
+Command = Callable[..., Any]
+
+WORDS = {
+    "en": ["one", "two", "three", "four", "five", "six"],
+    "de": ["eins", "zwei", "drei", "vier", "fünf", "sechs"],
+    "fr": ["un", "deux", "trois", "quatre", "cinq", "six"],
+}
+DIRECTIONS = [("en", "de"), ("de", "en"), ("en", "fr")]
+
+
+def entries(path: Path, directions: list[tuple[str, str]], **more: object) -> list[dict[str, Any]]:
+    return [
+        {"path": str(path), "source_lang": source, "target_lang": target, **more}
+        for source, target in directions
+    ]
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a corpus of numbers in three languages."""
+    directory = tmp_path_factory.mktemp("numbers")
+    for seed, (split, pairs) in enumerate({"train": 90, "valid": 12}.items()):
+        draw = random.Random(seed)
+        sentences = [draw.choices(range(6), k=draw.randint(1, 9)) for _ in range(pairs)]
+        for language, words in WORDS.items():
+            lines = (" ".join(words[n] for n in sentence) + "\n" for sentence in sentences)
+            (directory / f"{split}.{language}").write_text("".join(lines))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def write(here: Path) -> Callable[..., Path]:
+    """Writes a recipe with these keys of the section preprocess."""
+
+    def write(name: str, train: Any, **keys: object) -> Path:
+        recipe = yaml.safe_load(RECIPE)
+        for key in ("source_lang", "target_lang"):
+            del recipe["preprocess"][key]
+        place = {"output_dir": str(here / name), "valid": str(here / "valid"), "train": train}
+        recipe["preprocess"] |= place | keys
+        recipe["train"] |= {"data": str(here / name), "max_updates": 4}
+        (here / f"{name}.yaml").write_text(yaml.safe_dump(recipe))
+        return here / f"{name}.yaml"
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def preprocess(write: Callable[..., Path], nmt: Command) -> Callable[..., Dataset]:
+    """Makes a dataset."""
+
+    def make(name: str, train: Any, *flags: object, **keys: object) -> Dataset:
+        path = write(name, train, **keys)
+        done = nmt("preprocess", "--config", path, "--workers", 1, *flags)
+        assert done.status == 0, done.err
+        return Dataset.open(path.with_suffix(""))
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def many(here: Path, preprocess: Callable[..., Dataset]) -> Dataset:
+    return preprocess("many", entries(here / "train", DIRECTIONS))
+
+
+def pieces(dataset: Dataset, side: str, index: int, split: str = "train") -> list[str]:
+    subwords, pairs = Subwords.of(dataset), dataset.split(split)
+    ids = (pairs.source if side == "source" else pairs.target)(index).tolist()
+    return (subwords.source_pieces if side == "source" else subwords.target_pieces)(ids)
+
+
+def test_sources_begin_with_the_tag_of_the_target_language(many: Dataset) -> None:
+    for split, count in (("train", 90), ("valid", 12)):
+        pairs = many.split(split)
+        assert pairs.directions is not None
+        assert pairs.directions.tolist() == np.repeat([0, 1, 2], count).tolist()
+        for number, (_, target) in enumerate(DIRECTIONS):
+            assert pieces(many, "source", number * count, split)[0] == f">>{target}<<"
+            assert pieces(many, "target", number * count, split)[0].startswith("▁")
+    assert (many.manifest.source_lang, many.manifest.target_lang) == ("en+de", "de+en+fr")
+    text = Subset.of_direction(many.split("valid"), 2)
+    assert (text.source_text()[0].split()[0], text.reference_text()[0].split()[0]) in zip(
+        WORDS["en"], WORDS["fr"], strict=True
+    )
+
+
+def test_no_text_spells_a_tag(many: Dataset) -> None:
+    subwords = Subwords.of(many)
+    [tag], none = tags_of(subwords, ("en", "de"))
+    assert none == []
+    [ids] = subwords.encode_source([">>de<< one"])
+    assert tag not in ids
+    assert subwords.decode_source([[tag, *subwords.encode_source(["one"])[0]]]) == ["one"]
+
+
+def test_a_single_direction_gives_the_same_bytes_in_either_form(
+    here: Path, preprocess: Callable[..., Dataset]
+) -> None:
+    languages = {"source_lang": "en", "target_lang": "de"}
+    plain = preprocess("plain", [str(here / "train")], **languages)
+    named = preprocess("named", entries(here / "train", DIRECTIONS[:1]))
+    assert plain.manifest.files == named.manifest.files
+    assert "tags" not in plain.manifest.recipe
+    assert pieces(plain, "source", 0)[0].startswith("▁")
+
+
+def test_back_translated_text_begins_with_its_tag(
+    here: Path, preprocess: Callable[..., Dataset]
+) -> None:
+    train = [
+        *entries(here / "train", DIRECTIONS),
+        *entries(here / "train", DIRECTIONS[:1], tag="bt"),
+    ]
+    made = preprocess("tagged", train)
+    assert pieces(made, "source", 270)[:2] == [">>de<<", "<bt>"]
+    assert pieces(made, "source", 0)[1] != "<bt>"
+    single = [str(here / "train"), *entries(here / "train", DIRECTIONS[:1], tag="bt")]
+    made = preprocess("single", single, source_lang="en", target_lang="de")
+    assert pieces(made, "source", 90)[0] == "<bt>"
+    assert Subwords.of(made).directions is None
+    assert pieces(made, "source", 0, "valid")[0] != "<bt>"
+
+
+@pytest.mark.parametrize(
+    ("train", "keys", "message"),
+    [
+        (DIRECTIONS, {"alignments": True}, "alignments go without tags; leave out one of them"),
+        ([("en", "en")], {}, "source_lang and target_lang are both 'en'"),
+        ([("en", "")], {}, "not given: --target-lang; say it there or in the recipe"),
+    ],
+)
+def test_entries_that_do_not_fit_are_refused(
+    here: Path, write: Callable[..., Path], nmt: Command, train: Any, keys: Any, message: str
+) -> None:
+    for split in ("train", "valid"):
+        lines = len((here / f"{split}.en").read_text().splitlines())
+        (here / f"{split}.align").write_text("0-0\n" * lines)
+    refused = nmt(
+        "preprocess", "--config", write("refused", entries(here / "train", train), **keys)
+    )
+    assert refused.status == 1
+    assert message in refused.err
+
+
+def test_a_held_out_entry_of_another_direction_is_refused(
+    here: Path, write: Callable[..., Path], nmt: Command
+) -> None:
+    valid = entries(here / "valid", [("de", "fr")])
+    path = write("held", entries(here / "train", DIRECTIONS), valid=valid)
+    refused = nmt("preprocess", "--config", path)
+    assert "is de to fr, but train has no such pairs; leave the entry out" in refused.err
+    path = write(
+        "held", entries(here / "train", DIRECTIONS), valid=entries(here / "valid", DIRECTIONS[1:])
+    )
+    assert nmt("preprocess", "--config", path, "--workers", 1).status == 0
+    directions = Dataset.open(here / "held").split("valid").directions
+    assert directions is not None
+    assert directions.tolist() == [1] * 12 + [2] * 12
+
+
+def test_damaged_directions_are_refused(
+    here: Path, many: Dataset, nmt: Command, tmp_path: Path
+) -> None:
+    shutil.copytree(here / "many", tmp_path / "damaged")
+    file = tmp_path / "damaged" / "train.directions"
+    file.write_bytes(b"\xff" * file.stat().st_size)
+    with pytest.raises(NmtError, match=r"train\.directions"):
+        Dataset.open(tmp_path / "damaged").split("train").check()
+    file.write_bytes(b"\0")
+    with pytest.raises(NmtError, match=r"train\.directions"):
+        Dataset.open(tmp_path / "damaged")
