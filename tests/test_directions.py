@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 import yaml
 from conftest import RECIPE
+from trained_runs import assert_same_checkpoint, records
 
 from nmt.data.dataset import Dataset
 from nmt.data.subset import Subset
 from nmt.errors import NmtError
 from nmt.preprocess.subwords import Subwords
 from nmt.preprocess.tags import tags_of
+from nmt.runs import Run
 
 Command = Callable[..., Any]
 
@@ -84,6 +86,16 @@ def many(here: Path, preprocess: Callable[..., Dataset]) -> Dataset:
     return preprocess("many", entries(here / "train", DIRECTIONS))
 
 
+@pytest.fixture(scope="module")
+def run(here: Path, many: Dataset, nmt: Command) -> Path:
+    """A trained run of the dataset, with validation by BLEU."""
+    metrics = ("--set", "train.valid_metrics=[bleu]", "--set", "train.best_metric=bleu")
+    recipe = here / "many.yaml"
+    done = nmt("train", "--config", recipe, "--save-dir", here / "run", *metrics)
+    assert done.status == 0, done.err
+    return here / "run"
+
+
 def pieces(dataset: Dataset, side: str, index: int, split: str = "train") -> list[str]:
     subwords, pairs = Subwords.of(dataset), dataset.split(split)
     ids = (pairs.source if side == "source" else pairs.target)(index).tolist()
@@ -142,6 +154,71 @@ def test_back_translated_text_begins_with_its_tag(
     assert pieces(made, "source", 0, "valid")[0] != "<bt>"
 
 
+def test_validation_is_by_direction_and_its_mean_chooses_the_best(run: Path) -> None:
+    scores = [line for line in records(run) if line["record"] == "validation"]
+    assert scores
+    for line in scores:
+        for name in ("loss", "bleu"):
+            parts = [line[f"{name}/{source}-{target}"] for source, target in DIRECTIONS]
+            assert line[name] == pytest.approx(sum(parts) / 3)
+        assert line["perplexity"] == pytest.approx(np.exp(line["loss"]))
+    kept = (run / "validation" / "update_0000004.txt").read_text().splitlines()
+    assert len(kept) == 36
+
+
+def test_a_multilingual_run_resumes_exactly(
+    here: Path, preprocess: Callable[..., Dataset], nmt: Command
+) -> None:
+    train = entries(here / "train", DIRECTIONS[:2])
+    train += entries(here / "train", DIRECTIONS[2:], max_pairs=20)
+    preprocess("uneven", train)
+
+    def trained(place: str, temperature: int, *updates: int) -> list[float]:
+        command = ("train", "--config", here / "uneven.yaml", "--save-dir", here / place)
+        key = f"train.direction_temperature={temperature}"
+        for last in updates:
+            assert nmt(*command, "--set", key, "--max-updates", last).status == 0
+        return [line["loss"] for line in records(here / place)]
+
+    assert trained("whole", 5, 4) == trained("parts", 5, 2, 4)
+    assert_same_checkpoint(here / "parts" / "last", here / "whole" / "last")
+    assert trained("whole", 5, 4) != trained("as they are", 1, 4)
+
+
+def test_inspect_shows_the_directions(here: Path, run: Path, nmt: Command) -> None:
+    shown = nmt("inspect", here / "many").out
+    assert "direction en to fr | train 90 pairs | valid 12 pairs\n" in shown
+    assert "tags: of the target language, before each source\n" in nmt("inspect", run).out
+    assert nmt("inspect", here / "many", "--verify").status == 0
+
+
+def test_a_new_direction_is_added_to_a_trained_model(
+    here: Path,
+    run: Path,
+    preprocess: Callable[..., Dataset],
+    write: Callable[..., Path],
+    nmt: Command,
+) -> None:
+    train = entries(here / "train", [("de", "fr")])
+    made = preprocess("more", train, subword_model=str(run))
+    directions = Subwords.of(made).directions
+    assert directions is not None
+    assert directions.trained == (*DIRECTIONS, ("de", "fr"))
+    assert pieces(made, "source", 0)[0] == ">>fr<<"
+    shutil.copy(here / "train.fr", here / "train.it")
+    shutil.copy(here / "valid.fr", here / "valid.it")
+    new = entries(here / "train", [("en", "it")])
+    refused = nmt("preprocess", "--config", write("lacks", new, subword_model=str(run)))
+    assert "the vocabulary lacks the tag >>it<<; add it by preprocess.extend_vocab" in refused.err
+    made = preprocess("longer", new, extend_vocabulary=str(run))
+    assert made.manifest.source_vocabulary == Run.open(run).subwords.source_size + 1
+    assert pieces(made, "source", 0)[0] == ">>it<<"
+    assert "it" not in Subwords.of(made).decode_source([made.split("train").source(0).tolist()])[0]
+    flags = ("--config", here / "longer.yaml", "--save-dir", here / "longer-run")
+    done = nmt("train", *flags, "--init-from", run, "--max-updates", 1)
+    assert done.status == 0, done.err
+
+
 @pytest.mark.parametrize(
     ("train", "keys", "message"),
     [
@@ -177,6 +254,13 @@ def test_a_held_out_entry_of_another_direction_is_refused(
     directions = Dataset.open(here / "held").split("valid").directions
     assert directions is not None
     assert directions.tolist() == [1] * 12 + [2] * 12
+
+
+def test_a_temperature_needs_several_directions(train: Command, tmp_path: Path) -> None:
+    refused = train(tmp_path / "run", "--set", "train.direction_temperature=2")
+    assert refused.err.endswith(
+        "train.direction_temperature: the dataset has one direction; leave it out\n"
+    )
 
 
 def test_damaged_directions_are_refused(

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.dataset import Split
+from nmt.data.subset import Subset
 
 Indices = NDArray[np.integer]
 
@@ -98,9 +99,12 @@ class RandomSampler(BatchSampler):
     """Updates of sentences drawn at random from the whole corpus, each once in an epoch."""
 
     def _prepare(self) -> int:
-        self.total = int(self.target_lengths.sum(dtype=np.int64))
-        count = round(self.total / self.tokens_per_update)
+        count = round(self._total() / self.tokens_per_update)
         return min(max(1, count), max(1, len(self.target_lengths)))
+
+    def _total(self) -> float:
+        """Return the target tokens of an epoch, on average."""
+        return int(self.target_lengths.sum(dtype=np.int64))
 
     def update(self, update: int) -> list[Indices]:
         """Return the sentences of an update (from 1), sorted by length."""
@@ -113,7 +117,8 @@ class RandomSampler(BatchSampler):
         shuffled = self._shuffled(random)
         tokens_so_far = np.cumsum(self.target_lengths[shuffled], dtype=np.int64)
         update = np.arange(1, self.updates_per_epoch)
-        cuts = np.searchsorted(tokens_so_far, update * (self.total / self.updates_per_epoch))
+        total = int(tokens_so_far[-1])
+        cuts = np.searchsorted(tokens_so_far, update * (total / self.updates_per_epoch))
         # An update has at least one sentence, however long its neighbours are.
         cuts = np.maximum.accumulate(np.maximum(cuts - update, 0)) + update
         return np.split(shuffled, np.minimum(cuts, len(shuffled) - self.updates_per_epoch + update))
@@ -252,7 +257,7 @@ def _fit(
     return [small for part in parts for small in _fit(part, lengths, max_tokens, fill)]
 
 
-def in_length_order(split: Split, max_tokens: int) -> list[Indices]:
+def in_length_order(split: Split | Subset, max_tokens: int) -> list[Indices]:
     """Return batches of similar length, at most `max_tokens` positions, of all sentences."""
     longer = np.maximum(split.source_lengths, split.target_lengths)
     order = np.argsort(longer, kind="stable")

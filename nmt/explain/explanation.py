@@ -19,7 +19,7 @@ from nmt.inference import Translator
 from nmt.inference.alignment import linked, numbered, piece_starts, units_of_pieces, word_starts
 from nmt.models.base import AttentionMap
 from nmt.models.ensemble import members_of
-from nmt.search import Hypothesis
+from nmt.search import Constraint, Hypothesis, Prefixes
 from nmt.search.coverage import with_coverage
 
 LIKELIEST = 10
@@ -188,7 +188,10 @@ def _search(translator: Translator, line: str) -> Translated:
     source = torch.tensor([[*_encode(translator, line), EOS]], device=translator.device)
     traced = Traced(name=config.strategy.name, inner=config.strategy)
     most = torch.tensor([config.max_length(source.shape[1])], device=translator.device)
-    results = traced.search(model, source, most, config.constraints)
+    constraints: Sequence[Constraint] = config.constraints
+    if tags := subwords.tags[1]:
+        constraints = [Prefixes(tokens=torch.tensor([tags]), others=constraints)]
+    results = traced.search(model, source, most, constraints)
     if config.coverage_penalty:
         results = with_coverage(results, model, source, config.coverage_penalty)
     [hypotheses] = results
@@ -231,9 +234,14 @@ def _explained(translator: Translator, pair: Translated) -> Explanation:
     logits, vectors = forward_with_embeddings(model, source, inputs)
     maps = model.attention_maps(source, inputs)
     [source_offsets] = subwords.source_offsets([line])
-    units = units_of_pieces(line, source_offsets, unit)[1], units_of_pieces(text, offsets, unit)[1]
+    units = [
+        [0] * len(tags) + units_of_pieces(side, begins, unit)[1]
+        for tags, side, begins in zip(
+            subwords.tags, (line, text), (source_offsets, offsets), strict=True
+        )
+    ]
     try:
-        [weights] = translator.attention([source_ids], [ids])
+        [weights] = translator.text_attention([source_ids], [ids])
         links = linked(line, source_offsets, text, offsets, weights, unit)
     except NmtError:  # the model has no attention
         links = ()

@@ -14,6 +14,7 @@ from torch import Tensor
 from nmt.data.vocabulary import EOS
 from nmt.evaluation.consensus import expected_utilities
 from nmt.inference.alignment import Unit, linked, numbered, piece_starts, word_starts
+from nmt.inference.directed import Directed
 from nmt.inference.distinct import distinct_lists
 from nmt.inference.long_lines import parts
 from nmt.inference.translation import Request, Sentence, Translation
@@ -28,11 +29,10 @@ from nmt.inference.config import SearchConfig
 T = TypeVar("T")
 
 
-class LineTranslator(ABC):
+class LineTranslator(Directed, ABC):
     """A translator of lines; each engine implements a subclass.
 
     Attributes:
-        languages: source and target language.
         truncated: number of sources cut so far.
         split: number of lines split so far.
         empty: number of lines so far that are not blank but have a blank translation.
@@ -42,9 +42,7 @@ class LineTranslator(ABC):
     def __init__(
         self, subwords: Subwords, config: SearchConfig, languages: tuple[str, str] = ("", "")
     ) -> None:
-        self.subwords = subwords
-        self.config = config.for_language(languages[1])
-        self.languages = languages
+        super().__init__(subwords, config, languages)
         self.truncated = 0
         self.split = 0
         self.empty = 0
@@ -160,7 +158,7 @@ class LineTranslator(ABC):
         """
         refuse_one_string(sources, "sources")
         refuse_one_string(targets, "targets")
-        weights = self.attention(*self._encode_pairs(sources, targets))
+        weights = self.text_attention(*self._encode_pairs(sources, targets))
         offsets = zip(
             self.subwords.source_offsets(list(sources)),
             self.subwords.target_line_offsets(list(targets)),
@@ -233,7 +231,7 @@ class LineTranslator(ABC):
         self, unit: Unit, translations: list[Translation], sentences: list[Sentence]
     ) -> list[dict[str, Any]]:
         outputs = [translation.hypothesis.output for translation in translations]
-        weights = self.attention([sentence.source for sentence in sentences], outputs)
+        weights = self.text_attention([sentence.source for sentence in sentences], outputs)
         sources = self.subwords.source_offsets([translation.source for translation in translations])
         texts = self.subwords.target_offsets(
             [translation.hypothesis.tokens for translation in translations]
@@ -313,10 +311,18 @@ class LineTranslator(ABC):
 
     def _wanted(self, request: Request) -> tuple[list[int], list[list[int]]]:
         """Return the tokens of the prefix and of the phrases of a request."""
+        _, tags = self.subwords.tags
         if request.is_plain:
-            return [], []
+            return tags, []
         prefix, *phrases = self.subwords.encode_target([request.prefix, *request.phrases])
-        return prefix, [phrase for phrase in phrases if phrase]
+        return prefix or tags, [phrase[len(tags) :] for phrase in phrases if phrase]
+
+    def text_attention(
+        self, sources: Sequence[list[int]], targets: Sequence[list[int]]
+    ) -> list[Tensor]:
+        """Return the attention as :meth:`attention` does, without that of and to tags."""
+        source, target = map(len, self.subwords.tags)
+        return [weights[target:, source:] for weights in self.attention(sources, targets)]
 
     @abstractmethod
     def find(

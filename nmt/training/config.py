@@ -31,6 +31,10 @@ class TrainConfig:
     """Sentences of an update: random ones of the corpus, or bucketed by length. Random updates are
     alike. Bucketed ones need less padding, as in other toolkits; small ones then hold sentences of
     a single length, from which a model learns less."""
+    direction_temperature: float = 1.0
+    """Temperature T by which the directions of a multilingual dataset are sampled: an epoch has as
+    many pairs as the dataset, and those of a direction with D pairs are in proportion to D^(1/T)
+    (Arivazhagan et al. 2019, who take 5). 1 for all pairs as they are."""
     max_tokens: MayChange[Literal["auto"] | int] = 4096
     """Size of a micro-batch in tokens of one side, or auto: the largest size that fits the GPUs.
     Bounds the memory of a device. All passes or samples of the loss count, and padding, if the
@@ -162,6 +166,10 @@ class TrainConfig:
                 raise ValueError(f"{name} must be more than 0, is {value}")
         if self.subword_sampling is not None and not 0.0 <= self.subword_sampling <= 1.0:
             raise ValueError(f"subword_sampling lies in [0, 1], not {self.subword_sampling}")
+        if not 0 < self.direction_temperature < math.inf:
+            raise ValueError(
+                f"direction_temperature must be more than 0, is {self.direction_temperature}"
+            )
         for name in ("ema_decay", "token_dropout", "layer_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"{name} lies in [0, 1), not {getattr(self, name)}")
@@ -176,6 +184,8 @@ class TrainConfig:
 
     def _check_parts(self) -> None:
         """Raise a ValueError if settings do not fit together."""
+        if self.direction_temperature != 1 and self.batching != "random":
+            raise ValueError("direction_temperature draws sentences anew; take batching random")
         if self.ema_decay and self.optimizer.averages_weights:
             raise ValueError(f"{self.optimizer.name} averages the weights itself; take ema_decay 0")
         if self.ema_decay and self.sharding == "full":

@@ -24,7 +24,7 @@ from nmt.training.report import Report, RunningStats, summarize
 from nmt.training.signals import StopRequests
 from nmt.training.stopwatch import Stopwatch
 from nmt.training.trainer import Trainer
-from nmt.training.validation import Validation
+from nmt.training.validation_by_direction import Validations
 
 
 class TrainingLoop:
@@ -33,7 +33,7 @@ class TrainingLoop:
     def __init__(
         self,
         trainer: Trainer,
-        validation: Validation,
+        validation: Validations,
         report: Report,
         scores: dict[str, float] | None = None,
     ) -> None:

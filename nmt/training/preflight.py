@@ -29,12 +29,12 @@ from nmt.training.parallel import gather_tensors
 from nmt.training.report import peak_memory_mb
 from nmt.training.sequence import SequenceLoss
 from nmt.training.trainer import Trainer
-from nmt.training.validation import Validation
+from nmt.training.validation_by_direction import Validations
 
 Rows = list[tuple[str, str]]
 
 
-def preflight(trainer: Trainer, validation: Validation) -> Rows:
+def preflight(trainer: Trainer, validation: Validations) -> Rows:
     """Run the preflight check, and return estimates of the training as (name, value) pairs.
 
     Warns if training is likely to end before the model learns.

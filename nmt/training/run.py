@@ -39,7 +39,7 @@ from nmt.training.state import TrainerState
 from nmt.training.subword_sampling import SampledSplit
 from nmt.training.tensorboard import Board
 from nmt.training.trainer import Trainer
-from nmt.training.validation import Validation
+from nmt.training.validation_by_direction import Validations, validation_of
 from nmt.training.wandb import WandbLogger
 
 REMEDIES = {
@@ -61,9 +61,14 @@ class Experiment:
     plugins: tuple[str, ...] = ()
     """Modules that registered names used in the sections."""
 
-    def for_language(self, target_lang: str) -> Experiment:
-        """Return the experiment with loss and metrics set for a target language."""
-        metrics = tuple(metric.for_language(target_lang) for metric in self.train.valid_metrics)
+    def for_language(self, target_lang: str, is_only: bool = True) -> Experiment:
+        """Return the experiment with loss and metrics set for a target language.
+
+        Metrics are set later, by direction, if the language is not the only one.
+        """
+        metrics = self.train.valid_metrics
+        if is_only:
+            metrics = tuple(metric.for_language(target_lang) for metric in metrics)
         loss = self.train.loss.for_language(target_lang)
         config = replace(self.train, valid_metrics=metrics, loss=loss)
         return replace(self, model=self.model.resolved(), train=config)
@@ -96,12 +101,13 @@ def train(
         NmtError: the dataset or the run cannot be used, or the run has another recipe.
     """
     dataset = Dataset.open(Path(experiment.train.data))
-    experiment = experiment.for_language(dataset.manifest.target_lang)
+    subwords = Subwords.of(dataset)
+    is_only = subwords.directions is None
+    experiment = experiment.for_language(dataset.manifest.target_lang, is_only)
     config = experiment.train
     warning = check_precision(config.precision, world.device)
     if warning and world.is_main:
         warn(f"train.precision: {warning}")
-    subwords = Subwords.of(dataset)
     torch.manual_seed(config.seed)
     sizes = subwords.source_size, subwords.target_size, subwords.shared
     model = build_new(lambda: experiment.model.build_adapted(*sizes))
@@ -281,7 +287,7 @@ def _sample_subwords(trainer: Trainer, subwords: Subwords) -> None:
 
 def _prepare_validation(
     experiment: Experiment, trainer: Trainer, subwords: Subwords, split: Split
-) -> Validation:
+) -> Validations:
     """Return the validation of the trainer's model, which translates as ``translate`` does."""
     config, world = experiment.train, trainer.world
     translator = Translator(
@@ -292,7 +298,7 @@ def _prepare_validation(
         pick_precision(config.precision, world.device),
         languages=trainer.run.languages,
     )
-    return Validation(split, translator, config.valid_metrics, world, config.precision)
+    return validation_of(split, translator, config.valid_metrics, world, config.precision)
 
 
 def _open_report(trainer: Trainer, dry_run: bool) -> Report:
@@ -334,7 +340,7 @@ def _open_loggers(run: Run, update: int) -> list[Logger]:
 
 
 def _check_before_training(
-    trainer: Trainer, validation: Validation, report: Report, dry_run: bool
+    trainer: Trainer, validation: Validations, report: Report, dry_run: bool
 ) -> None:
     """Run the preflight check of a new run; in a resumed one, find micro-batches if necessary."""
     if dry_run or trainer.state.update == 0:

@@ -11,6 +11,7 @@ import hashlib
 import struct
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 
 import numpy as np
 import sentencepiece
@@ -29,7 +30,8 @@ from nmt.preprocess.subwords import Subwords
 class SampledSplit:
     """A split that is segmented anew in each epoch.
 
-    The stored subwords are decoded to text, and the text is segmented again. A sentence keeps its
+    The stored subwords are decoded to text, and the text is segmented again; tags at the beginning
+    stay. A sentence keeps its
     stored subwords if it has an unknown character, or if it would become longer than the longest
     stored sentence of its side.
     """
@@ -49,10 +51,13 @@ class SampledSplit:
         stored = self.split.source if is_source else self.split.target
         rows = [stored(int(index)).tolist()[:-1] for index in indices]
         longest = self._longest[side] - 1
-        texts = (self.subwords.decode_source if is_source else self.subwords.decode_target)(rows)
+        known = {*segmenter.tags.values()}
+        tags = [list(takewhile(known.__contains__, row)) for row in rows]
+        decode = self.subwords.decode_source if is_source else self.subwords.decode_target
+        texts = decode([row[len(begin) :] for row, begin in zip(rows, tags, strict=True)])
         for place, (index, ids, text) in enumerate(zip(indices, rows, texts, strict=True)):
             if UNK not in ids:
-                sampled = self._sample(segmenter, side, int(index), text)
+                sampled = tags[place] + self._sample(segmenter, side, int(index), text)
                 rows[place] = sampled if 0 < len(sampled) <= longest else ids
         table: NDArray[np.int64] = as_rows([[*row, EOS] for row in rows], pad).numpy()
         return table

@@ -23,8 +23,10 @@ from torch import Tensor
 
 from nmt.data.batches import Batch
 from nmt.data.dataset import Split
+from nmt.data.direction_sampler import DirectionSampler
 from nmt.data.loader import BatchLoader, Update
-from nmt.data.sampler import samplers
+from nmt.data.sampler import BatchSampler, samplers
+from nmt.errors import NmtError
 from nmt.models import Model
 from nmt.models.adaptation import adaptation_weights
 from nmt.models.embedding import set_cutoff
@@ -83,9 +85,7 @@ class Trainer:
         self.config = config
         self.model = model
         self.world = world
-        self.sampler = samplers[config.batching](
-            split.source_lengths, split.target_lengths, config.tokens_per_update, config.seed
-        )
+        self.sampler = _sampler(config, split)
         self.loader = BatchLoader(
             split=split,
             sampler=self.sampler,
@@ -327,3 +327,13 @@ class Trainer:
 def _mix(*numbers: int) -> int:
     """Return a 64-bit seed that depends on all numbers."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+
+
+def _sampler(config: TrainConfig, split: Split) -> BatchSampler:
+    """Return the sampler of the training pairs."""
+    known = split.source_lengths, split.target_lengths, config.tokens_per_update, config.seed
+    if config.direction_temperature == 1:
+        return samplers[config.batching](*known)
+    if split.directions is None:
+        raise NmtError("train.direction_temperature: the dataset has one direction; leave it out")
+    return DirectionSampler(*known, split.directions, config.direction_temperature)

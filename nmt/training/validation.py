@@ -9,6 +9,7 @@ from torch import Tensor
 from nmt.data.batches import make_batch
 from nmt.data.dataset import Split
 from nmt.data.sampler import Indices, in_length_order
+from nmt.data.subset import Subset
 from nmt.evaluation.metrics import Metric
 from nmt.inference.translator import Translator
 from nmt.runtime.distributed import World
@@ -28,7 +29,7 @@ class Validation:
 
     def __init__(
         self,
-        split: Split,
+        split: Split | Subset,
         translator: Translator,
         metrics: tuple[Metric, ...],
         world: World,

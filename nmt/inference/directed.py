@@ -1,0 +1,69 @@
+"""The direction of a translator, and the choice of another direction of the same model."""
+
+from __future__ import annotations
+
+import copy
+import os
+from typing import TypeVar
+
+from nmt.data.directions import Direction, Directions
+from nmt.inference.config import SearchConfig
+from nmt.messages import warn
+from nmt.preprocess.subwords import Subwords
+from nmt.preprocess.tags import tagged, tagged_directions
+
+AnyDirected = TypeVar("AnyDirected", bound="Directed")
+
+
+class Directed:
+    """What depends on the languages of a translator.
+
+    Attributes:
+        subwords: subwords, which put the tags of the direction before every sentence.
+        config: settings of the search, with those of the target language.
+        languages: source and target language.
+    """
+
+    def __init__(self, subwords: Subwords, config: SearchConfig, languages: Direction) -> None:
+        self.subwords = subwords
+        self.config = config.for_language(languages[1])
+        self.languages = languages
+        self._general = subwords, config, languages
+
+    @property
+    def directions(self) -> Directions:
+        """The directions of the model: those trained or, of other models, those of its tags."""
+        subwords, _, languages = self._general
+        return subwords.directions or tagged_directions(subwords, languages)
+
+    def into(
+        self: AnyDirected, target: str | None = None, source: str | None = None
+    ) -> AnyDirected:
+        """Return a translator of the same model for a direction.
+
+        Args:
+            target: target language; None for the only one. If the text may begin with tags, as for
+                a model of OPUS-MT, None leaves the tags to the text.
+            source: source language; None for any. If the direction was not trained, a warning says
+                so.
+
+        Raises:
+            NmtError: the model does not have these languages.
+        """
+        subwords, config, _ = self._general
+        if target is None and source is None and subwords.directions is None:
+            return self
+        direction = self.directions.choose(target, source)
+        is_main = os.environ.get("RANK", "0") == "0"  # of the processes of torchrun
+        if direction not in self.directions.trained and is_main:
+            warn(f"{direction[0]} to {direction[1]} was not trained: the translation is zero-shot")
+        chosen = copy.copy(self)
+        chosen.subwords = tagged(subwords, direction)
+        chosen.config = config.for_language(direction[1])
+        chosen.languages = direction
+        return chosen
+
+    def by_direction(self: AnyDirected) -> list[AnyDirected]:
+        """Return a translator for each trained direction."""
+        trained = self.directions.trained
+        return [self] if len(trained) == 1 else [self.into(one[1], one[0]) for one in trained]
