@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Callable
@@ -15,8 +16,10 @@ from conftest import RECIPE
 from trained_runs import assert_same_checkpoint, records
 
 from nmt.data.dataset import Dataset
+from nmt.data.directions import Directions
 from nmt.data.subset import Subset
 from nmt.errors import NmtError
+from nmt.inference.engines import load_translator
 from nmt.preprocess.subwords import Subwords
 from nmt.preprocess.tags import tags_of
 from nmt.runs import Run
@@ -137,6 +140,28 @@ def test_a_single_direction_gives_the_same_bytes_in_either_form(
     assert pieces(plain, "source", 0)[0].startswith("▁")
 
 
+def test_tags_of_the_target_side_and_two_vocabularies(
+    here: Path, preprocess: Callable[..., Dataset], nmt: Command, tmp_path: Path
+) -> None:
+    keys = {"tags": "target", "separate_vocabularies": True, "vocab_size": 40}
+    made = preprocess("targets", entries(here / "train", DIRECTIONS), **keys)
+    assert pieces(made, "target", 100)[0] == ">>en<<"
+    assert pieces(made, "source", 100)[0].startswith("▁")
+    assert not any(">>" in piece for piece in Subwords.of(made).source_pieces([*range(40)]))
+    untied = ("--set", "model.tied_embeddings=decoder", "--save-dir", tmp_path / "run")
+    done = nmt("train", "--config", here / "targets.yaml", *untied)
+    assert done.status == 0, done.err
+    translator = load_translator(tmp_path / "run", target_lang="fr", max_length_offset=4)
+    [[one]] = translator.translations(["one two"], scored=True)
+    fields = translator.fields(one)
+    assert fields["tokens"][0] == ">>fr<<"
+    assert ">>" not in fields["text"]
+    assert len(fields["token_log_probabilities"]) == len(fields["tokens"])
+    [scored] = translator.score(["one two"], [one.text])
+    assert len(scored) == len(Subwords.of(made).encode_target([one.text])[0]) + 2
+    assert len(translator.align(["one two"], ["un deux"])[0]) == 2
+
+
 def test_back_translated_text_begins_with_its_tag(
     here: Path, preprocess: Callable[..., Dataset]
 ) -> None:
@@ -185,11 +210,96 @@ def test_a_multilingual_run_resumes_exactly(
     assert trained("whole", 5, 4) != trained("as they are", 1, 4)
 
 
+def test_translate_takes_a_target_language_and_refuses_others(
+    here: Path, run: Path, nmt: Command
+) -> None:
+    def translate(*flags: str) -> Any:
+        return nmt("translate", "--model", run, here / "valid.en", "--json", *flags)
+
+    done = {target: translate("-t", target) for target in ("de", "fr")}
+    assert [one.status for one in done.values()] == [0, 0]
+    assert done["de"].out != done["fr"].out
+    assert "zero-shot" not in done["de"].err
+    for flags, message in (
+        ((), "the model translates into de, en and fr; choose one with -t"),
+        (("-t", "it"), "the model does not translate into 'it', only into de, en and fr"),
+        (("-t", "de", "-s", "fr"), "the model does not translate from 'fr', only from en and de"),
+        (("-t", "de", "-s", "de"), "source and target language are both 'de'; choose two"),
+    ):
+        refused = translate(*flags)
+        assert (refused.status, refused.out) == (1, "")
+        assert refused.err == f"nmt: error: {message}\n"
+
+
+def test_a_direction_that_was_not_trained_is_translated_with_a_warning(
+    here: Path, run: Path, nmt: Command
+) -> None:
+    command = ("translate", "--model", run, here / "valid.de", "-t", "fr")
+    done, unknown = nmt(*command, "-s", "de"), nmt(*command)
+    warning = "nmt: warning: de to fr was not trained: the translation is zero-shot\n"
+    assert done.err.count(warning) == 1
+    assert warning not in unknown.err
+    assert done.out == unknown.out
+
+
+def test_python_and_the_other_commands_take_the_same_languages(
+    here: Path, run: Path, nmt: Command, tmp_path: Path
+) -> None:
+    translator = load_translator(run, target_lang="fr")
+    assert translator.languages == ("en", "fr")
+    lines = (here / "valid.en").read_text().splitlines()
+    expected = nmt("translate", "--model", run, here / "valid.en", "-t", "fr").out.splitlines()
+    assert list(translator.translate(lines)) == expected
+    assert list(translator.translate([""])) == [""]
+    by_direction = [one.languages for one in load_translator(run, target_lang="de").by_direction()]
+    assert by_direction == DIRECTIONS
+    with pytest.raises(NmtError, match="choose one with -t"):
+        load_translator(run)
+
+    pair = ("--source", here / "valid.en", here / "valid.fr")
+    scored = nmt("score", "--model", run, *pair, "-t", "fr").out.splitlines()
+    sums = map(sum, translator.score(lines, (here / "valid.fr").read_text().splitlines()))
+    assert [float(one) for one in scored] == pytest.approx(list(sums), abs=1e-5)
+    assert nmt("score", "--model", run, *pair, "-t", "en").out.splitlines() != scored
+
+    references = ("score", "--data", here / "many", "--split", "valid", here / "valid.fr")
+    assert "bleu = 100.00" in nmt(*references, "-t", "fr").out
+    assert (
+        "there are no pairs of de-fr, only of en-de, de-en, en-fr"
+        in nmt(*references, "-t", "fr", "-s", "de").err
+    )
+    explained = nmt("explain", "--model", run, here / "valid.en", "-t", "fr", "--json")
+    assert json.loads(explained.out)["languages"] == ["en", "fr"]
+
+
 def test_inspect_shows_the_directions(here: Path, run: Path, nmt: Command) -> None:
     shown = nmt("inspect", here / "many").out
     assert "direction en to fr | train 90 pairs | valid 12 pairs\n" in shown
     assert "tags: of the target language, before each source\n" in nmt("inspect", run).out
     assert nmt("inspect", here / "many", "--verify").status == 0
+
+
+def test_runs_with_other_tags_are_no_ensemble(
+    here: Path, run: Path, nmt: Command, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(run, other, symlinks=True)
+    (other / "directions.json").unlink()
+    subwords = Run.open(run).subwords
+    subwords.directions = Directions(trained=(("en", "de"), ("de", "en"), ("de", "fr")))
+    old = Run.open(run)
+    Run.create(
+        other,
+        languages=old.languages,
+        identity="2",
+        data="",
+        recipe=old.recipe,
+        subwords=subwords,
+    )
+    refused = nmt("translate", "-m", run, "-m", other, here / "valid.en", "-t", "de")
+    assert refused.status == 1
+    assert "the models of an ensemble must share them" in refused.err
+    assert nmt("translate", "-m", run, "-m", run, here / "valid.en", "-t", "de").status == 0
 
 
 def test_a_new_direction_is_added_to_a_trained_model(

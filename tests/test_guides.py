@@ -180,6 +180,14 @@ def test_back_translation(place: Workplace) -> None:
     assert len(list(place.path.glob("part.?.en"))) == 4
 
 
+def test_languages(place: Workplace) -> None:
+    outputs = run_page(place, "guides/languages.md")
+    assert outputs[0].startswith("data-bin\ndataset of format 3, en+de to de+en\n")
+    assert outputs[0].count("bleu = ") == 1
+    assert outputs[2] == "domain-bin\nadapted\n"
+    assert len(place.lines("test.de")) == len(place.lines("test.en")) == 10
+
+
 def test_large_corpora(place: Workplace) -> None:
     turn(place.path / "reverse")
     outputs = run_page(place, "guides/large-corpora.md")

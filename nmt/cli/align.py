@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmt.cli.console import check_stdin
+from nmt.cli.direction import SourceLang, TargetLang
 from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.cli.score_by_model import BLOCK, open_model, unequal_lines
 from nmt.errors import NmtError
@@ -53,6 +54,8 @@ def align(
         int,
         typer.Option(min=1, help="The most pairs to learn from, drawn at random, without --model."),
     ] = 500_000,
+    source_lang: SourceLang = None,
+    target_lang: TargetLang = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
     plugin: PluginFlag = None,
     trust_plugins: TrustFlag = False,
@@ -73,7 +76,8 @@ def align(
             raise NmtError("--layer is a layer of a model; give --model, too")
         aligned = _align_corpus(source, target, max_pairs)
     else:
-        aligned = _align_by_model(open_model(model, device, trust_plugins), layer, source, target)
+        translator = open_model(model, device, trust_plugins, target_lang, source_lang)
+        aligned = _align_by_model(translator, layer, source, target)
     for links in aligned:
         print(" ".join(f"{source_word}-{target_word}" for source_word, target_word in links))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nmt.cli.console import check_output, check_stdin
+from nmt.cli.direction import SourceLang, TargetLang
 from nmt.cli.flags import SEARCH_FLAGS, Settings, recipe_flags
 from nmt.cli.score_by_model import unequal_lines
 from nmt.cli.search import search_settings
@@ -107,6 +108,8 @@ def explain(
     svg: Svg = None,
     heads: Heads = None,
     word: Word = None,
+    source_lang: SourceLang = None,
+    target_lang: TargetLang = None,
     *,
     settings: Settings,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
@@ -132,8 +135,9 @@ def explain(
     from nmt.cli.stream import writer
     from nmt.explain.figure import figure
 
+    languages = target_lang, source_lang
     groups = [model or [Path("checkpoints")], *([path] for path in compare or ())]
-    opened = [open_models(paths, device, settings) for paths in groups]
+    opened = [open_models(paths, device, settings, languages) for paths in groups]
     explanations = _explain([translator for translator, _ in opened], lines)
     facts = [fact for _, facts in opened for fact in facts]
     if chosen:
@@ -157,11 +161,15 @@ def _chosen(svg: str | None, heads: str | None) -> tuple[str, int, list[int] | N
 
 
 def open_models(
-    paths: Sequence[Path], device: str, settings: Settings
+    paths: Sequence[Path],
+    device: str,
+    settings: Settings,
+    languages: tuple[str | None, str | None] = (None, None),
 ) -> tuple[Translator, list[dict[str, Any]]]:
     """Return the translator of a run or an ensemble, and what the page says of it and its members.
 
-    The models are not converted for speed, so that they record their attention.
+    The models are not converted for speed, so that they record their attention. `languages` are
+    target and source.
     """
     from nmt.inference import Translator
     from nmt.inference.ensembles import load_members
@@ -172,12 +180,14 @@ def open_models(
     members = load_members(paths, place, settings.trust_plugins)
     search = search_settings(settings, members[0].recipe)
     model = search.one_of([member.model for member in members]).eval()
-    languages = members[0].run.languages
+    run = members[0].run
+    general = Translator(model, members[0].subwords, search, place, languages=run.languages)
+    translator = general.into(*languages)
     facts: list[dict[str, Any]] = [
         {
             "model": str(path),
             "architecture": member.run.section("model").get("arch"),
-            "languages": list(languages),
+            "languages": list(translator.languages),
             "update": member.checkpoint.update,
         }
         for path, member in zip(paths, members, strict=True)
@@ -185,7 +195,7 @@ def open_models(
     if len(facts) > 1:
         whole = {"model": "ensemble", "architecture": "ensemble", "update": None}
         facts.insert(0, {**facts[0], **whole})
-    return Translator(model, members[0].subwords, search, place, languages=languages), facts
+    return translator, facts
 
 
 def _explain(translators: list[Translator], lines: list[Lines]) -> list[list[Explanation]]:

@@ -34,6 +34,7 @@ class References:
     testset: str | None = None
     pair: str | None = None
     target_lang: str | None = None
+    source_lang: str | None = None
 
     def check(self, alignments: Path | None) -> None:
         """Raise a BadParameter unless there is exactly one set of references."""
@@ -67,7 +68,7 @@ class References:
     def _named(self) -> TestSet | None:
         """Return the test set of --data or --testset; None without these flags."""
         if self.data is not None:
-            return _of_dataset(self.data, self.split)
+            return _of_dataset(self.data, self.split, self.target_lang, self.source_lang)
         if self.testset is None or self.pair is None:
             return None
         from nmt.evaluation.testsets import by_name
@@ -127,12 +128,22 @@ def _language_of(reference: Path | None) -> str:
     return next((suffix[1:] for suffix in reversed(suffixes) if suffix not in COMPRESSED), "")
 
 
-def _of_dataset(data: Path, split: str) -> TestSet:
-    from nmt.data.dataset import Dataset
+def _of_dataset(
+    data: Path, split: str, target_lang: str | None, source_lang: str | None
+) -> TestSet:
+    """Return the pairs of a split, or of one direction if the dataset is multilingual."""
+    from nmt.data.dataset import Dataset, Split
+    from nmt.data.subset import Subset
     from nmt.evaluation.testsets import TestSet
+    from nmt.preprocess.subwords import Subwords
 
     dataset = Dataset.open(data)
-    held_out, language = dataset.split(split), dataset.manifest.target_lang
+    held_out: Split | Subset = dataset.split(split)
+    language = dataset.manifest.target_lang
+    if directions := Subwords.of(dataset).directions:
+        direction = directions.choose(target_lang, source_lang)
+        number, language = directions.number(direction), direction[1]
+        held_out = Subset.of_direction(dataset.split(split), number)
     try:
         sources, references = held_out.source_text(), held_out.reference_text()
         return TestSet(f"{split} of {data}", references, sources, language)

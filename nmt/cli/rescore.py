@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nmt.cli.console import check_stdin
+from nmt.cli.direction import SourceLang, TargetLang
 from nmt.cli.n_best import Score, parse_weights, rescored
 from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.cli.score_by_model import open_model
 from nmt.io.lines import Lines
+
+if TYPE_CHECKING:
+    from nmt.inference import Translator
 
 EXAMPLE = """Examples:
 nmt rescore --model averaged --source input.txt list.txt > rescored.txt
@@ -76,6 +80,8 @@ def rescore(
     best: Annotated[
         bool, typer.Option("--best", help="Print the text that is first for each line, no list.")
     ] = False,
+    source_lang: SourceLang = None,
+    target_lang: TargetLang = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "auto",
     plugin: PluginFlag = None,
     trust_plugins: TrustFlag = False,
@@ -97,7 +103,9 @@ def rescore(
     else:
         if model is None or source is None:
             raise typer.BadParameter("give --model and --source, or --reference")
-        texts, scores, name = source, _scores_by_model(model, device, trust_plugins), "Model"
+        translator = open_model(model, device, trust_plugins, target_lang, source_lang)
+        score = _scores_by_model(translator)
+        texts, scores, name = source, score, "Model"
     check_stdin(texts, listed)
     for candidates in rescored(
         Lines.open(texts), Lines.open(listed), scores, feature or name, weighted
@@ -108,8 +116,7 @@ def rescore(
             print(*candidates, sep="\n", end="\n" if candidates else "")
 
 
-def _scores_by_model(model: Path, device: str, trust_plugins: bool) -> Score:
-    translator = open_model(model, device, trust_plugins)
+def _scores_by_model(translator: Translator) -> Score:
     return lambda sources, targets: [sum(values) for values in translator.score(sources, targets)]
 
 

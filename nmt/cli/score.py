@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nmt.cli.console import check_stdin
+from nmt.cli.direction import SourceLang
 from nmt.cli.flags import Settings, recipe_flags
 from nmt.cli.plugins import import_named
 from nmt.cli.references import References, Systems, read_systems, warn_of_unspaced
@@ -95,8 +96,9 @@ TargetLang = Annotated[
         "--target-lang",
         "-t",
         metavar="LANG",
-        help="Language of the translations, by which BLEU finds words.  [default: that of --data "
-        "or --testset, or the end of the name of --reference]",
+        help="Language of the translations, by which BLEU finds words; the direction of a "
+        "multilingual --data or --model.  [default: that of --data or --testset, or the end of the "
+        "name of --reference]",
         show_default=False,
         rich_help_panel=INPUT,
     ),
@@ -250,6 +252,7 @@ def score(
     split: Split = "test",
     testset: NamedTestSet = None,
     pair: LanguagePair = None,
+    source_lang: SourceLang = None,
     target_lang: TargetLang = None,
     source: Source = None,
     *,
@@ -274,7 +277,8 @@ def score(
     """
     files = hypotheses or [Path("-")]
     check_stdin(reference, source, alignments, *files)
-    references = References(reference, source, data, split, testset, pair, target_lang)
+    languages = target_lang, source_lang
+    references = References(reference, source, data, split, testset, pair, *languages)
     report = Report(
         paired=paired,
         confidence=confidence,
@@ -298,7 +302,7 @@ def score(
         raise typer.BadParameter("--model scores one file at a time")
     sources = references.source_lines()
     import_named(settings.plugins)
-    translator = open_model(model, device, settings.trust_plugins)
+    translator = open_model(model, device, settings.trust_plugins, *languages)
     score_by_model(translator, sources, Lines.open(files[0]), as_json)
 
 

@@ -48,8 +48,14 @@ def unequal_lines(sources: Lines, targets: Lines) -> NmtError:
     )
 
 
-def open_model(model: Path, device: str, trust_plugins: bool) -> Translator:
-    """Load a run or checkpoint for scoring."""
+def open_model(
+    model: Path,
+    device: str,
+    trust_plugins: bool,
+    target_lang: str | None = None,
+    source_lang: str | None = None,
+) -> Translator:
+    """Load a run or checkpoint for scoring, for a direction if it has several."""
     from nmt.inference import SearchConfig, Translator
     from nmt.runs import load_model
     from nmt.runtime.distributed import pick_device
@@ -58,7 +64,9 @@ def open_model(model: Path, device: str, trust_plugins: bool) -> Translator:
     place = pick_device(device)
     keep_freed_memory()
     loaded = load_model(model, place, trust_plugins)
-    return Translator(loaded.model, loaded.subwords, SearchConfig(), place)
+    languages = loaded.run.languages
+    general = Translator(loaded.model, loaded.subwords, SearchConfig(), place, languages=languages)
+    return general.into(target_lang, source_lang)
 
 
 def _fields(pieces: list[str], values: list[float]) -> dict[str, Any]:

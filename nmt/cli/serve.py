@@ -214,7 +214,7 @@ def _loader(
         return opened.translator(search, checked, 1, shortlist)
 
     def load() -> list[LineTranslator]:
-        translators = [load_one(group) for group in groups]
+        translators = [one for group in groups for one in load_one(group).by_direction()]
         for translator in translators:
             say(f"serves {' to '.join(translator.languages)}")
         return translators

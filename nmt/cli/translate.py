@@ -9,6 +9,7 @@ import typer
 
 from nmt.cli import forms
 from nmt.cli.console import check_output, check_stdin
+from nmt.cli.direction import SourceLang, TargetLang
 from nmt.cli.flags import SEARCH_FLAGS, Settings, recipe_flags
 from nmt.cli.requests import Requests
 from nmt.cli.search import number_format, search_settings
@@ -222,6 +223,8 @@ def translate(
     alignments: Alignments = False,
     alignment_unit: AlignmentUnit = None,
     markup: Markup = None,
+    source_lang: SourceLang = None,
+    target_lang: TargetLang = None,
     *,
     settings: Settings,
     engine: Engine = None,
@@ -264,8 +267,8 @@ def translate(
             warn(f"--precision {warning}")
         opened = chosen(models, world.device, settings.trust_plugins)
         search = search_settings(settings, opened.recipe, n_best or 1)
-        count = _num_workers(workers, world.device.type)
-        translator = opened.translator(search, checked, count, shortlist, compile)
+        options = (search, checked, _num_workers(workers, world.device.type), shortlist, compile)
+        translator = opened.translator(*options).into(target_lang, source_lang)
         lines.read_as(search.on_invalid_utf8)
         unit = alignment_unit or translator.usual_unit if alignments else None
         form = forms.chosen(n_best, as_json, unit, markup)

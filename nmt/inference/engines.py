@@ -206,6 +206,8 @@ class Auto(Engine):
         if Export.exists(path):
             return path
         run, checkpoint = find_checkpoint(path)
+        if (directions := run.subwords.directions) and directions.tags == "target":
+            raise NmtError("translations begin with tags")
         exports = run.path / EXPORTS
         digest = checkpoint.files["model.safetensors"].sha256
         export = exports / f"{checkpoint.path.name}-{digest[:12]}"
@@ -274,6 +276,8 @@ def load_translator(
     shortlist: bool = False,
     compile: bool = False,
     trust_plugins: bool = False,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
     **search: object,
 ) -> LineTranslator:
     """Load a translator that does what the command ``nmt translate`` does.
@@ -295,10 +299,13 @@ def load_translator(
         compile: whether to compile a step of the search, see
             :func:`nmt.inference.ensembles.compile_steps`.
         trust_plugins: whether to import the Python modules that the runs name as plugins.
+        source_lang: source language of a multilingual model; None for any.
+        target_lang: target language of a multilingual model; None for the only one.
         search: keys of the recipe's section ``search``, which override those of the first model.
 
     Raises:
-        NmtError: a model or the shortlist cannot be loaded, or a key or value is unknown.
+        NmtError: a model or the shortlist cannot be loaded, a key or value is unknown, or the
+            model does not have the languages.
     """
     paths, place = [Path(model), *map(Path, others)], pick_device(device)
     chosen = pick_engine(engine, paths)
@@ -307,4 +314,5 @@ def load_translator(
     opened = chosen(paths, place, trust_plugins)
     values = {**(opened.recipe.get("search") or {}), **search}
     config = build(SearchConfig, values, "search")
-    return opened.translator(config, precision, workers, shortlist, compile)
+    translator = opened.translator(config, precision, workers, shortlist, compile)
+    return translator.into(target_lang, source_lang)
