@@ -327,6 +327,7 @@ def test_a_new_direction_is_added_to_a_trained_model(
     flags = ("--config", here / "longer.yaml", "--save-dir", here / "longer-run")
     done = nmt("train", *flags, "--init-from", run, "--max-updates", 1)
     assert done.status == 0, done.err
+    assert "if that is not meant" not in done.err
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from nmt.data.dataset import Dataset, Split
+from nmt.data.directions import DIRECTIONS_FILE
 from nmt.errors import NmtError
 from nmt.inference.config import SearchConfig
 from nmt.inference.translator import Translator
@@ -228,10 +229,13 @@ def _recipe_from_now_on(run: Run, experiment: Experiment) -> dict[str, Any]:
 
 
 def _compare_languages(init_from: str, parent: Run, dataset: Dataset) -> None:
-    """Warn if the weights of `init_from` were trained on other languages than the dataset's."""
+    """Warn if the weights of `init_from` were trained on other languages than the dataset's.
+
+    A multilingual model may gain languages; its dataset has the same tags.
+    """
     of_data = f"{dataset.manifest.source_lang} to {dataset.manifest.target_lang}"
     of_weights = f"{parent.source_lang} to {parent.target_lang}"
-    if of_data != of_weights:
+    if of_data != of_weights and DIRECTIONS_FILE not in parent.files:
         warn(
             f"--init-from {init_from} translates {of_weights}, but {dataset.path} "
             f"is {of_data}; if that is not meant, give another --data or --init-from"
