@@ -16,7 +16,7 @@ AnyDirected = TypeVar("AnyDirected", bound="Directed")
 
 
 class Directed:
-    """What depends on the languages of a translator.
+    """The languages of a translator, and the values that depend on them.
 
     Attributes:
         subwords: subwords, which put the tags of the direction before every sentence.

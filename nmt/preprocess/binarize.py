@@ -206,10 +206,10 @@ def find_corpora(config: PreprocessConfig) -> dict[str, list[Bitext]]:
         else Bitext.find(corpus.path, *corpus.direction, has_links=config.alignments)
         for corpus in config.corpora
     ]
-    found = {"train": train}
+    bitexts = {"train": train}
     for split in SPLITS[1:]:
         if texts := config.held_out(split):
-            found[split] = [Bitext.find(text.path, *text.direction) for text in texts]
+            bitexts[split] = [Bitext.find(text.path, *text.direction) for text in texts]
             for text in texts:
                 if text.direction not in config.directions:
                     source, target = text.direction
@@ -217,7 +217,7 @@ def find_corpora(config: PreprocessConfig) -> dict[str, list[Bitext]]:
                         f"preprocess.{split}: {text.path} is {source} to {target}, but train has "
                         "no such pairs; leave the entry out"
                     )
-    return found
+    return bitexts
 
 
 def _copy_of_stdin(directory: Path, direction: Direction, config: PreprocessConfig) -> Bitext:
