@@ -334,6 +334,7 @@ def test_a_new_direction_is_added_to_a_trained_model(
     ("train", "keys", "message"),
     [
         (DIRECTIONS, {"alignments": True}, "alignments go without tags; leave out one of them"),
+        (DIRECTIONS, {"clean": ["near_duplicates"]}, "would take a pair and its reverse for equal"),
         ([("en", "en")], {}, "source_lang and target_lang are both 'en'"),
         ([("en", "")], {}, "not given: --target-lang; say it there or in the recipe"),
     ],

@@ -73,7 +73,7 @@ def running(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 def test_a_page_that_nobody_waits_for_is_not_made(trained: Path, tmp_path: Path) -> None:
-    def open_models(_: Any) -> Any:
+    def open_models(*_: Any) -> Any:
         (tmp_path / "process").write_text(str(os.getpid()))
         time.sleep(600)
 
@@ -95,7 +95,7 @@ def test_a_page_that_nobody_waits_for_is_not_made(trained: Path, tmp_path: Path)
 
 
 def test_a_process_that_is_killed_is_an_error_of_its_page_alone(trained: Path) -> None:
-    def open_models(_: Any) -> Any:
+    def open_models(*_: Any) -> Any:
         os.kill(os.getpid(), 9)
 
     explainer = Explainer([[trained]], open_models)
@@ -105,7 +105,7 @@ def test_a_process_that_is_killed_is_an_error_of_its_page_alone(trained: Path) -
 
 
 def test_what_is_no_run_is_not_explained(trained: Path, tmp_path: Path) -> None:
-    def open_models(_: Any) -> Any:
+    def open_models(*_: Any) -> Any:
         raise AssertionError("opened")
 
     explainer = Explainer([[tmp_path], [trained]], open_models)

@@ -164,7 +164,7 @@ def open_models(
     paths: Sequence[Path],
     device: str,
     settings: Settings,
-    languages: tuple[str | None, str | None] = (None, None),
+    languages: tuple[str | None, str | None],
 ) -> tuple[Translator, list[dict[str, Any]]]:
     """Return the translator of a run or an ensemble, and what the page says of it and its members.
 

@@ -187,7 +187,9 @@ def serve(
     load = _loader(groups, settings, device, engine, precision, shortlist)
     models = Models(load, workers)
     service = Service(models, limits, keys, batch_lines)
-    explainer = Explainer(groups, lambda paths: open_models(paths, "cpu", settings))
+    explainer = Explainer(
+        groups, lambda paths, pair: open_models(paths, "cpu", settings, (pair[1], pair[0]))
+    )
     run(service, host, port, allow_origin or (), log_requests, explainer)
 
 

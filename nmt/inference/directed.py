@@ -10,7 +10,7 @@ from nmt.data.directions import Direction, Directions
 from nmt.inference.config import SearchConfig
 from nmt.messages import warn
 from nmt.preprocess.subwords import Subwords
-from nmt.preprocess.tags import tagged, tagged_directions
+from nmt.preprocess.tags import directions_of, tagged
 
 AnyDirected = TypeVar("AnyDirected", bound="Directed")
 
@@ -34,7 +34,7 @@ class Directed:
     def directions(self) -> Directions:
         """The directions of the model: those trained or, of other models, those of its tags."""
         subwords, _, languages = self._general
-        return subwords.directions or tagged_directions(subwords, languages)
+        return directions_of(subwords, languages)
 
     def into(
         self: AnyDirected, target: str | None = None, source: str | None = None

@@ -103,6 +103,11 @@ class PreprocessConfig(Cleaning, SubwordTraining):
             for key, language in (("source_lang", source), ("target_lang", target)):
                 if language:
                     check_language(key, language)
+        if self.near_duplicates and len(self.directions) > 1:
+            raise ValueError(
+                "near_duplicates would take a pair and its reverse for equal; clean each direction "
+                "by itself, before"
+            )
         if self.extend_vocabulary and self.subword_model:
             raise ValueError("extend_vocabulary and subword_model are both set; unset one of them")
         if self.new_pieces and not self.extend_vocabulary:

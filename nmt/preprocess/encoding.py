@@ -123,7 +123,7 @@ class Encoder:
         )
         empty = replace(block, source=b"", target=b"", alignments=b"")
         similar = signatures([], [])
-        if self.cleaning.near_duplicates:
+        if cleaning.near_duplicates:
             similar = signatures(*(list(itertools.compress(side, kept)) for side in pairs))
         return Encoded(source, target, keys, similar, stats, empty, links)
 

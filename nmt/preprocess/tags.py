@@ -71,13 +71,17 @@ def _id(piece: str, known: Mapping[str, int]) -> int:
     return known[piece]
 
 
-def tagged_directions(subwords: Subwords, languages: Direction) -> Directions:
-    """Return the directions of a model that does not name them: its languages, and those of tags.
+def directions_of(subwords: Subwords, languages: Direction) -> Directions:
+    """Return the directions of a model.
+
+    One that does not name them has its languages and those of its tags, as a model of OPUS-MT.
 
     Args:
-        subwords: subwords, perhaps with tags, as of a model of OPUS-MT.
+        subwords: subwords of the model.
         languages: source and target language of the model.
     """
+    if subwords.directions:
+        return subwords.directions
     targets = [match[1] for piece in subwords.source.tags if (match := TAG.fullmatch(piece))]
     source, target = languages
     return Directions(

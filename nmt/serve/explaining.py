@@ -14,6 +14,7 @@ from nmt.explain import explain
 from nmt.explain.document import document, packed
 from nmt.explain.page import page
 from nmt.inference import Translator
+from nmt.preprocess.tags import directions_of
 from nmt.runs import find_checkpoint
 from nmt.serve.bodies import RefusedError
 from nmt.serve.processes import Processes, WorkerKilledError
@@ -26,8 +27,8 @@ WAITING = 4
 
 Facts = list[dict[str, Any]]
 """What a page says of a model and its members."""
-Open = Callable[[Sequence[Path]], tuple[Translator, Facts]]
-"""Function that loads a run or an ensemble, not converted for speed."""
+Open = Callable[[Sequence[Path], Pair], tuple[Translator, Facts]]
+"""Function that loads a run or an ensemble for its languages, not converted for speed."""
 
 
 class Explainer:
@@ -93,7 +94,7 @@ class Explainer:
         paths = self._paths(pair)
         if paths is None:
             raise NmtError(f"{'-'.join(pair)}: only runs are explained, and this is none")
-        translator, facts = self._open(paths)
+        translator, facts = self._open(paths, pair)
         subwords = translator.subwords
         for [ids] in subwords.encode_source([line]), subwords.encode_target([translation]):
             if len(ids) > TOKENS:
@@ -110,6 +111,7 @@ class Explainer:
         """Return the paths of a run or an ensemble of these languages, as they are now."""
         for paths in self._groups:
             with suppress(NmtError):  # an export
-                if find_checkpoint(paths[0])[0].languages == pair:
+                run, _ = find_checkpoint(paths[0])
+                if pair in directions_of(run.subwords, run.languages).trained:
                     return paths
         return None
