@@ -269,7 +269,7 @@ def test_python_and_the_other_commands_take_the_same_languages(
         in nmt(*references, "-t", "fr", "-s", "de").err
     )
     explained = nmt("explain", "--model", run, here / "valid.en", "-t", "fr", "--json")
-    assert json.loads(explained.out)["languages"] == ["en", "fr"]
+    assert json.loads(explained.out)["models"][0]["languages"] == ["en", "fr"]
 
 
 def test_inspect_shows_the_directions(here: Path, run: Path, nmt: Command) -> None:
