@@ -259,10 +259,7 @@ def translate(
     settings.load()  # import the plugins, which the model may need
     with join(device, WAIT_MINUTES) as world, writer(output, world.is_main) as target:
         models = model or [Path("checkpoints")]
-        if engine == "auto" and (prefix or require or alignments or markup):
-            engine = "nmt"
-            say("engine nmt: CTranslate2 has no --prefix, --require and alignments")
-        chosen = pick_engine(engine, models)
+        chosen = pick_engine(_usable(engine, prefix or require or alignments or markup), models)
         if (warning := chosen.check_precision(checked, world.device)) and world.is_main:
             warn(f"--precision {warning}")
         opened = chosen(models, world.device, settings.trust_plugins)
@@ -279,6 +276,14 @@ def _refuse(is_wrong: object, message: str) -> None:
     """Refuse flags that do not go together."""
     if is_wrong:
         raise typer.BadParameter(message)
+
+
+def _usable(engine: str | None, needs_nmt: object) -> str | None:
+    """Return the name of the engine, for "auto" nmt where CTranslate2 lacks something."""
+    if engine != "auto" or not needs_nmt:
+        return engine
+    say("engine nmt: CTranslate2 has no --prefix, --require and alignments")
+    return "nmt"
 
 
 def _num_workers(wanted: int | None, device: str) -> int:
