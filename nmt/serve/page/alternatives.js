@@ -92,6 +92,7 @@ export class Alternatives {
   #place() {
     const home = this.#menu.offsetParent.getBoundingClientRect();
     const word = this.#word.getBoundingClientRect();
+    this.#menu.style.left = "0"; // where it may be as wide as it wants
     const most = home.width - this.#menu.offsetWidth - 8;
     this.#menu.style.top = `${word.bottom - home.top + 4}px`;
     this.#menu.style.left = `${Math.max(8, Math.min(word.left - home.left, most))}px`;

@@ -4,7 +4,8 @@ import { askPatiently } from "./server.js";
 const PARTS = 128; // of a request
 const CHARACTERS = 100_000; // of a request
 const FRAGMENT = 2000; // characters of HTML that are translated together, at most
-const KEPT = "script, style, pre, code, kbd, samp, math, svg, textarea, [translate=no], .notranslate";
+const VERBATIM = "pre, textarea"; // kept here; the server keeps what else is not for translation
+const KEPT = `script, style, code, kbd, samp, math, svg, [translate=no], .notranslate, ${VERBATIM}`;
 
 /** Return the translation of a file as a file; `progress(done, all)` counts its lines or fragments. */
 export async function translateFile(file, pair, limits, signal, progress, tell) {
@@ -54,7 +55,8 @@ async function html(content, pair, limits, translate) {
 /** Yield the largest parts of an element that are short enough: how to read and to write each. */
 function* fragments(element, most) {
   if (element.matches(KEPT) || !element.textContent.trim()) return;
-  if (element.localName === "title" || (element.closest("body") && element.innerHTML.length <= most)) {
+  const isWhole = element.innerHTML.length <= most && !element.querySelector(VERBATIM);
+  if (element.localName === "title" || (element.closest("body") && isWhole)) {
     yield { read: () => element.innerHTML, write: (markup) => (element.innerHTML = markup) };
     return;
   }
