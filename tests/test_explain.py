@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from html_checker import Checker
+from matplotlib import image
 from tiny_models import tiny
 
 from nmt.data.vocabulary import BOS
@@ -263,6 +264,25 @@ def test_every_kind_of_model_has_a_page(name: str, translator: Translator) -> No
         assert part.similarity.shape == (len(tokens.ids), len(tokens.ids))
 
 
+def test_a_png_shows_the_picture_of_the_svg(nmt: Command, trained: Path, tmp_path: Path) -> None:
+    text = tmp_path / "input.txt"
+    text.write_text("one $two$ three\n")
+    done = nmt("explain", "--model", trained, text, "--png", "cross:1", "-o", tmp_path / "a.png")
+    assert done.status == 0
+    pixels = image.imread(tmp_path / "a.png")
+    svg = nmt("explain", "--model", trained, text, "--svg", "cross:1").out
+    picture = ElementTree.fromstring(svg)
+    height, width = (round(300 / 96 * float(picture.get(key, 0))) for key in ("height", "width"))
+    assert abs(pixels.shape[0] - height) <= 1
+    assert abs(pixels.shape[1] - width) <= 1
+    strokes = list(picture.iter("{http://www.w3.org/2000/svg}line"))
+    middle = 300 / 96 * (float(strokes[0].get("y1", 0)) + float(strokes[0].get("y2", 0))) / 2
+    coloured = (pixels[round(middle), :, :3].std(-1) > 0.01).nonzero()[0]
+    centres = [(float(line.get("x1", 0)) + float(line.get("x2", 0))) / 2 for line in strokes]
+    assert coloured.min() / 300 * 96 == pytest.approx(min(centres), abs=4)
+    assert coloured.max() / 300 * 96 == pytest.approx(max(centres), abs=4)
+
+
 def test_activity_is_made_small() -> None:
     values = torch.zeros(1, 2, 128)
     values[0, 0, :2] = torch.tensor([3.0, 4.0])
@@ -327,10 +347,14 @@ def test_the_command_sets_models_side_by_side(nmt: Command, trained: Path, corpu
         ),
         (["--svg", "encoder:1", "--heads", "3"], 1, "head 3: layer 1 has heads 1 to 2"),
         (["--svg", "encoder:1", "--word", "x"], 1, "no piece 'x' among the queries; there are: "),
-        (["--svg", "encoder"], 2, "--svg is as encoder:5, and --heads as 1,2"),
-        (["--svg", "encoder:1", "--json"], 2, "give either --svg or --json"),
-        (["--svg", "encoder:1", "--compare", "x"], 2, "--svg draws one model; leave out --compare"),
-        (["--heads", "1"], 2, "--heads and --word choose what --svg draws"),
+        (["--svg", "encoder"], 2, "a picture is as encoder:5, and --heads as 1,2"),
+        (["--svg", "encoder:1", "--json"], 2, "give one of --svg, --png and --json"),
+        (
+            ["--svg", "encoder:1", "--compare", "x"],
+            2,
+            "a picture shows one model; leave out --compare",
+        ),
+        (["--heads", "1"], 2, "--heads and --word choose what --svg or --png draws"),
         (["--target", "/dev/null"], 1, "differ in their number of lines"),
     ],
 )

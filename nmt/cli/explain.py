@@ -1,4 +1,4 @@
-"""``nmt explain``: show how models translate given sentences, as a page, as JSON or as SVG."""
+"""``nmt explain``: show how models translate sentences, as a page, as JSON or as a picture."""
 
 from __future__ import annotations
 
@@ -81,17 +81,25 @@ Svg = Annotated[
         show_default=False,
     ),
 ]
+Png = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KIND:LAYER",
+        help="Write the same picture as PNG, which needs nmt-toolkit[report].",
+        show_default=False,
+    ),
+]
 Heads = Annotated[
     str | None,
     typer.Option(
-        metavar="N,...", help="Heads that --svg draws, from 1.  [default: all]", show_default=False
+        metavar="N,...", help="Heads to draw, from 1.  [default: all]", show_default=False
     ),
 ]
 Word = Annotated[
     str | None,
     typer.Option(
         metavar="PIECE",
-        help="The only piece whose attention --svg draws.  [default: all]",
+        help="The only piece whose attention is drawn.  [default: all]",
         show_default=False,
     ),
 ]
@@ -106,6 +114,7 @@ def explain(
     output: Output = None,
     as_json: AsJson = False,
     svg: Svg = None,
+    png: Png = None,
     heads: Heads = None,
     word: Word = None,
     source_lang: SourceLang = None,
@@ -121,13 +130,14 @@ def explain(
     of an ensemble, and models to --compare, stand side by side. Settings of each search come from
     the model's recipe, then nmt.yaml, then flags. docs/outputs.md describes the fields of --json.
     """
-    if svg and as_json:
-        raise typer.BadParameter("give either --svg or --json")
-    if svg and compare:
-        raise typer.BadParameter("--svg draws one model; leave out --compare")
-    if (heads or word) and not svg:
-        raise typer.BadParameter("--heads and --word choose what --svg draws")
-    chosen = _chosen(svg, heads)
+    picture = svg or png
+    if [bool(svg), bool(png), as_json].count(True) > 1:
+        raise typer.BadParameter("give one of --svg, --png and --json")
+    if picture and compare:
+        raise typer.BadParameter("a picture shows one model; leave out --compare")
+    if (heads or word) and not picture:
+        raise typer.BadParameter("--heads and --word choose what --svg or --png draws")
+    chosen = _chosen(picture, heads)
     check_stdin(text or Path("-"), target)
     inputs = [text or Path("-"), *([target] if target else [])]
     lines = [Lines.open(path) for path in inputs]
@@ -141,22 +151,23 @@ def explain(
     explanations = _explain([translator for translator, _ in opened], lines)
     facts = [fact for _, facts in opened for fact in facts]
     if chosen:
-        written = figure(explanations[0][0], *chosen, word)
+        drawn = figure(explanations[0][0], *chosen, word)
+        written = drawn.png() if png else drawn.svg().encode()
     else:
-        written = _document(explanations, facts, as_json)
+        written = _document(explanations, facts, as_json).encode()
     with writer(output, is_main=True) as stream:
-        stream.write(written.encode())
-    say(f"explained {len(explanations[0])} sentences in {len(written.encode()):,} bytes")
+        stream.write(written)
+    say(f"explained {len(explanations[0])} sentences in {len(written):,} bytes")
 
 
-def _chosen(svg: str | None, heads: str | None) -> tuple[str, int, list[int] | None] | None:
+def _chosen(picture: str | None, heads: str | None) -> tuple[str, int, list[int] | None] | None:
     """Return kind, layer and heads of a picture; None without one."""
-    if svg is None:
+    if picture is None:
         return None
-    kind, _, layer = svg.partition(":")
+    kind, _, layer = picture.partition(":")
     numbers = heads.split(",") if heads else []
     if not all(part.strip().isdecimal() for part in (layer, *numbers)):
-        raise typer.BadParameter("--svg is as encoder:5, and --heads as 1,2")
+        raise typer.BadParameter("a picture is as encoder:5, and --heads as 1,2")
     return kind, int(layer), [int(number) for number in numbers] or None
 
 

@@ -1,9 +1,12 @@
-"""Attention as an SVG picture in the style of the paper's figures 3 to 5."""
+"""Attention as a picture in the style of the paper's figures 3 to 5, for papers: SVG or PNG."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 from nmt.errors import NmtError
 from nmt.explain.explanation import Explanation
@@ -20,6 +23,122 @@ LETTER = 7.5
 LEAST = 0.02
 """Weights below are not drawn."""
 
+SPREAD = 12
+"""Pixels at a key over which the lines of the heads are spread."""
+
+FONT = 14
+"""Size of the letters in pixels."""
+
+PIXELS, DOTS = 96, 300
+"""Pixels of an SVG in an inch, and dots of a PNG."""
+
+
+@dataclass(frozen=True)
+class Stroke:
+    """A line from a query to a key."""
+
+    start: float
+    """x, in pixels."""
+    end: float
+    colour: str
+    weight: float
+
+    @property
+    def width(self) -> float:
+        """Width in pixels."""
+        return 1 + 5 * self.weight
+
+    @property
+    def opacity(self) -> float:
+        """Opacity, below 1."""
+        return 0.15 + 0.75 * self.weight
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Queries above, keys below, and lines between them; sizes in pixels."""
+
+    title: str
+    queries: Sequence[str]
+    keys: Sequence[str]
+    strokes: Sequence[Stroke]
+
+    @property
+    def top(self) -> float:
+        """Upper end of the lines."""
+        return MARGIN + LETTER * max(map(len, self.queries))
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height."""
+        width = 2 * MARGIN + STEP * max(len(self.queries), len(self.keys))
+        return width, round(self.top + GAP + LETTER * max(map(len, self.keys)) + MARGIN)
+
+    def svg(self) -> str:
+        """Return the picture as SVG."""
+        (width, height), top = self.size, self.top
+        lines = [
+            f'<line x1="{stroke.start}" y1="{top:.0f}" x2="{stroke.end}" y2="{top + GAP:.0f}" '
+            f'stroke="{stroke.colour}" stroke-width="{stroke.width:.2f}" '
+            f'stroke-opacity="{stroke.opacity:.2f}"/>'
+            for stroke in self.strokes
+        ]
+        words = [
+            *(_word(name, _x(at), top - 6, "start") for at, name in enumerate(self.queries)),
+            *(_word(name, _x(at), top + GAP + 6, "end") for at, name in enumerate(self.keys)),
+        ]
+        return "\n".join(
+            [
+                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+                f'width="{width}" height="{height}" font-family="sans-serif" font-size="{FONT}">',
+                f"<title>{escape(self.title)}</title>",
+                '<rect width="100%" height="100%" fill="white"/>',
+                *lines,
+                *words,
+                "</svg>\n",
+            ]
+        )
+
+    def png(self) -> bytes:
+        """Return the same picture as PNG, in 300 dots an inch.
+
+        Raises:
+            NmtError: Matplotlib is not installed.
+        """
+        try:
+            from matplotlib import figure as drawing
+            from matplotlib.collections import LineCollection
+            from matplotlib.colors import to_rgba
+        except ImportError:
+            raise NmtError(
+                "--png: Matplotlib is not installed; pip install 'nmt-toolkit[report]'"
+            ) from None
+        (width, height), top, point = self.size, self.top, 72 / PIXELS
+        drawn = drawing.Figure(figsize=(width / PIXELS, height / PIXELS))
+        axes = drawn.add_axes((0, 0, 1, 1))
+        axes.set_axis_off()
+        axes.set(xlim=(0, width), ylim=(height, 0))
+        lines = [[(stroke.start, top), (stroke.end, top + GAP)] for stroke in self.strokes]
+        colours = [to_rgba(stroke.colour, stroke.opacity) for stroke in self.strokes]
+        widths = [point * stroke.width for stroke in self.strokes]
+        axes.add_collection(LineCollection(lines, colors=colours, linewidths=widths))
+        for names, y, place in (
+            (self.queries, top - 6, "bottom"),
+            (self.keys, top + GAP + 6, "top"),
+        ):
+            for at, name in enumerate(names):
+                text = name.removeprefix("▁").replace("$", r"\$")  # no formula
+                style: dict[str, Any] = {
+                    "rotation": 90,
+                    "size": point * FONT,
+                    "ha": "center",
+                    "va": place,
+                }
+                axes.text(_x(at), y, text, **style)
+        written = io.BytesIO()
+        drawn.savefig(written, format="png", dpi=DOTS, metadata={"Title": self.title})
+        return written.getvalue()
+
 
 def figure(
     explanation: Explanation,
@@ -27,7 +146,7 @@ def figure(
     layer: int,
     heads: Sequence[int] | None = None,
     piece: str | None = None,
-) -> str:
+) -> Figure:
     """Return lines from each query, above, to the keys, below; thicker for greater weights.
 
     Args:
@@ -53,34 +172,19 @@ def figure(
     drawn = [at for at, name in enumerate(queries) if piece in (None, name, name.removeprefix("▁"))]
     if not drawn:
         raise NmtError(f"no piece {piece!r} among the queries; there are: {' '.join(queries)}")
-    longest = [LETTER * max(map(len, names)) for names in (queries, keys)]
-    top = MARGIN + longest[0]
-    lines = [
-        f'<line x1="{_x(query)}" y1="{top:.0f}" x2="{_x(key)}" y2="{top + GAP:.0f}" '
-        f'stroke="{COLOURS[(head - 1) % len(COLOURS)]}" stroke-width="{1 + 5 * weight:.2f}" '
-        f'stroke-opacity="{0.15 + 0.75 * weight:.2f}"/>'
-        for head in chosen
+    strokes = [
+        Stroke(
+            _x(query),
+            _x(key) + SPREAD * ((at + 0.5) / len(chosen) - 0.5),
+            COLOURS[(head - 1) % len(COLOURS)],
+            weight,
+        )
+        for at, head in enumerate(chosen)
         for query in drawn
         for key, weight in enumerate(weights[head - 1][query])
         if weight >= LEAST
     ]
-    words = [
-        *(_word(name, _x(at), top - 6, "start") for at, name in enumerate(queries)),
-        *(_word(name, _x(at), top + GAP + 6, "end") for at, name in enumerate(keys)),
-    ]
-    width = 2 * MARGIN + STEP * max(len(queries), len(keys))
-    height = top + GAP + longest[1] + MARGIN
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:.0f}" '
-            f'width="{width}" height="{height:.0f}" font-family="sans-serif" font-size="14">',
-            f"<title>{escape(f'{kind} attention, layer {layer}')}</title>",
-            '<rect width="100%" height="100%" fill="white"/>',
-            *lines,
-            *words,
-            "</svg>\n",
-        ]
-    )
+    return Figure(f"{kind} attention, layer {layer}", queries, keys, strokes)
 
 
 def _weights(explanation: Explanation, kind: str, layer: int) -> list[list[list[float]]]:
