@@ -11,6 +11,7 @@ from nmt.cli import forms
 from nmt.cli.console import check_output, check_stdin
 from nmt.cli.direction import SourceLang, TargetLang
 from nmt.cli.flags import SEARCH_FLAGS, Settings, recipe_flags
+from nmt.cli.interactive import Session, converse
 from nmt.cli.requests import Requests
 from nmt.cli.search import number_format, search_settings
 from nmt.cli.stream import translate_stream, writer
@@ -18,7 +19,9 @@ from nmt.errors import NmtError
 from nmt.messages import say, warn
 
 if TYPE_CHECKING:
-    pass
+    from nmt.inference import LineTranslator, engines
+    from nmt.runtime.distributed import World
+    from nmt.runtime.precision import InferencePrecision
 
 WAIT_MINUTES = 60.0 * 24 * 7
 """Minutes that processes wait for each other; long, because a person may type the lines."""
@@ -237,53 +240,92 @@ def translate(
     """Translate text, line by line.
 
     Prints one line for each input line, in the same order. Settings come from the model's recipe,
-    then nmt.yaml, then flags; later ones override earlier ones. docs/outputs.md describes the
-    lines of --n-best, the fields of --json, and the treatment of unusual input.
+    then nmt.yaml, then flags; later ones override earlier ones. docs/outputs.md describes commands
+    at a terminal, the lines of --n-best, the fields of --json, and the treatment of unusual input.
     """
-    others = prefix or require or n_best or as_json
-    _refuse(text and input_, "give either TEXT or --input")
-    _refuse(text and text.is_dir(), f"{text} is a directory; give each model its own --model")
-    _refuse(alignments and not as_json, "--alignments needs --json, in which they are written")
-    _refuse(alignment_unit and not alignments, "--alignment-unit needs --alignments")
-    _refuse(markup and others, "--markup goes without --prefix, --require, --n-best and --json")
-    from nmt.inference.engines import pick_engine
+    inputs = _inputs(text, input_, prefix, require)
+    _check_form(as_json, alignments, alignment_unit, markup, prefix or require or n_best or as_json)
     from nmt.runtime.distributed import join
     from nmt.runtime.memory import keep_few_kernels
 
     keep_few_kernels()
     checked = number_format(precision)
-    inputs = (text or input_ or Path("-"), prefix, require)
-    check_stdin(*inputs)
     lines = Requests.open(*inputs)  # report a missing file before the model is read
     check_output(output, *inputs)
     settings.load()  # import the plugins, which the model may need
     with join(device, WAIT_MINUTES) as world, writer(output, world.is_main) as target:
         models = model or [Path("checkpoints")]
-        chosen = pick_engine(_usable(engine, prefix or require or alignments or markup), models)
-        if (warning := chosen.check_precision(checked, world.device)) and world.is_main:
-            warn(f"--precision {warning}")
-        opened = chosen(models, world.device, settings.trust_plugins)
-        search = search_settings(settings, opened.recipe, n_best or 1)
-        options = (search, checked, _num_workers(workers, world.device.type), shortlist, compile)
-        translator = opened.translator(*options).into(target_lang, source_lang)
-        lines.read_as(search.on_invalid_utf8)
+        chosen = _engine(engine, models, prefix or require or alignments or markup, checked, world)
+        typed = lines.is_typed and target.isatty() and world.size == 1 and not (prefix or require)
+        count = _num_workers(1 if typed and not workers else workers, world.device.type)
+
+        def load(settings: Settings) -> LineTranslator:
+            opened = chosen(models, world.device, settings.trust_plugins)
+            options = (search_settings(settings, opened.recipe, n_best or 1), checked, count)
+            translator = opened.translator(*options, shortlist, compile)
+            return translator.into(target_lang, source_lang)
+
+        translator = load(settings)
         unit = alignment_unit or translator.usual_unit if alignments else None
         form = forms.chosen(n_best, as_json, unit, markup)
-        translate_stream(translator, lines, target, world, form)
+        if typed:
+            converse(Session(load, translator, settings, FLAGS, form))
+        else:
+            lines.read_as(translator.config.on_invalid_utf8)
+            translate_stream(translator, lines, target, world, form)
+
+
+def _engine(
+    name: str | None,
+    models: list[Path],
+    needs_nmt: object,
+    precision: InferencePrecision,
+    world: World,
+) -> type[engines.Engine]:
+    """Return the engine of the models; warns of a slow precision.
+
+    Args:
+        name: what --engine names.
+        models: runs, or an export.
+        needs_nmt: whether a flag is given that only the engine nmt has.
+        precision: precision of the computation.
+        world: the processes that translate.
+    """
+    from nmt.inference.engines import pick_engine
+
+    if name == "auto" and needs_nmt:
+        name = "nmt"
+        say("engine nmt: CTranslate2 has no --prefix, --require and alignments")
+    chosen = pick_engine(name, models)
+    if (warning := chosen.check_precision(precision, world.device)) and world.is_main:
+        warn(f"--precision {warning}")
+    return chosen
+
+
+def _inputs(
+    text: Path | None, other: Path | None, prefix: Path | None, require: Path | None
+) -> tuple[Path, Path | None, Path | None]:
+    """Return the files of lines, prefixes and phrases, of which one may be stdin."""
+    _refuse(text and other, "give either TEXT or --input")
+    _refuse(text and text.is_dir(), f"{text} is a directory; give each model its own --model")
+    inputs = (text or other or Path("-"), prefix, require)
+    check_stdin(*inputs)
+    return inputs
+
+
+def _check_form(
+    as_json: bool, alignments: bool, unit: object, markup: object, others: object
+) -> None:
+    """Refuse forms of the output that do not go together."""
+    _refuse(alignments and not as_json, "--alignments needs --json, in which they are written")
+    _refuse(unit and not alignments, "--alignment-unit needs --alignments")
+    _refuse(markup and others, "--markup goes without --prefix, --require, --n-best and --json")
 
 
 def _refuse(is_wrong: object, message: str) -> None:
     """Refuse flags that do not go together."""
     if is_wrong:
         raise typer.BadParameter(message)
-
-
-def _usable(engine: str | None, needs_nmt: object) -> str | None:
-    """Return the name of the engine, for "auto" nmt where CTranslate2 lacks something."""
-    if engine != "auto" or not needs_nmt:
-        return engine
-    say("engine nmt: CTranslate2 has no --prefix, --require and alignments")
-    return "nmt"
 
 
 def _num_workers(wanted: int | None, device: str) -> int:

@@ -1,0 +1,157 @@
+"""``nmt translate`` at a terminal: lines, commands, and mistakes that end nothing."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nmt.cli import forms
+from nmt.cli.app import main
+from nmt.cli.flags import Settings
+from nmt.cli.interactive import HELP, PROMPT, WELCOME, Session
+from nmt.cli.search import search_settings
+from nmt.cli.translate import FLAGS
+from nmt.errors import NmtError
+from nmt.inference import Translator
+from nmt.runs import load_model
+
+
+@pytest.fixture(scope="module")
+def session(trained: Path) -> Session:
+    loaded = load_model(trained)
+
+    def load(settings: Settings) -> Translator:
+        return Translator(loaded.model, loaded.subwords, search_settings(settings, {}))
+
+    settings = Settings(flags={"search.strategy.beam": 3, "search.strategy": None})
+    return Session(load, load(settings), settings, FLAGS, forms.plain)
+
+
+def answered(session: Session, line: str) -> list[str]:
+    return "\n".join(session.answers(line)).split("\n")
+
+
+def test_a_line_is_translated_and_has_alternatives(session: Session) -> None:
+    translator = session._translator
+    assert answered(session, "one two") == list(translator.translate(["one two"]))
+    assert answered(session, "  ") == [""]
+    lines = answered(session, ":alternatives")
+    [candidates] = translator.translations(["one two"], 3)
+    assert lines == [f"{one.hypothesis.score:9.4f}  {one.text}" for one in candidates]
+    assert len(answered(session, ":alternatives 1")) == 1
+    assert answered(session, ":help") == HELP.split("\n")
+    with pytest.raises(EOFError):
+        list(session.answers(":quit"))
+    assert answered(session, " :quit") == list(translator.translate([" :quit"]))
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "value"),
+    [
+        (":set beam=8", "strategy.beam", 8),
+        (":set --beam-size = 2", "strategy.beam", 2),
+        (":set strategy.beam=5", "strategy.beam", 5),
+        (":set coverage_penalty=0.2", "coverage_penalty", 0.2),
+        (":set search.max_length_offset=7", "max_length_offset", 7),
+        (":set strategy=greedy", "strategy.name", "greedy"),
+        (":set strategy=beam", "strategy.name", "beam"),
+    ],
+)
+def test_any_setting_of_the_search_can_be_set(
+    session: Session, line: str, key: str, value: object
+) -> None:
+    [said] = answered(session, line)
+    assert said.startswith("search.")
+    assert f"{key} = {value}" in answered(session, ":set")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (":set beam=0", "search.strategy: beam must be at least 1, not 0"),
+        (":set beam=many", "search.strategy.beam: expected"),
+        (":set baem=8", "search: unknown key 'baem'"),
+        (":set beam", ":set beam: expected NAME=VALUE, as beam=8"),
+        (":set beam=[", ":set beam: line 1: not valid YAML"),
+        (":sett beam=8", ":sett: no such command; :help lists them"),
+        (":alternatives few", ":alternatives few: expected a number"),
+        (":alternatives 100", "100 translations of a line: beam finds at most"),
+    ],
+)
+def test_a_mistake_changes_nothing(session: Session, line: str, message: str) -> None:
+    answered(session, "one")
+    before = answered(session, ":set")
+    with pytest.raises(NmtError, match=re.escape(message)):
+        answered(session, line)
+    assert answered(session, ":set") == before
+
+
+def test_there_are_no_alternatives_of_nothing(session: Session) -> None:
+    empty = Session(
+        session._load, session._translator, replace(session._settings), FLAGS, forms.plain
+    )
+    with pytest.raises(NmtError, match="there is no line yet"):
+        answered(empty, ":alternatives")
+
+
+def test_a_terminal_has_a_prompt_history_and_lines_that_can_be_cancelled(trained: Path) -> None:
+    process, terminal = at_a_terminal("translate", "--model", str(trained), "--strategy", "beam")
+    try:
+        shown = screens(terminal)
+        assert WELCOME in next(shown)
+        answers = []
+        for keys in (
+            b"one two\n",
+            b"thr\x03",
+            b":set beam=0\n",
+            b":set beam=3\n",
+            b"\x10\x10\x10\n",  # Ctrl-P: the first line again, from the history
+            b":alternatives\n",
+        ):
+            os.write(terminal, keys)
+            answers.append(next(shown))
+        os.write(terminal, b"\x04")
+        assert os.waitpid(process, 0)[1] == 0
+    finally:
+        os.close(terminal)  # which ends the process, if it has not ended
+    assert answers[0].startswith("one two")  # echoed, with the translation below
+    assert "nmt: error: search.strategy: beam must be" in answers[2]
+    assert answers[3].endswith("search.strategy.beam = 3")
+    assert answers[4].endswith(answers[0])
+    assert len(re.findall(r"^ +-\d", answers[5], re.MULTILINE)) == 3
+
+
+def at_a_terminal(*arguments: str) -> tuple[int, int]:
+    """Run a command in a new process with a terminal; returns both, the terminal as a file."""
+    process, terminal = pty.fork()
+    if process:
+        return process, terminal
+    status = 1
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.environ["TERM"] = "dumb"
+        sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
+        sys.argv = ["nmt", *arguments]
+        main()
+    except SystemExit as end:
+        status = int(end.code or 0)
+    finally:
+        os._exit(status)
+
+
+def screens(terminal: int) -> Iterator[str]:
+    """Yield what the terminal shows before each prompt."""
+    text = ""
+    while True:
+        while f"\n{PROMPT}" not in text:
+            text += os.read(terminal, 4096).decode().replace("\r", "")
+        before, _, text = text.partition(f"\n{PROMPT}")
+        yield before
