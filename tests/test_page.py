@@ -16,20 +16,24 @@ from html_checker import Checker
 
 from nmt.serve.access import Keys, Limits
 from nmt.serve.app import application
+from nmt.serve.explaining import Explainer
 from nmt.serve.service import Service
 
 PAGE = {file.name: file.read_bytes() for file in (files("nmt.serve") / "page").iterdir()}
 HTML = PAGE["page.html"].decode()
 SCRIPTS = "\n".join(PAGE[name].decode() for name in PAGE if name.endswith(".js"))
+EXPLAINER = Explainer([], lambda paths: pytest.fail("no model is loaded"))
 MESSAGES: dict[str, dict[str, str]] = json.loads(PAGE["messages.json"])
 
 
-def get(path: str, keys: Path | None = None) -> tuple[int, dict[str, str], bytes]:
+def get(
+    path: str, keys: Path | None = None, explainer: Explainer | None = EXPLAINER
+) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body of an answer of a server from English to German and Japanese."""
     models: Any = SimpleNamespace(
         pairs=[("en", "de"), ("de", "en"), ("en", "ja")], processes=1, submit=None
     )
-    app = application(Service(models, Limits(characters=77), Keys(keys), 64))
+    app = application(Service(models, Limits(characters=77), Keys(keys), 64), (), explainer)
     sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:
@@ -85,6 +89,12 @@ def test_every_file_of_the_page_is_served_and_packaged(name: str) -> None:
 def test_nothing_else_is_served(path: str) -> None:
     status, _, body = get(path)
     assert (status, json.loads(body)) == (404, {"error": "Not Found"})
+
+
+@pytest.mark.parametrize("path", ["/", "/page/page.js", "/v1/settings"])
+def test_the_page_may_be_left_out(path: str) -> None:
+    assert get(path)[0] == 200
+    assert get(path, explainer=None)[0] == 404
 
 
 def test_the_page_learns_languages_and_limits(tmp_path: Path) -> None:

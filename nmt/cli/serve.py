@@ -122,6 +122,14 @@ Workers = Annotated[
 BatchLines = Annotated[
     int, typer.Option(min=1, help="Most lines of a batch.", rich_help_panel=SPEED)
 ]
+NoPage = Annotated[
+    bool,
+    typer.Option(
+        "--no-page",
+        help="Leave out the page for browsers, and its explanations.",
+        rich_help_panel=INPUT,
+    ),
+]
 LogRequests = Annotated[
     bool,
     typer.Option(
@@ -138,6 +146,7 @@ def serve(
     host: Host = "127.0.0.1",
     port: Port = 5000,
     allow_origin: Origin = None,
+    no_page: NoPage = False,
     log_requests: LogRequests = False,
     api_keys: ApiKeys = None,
     max_lines: Lines = 2000,

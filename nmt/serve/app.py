@@ -51,7 +51,7 @@ def application(
     Args:
         service: translates.
         origins: origins whose pages may use the server (CORS).
-        explainer: explains translations.
+        explainer: explains translations, for the page; None leaves the page out.
     """
 
     @asynccontextmanager
@@ -69,7 +69,8 @@ def application(
     app.include_router(lines.router(service, origins), responses=REFUSALS)
     app.include_router(alternatives.router(service), responses=REFUSALS)
     app.include_router(libretranslate.router(service), responses=REFUSALS)
-    app.include_router(pages.router(service, explainer), responses=REFUSALS)
+    if explainer is not None:
+        app.include_router(pages.router(service, explainer), responses=REFUSALS)
     app.add_middleware(WholeBodies, limits=service.limits)
     app.add_middleware(Counted, metrics=service.metrics)
     if origins:

@@ -65,8 +65,8 @@ class Settings(BaseModel):
     max_characters: int
 
 
-def router(service: Service, explainer: Explainer | None = None) -> APIRouter:
-    """Return the routes; without an explainer no sentence is explained."""
+def router(service: Service, explainer: Explainer) -> APIRouter:
+    """Return the routes."""
     routes = APIRouter()
     assets = {
         file.name: Response(
@@ -96,7 +96,7 @@ def router(service: Service, explainer: Explainer | None = None) -> APIRouter:
                     source=source,
                     target=target,
                     unit="words" if has_spaces(source) and has_spaces(target) else "pieces",
-                    explained=explainer is not None and explainer.explains((source, target)),
+                    explained=explainer.explains((source, target)),
                 )
                 for source, target in service.models.pairs
             ],
@@ -105,8 +105,7 @@ def router(service: Service, explainer: Explainer | None = None) -> APIRouter:
             max_characters=service.limits.characters,
         )
 
-    if explainer is not None:
-        _offer_explanations(routes, service, explainer)
+    _offer_explanations(routes, service, explainer)
     return routes
 
 

@@ -40,7 +40,7 @@ def run(
         port: port, or 0 for any that is free.
         origins: origins whose pages may use the server.
         log: whether to log method, path and status of each request.
-        explainer: explains translations.
+        explainer: explains translations, for the page; None leaves the page out.
 
     Raises:
         NmtError: the address cannot be listened at.
