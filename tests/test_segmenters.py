@@ -119,3 +119,12 @@ def test_a_list_that_names_no_ids_is_refused(tmp_path, pieces, message):
 def test_an_ordinary_piece_may_have_the_name_of_a_special_one():
     vocabulary = Vocabulary.of(["<s>", "a"])
     assert vocabulary.ids == {"<s>": 4, "a": 5}
+
+
+def test_a_line_alone_is_as_among_others():
+    subwords, lines = Subwords(*MODELS), [*ENGLISH, "", " a  cat "]
+    ids = subwords.encode_source(lines)
+    assert [subwords.encode_source([line]) for line in lines] == [[row] for row in ids]
+    assert [subwords.decode_source([row]) for row in ids] == [
+        [text] for text in subwords.decode_source(ids)
+    ]

@@ -100,6 +100,8 @@ class SentencePiece(Segmenter):
 
     def encode(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
         """Return the ids of every line."""
+        if len(lines) == 1:
+            return [self.processor.encode(lines[0])]  # without the threads that a list starts
         ids: list[list[int]] = self.processor.encode(lines, num_threads=num_threads)
         return ids
 
@@ -114,6 +116,8 @@ class SentencePiece(Segmenter):
         """Return the text of every sentence."""
         if not ids:
             return []  # SentencePiece would take it for one empty sentence
+        if len(ids) == 1:
+            return [self.processor.decode(ids[0])]
         lines: list[str] = self.processor.decode(ids, num_threads=num_threads)
         return lines
 
