@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
+from nmt.serve.access import Keys, Limits
 from nmt.serve.connection import Connection
-from nmt.serve.server import STALLED, _listen
+from nmt.serve.server import STALLED, _listen, _Server, run
+from nmt.serve.service import Service
 
 
 class Loop:
@@ -94,3 +97,14 @@ def test_a_client_that_takes_nothing_is_cut_off() -> None:
         with client, accepted:
             timeout = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
     assert timeout == 1000 * STALLED
+
+
+def test_a_proxy_finds_the_connections_open_that_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    configs: list[uvicorn.Config] = []
+    monkeypatch.setattr(_Server, "run", lambda server, sockets: configs.append(server.config))
+    models: Any = SimpleNamespace(
+        pairs=[("en", "de")], processes=1, translate=None, close=lambda: None
+    )
+    run(Service(models, Limits(), Keys(None), 64), "127.0.0.1", 0)
+    assert configs[0].timeout_keep_alive > 60  # nginx's keepalive_timeout
+    assert configs[0].http is Connection

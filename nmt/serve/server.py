@@ -20,6 +20,9 @@ from nmt.serve.service import Service
 
 GRACE = 30
 """Seconds that accepted requests have after SIGTERM."""
+KEPT = 75
+"""Seconds for which a connection stays open after an answer: longer than a proxy, such as nginx
+with its 60, keeps it for the next request, which would else meet a closed one."""
 STALLED = 120
 """Seconds after which a client is cut off that takes nothing of its answer, or has vanished."""
 
@@ -55,6 +58,7 @@ def run(
         access_log=log,
         http=Connection,  # by h11, which limits the bytes of headers; httptools does not
         timeout_graceful_shutdown=GRACE,
+        timeout_keep_alive=KEPT,
         ws_max_size=service.limits.bytes,
     )
     Connection.header_seconds = service.limits.header_seconds
