@@ -2,12 +2,13 @@
 
     python benchmarks/serving.py --model RUN --source test.en --clients 64 --seconds 600
 
-The clients run in threads of this process, on the same machine. Each sends a request of one to
-twenty lines, drawn at random, waits for the answer, and sends the next. Every answer is compared
-with the output of the command. Prints JSON: lines a second of both; seconds of a request (median
-and 95 per cent); answers by status, and those that differ; the megabytes of the server's processes
-at the start, after each third of the time, and at the end; and the milliseconds of one sentence at
-a time, over HTTP and in process.
+The clients run in threads of this process, on the same machine. Each sends a request of some lines
+(--sizes, drawn at random), waits for the answer, and sends the next. Every answer is compared with
+the output of the command. Prints JSON: seconds until the server is ready, and its megabytes then;
+the median milliseconds of one sentence in process and over HTTP, on a connection that is kept and
+on a new one, in turn for the same sentences; lines a second of the command and of the server;
+seconds of a request (median and 95 per cent); answers by status, and those that differ; and the
+megabytes of the server's processes every ten seconds.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,11 +32,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
+import torch
+
 import nmt
 
 NMT = (sys.executable, "-m", "nmt")
 SIZES = (1, 1, 1, 2, 5, 20)
-"""Lines of a request, drawn at random."""
+SAMPLE_SECONDS = 10
+"""Seconds between two looks at the memory."""
 
 
 @contextmanager
@@ -72,6 +76,7 @@ def load(
     address: str,
     pairs: list[tuple[str, str]],
     languages: tuple[str, str],
+    sizes: list[int],
     seed: int,
     seconds: float,
 ) -> list[tuple[int, int, bool, float]]:
@@ -79,7 +84,7 @@ def load(
     draw, client, done = random.Random(seed), Client(address, languages), []
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        chosen = draw.choices(pairs, k=draw.choice(SIZES))
+        chosen = draw.choices(pairs, k=draw.choice(sizes))
         start = time.monotonic()
         status, texts = client.translate([source for source, _ in chosen])
         is_right = status != 200 or texts == [target for _, target in chosen]
@@ -94,14 +99,26 @@ def megabytes(process: int) -> float:
     return sum(int(text.partition("\nPss:")[2].split()[0]) for text in rollups) / 1024
 
 
-def median_milliseconds(work: Any, repeats: int) -> float:
-    """Return the median time of a function."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        times.append(1000 * (time.perf_counter() - start))
-    return round(statistics.median(times), 2)
+def single_sentences(
+    address: str, translator: Any, sentences: list[str], repeats: int
+) -> dict[str, float]:
+    """Return the median milliseconds of a sentence by each way, all ways in turn."""
+    kept = Client(address, translator.languages)
+    ways: dict[str, Callable[[str], Any]] = {
+        "in_process": lambda sentence: list(translator.translate([sentence])),
+        "http": lambda sentence: kept.translate([sentence]),
+        "http_new_connection": lambda sentence: Client(address, translator.languages).translate(
+            [sentence]
+        ),
+    }
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    draw = random.Random(1)
+    for sentence in draw.choices(sentences, k=repeats):
+        for name in draw.sample(list(ways), len(ways)):
+            start = time.perf_counter()
+            ways[name](sentence)
+            times[name].append(1000 * (time.perf_counter() - start))
+    return {name: round(statistics.median(of_way), 2) for name, of_way in times.items()}
 
 
 def main() -> None:
@@ -111,12 +128,14 @@ def main() -> None:
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="lines of a request")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--repeats", type=int, default=100, help="of one sentence")
+    parser.add_argument("--repeats", type=int, default=100, help="single sentences")
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     workers = ("--workers", str(arguments.workers))
     lines = arguments.source.read_text(encoding="utf-8").splitlines()
+    torch.set_num_threads(1)
     translator = nmt.Translator(arguments.model)
     with TemporaryDirectory() as scratch:
         command = [*NMT, "translate", "--model", arguments.model, *workers]
@@ -126,26 +145,26 @@ def main() -> None:
         [speed] = re.findall(r"([\d.]+) sentences/s", said.stderr)
         texts = output.read_text(encoding="utf-8").splitlines()
     pairs, languages = list(zip(lines, texts, strict=True)), translator.languages
+    begun = time.monotonic()
     with server(arguments.model, *workers) as (address, process):
-        memory = [megabytes(process)]
+        ready, memory = time.monotonic() - begun, [megabytes(process)]
+        sentence_times = single_sentences(address, translator, lines, arguments.repeats)
         with ThreadPoolExecutor(arguments.clients) as pool:
             clients = [
-                pool.submit(load, address, pairs, languages, seed, arguments.seconds)
+                pool.submit(
+                    load, address, pairs, languages, arguments.sizes, seed, arguments.seconds
+                )
                 for seed in range(arguments.clients)
             ]
-            for _ in range(2):
-                time.sleep(arguments.seconds / 3)
+            while not all(client.done() for client in clients):
+                time.sleep(SAMPLE_SECONDS)
                 memory.append(megabytes(process))
             done = [request for client in clients for request in client.result()]
-        memory.append(megabytes(process))
-        client = Client(address, languages)
-        over_http = median_milliseconds(lambda: client.translate(lines[:1]), arguments.repeats)
-    in_process = median_milliseconds(
-        lambda: list(translator.translate(lines[:1])), arguments.repeats
-    )
     times = sorted(taken for *_, taken in done)
     right = sum(count for count, status, *_ in done if status == 200)
     measured = {
+        "seconds_until_ready": round(ready, 1),
+        "one_sentence_ms": sentence_times,
         "translate_lines_per_second": float(speed),
         "serve_lines_per_second": round(right / arguments.seconds, 1),
         "requests": len(done),
@@ -155,7 +174,6 @@ def main() -> None:
         "statuses": dict(Counter(status for _, status, *_ in done)),
         "wrong": sum(not is_right for *_, is_right, _ in done),
         "megabytes": [round(size) for size in memory],
-        "one_sentence_ms": {"http": over_http, "in_process": in_process},
     }
     print(json.dumps(measured, indent=1))
 
