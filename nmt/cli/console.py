@@ -1,4 +1,4 @@
-"""Standard streams in UTF-8; results on stdout; inputs and outputs that must differ."""
+"""Standard streams in UTF-8; results on stdout or in a file; inputs that outputs must not be."""
 
 from __future__ import annotations
 
@@ -6,12 +6,23 @@ import io
 import os
 import sys
 from pathlib import Path
-from typing import TextIO
+from typing import Annotated, TextIO
 
 import typer
 
 from nmt.errors import NmtError
 from nmt.messages import printable
+
+OutputFlag = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="File to write.  [default: stdout]",
+        show_default=False,
+    ),
+]
 
 
 def write_utf8(*streams: TextIO) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmt.cli.console import check_output, check_stdin
+from nmt.cli.console import OutputFlag, check_output, check_stdin
 from nmt.cli.direction import SourceLang, TargetLang
 from nmt.cli.flags import SEARCH_FLAGS, Settings, recipe_flags
 from nmt.cli.score_by_model import unequal_lines
@@ -62,16 +62,6 @@ Target = Annotated[
         show_default=False,
     ),
 ]
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="File to write.  [default: stdout]",
-        show_default=False,
-    ),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Write everything the page shows as JSON.")]
 Svg = Annotated[
     str | None,
@@ -111,7 +101,7 @@ def explain(
     model: Models = None,
     compare: Compare = None,
     target: Target = None,
-    output: Output = None,
+    output: OutputFlag = None,
     as_json: AsJson = False,
     svg: Svg = None,
     png: Png = None,

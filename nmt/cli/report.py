@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from nmt.cli.console import OutputFlag
 from nmt.cli.stream import writer
 from nmt.messages import say
 
@@ -25,16 +26,6 @@ class By(str, Enum):
 Runs = Annotated[
     list[Path],
     typer.Argument(metavar="RUN...", help="Runs, also while they are trained.", show_default=False),
-]
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="File to write.  [default: stdout]",
-        show_default=False,
-    ),
 ]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Write what the page shows as JSON, with every value.")
@@ -61,7 +52,7 @@ Seeds = Annotated[
 
 def report(
     runs: Runs,
-    output: Output = None,
+    output: OutputFlag = None,
     as_json: AsJson = False,
     svg: Svg = None,
     by: Axis = By.update,
