@@ -149,6 +149,9 @@ def test_tags_of_the_target_side_and_two_vocabularies(
     assert pieces(made, "source", 100)[0].startswith("▁")
     assert not any(">>" in piece for piece in Subwords.of(made).source_pieces([*range(40)]))
     untied = ("--set", "model.tied_embeddings=decoder", "--save-dir", tmp_path / "run")
+    risk = ("--set", "train.loss=minimum_risk", "--init-from", tmp_path / "run")
+    refused = nmt("train", "--config", here / "targets.yaml", *untied, *risk)
+    assert "loss minimum_risk samples without tags; take preprocess.tags source" in refused.err
     done = nmt("train", "--config", here / "targets.yaml", *untied)
     assert done.status == 0, done.err
     translator = load_translator(tmp_path / "run", target_lang="fr", max_length_offset=4)

@@ -106,6 +106,8 @@ def train(
     is_only = subwords.directions is None
     experiment = experiment.for_language(dataset.manifest.target_lang, is_only)
     config = experiment.train
+    if config.loss.translates and subwords.directions and subwords.directions.tags == "target":
+        raise NmtError(f"loss {config.loss.name} samples without tags; take preprocess.tags source")
     warning = check_precision(config.precision, world.device)
     if warning and world.is_main:
         warn(f"train.precision: {warning}")
