@@ -31,6 +31,7 @@ class Letters:
 
     shared = True
     source_size = target_size = 4 + len(LETTERS)
+    tags: tuple[list[int], list[int]] = ([], [])
 
     def encode_source(self, lines: list[str]) -> list[list[int]]:
         lines = [line.replace("\u3000", "a") for line in lines]
