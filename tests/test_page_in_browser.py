@@ -258,6 +258,8 @@ def test_the_page_asks_for_the_key_and_says_what_is_wrong(
             page.keyboard.type(key)
             page.keyboard.press("Enter")
             page.keyboard.type("one ")
+            if key == "wrong":
+                sync_api.expect(page.locator("#problem")).to_contain_text("does not know the key")
         assert len(target(page)) == 1
         page.keyboard.type("two three four five six")
         sync_api.expect(page.locator("#problem")).to_contain_text("at most 20")

@@ -42,8 +42,10 @@ export async function askPatiently(path, values, signal, tell) {
 }
 
 /** Return what went wrong, in the language of the page. */
-export const problem = (error) =>
-  error instanceof TypeError ? text("no_connection") : text("refused", { message: error.message });
+export function problem(error) {
+  if (error instanceof TypeError) return text("no_connection");
+  return error.status === 403 ? text("key_wrong") : text("refused", { message: error.message });
+}
 
 function pause(milliseconds, signal) {
   return new Promise((resolve, reject) => {
