@@ -23,7 +23,7 @@ from nmt.export import Export, export_formats, export_run
 from nmt.inference import Request, SearchConfig, Translator
 from nmt.inference.ctranslate2 import CTranslate2Translator, search_options
 from nmt.inference.engines import load_translator
-from nmt.inference.translation import Sentence
+from nmt.inference.request import Sentence
 from nmt.models import ModelConfig
 from nmt.preprocess.subwords import Subwords
 from nmt.recipe.config import build
@@ -310,7 +310,9 @@ def test_what_is_asked_of_single_lines_is_refused(trained: Path, tmp_path: Path)
     translator = CTranslate2Translator(
         exported, build(SearchConfig, {"strategy": "greedy"}, "search")
     )
-    with pytest.raises(NmtError, match="CTranslate2 places no phrases or beginnings; use --engine"):
+    with pytest.raises(
+        NmtError, match="CTranslate2 has no requirements on single lines; use --engine"
+    ):
         list(translator.translations([Request("one", prefix="eins")]))
     with pytest.raises(NmtError, match="words are aligned by --engine nmt alone, not by ctrans"):
         list(translator.translations(["one"], aligned="words"))
@@ -528,7 +530,10 @@ def test_auto_removes_only_exports_of_checkpoints_that_are_gone(
     [
         (("--strategy", "beam"), "search.strategy.stop optimistic: CTranslate2 stops as"),
         (("--strategy", "sample"), "search.strategy sample: CTranslate2 has beam and greedy"),
-        ((*FIRST_BEAM, "--alignments", "--json"), "CTranslate2 has no --prefix, --require and"),
+        (
+            (*FIRST_BEAM, "--alignments", "--json"),
+            "CTranslate2 has no requirements on single lines, and no",
+        ),
         ((*FIRST_BEAM, "--shortlist"), "--shortlist: an export holds none"),
     ],
     ids=["stop", "sample", "alignments", "shortlist"],

@@ -144,6 +144,21 @@ def test_lines_have_the_fields_of_translate(address: str, expected: dict[str, st
     assert call(f"{address}/v1/translate", prefix)[1]["translations"][0][0]["text"].startswith(
         "zwei"
     )
+    wishes = {"prefix": "zwei", "avoid": ["eins"], "strategy": {"beam": 3}, "n_best": 3}
+    requests = [{"text": lines[0], **wishes}, "one"]
+    wanted = {"target_lang": target["code"], "lines": requests}
+    several, one = call(f"{address}/v1/translate", wanted)[1]["translations"]
+    assert len(several) == 3
+    assert len(one) == 1
+    for translation in several:
+        assert translation["text"].startswith("zwei")
+        assert "eins" not in translation["text"].split()
+    for wrong, message in (
+        ({"text": "one", "avoids": []}, "line 1: unknown key 'avoids'; did you mean 'avoid'?"),
+        ({"text": "one", "strategy": {"beam": 101}}, "line 1: at most 100 hypotheses, not 101"),
+    ):
+        status, answer = call(f"{address}/v1/translate", wanted | {"lines": [wrong]})
+        assert (status, answer["error"]) == (400, message)
     with urlopen(f"{address}/metrics", timeout=60) as metrics:
         [lines_of_batches] = re.findall(r"(?m)^nmt_batch_lines_sum (.*)$", metrics.read().decode())
     assert float(lines_of_batches) >= len(lines)

@@ -18,7 +18,7 @@ from nmt.evaluation.consensus import expected_utilities
 from nmt.evaluation.metrics import metrics
 from nmt.inference import Request, SearchConfig, Translator
 from nmt.inference.kernels import convert
-from nmt.inference.translation import Sentence
+from nmt.inference.request import Sentence
 from nmt.models import architectures
 from nmt.models.base import State
 from nmt.recipe.config import build

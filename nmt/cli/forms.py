@@ -77,7 +77,7 @@ def as_json(count: int, aligned: Unit | None = None) -> Form:
             values = {"id": number, **translator.fields(best, aligned)}
             if aligned:
                 values[f"source_{aligned}"] = best.units()[0]
-            if count > 1:
+            if count > 1 or others:
                 values["others"] = [translator.fields(other, aligned) for other in others]
             written.append(json.dumps(values, ensure_ascii=False))
         return written

@@ -1,91 +1,132 @@
-"""Input of ``nmt translate``: lines, and files with a prefix or phrases for each line."""
+"""Input of ``nmt translate``: lines, files beside them with wishes for each line, or JSON lines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nmt.errors import NmtError
-from nmt.io.lines import Lines, OnInvalidUtf8
+from nmt.io.lines import Lines
 
 if TYPE_CHECKING:
-    from nmt.inference import Request
+    from nmt.inference import Request, SearchConfig
 
 BLOCK = 1024
-"""Lines to read at once from the files of prefixes and phrases."""
+"""Lines to read at once from the files beside the input."""
 
 
 class Requests:
-    """Lines to translate, with the prefix and the required phrases of each translation."""
+    """Lines to translate, with what is wanted of each translation.
 
-    def __init__(self, lines: Lines, prefixes: Lines | None, phrases: Lines | None) -> None:
+    Attributes:
+        name: name of the lines, for messages.
+        paths: the files that were opened; None where there is none, or for stdin.
+    """
+
+    def __init__(self, lines: Lines, beside: Mapping[str, Lines], is_json: bool = False) -> None:
         """Keep the files; reading begins later.
 
         Args:
             lines: lines to translate.
-            prefixes: line n is the beginning of the translation of line n.
-            phrases: line n holds the phrases for the translation of line n, separated by tabs.
+            beside: by the field of :class:`nmt.inference.Request` that line n of a file gives for
+                line n: `prefix`, or `phrases` and `avoid`, separated by tabs.
+            is_json: whether each line is a request as a JSON object.
         """
         self.name = lines.name
-        self._lines, self._prefixes, self._phrases = lines, prefixes, phrases
+        self._lines, self._beside, self._is_json = lines, beside, is_json
+        self.paths: Sequence[Path | None] = ()
+        self._config: SearchConfig | None = None
 
     @classmethod
-    def open(cls, lines: Path | None, prefixes: Path | None, phrases: Path | None) -> Requests:
-        """Open the files; `lines` None is stdin."""
-        beside = [None if path is None else Lines.open(path) for path in (prefixes, phrases)]
-        return cls(Lines.open(lines), *beside)
+    def open(
+        cls, lines: Path | None, *beside_lines: Path | None, is_json: bool = False
+    ) -> Requests:
+        """Open the files: lines (None for stdin), prefixes, phrases, phrases to avoid."""
+        paths = zip(("prefix", "phrases", "avoid"), beside_lines, strict=False)
+        beside = {field: Lines.open(path) for field, path in paths if path is not None}
+        requests = cls(Lines.open(lines), beside, is_json)
+        requests.paths = (lines, *beside_lines)
+        return requests
 
     @property
     def is_typed(self) -> bool:
         """Whether a person types the lines at a terminal."""
         return self._lines.is_typed
 
-    def read_as(self, on_invalid_utf8: OnInvalidUtf8) -> None:
-        """Set the treatment of bytes that are not UTF-8, for all files."""
-        for lines in (self._lines, self._prefixes, self._phrases):
-            if lines is not None:
-                lines.on_invalid_utf8 = on_invalid_utf8
+    def configure(self, config: SearchConfig) -> None:
+        """Set the settings of the search, which requests may override."""
+        self._config = config
+        for lines in (self._lines, *self._beside.values()):
+            lines.on_invalid_utf8 = config.on_invalid_utf8
 
     def arriving(self, most: int) -> Iterator[list[str] | list[Request]]:
         """Yield blocks of at most `most` lines, as :meth:`nmt.io.lines.Lines.arriving` does.
 
         Raises:
-            NmtError: the file of prefixes or phrases has another number of lines.
+            NmtError: a file beside the lines has another number of lines, or a line of JSON is no
+                request.
         """
-        if self._prefixes is None and self._phrases is None:
+        if self._is_json:
+            yield from self._objects(most)
+        elif self._beside:
+            yield from self._with_wishes(most)
+        else:
             yield from self._lines.arriving(most)
-            return
+
+    def _objects(self, most: int) -> Iterator[list[Request]]:
         from nmt.inference import Request
 
-        beside = [_one_by_one(lines) for lines in (self._prefixes, self._phrases)]
+        assert self._config is not None
+        number = 0
+        for block in self._lines.arriving(most):
+            requests = []
+            for line in block:
+                number += 1
+                where = f"{self.name}, line {number}"
+                requests.append(Request.read(_parsed(line, where), where, self._config))
+            yield requests
+
+    def _with_wishes(self, most: int) -> Iterator[list[Request]]:
+        from nmt.inference import Request
+
+        files = {
+            field: chain.from_iterable(lines.blocks(BLOCK)) for field, lines in self._beside.items()
+        }
         for block in self._lines.arriving(most):
             requests = []
             for text in block:
-                prefix, phrases = map(self._next, beside)
-                requests.append(Request(text, prefix, tuple(phrases.split("\t"))))
+                wishes = {field: self._next(field, lines) for field, lines in files.items()}
+                phrases, avoid = (
+                    wishes.get(field, "").split("\t") for field in ("phrases", "avoid")
+                )
+                prefix = wishes.get("prefix", "")
+                requests.append(Request(text, prefix, tuple(phrases), tuple(avoid)))
             yield requests
-        for lines in beside:
-            if lines is not None and next(lines[1], None) is not None:
-                raise self._uneven(lines[0])
+        for field, lines in files.items():
+            if next(lines, None) is not None:
+                raise self._uneven(field)
 
-    def _next(self, beside: tuple[str, Iterator[str]] | None) -> str:
-        if beside is None:
-            return ""
-        line = next(beside[1], None)
+    def _next(self, field: str, lines: Iterator[str]) -> str:
+        line = next(lines, None)
         if line is None:
-            raise self._uneven(beside[0])
+            raise self._uneven(field)
         return line
 
-    def _uneven(self, name: str) -> NmtError:
+    def _uneven(self, field: str) -> NmtError:
         return NmtError(
-            f"{self.name} and {name} differ in their number of lines; "
+            f"{self.name} and {self._beside[field].name} differ in their number of lines; "
             "line n of one must belong to line n of the other"
         )
 
 
-def _one_by_one(lines: Lines | None) -> tuple[str, Iterator[str]] | None:
-    if lines is None:
-        return None
-    return lines.name, chain.from_iterable(lines.blocks(BLOCK))
+def _parsed(line: str, where: str) -> object:
+    """Return a JSON value; that of a blank line is a request for nothing, which is a line, too."""
+    if not line.strip():
+        return {"text": ""}
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise NmtError(f"{where}: not JSON: {error}") from None

@@ -129,6 +129,25 @@ Require = Annotated[
         rich_help_panel=INPUT,
     ),
 ]
+Avoid = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Phrases that must not appear: line n holds those of translation n, separated by "
+        "tabs.",
+        show_default=False,
+        rich_help_panel=INPUT,
+    ),
+]
+JsonInput = Annotated[
+    bool,
+    typer.Option(
+        "--json-input",
+        help="Read a JSON object from each line: its text, and what is wanted of its translation. "
+        "docs/outputs.md describes the fields.",
+        rich_help_panel=INPUT,
+    ),
+]
 NBest = Annotated[
     int | None,
     typer.Option(
@@ -221,6 +240,8 @@ def translate(
     model: Models = None,
     prefix: Prefix = None,
     require: Require = None,
+    avoid: Avoid = None,
+    json_input: JsonInput = False,
     n_best: NBest = None,
     as_json: AsJson = False,
     alignments: Alignments = False,
@@ -243,27 +264,26 @@ def translate(
     then nmt.yaml, then flags; later ones override earlier ones. docs/outputs.md describes commands
     at a terminal, the lines of --n-best, the fields of --json, and the treatment of unusual input.
     """
-    inputs = _inputs(text, input_, prefix, require)
-    _check_form(as_json, alignments, alignment_unit, markup, prefix or require or n_best or as_json)
+    wishes = json_input or prefix or require or avoid
+    _check_form(as_json, alignments, alignment_unit, markup, wishes or n_best or as_json)
+    lines = _requests(text, input_, json_input, prefix, require, avoid)
+    check_output(output, *lines.paths)
     from nmt.runtime.distributed import join
     from nmt.runtime.memory import keep_few_kernels
 
     keep_few_kernels()
     checked = number_format(precision)
-    lines = Requests.open(*inputs)  # report a missing file before the model is read
-    check_output(output, *inputs)
     settings.load()  # import the plugins, which the model may need
     with join(device, WAIT_MINUTES) as world, writer(output, world.is_main) as target:
         models = model or [Path("checkpoints")]
-        chosen = _engine(engine, models, prefix or require or alignments or markup, checked, world)
-        typed = lines.is_typed and target.isatty() and world.size == 1 and not (prefix or require)
+        chosen = _engine(engine, models, wishes or alignments or markup, checked, world)
+        typed = lines.is_typed and target.isatty() and world.size == 1 and not wishes
         count = _num_workers(1 if typed and not workers else workers, world.device.type)
 
         def load(settings: Settings) -> LineTranslator:
             opened = chosen(models, world.device, settings.trust_plugins)
             options = (search_settings(settings, opened.recipe, n_best or 1), checked, count)
-            translator = opened.translator(*options, shortlist, compile)
-            return translator.into(target_lang, source_lang)
+            return opened.translator(*options, shortlist, compile).into(target_lang, source_lang)
 
         translator = load(settings)
         unit = alignment_unit or translator.usual_unit if alignments else None
@@ -271,7 +291,7 @@ def translate(
         if typed:
             converse(Session(load, translator, settings, FLAGS, form))
         else:
-            lines.read_as(translator.config.on_invalid_utf8)
+            lines.configure(translator.config)
             translate_stream(translator, lines, target, world, form)
 
 
@@ -295,22 +315,26 @@ def _engine(
 
     if name == "auto" and needs_nmt:
         name = "nmt"
-        say("engine nmt: CTranslate2 has no --prefix, --require and alignments")
+        say("engine nmt: CTranslate2 has no requirements on single lines, and no alignments")
     chosen = pick_engine(name, models)
     if (warning := chosen.check_precision(precision, world.device)) and world.is_main:
         warn(f"--precision {warning}")
     return chosen
 
 
-def _inputs(
-    text: Path | None, other: Path | None, prefix: Path | None, require: Path | None
-) -> tuple[Path, Path | None, Path | None]:
-    """Return the files of lines, prefixes and phrases, of which one may be stdin."""
+def _requests(
+    text: Path | None, other: Path | None, is_json: bool, *beside: Path | None
+) -> Requests:
+    """Open the files of lines and of wishes beside them, of which one may be stdin."""
     _refuse(text and other, "give either TEXT or --input")
     _refuse(text and text.is_dir(), f"{text} is a directory; give each model its own --model")
-    inputs = (text or other or Path("-"), prefix, require)
+    _refuse(
+        is_json and any(beside),
+        "--json-input goes without --prefix, --require and --avoid, which its objects contain",
+    )
+    inputs = (text or other or Path("-"), *beside)
     check_stdin(*inputs)
-    return inputs
+    return Requests.open(*inputs, is_json=is_json)
 
 
 def _check_form(
@@ -319,7 +343,10 @@ def _check_form(
     """Refuse forms of the output that do not go together."""
     _refuse(alignments and not as_json, "--alignments needs --json, in which they are written")
     _refuse(unit and not alignments, "--alignment-unit needs --alignments")
-    _refuse(markup and others, "--markup goes without --prefix, --require, --n-best and --json")
+    _refuse(
+        markup and others,
+        "--markup goes without --prefix, --require, --avoid, --json-input, --n-best and --json",
+    )
 
 
 def _refuse(is_wrong: object, message: str) -> None:

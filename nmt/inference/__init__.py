@@ -2,7 +2,8 @@
 
 from nmt.inference.config import SearchConfig
 from nmt.inference.line_translator import LineTranslator
-from nmt.inference.translation import Request, Translation
+from nmt.inference.request import Request
+from nmt.inference.translation import Translation
 from nmt.inference.translator import Translator
 
 __all__ = ["LineTranslator", "Request", "SearchConfig", "Translation", "Translator"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 
 import torch
@@ -14,7 +14,7 @@ from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
 from nmt.inference.alignment import piece_starts
 from nmt.inference.line_translator import LineTranslator
-from nmt.inference.translation import Request, Sentence
+from nmt.inference.request import Request, Sentence
 from nmt.inference.translator import Translator
 from nmt.languages import has_spaces
 from nmt.search import Hypothesis
@@ -58,7 +58,7 @@ def alternatives(
     if not isinstance(translator, Translator):
         raise NmtError("this engine finds no alternatives; use --engine nmt")
     starts = [
-        (at, Sentence(sentence.source, [*sentence.prefix, token], []))
+        (at, replace(sentence, prefix=[*sentence.prefix, token], phrases=[]))
         for at, sentence in translator.encode(requests).items()
         for token in _next_tokens(translator, sentence, count)
     ]
@@ -74,7 +74,7 @@ def alternatives(
 
 def _next_tokens(translator: Translator, sentence: Sentence, count: int) -> list[int]:
     """Return the likeliest tokens that may follow the prefix, where they begin a word."""
-    log_probs = translator.next_log_probabilities(sentence.source, sentence.prefix)
+    log_probs = translator.next_log_probabilities(sentence.source, [*sentence.prefix])
     excluded = torch.zeros(len(log_probs), dtype=torch.bool)
     if sentence.prefix and has_spaces(translator.languages[1]):
         # If tokens do not tell, those that continue the prefix are left out after the search.

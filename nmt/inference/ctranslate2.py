@@ -27,7 +27,7 @@ from nmt.export.base import REMEDY
 from nmt.export.ctranslate2 import MAX_POSITIONS, QUANTIZATIONS, check_vocabularies, vocabularies
 from nmt.inference.config import SearchConfig
 from nmt.inference.line_translator import LineTranslator
-from nmt.inference.translation import Sentence
+from nmt.inference.request import Sentence
 from nmt.runtime.precision import InferencePrecision
 from nmt.runtime.processes import available_cores
 from nmt.search import Beam, Greedy, Hypothesis
@@ -75,8 +75,11 @@ class CTranslate2Translator(LineTranslator):
         self, sentences: dict[int, Sentence], count: int = 1
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Translate sentences in batches of one length, which share one maximum length."""
-        if any(sentence.prefix or sentence.phrases for sentence in sentences.values()):
-            raise NmtError("CTranslate2 places no phrases or beginnings; use --engine nmt")
+        if any(
+            sentence.forced or sentence.avoided or sentence.strategy
+            for sentence in sentences.values()
+        ):
+            raise NmtError("CTranslate2 has no requirements on single lines; use --engine nmt")
         sources = {at: sentence.source for at, sentence in sentences.items()}
         rows = self.config.strategy.rows_per_sentence
         cut = {}

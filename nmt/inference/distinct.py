@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from nmt.inference.translation import Sentence
+from nmt.inference.request import Sentence
 from nmt.search import Hypothesis
 
 LONGER_LISTS = (1, 2, 4, 8)

@@ -17,7 +17,8 @@ from nmt.inference.alignment import Unit, linked, numbered, piece_starts, word_s
 from nmt.inference.directed import Directed
 from nmt.inference.distinct import distinct_lists
 from nmt.inference.long_lines import parts
-from nmt.inference.translation import Request, Sentence, Translation
+from nmt.inference.request import Request, Sentence
+from nmt.inference.translation import Translation
 from nmt.io.lines import refuse_one_string
 from nmt.languages import has_spaces
 from nmt.search import Hypothesis
@@ -72,16 +73,18 @@ class LineTranslator(Directed, ABC):
 
         Args:
             lines: any lines; a blank line has one empty translation. A :class:`Request` with a
-                prefix or phrases is never split, but cut.
-            count: number of distinct translations per line; fewer only if the model has no more.
-                The n-th translation of a split line joins the n-th translation of each part.
+                prefix, phrases or terminology is never split, but cut.
+            count: number of distinct translations per line, unless its request has another; fewer
+                only if the model has no more. The n-th translation of a split line joins the n-th
+                translation of each part.
             scored: whether to compute the log-probability of each token, in another pass of the
                 model over the translations.
             aligned: unit to align with the source, in another pass of the model, or None; see
                 :attr:`usual_unit`.
 
         Raises:
-            NmtError: the strategy never finds so many translations; no line has been read.
+            NmtError: the strategy never finds so many translations, and no line has been read; or
+                a request cannot be fulfilled.
             TypeError: `lines` is one string.
         """
         refuse_one_string(lines, "lines")
@@ -94,6 +97,8 @@ class LineTranslator(Directed, ABC):
         waiting = iter(lines)
         while window := list(islice(waiting, self.config.window)):
             requests = [line if isinstance(line, Request) else Request(line) for line in window]
+            for request in requests:
+                request.check(self.config, count)
             divided = [self._parts(request) for request in requests]
             self.split += sum(len(line) > 1 for line in divided)
             parts_of_all = [part for line in divided for part in line]
@@ -190,11 +195,12 @@ class LineTranslator(Directed, ABC):
     ) -> list[list[Translation]]:
         nothing = Hypothesis([], 0.0, 0.0, finished=True)
         sentences = self.encode(requests)
-        searched = self._ranked(self._search(sentences, len(requests), count))
+        counts = [request.n_best or count for request in requests]
+        searched = self._ranked(self._search(sentences, counts))
         flat = [
             (at, hypothesis)
-            for at, hypotheses in enumerate(searched)
-            for hypothesis in hypotheses[:count] or [nothing]
+            for at, (hypotheses, wanted) in enumerate(zip(searched, counts, strict=True))
+            for hypothesis in hypotheses[:wanted] or [nothing]
         ]
         texts = self.subwords.decode_target([hypothesis.tokens for _, hypothesis in flat])
         translations: list[list[Translation]] = [[] for _ in requests]
@@ -266,7 +272,7 @@ class LineTranslator(Directed, ABC):
     def _parts(self, request: Request) -> list[Request]:
         if self.config.on_long_line == "cut" or not request.is_plain:
             return [request]
-        return [Request(part) for part in parts(request.text, self._fits)]
+        return [replace(request, text=part) for part in parts(request.text, self._fits)]
 
     def _fits(self, text: str) -> bool:
         (tokens,) = self.subwords.encode_source([text])
@@ -282,40 +288,36 @@ class LineTranslator(Directed, ABC):
             TypeError: `lines` is one string.
         """
         refuse_one_string(lines, "lines")
-        return self._search(self.encode([Request(line) for line in lines]), len(lines))
+        return self._search(self.encode([Request(line) for line in lines]), [1] * len(lines))
 
     def _search(
-        self, sentences: dict[int, Sentence], num_lines: int, count: int = 1
+        self, sentences: dict[int, Sentence], counts: Sequence[int]
     ) -> list[list[Hypothesis]]:
-        results: list[list[Hypothesis]] = [[] for _ in range(num_lines)]
-        if count == 1:
-            lists = self.find(sentences)
-        else:
-            lists = distinct_lists(self.find, self.subwords.decode_target, sentences, count)
-        for at, hypotheses in lists:
-            results[at] = hypotheses
-            best = hypotheses[0]
-            self.target_tokens += len(best.tokens) + best.finished
+        """Return the hypotheses of each line, as many as its count."""
+        results: list[list[Hypothesis]] = [[] for _ in counts]
+        for count in sorted(set(counts)):
+            alike = {at: sentence for at, sentence in sentences.items() if counts[at] == count}
+            if count == 1:
+                lists = self.find(alike)
+            else:
+                lists = distinct_lists(self.find, self.subwords.decode_target, alike, count)
+            for at, hypotheses in lists:
+                results[at] = hypotheses
+                best = hypotheses[0]
+                self.target_tokens += len(best.tokens) + best.finished
         return results
 
     def encode(self, requests: Sequence[Request]) -> dict[int, Sentence]:
         """Return the tokens of every line that is not blank, by line number."""
         most = self.config.max_source_length - 1  # and EOS
+        spaced = has_spaces(self.languages[0])
         sentences = {}
         encoded = self.subwords.encode_source([request.text for request in requests])
         for at, (request, tokens) in enumerate(zip(requests, encoded, strict=True)):
             if tokens and not request.text.isspace():
-                sentences[at] = Sentence([*tokens[:most], EOS], *self._wanted(request))
+                sentences[at] = request.encode([*tokens[:most], EOS], self.subwords, spaced)
                 self.truncated += len(tokens) > most
         return sentences
-
-    def _wanted(self, request: Request) -> tuple[list[int], list[list[int]]]:
-        """Return the tokens of the prefix and of the phrases of a request."""
-        _, tags = self.subwords.tags
-        if request.is_plain:
-            return tags, []
-        prefix, *phrases = self.subwords.encode_target([request.prefix, *request.phrases])
-        return prefix or tags, [phrase[len(tags) :] for phrase in phrases if phrase]
 
     def text_attention(
         self, sources: Sequence[list[int]], targets: Sequence[list[int]]

@@ -1,56 +1,12 @@
-"""Requests to a translator, and translations."""
+"""Translations of lines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from nmt.inference.alignment import Links, numbered, word_starts
 from nmt.search import Hypothesis
-
-
-@dataclass(frozen=True)
-class Request:
-    """A line to translate, with requirements on its translation."""
-
-    text: str
-    """The line, without a line feed."""
-
-    prefix: str = ""
-    """Beginning of the translation; its last word may continue, as "trans" to "translation"."""
-
-    phrases: tuple[str, ...] = ()
-    """Phrases that the translation must contain, each as pieces of whole words, in any order."""
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the request has no requirements."""
-        return not self.prefix and not any(self.phrases)
-
-
-@dataclass(frozen=True)
-class Sentence:
-    """A request in tokens."""
-
-    source: list[int]
-    """Source tokens, with EOS."""
-
-    prefix: list[int]
-    """First tokens of the target."""
-
-    phrases: list[list[int]]
-    """Phrases that the target must contain."""
-
-    @property
-    def forced(self) -> list[int]:
-        """Tokens of the prefix and of all phrases."""
-        return [*self.prefix, *chain.from_iterable(self.phrases)]
-
-    @property
-    def least_length(self) -> int:
-        """Minimum target length: the tokens of prefix and phrases, and EOS."""
-        return len(self.forced) + 1
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,12 @@ from nmt.inference.forced import (
     next_log_probabilities,
     token_log_probabilities,
 )
+from nmt.inference.request import Sentence
 from nmt.inference.shortlister import Shortlister
-from nmt.inference.translation import Sentence
 from nmt.inference.workers import Workers
 from nmt.models.base import Model
 from nmt.runtime.precision import InferencePrecision, autocast
-from nmt.search import Constraint, Hypothesis, Prefixes
+from nmt.search import Avoided, Constraint, Hypothesis, Prefixes, Strategy
 from nmt.search.coverage import with_coverage
 
 if TYPE_CHECKING:
@@ -84,10 +84,18 @@ class Translator(LineTranslator):
         self, sentences: dict[int, Sentence], count: int = 1
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Search in batches of sentences of similar length, which the workers share."""
-        longest_first = sorted(sentences, key=lambda at: -len(sentences[at].source))
-        batches = list(self._batches(longest_first, sentences))
-        results = self._workers.map([([sentences[at] for at in batch], count) for batch in batches])
-        for batch, result in zip(batches, results, strict=True):
+        alike: dict[Strategy, dict[int, Sentence]] = {}
+        for at, sentence in sentences.items():
+            alike.setdefault(sentence.strategy or self.config.strategy, {})[at] = sentence
+        batches = [
+            (strategy, batch)
+            for strategy, group in alike.items()
+            for batch in self._batches(strategy, group)
+        ]
+        results = self._workers.map(
+            [(strategy, [sentences[at] for at in batch], count) for strategy, batch in batches]
+        )
+        for (_, batch), result in zip(batches, results, strict=True):
             yield from zip(batch, result, strict=True)
 
     def log_probabilities(
@@ -115,14 +123,15 @@ class Translator(LineTranslator):
             return function(self.model, sources, targets, self.device)
 
     def _batches(
-        self, longest_first: Sequence[int], sentences: dict[int, Sentence]
+        self, strategy: Strategy, sentences: dict[int, Sentence]
     ) -> Iterator[Sequence[int]]:
-        """Yield runs of `longest_first` with at most `batch_tokens`, or a single sentence.
+        """Yield sentences of similar length with at most `batch_tokens`, or a single sentence.
 
         Each of several workers gets at least `BATCHES_A_WORKER` batches if there are enough
         sentences.
         """
-        rows, start = self.config.strategy.rows_per_sentence, 0
+        longest_first = sorted(sentences, key=lambda at: -len(sentences[at].source))
+        rows, start = strategy.rows_per_sentence, 0
         lengths = {at: max(SHORT, len(sentence.source)) for at, sentence in sentences.items()}
         shares = 1 if self._workers.count == 1 else BATCHES_A_WORKER * self._workers.count
         share = -(-rows * sum(lengths.values()) // shares)
@@ -132,8 +141,8 @@ class Translator(LineTranslator):
             yield longest_first[start : start + size]
             start += size
 
-    def _search_batch(self, wanted: tuple[list[Sentence], int]) -> list[list[Hypothesis]]:
-        sentences, count = wanted
+    def _search_batch(self, wanted: tuple[Strategy, list[Sentence], int]) -> list[list[Hypothesis]]:
+        strategy, sentences, count = wanted
         source = as_rows([sentence.source for sentence in sentences]).to(self.device)
         max_lengths = torch.tensor(
             [
@@ -143,18 +152,21 @@ class Translator(LineTranslator):
             device=self.device,
         )
         constraints: Sequence[Constraint] = self.config.constraints
+        if any(sentence.avoided for sentence in sentences):
+            avoided = as_groups([sentence.avoided for sentence in sentences]).to(self.device)
+            constraints = [*constraints, Avoided(phrases=avoided)]
         if any(sentence.prefix for sentence in sentences):
             prefixes = as_rows([sentence.prefix for sentence in sentences]).to(self.device)
             constraints = [Prefixes(tokens=prefixes, others=constraints)]
         phrases = None
         if any(sentence.phrases for sentence in sentences):
             phrases = as_groups([sentence.phrases for sentence in sentences]).to(self.device)
-        search = partial(self.config.strategy.search, self.model)
+        search = partial(strategy.search, self.model)
         with self._inference(), autocast(self.precision, self.device):
             if self.shortlister is not None:
                 forced = as_rows([sentence.forced for sentence in sentences]).to(self.device)
                 vocabulary = self.shortlister.choose(source, forced)
-                search = partial(vocabulary.search, self.config.strategy)
+                search = partial(vocabulary.search, strategy)
             results = search(source, max_lengths, constraints, phrases, count)
             if self.config.coverage_penalty:
                 results = with_coverage(results, self.model, source, self.config.coverage_penalty)

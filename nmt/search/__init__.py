@@ -5,6 +5,7 @@ A strategy calls only ``start``, ``step`` and ``select`` of a model; see
 and constraint.
 """
 
+from nmt.search.avoided import Avoided
 from nmt.search.base import Strategy, strategies
 from nmt.search.beam import Beam
 from nmt.search.constraints import Constraint, Prefixes, constraints
@@ -16,6 +17,7 @@ from nmt.search.ranking import LengthPenalty, length_penalties
 from nmt.search.sample import Sample
 
 __all__ = [
+    "Avoided",
     "Beam",
     "Constraint",
     "DiverseBeam",

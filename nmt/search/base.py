@@ -32,6 +32,8 @@ class Strategy(ABC):
     registry: ClassVar[Registry[Strategy]]
     count_key: ClassVar[str | None] = None
     """Name of the setting for the number of hypotheses, if the strategy has one."""
+    places_phrases: ClassVar[bool] = False
+    """Whether the strategy finds outputs with required phrases."""
 
     name: str = ""
     """Name of the search strategy whose values the other keys override."""
@@ -63,7 +65,12 @@ class Strategy(ABC):
         Raises:
             NmtError: the strategy cannot place phrases.
         """
-        raise NmtError(
+        raise NmtError(self.refusal_of_phrases)
+
+    @property
+    def refusal_of_phrases(self) -> str:
+        """The message about phrases that the strategy cannot place."""
+        return (
             f"search.strategy: {self.name} cannot place phrases that must appear; use lexical_beam"
         )
 

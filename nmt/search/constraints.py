@@ -177,7 +177,8 @@ class Prefixes(Constraint):
 
     def select_sentences(self, sentences: Tensor) -> Prefixes:
         """Return the prefixes of the given sentences."""
-        return replace(self, tokens=self.tokens[sentences])
+        others = [constraint.select_sentences(sentences) for constraint in self.others]
+        return replace(self, tokens=self.tokens[sentences], others=others)
 
     def to_reduced_ids(self, tokens: Tensor) -> Prefixes:
         """Return the prefixes in reduced ids; `tokens` must contain every prefix token."""

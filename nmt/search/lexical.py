@@ -9,6 +9,7 @@ missing tokens, however unlikely. The progress of a sequence is a function of it
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -29,6 +30,8 @@ class LexicalBeam(Beam):
 
     If the beam is larger than the number of tokens of the phrases, each step makes progress.
     """
+
+    places_phrases: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

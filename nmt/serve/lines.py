@@ -14,7 +14,9 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from nmt.errors import NmtError
 from nmt.inference import Request as Line
+from nmt.inference import SearchConfig
 from nmt.serve.bodies import RefusedError, while_connected, within
 from nmt.serve.service import Service
 from nmt.serve.work import Fields, Wish
@@ -23,6 +25,8 @@ AHEAD = 64
 """Lines of a stream that are translated at the same time."""
 BEARER = "bearer"
 """Subprotocol of a WebSocket that precedes an API key."""
+MOST_ROWS = 100
+"""Most hypotheses that the strategy of a request may keep for its line."""
 MOST_REASON = 123
 """Bytes of the reason for closing a WebSocket, by RFC 6455."""
 
@@ -34,7 +38,9 @@ class Wanted(BaseModel):
 
     source_lang: str = "auto"
     target_lang: str
-    lines: list[str]
+    lines: list[str | dict[str, Any]] = Field(
+        description="Lines, or requests as `nmt translate --json-input` reads them."
+    )
     n_best: int = Field(1, ge=1, le=100, description="Distinct translations of each line.")
     scores: bool = Field(False, description="Add scores, tokens and their log-probabilities.")
     alignments: Literal["words", "pieces"] | None = Field(
@@ -74,13 +80,14 @@ def router(service: Service, origins: Sequence[str] = ()) -> APIRouter:
         """Translate lines, with the fields of `nmt translate --json`."""
         service.admit(request)
         wish = Wish(
-            pair=service.pair(wanted.source_lang, wanted.target_lang, "\n".join(wanted.lines)),
+            pair=service.pair(wanted.source_lang, wanted.target_lang, _text_of(wanted.lines)),
             count=wanted.n_best,
             scored=wanted.scores or wanted.alignments is not None,
             aligned=wanted.alignments,
             dialect=wanted.markup,
         )
-        work = service.translate(request, _lines(wanted), wish)
+        lines = _lines(wanted, service.models.config(wish.pair))
+        work = service.translate(request, lines, wish)
         translations = await while_connected(request, work, service.limits.seconds)
         return Answer(translations=translations)
 
@@ -148,11 +155,11 @@ def _is_admitted(socket: WebSocket, origins: Sequence[str]) -> bool:
     return origin.partition("://")[2] == socket.headers.get("host")
 
 
-def _lines(wanted: Wanted) -> list[Line]:
+def _lines(wanted: Wanted, config: SearchConfig) -> list[Line]:
     """Return the lines with their prefixes and phrases.
 
     Raises:
-        RefusedError: there are not as many of these as lines, or a text is none.
+        RefusedError: there are not as many of these as lines, or a request is wrong.
     """
     count = len(wanted.lines)
     prefixes = [""] * count if wanted.prefixes is None else wanted.prefixes
@@ -160,14 +167,38 @@ def _lines(wanted: Wanted) -> list[Line]:
     if not len(prefixes) == len(phrases) == count:
         raise RefusedError(400, "prefixes and phrases: give as many as lines, or none")
     scored = wanted.scores or wanted.alignments
-    if wanted.markup and (wanted.prefixes or wanted.phrases or wanted.n_best > 1 or scored):
+    has_requests = any(isinstance(line, dict) for line in wanted.lines)
+    if has_requests and (wanted.prefixes or wanted.phrases):
+        raise RefusedError(400, "prefixes and phrases: give them in the requests")
+    if wanted.markup and (
+        has_requests or wanted.prefixes or wanted.phrases or wanted.n_best > 1 or scored
+    ):
         raise RefusedError(
-            400, "markup goes without prefixes, phrases, n_best, scores and alignments"
+            400, "markup goes without requests, prefixes, phrases, n_best, scores and alignments"
         )
     return [
         Line(line, prefix, tuple(filter(None, of_line)))
-        for line, prefix, of_line in zip(wanted.lines, prefixes, phrases, strict=True)
+        if isinstance(line, str)
+        else _request(line, f"line {number}", config)
+        for number, (line, prefix, of_line) in enumerate(
+            zip(wanted.lines, prefixes, phrases, strict=True), start=1
+        )
     ]
+
+
+def _text_of(lines: Sequence[str | dict[str, Any]]) -> str:
+    return "\n".join(line if isinstance(line, str) else str(line.get("text")) for line in lines)
+
+
+def _request(fields: dict[str, Any], where: str, config: SearchConfig) -> Line:
+    try:
+        request = Line.read(fields, where, config)
+    except NmtError as error:
+        raise RefusedError(400, str(error)) from None
+    rows = (request.strategy or config.strategy).rows_per_sentence
+    if max(rows, request.n_best or 1) > MOST_ROWS:
+        raise RefusedError(400, f"{where}: at most {MOST_ROWS} hypotheses, not {rows}")
+    return request
 
 
 async def _translations(service: Service, request: Request, wish: Wish) -> AsyncIterator[bytes]:

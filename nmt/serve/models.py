@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from nmt.errors import NmtError
-from nmt.inference import LineTranslator, Translator
+from nmt.inference import LineTranslator, SearchConfig, Translator
 from nmt.runtime.processes import available_cores
 from nmt.serve.processes import Processes
 from nmt.serve.work import Batch, Fields, Pair, Translating
@@ -62,6 +62,10 @@ class Models:
         """Source and target language of each model."""
         return self._running.pairs
 
+    def config(self, pair: Pair) -> SearchConfig:
+        """Settings of the search of the model of two languages."""
+        return self._running.configs[pair]
+
     @property
     def processes(self) -> int:
         """Number of batches that are translated at the same time."""
@@ -91,6 +95,7 @@ class _Running:
 
     def __init__(self, by_pair: dict[Pair, LineTranslator], processes: int, can_fork: bool) -> None:
         self.pairs = list(by_pair)
+        self.configs = {pair: translator.config for pair, translator in by_pair.items()}
         self.processes = processes
         translating = Translating(by_pair)
         self.apply: Callable[[Batch], Awaitable[list[list[Fields]]]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from starlette.requests import HTTPConnection
 
@@ -93,7 +94,10 @@ class Service:
         if len(requests) > limits.lines:
             raise RefusedError(413, f"{len(requests):,} lines; at most {limits.lines:,}")
         for request in requests:
-            whole = "".join((request.text, request.prefix, *request.phrases))
+            terms = chain.from_iterable(request.terminology.items())
+            whole = "".join(
+                (request.text, request.prefix, *request.phrases, *request.avoid, *terms)
+            )
             if len(whole) > limits.characters:
                 raise RefusedError(
                     413, f"a line of {len(whole):,} characters; at most {limits.characters:,}"

@@ -1,0 +1,171 @@
+"""Requests to a translator: a line, and what is wanted of its translation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from nmt.errors import NmtError
+from nmt.inference.config import SearchConfig
+from nmt.recipe.config import build
+from nmt.search import Strategy
+
+if TYPE_CHECKING:
+    from nmt.preprocess.subwords import Subwords
+
+
+@dataclass(frozen=True)
+class Request:
+    """A line to translate, and what is wanted of its translation.
+
+    It is the same in Python, in the input of ``nmt translate --json-input``, and in ``nmt serve``.
+    """
+
+    text: str
+    """The line, without a line feed."""
+
+    prefix: str = ""
+    """Beginning of the translation; its last word may continue, as "trans" to "translation"."""
+
+    phrases: tuple[str, ...] = ()
+    """Phrases that the translation must contain, each as pieces of whole words, in any order."""
+
+    avoid: tuple[str, ...] = ()
+    """Phrases that the translation must not contain, as the pieces into which they are cut."""
+
+    terminology: dict[str, str] = field(default_factory=dict)
+    """Translations of terms: where the line contains a term as whole words, its translation must
+    appear."""
+
+    strategy: Strategy | None = None
+    """Search strategy for this line; None for the translator's."""
+
+    n_best: int | None = None
+    """Number of distinct translations of this line; None for as many as of other lines."""
+
+    @classmethod
+    def read(cls, values: object, where: str, config: SearchConfig) -> Request:
+        """Return the request that plain values, such as a JSON object, describe.
+
+        Args:
+            values: the fields of a request; those of `strategy` override the configuration's.
+            where: place of the values, for messages.
+            config: settings of the search.
+
+        Raises:
+            NmtError: a field is unknown, or a value is wrong.
+        """
+        if not isinstance(values, Mapping) or "text" not in values:
+            raise NmtError(f'{where}: expected an object with the field "text"')
+        has_strategy = values.get("strategy") is not None
+        base = cls("", strategy=config.strategy if has_strategy else None)
+        request = build(cls, values, where, base)
+        if "\n" in request.text:
+            raise NmtError(f"{where}: text is several lines; make a request of each")
+        try:
+            request.check(config)
+        except NmtError as error:
+            raise NmtError(f"{where}: {error}") from None
+        return request
+
+    def check(self, config: SearchConfig, count: int = 1) -> None:
+        """Check what can be known before the search.
+
+        Args:
+            config: settings of the search.
+            count: number of translations of lines that ask for no other.
+
+        Raises:
+            NmtError: the strategy cannot find so many translations, or cannot place phrases.
+        """
+        strategy = self.strategy or config.strategy
+        if self.n_best is not None and self.n_best < 1:
+            raise NmtError(f"n_best must be at least 1, not {self.n_best}")
+        if self.strategy or self.n_best:
+            replace(config, strategy=strategy).check_count(self.n_best or count)
+        if (any(self.phrases) or self.terminology) and not strategy.places_phrases:
+            raise NmtError(strategy.refusal_of_phrases)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the line may be split: no requirement is on the translation as a whole."""
+        return not self.prefix and not any(self.phrases) and not self.terminology
+
+    def encode(self, source: list[int], subwords: Subwords, has_spaces: bool) -> Sentence:
+        """Return the request in tokens.
+
+        Args:
+            source: tokens of the line, with EOS.
+            subwords: subwords of the model.
+            has_spaces: whether the language of the line has spaces between words.
+
+        Raises:
+            NmtError: a phrase to avoid must appear.
+        """
+        required = self.required(has_spaces)
+        texts = [self.prefix, *required, *self.avoid]
+        _, tags = subwords.tags
+        if not any(texts):
+            return Sentence(source, tags, strategy=self.strategy)
+        tokens = [ids[len(tags) :] for ids in subwords.encode_target(texts)]
+        forced, avoided = tokens[: 1 + len(required)], tokens[1 + len(required) :]
+        avoided = list(filter(None, avoided))
+        for text, phrase in zip(texts, forced, strict=False):
+            if any(_contains(phrase, other) for other in avoided):
+                raise NmtError(f"{text!r} must appear, but contains a phrase to avoid")
+        prefix, *phrases = forced
+        phrases = list(filter(None, phrases))
+        return Sentence(source, [*tags, *prefix], phrases, avoided, self.strategy)
+
+    def required(self, has_spaces: bool) -> list[str]:
+        """Return the phrases and the translations of terms in the line.
+
+        Args:
+            has_spaces: whether the language of the line has spaces between words.
+        """
+        pattern = r"(?<!\w){}(?!\w)" if has_spaces else "{}"
+        terms = (
+            translation
+            for term, translation in self.terminology.items()
+            if re.search(pattern.format(re.escape(term)), self.text)
+        )
+        return [*self.phrases, *terms]
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A request in tokens."""
+
+    source: list[int]
+    """Source tokens, with EOS."""
+
+    prefix: Sequence[int] = ()
+    """First tokens of the target."""
+
+    phrases: Sequence[Sequence[int]] = ()
+    """Phrases that the target must contain."""
+
+    avoided: Sequence[Sequence[int]] = ()
+    """Phrases that the target must not contain."""
+
+    strategy: Strategy | None = None
+    """Search strategy; None for the translator's."""
+
+    @property
+    def forced(self) -> list[int]:
+        """Tokens of the prefix and of all phrases."""
+        return [*self.prefix, *chain.from_iterable(self.phrases)]
+
+    @property
+    def least_length(self) -> int:
+        """Minimum target length: the tokens of prefix and phrases, and EOS."""
+        return len(self.forced) + 1
+
+
+def _contains(tokens: Sequence[int], phrase: Sequence[int]) -> bool:
+    """Whether the tokens of a phrase follow one another among the tokens."""
+    size = len(phrase)
+    return any(tokens[at : at + size] == phrase for at in range(len(tokens) - size + 1))

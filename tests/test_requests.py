@@ -1,0 +1,179 @@
+"""Requests: what is wanted of the translation of a single line."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmt.data.vocabulary import BOS, PAD
+from nmt.errors import NmtError
+from nmt.inference import Request, SearchConfig
+from nmt.search import Avoided, Greedy, strategies
+
+CONFIG = SearchConfig()
+
+
+def masked(avoided: Avoided, *rows: list[int]) -> list[set[int]]:
+    """What may not follow each row of tokens, of the ids below 10."""
+    logits = torch.zeros(len(rows), 1, 10)
+    avoided.mask_continuations(logits, torch.tensor([[[BOS, *tokens]] for tokens in rows]))
+    return [{*row[0].isneginf().nonzero()[:, 0].tolist()} - {PAD} for row in logits]
+
+
+def test_the_last_token_of_a_phrase_to_avoid_may_not_follow_the_others() -> None:
+    phrases = torch.tensor([[[4, 5, 6], [7, 0, 0]], [[4, 5, 0], [0, 0, 0]]])
+    avoided = Avoided(phrases=phrases)
+    assert masked(avoided, [4, 5], [4, 5]) == [{6, 7}, set()]
+    assert masked(avoided, [8, 4], [8, 4]) == [{7}, {5}]
+    assert masked(avoided, [], []) == [{7}, set()]
+    assert masked(avoided.select_sentences(torch.tensor([1])), [4]) == [{5}]
+
+
+def test_a_phrase_to_avoid_that_a_shortlist_lacks_masks_nothing() -> None:
+    tokens = torch.tensor([0, 1, 2, 3, 5, 6, 8])
+    reduced = Avoided(phrases=torch.tensor([[[5, 8, 0], [5, 7, 6]]])).to_reduced_ids(tokens)
+    assert reduced.phrases.tolist() == [[[4, 6, 0], [0, 0, 0]]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"txt": "a"}, 'line 1: expected an object with the field "text"'),
+        (["a"], 'line 1: expected an object with the field "text"'),
+        ({"text": "a", "avoids": []}, "line 1: unknown key 'avoids'; did you mean 'avoid'?"),
+        ({"text": "a", "avoid": [["b"]]}, "line 1.avoid: expected text, not ['b']"),
+        ({"text": "a\nb"}, "line 1: text is several lines; make a request of each"),
+        ({"text": "a", "n_best": 0}, "line 1: n_best must be at least 1, not 0"),
+        (
+            {"text": "a", "strategy": "greedy", "n_best": 2},
+            "line 1: 2 translations of a line: greedy finds at most 1; ",
+        ),
+        (
+            {"text": "a", "terminology": {"a": "b"}},
+            "line 1: search.strategy: beam cannot place phrases that must appear; use lexical_beam",
+        ),
+        ({"text": "a", "strategy": {"bean": 2}}, "line 1.strategy: unknown key 'bean'; did you"),
+    ],
+)
+def test_a_mistaken_request_is_one_line(fields: object, message: str) -> None:
+    with pytest.raises(NmtError) as error:
+        Request.read(fields, "line 1", CONFIG)
+    assert str(error.value).startswith(message)
+
+
+def test_settings_of_a_strategy_override_those_of_the_command() -> None:
+    request = Request.read({"text": "a", "strategy": {"beam": 7}}, "line 1", CONFIG)
+    assert request == Request("a", strategy=strategies["beam"].__class__(name="beam", beam=7))
+    assert Request.read({"text": "a", "strategy": "greedy"}, "", CONFIG).strategy == Greedy(
+        name="greedy"
+    )
+
+
+def test_terms_are_whole_words_where_a_language_has_spaces() -> None:
+    request = Request("a cat, a carpet", terminology={"cat": "Katze", "car": "Auto"})
+    assert request.required(has_spaces=True) == ["Katze"]
+    assert request.required(has_spaces=False) == ["Katze", "Auto"]
+
+
+def requests(count: int) -> list[dict[str, Any]]:
+    """Requests with any mix of fields, in the words of the numbers."""
+    english, german = ("one", "two", "three", "four"), ("eins", "zwei", "drei", "vier")
+    draw = random.Random(1)
+    made = []
+    for _ in range(count):
+        request: dict[str, Any] = {"text": " ".join(draw.choices(english, k=draw.randint(1, 6)))}
+        if draw.random() < 0.4:
+            request["prefix"] = draw.choice(german)
+        wants_phrases = draw.random() < 0.4
+        if wants_phrases:
+            request["phrases"] = [draw.choice(german[:2])]
+            request["terminology"] = {"one": "eins", "two": "zwei"}
+        if draw.random() < 0.4:
+            request["avoid"] = [draw.choice(["drei", "vier", "fünf drei"])]
+            if request.get("prefix") in ("drei", "vier"):
+                del request["prefix"]
+        if wants_phrases:
+            request["strategy"] = {"name": "lexical_beam", "beam": draw.choice([8, 10])}
+        elif draw.random() < 0.6:
+            request["strategy"] = draw.choice(["beam", {"name": "beam", "beam": 3}, "greedy"])
+        if request.get("strategy", "greedy") != "greedy":
+            request["n_best"] = draw.randint(1, 3)
+        made.append(request)
+    return made
+
+
+def test_a_request_among_others_is_translated_as_alone(
+    trained: Path, tmp_path: Path, nmt: Callable[..., Any]
+) -> None:
+    wanted = requests(40)
+    one_by_one = translate(trained, tmp_path, nmt, wanted, "--window", "1")
+    assert translate(trained, tmp_path, nmt, wanted) == one_by_one
+    random.Random(2).shuffle(wanted)
+    shuffled = translate(trained, tmp_path, nmt, wanted, "--workers", "1")
+    assert sorted(map(json.dumps, shuffled)) == sorted(map(json.dumps, one_by_one))
+    for request, line in zip(wanted, shuffled, strict=True):
+        texts = [line["text"], *(other["text"] for other in line.get("others", []))]
+        assert 1 <= len(texts) <= request.get("n_best", 1)
+        for text in texts:
+            assert text.startswith(request.get("prefix", ""))
+            assert all(phrase in text for phrase in request.get("phrases", []))
+            assert all(phrase not in text for phrase in request.get("avoid", []))
+            for term, translation in request.get("terminology", {}).items():
+                assert term not in request["text"].split() or translation in text
+
+
+def translate(
+    run: Path, directory: Path, nmt: Callable[..., Any], wanted: list[dict[str, Any]], *flags: str
+) -> list[dict[str, Any]]:
+    """The JSON objects of the translations, without their numbers."""
+    path = directory / "requests.jsonl"
+    path.write_text("".join(f"{json.dumps(request)}\n" for request in wanted))
+    done = nmt("translate", path, "--model", run, "--json-input", "--json", *flags)
+    assert done.status == 0, done.err
+    objects = [json.loads(line) for line in done.out.splitlines()]
+    for line in objects:
+        del line["id"]
+        for fields in (line, *line.get("others", [])):
+            del fields["token_log_probabilities"]  # rounded differently in another batch
+            for name in ("score", "log_probability"):
+                fields[name] = round(fields[name], 4)
+    return objects
+
+
+def test_a_blank_line_of_json_is_a_line_and_a_mistake_names_its_line(
+    trained: Path, tmp_path: Path, nmt: Callable[..., Any]
+) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text('{"text": "one"}\n\n')
+    done = nmt("translate", path, "--model", trained, "--json-input")
+    assert len(done.out.splitlines()) == 2
+    assert not done.out.splitlines()[1]
+    path.write_text('{"text": "one"}\n{"text": \n')
+    done = nmt("translate", path, "--model", trained, "--json-input")
+    assert done.status == 1
+    assert done.err.startswith(f"nmt: error: {path}, line 2: not JSON: ")
+
+
+def test_phrases_to_avoid_come_from_a_file_line_by_line(
+    trained: Path, tmp_path: Path, nmt: Callable[..., Any]
+) -> None:
+    text, avoid = tmp_path / "in.txt", tmp_path / "avoid.txt"
+    text.write_text("one two\nthree\n")
+    (first, second) = nmt("translate", text, "--model", trained).out.splitlines()
+    avoid.write_text(f"{first.split()[0]}\t{first.split()[-1]}\n\n")
+    done = nmt("translate", text, "--model", trained, "--avoid", avoid)
+    changed, same = done.out.splitlines()
+    assert not {first.split()[0], first.split()[-1]} & set(changed.split())
+    assert same == second
+    required = tmp_path / "required.txt"
+    required.write_text(f"{first.split()[0]}\n\n")
+    files = ("--avoid", avoid, "--require", required, "--strategy", "lexical_beam")
+    done = nmt("translate", text, "--model", trained, *files)
+    assert done.status == 1
+    assert done.err.endswith("must appear, but contains a phrase to avoid\n")
