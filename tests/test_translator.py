@@ -171,7 +171,7 @@ def test_workers_have_several_batches_each(workers: int, sizes: list[int]) -> No
     config = build(SearchConfig, {"strategy": "greedy"}, "search")
     shared = Translator(Reverser(), Letters(), config, workers=workers)  # type: ignore[arg-type]
     sentences = {at: Sentence([4, EOS], [], []) for at in range(16)}
-    assert [len(batch) for batch in shared._batches(range(16), sentences)] == sizes
+    assert [len(batch) for batch in shared._batches(config.strategy, sentences)] == sizes
 
 
 def test_a_sentence_longer_than_a_batch_has_one_of_its_own() -> None:

@@ -77,7 +77,7 @@ PARTS: dict[str, dict[str, object]] = {
 """What may stand in the plain Transformer's place, by a name of its own."""
 
 
-LORA = {"name": "lora", "rank": 2}
+LORA = {"name": "lora", "rank": 2, "alpha": 2}
 ADAPTERS = {"name": "adapters", "d_bottleneck": 4}
 ADAPTED: dict[str, dict[str, object]] = {
     **{
