@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from nmt.cli.requests import Requests
 from nmt.data.vocabulary import BOS, PAD
 from nmt.errors import NmtError
 from nmt.inference import Request, SearchConfig
@@ -158,6 +159,24 @@ def test_a_blank_line_of_json_is_a_line_and_a_mistake_names_its_line(
     done = nmt("translate", path, "--model", trained, "--json-input")
     assert done.status == 1
     assert done.err.startswith(f"nmt: error: {path}, line 2: not JSON: ")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"text": "one", "avoid": ["\\ud800"]}', "has half a character, which is no text"),
+        ("[" * 100_000, "expected an object, not brackets within brackets"),
+    ],
+)
+def test_a_line_of_json_that_is_no_request_is_told_in_one_line(
+    line: str, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text(f"{line}\n")
+    requests = Requests.open(path, is_json=True)
+    requests.configure(CONFIG)
+    with pytest.raises(NmtError, match=rf"line 1: {message}$"):
+        list(requests.arriving(10))
 
 
 def test_phrases_to_avoid_come_from_a_file_line_by_line(

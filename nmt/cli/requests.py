@@ -127,6 +127,12 @@ def _parsed(line: str, where: str) -> object:
     if not line.strip():
         return {"text": ""}
     try:
-        return json.loads(line)
+        value = json.loads(line)
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # as JSON allows: "\ud800"
+        raise NmtError(f"{where}: has half a character, which is no text") from None
+    except RecursionError:
+        raise NmtError(f"{where}: expected an object, not brackets within brackets") from None
     except ValueError as error:
         raise NmtError(f"{where}: not JSON: {error}") from None
+    return value
