@@ -164,6 +164,22 @@ def test_lines_have_the_fields_of_translate(address: str, expected: dict[str, st
     assert float(lines_of_batches) >= len(lines)
 
 
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([{"a": 1}] * 100_000, "100,000 lines; at most 50"),
+        ([{"text": "one", "avoid": ["eins"] * 101}], "line 1: at most 100 phrases, each of 100"),
+        ([{"text": "one", "avoid": ["e" * 101]}], "line 1: at most 100 phrases, each of 100"),
+    ],
+)
+def test_requests_in_json_have_limits(address: str, lines: list[Any], message: str) -> None:
+    _, target = _languages(address)
+    wanted = {"target_lang": target["code"], "lines": lines}
+    status, answer = call(f"{address}/v1/translate", wanted)
+    assert status == 413
+    assert answer["error"].startswith(message)
+
+
 def test_a_stream_and_a_socket_answer_line_by_line(address: str, expected: dict[str, str]) -> None:
     source, target = (language["code"] for language in _languages(address))
     query = urlencode({"source_lang": source, "target_lang": target})

@@ -27,6 +27,8 @@ BEARER = "bearer"
 """Subprotocol of a WebSocket that precedes an API key."""
 MOST_ROWS = 100
 """Most hypotheses that the strategy of a request may keep for its line."""
+MOST_PHRASES = 100
+"""Most phrases of a request in JSON, and most characters of one: memory is their product."""
 MOST_REASON = 123
 """Bytes of the reason for closing a WebSocket, by RFC 6455."""
 
@@ -79,6 +81,7 @@ def router(service: Service, origins: Sequence[str] = ()) -> APIRouter:
     async def translate(wanted: Wanted, request: Request) -> Answer:
         """Translate lines, with the fields of `nmt translate --json`."""
         service.admit(request)
+        service.check_count(len(wanted.lines))  # before each is read, which takes time
         wish = Wish(
             pair=service.pair(wanted.source_lang, wanted.target_lang, _text_of(wanted.lines)),
             count=wanted.n_best,
@@ -198,6 +201,12 @@ def _request(fields: dict[str, Any], where: str, config: SearchConfig) -> Line:
     rows = (request.strategy or config.strategy).rows_per_sentence
     if max(rows, request.n_best or 1) > MOST_ROWS:
         raise RefusedError(400, f"{where}: at most {MOST_ROWS} hypotheses, not {rows}")
+    phrases = (*request.phrases, *request.avoid)
+    longest = max(map(len, (*phrases, *request.terminology.values())), default=0)
+    if max(len(phrases), longest) > MOST_PHRASES:
+        raise RefusedError(
+            413, f"{where}: at most {MOST_PHRASES} phrases, each of {MOST_PHRASES} characters"
+        )
     return request
 
 

@@ -91,8 +91,7 @@ class Service:
             RefusedError: there are too many lines or characters, or half a character.
         """
         limits = self.limits
-        if len(requests) > limits.lines:
-            raise RefusedError(413, f"{len(requests):,} lines; at most {limits.lines:,}")
+        self.check_count(len(requests))
         for request in requests:
             terms = chain.from_iterable(request.terminology.items())
             whole = "".join(
@@ -106,6 +105,15 @@ class Service:
                 whole.encode()
             except UnicodeEncodeError:  # as JSON allows: "\\ud800"
                 raise RefusedError(400, "a line has half a character, which is no text") from None
+
+    def check_count(self, lines: int) -> None:
+        """Refuse more lines than a request may have.
+
+        Raises:
+            RefusedError: there are too many.
+        """
+        if lines > self.limits.lines:
+            raise RefusedError(413, f"{lines:,} lines; at most {self.limits.lines:,}")
 
     def spend(self, client: HTTPConnection, lines: int) -> None:
         """Count lines of a client.
