@@ -333,6 +333,33 @@ def test_a_new_direction_is_added_to_a_trained_model(
     assert "if that is not meant" not in done.err
 
 
+def test_equal_pairs_of_different_target_languages_are_kept(
+    here: Path, many: Dataset, preprocess: Callable[..., Dataset]
+) -> None:
+    for language in WORDS:
+        (here / f"names.{language}").write_text("one eins un\n" * 2 + "sechs six\n")
+    directions = [*DIRECTIONS, ("de", "fr")]
+    names = entries(here / "names", directions)
+    made = preprocess("names", names, clean=["duplicates"], subword_model=str(many.path))
+    numbers = made.split("train").directions
+    assert numbers is not None
+    assert numbers.tolist() == [0, 0, 1, 1, 2, 2]
+    assert made.manifest.splits["train"].dropped["duplicates"] == 6
+
+
+def test_alignments_are_refused_where_given_subwords_bring_a_tag(
+    here: Path, many: Dataset, write: Callable[..., Path], nmt: Command
+) -> None:
+    (here / "train.align").write_text("0-0\n" * 90)
+    model = many.path / "subwords.model"
+    one = entries(here / "train", DIRECTIONS[:1])
+    refused = nmt(
+        "preprocess", "--config", write("tag", one, subword_model=str(model), alignments=True)
+    )
+    assert refused.status == 1
+    assert "alignments go without tags; leave out one of them" in refused.err
+
+
 @pytest.mark.parametrize(
     ("train", "keys", "message"),
     [

@@ -59,9 +59,8 @@ def preprocess(config: PreprocessConfig) -> Manifest:
     reads_stdin = STDIN in (corpus.path for corpus in config.corpora)
     try:
         with staging(path, None if reads_stdin else _identity(config, corpora)) as directory:
-            is_filled = (
-                directory / MANIFEST
-            ).exists()  # the earlier run was killed after writing it
+            # An earlier run may have been killed after writing the manifest.
+            is_filled = (directory / MANIFEST).exists()
             manifest = Manifest.read(directory) if is_filled else _fill(directory, config, corpora)
             scratch = directory / SCRATCH
             if scratch.exists():  # without a manifest a killed run resumes from it

@@ -232,7 +232,7 @@ class HeldOut(Filtering):
 @steps.register("duplicates")
 @dataclass(frozen=True, kw_only=True)
 class Duplicates(Step):
-    """Keeps only the first of equal pairs, over all corpora.
+    """Keeps only the first of equal pairs, over all corpora with the same target language.
 
     ``duplicates`` runs after all other steps and after the limits in tokens, wherever it stands in
     ``clean``. Pairs are compared by 128 bits of BLAKE2b: among a thousand million different pairs,

@@ -17,7 +17,7 @@ from nmt.preprocess.extension import read_pieces, with_learned_pieces, with_piec
 from nmt.preprocess.learning import train_subwords
 from nmt.preprocess.reservoir import reservoir
 from nmt.preprocess.subwords import Subwords
-from nmt.preprocess.tags import needed_tags
+from nmt.preprocess.tags import needed_tags, tags_of
 
 SCRATCH = "encoded"
 """Subdirectory of an unfinished dataset, for files that are needed only to make it."""
@@ -33,7 +33,6 @@ def find_subwords(
     Raises:
         NmtError: the given subwords do not fit the settings.
     """
-    tags = {corpus.tag for corpus in config.corpora if corpus.tag}
     if path := given_subwords(config):
         is_dataset = (path / MANIFEST).is_file()
         subwords = Subwords.of(Dataset.open(path), 1) if is_dataset else Subwords.load(path, 1)
@@ -48,7 +47,8 @@ def find_subwords(
             subwords = _with_new_pieces(subwords, train, held_out, config)
     else:
         subwords = _learned(directory, train, held_out, config)
-    if config.alignments and (subwords.directions or tags):
+    tags = [tags_of(subwords, corpus.direction, corpus.tag) for corpus in config.corpora]
+    if config.alignments and any(map(any, tags)):
         raise NmtError("preprocess: alignments go without tags; leave out one of them")
     subwords.save(directory)
     return subwords

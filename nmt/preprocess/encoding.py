@@ -93,7 +93,9 @@ class Encoder:
         lines, *pairs = cleaning.cleaned(chunk.source, chunk.target, held_out, stats)
         keys = np.empty((0, 2), np.uint64)
         if self.shards > 1 or cleaning.drops_duplicates:
-            keys = _keys(*pairs)
+            # Pairs with tags of different languages are not equal.
+            language = block.bitext.direction[1] if self.subwords.directions else ""
+            keys = _keys(pairs[0], pairs[1], language)
         if self.shards > 1:
             in_shard = keys[:, 1] % np.uint64(self.shards) == self.shard - 1
             keys, lines = keys[in_shard], lines[in_shard]
@@ -140,9 +142,10 @@ class Encoder:
         return Sentences(links.tokens[kept], np.where(fits, links.lengths, 0))
 
 
-def _keys(source: list[str], target: list[str]) -> Keys:
+def _keys(source: list[str], target: list[str], language: str) -> Keys:
+    end = f"\t{language}" if language else ""
     digests = b"".join(
-        hashlib.blake2b(f"{one}\t{other}".encode(), digest_size=16).digest()
+        hashlib.blake2b(f"{one}\t{other}{end}".encode(), digest_size=16).digest()
         for one, other in zip(source, target, strict=True)
     )
     return np.frombuffer(digests, "<u8").reshape(-1, 2)

@@ -13,9 +13,7 @@ from nmt.preprocess.cleaning import MAX_EXAMPLES
 from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import Corpus
 from nmt.preprocess.encoding import Spool
-from nmt.preprocess.subwords import (
-    Subwords,
-)
+from nmt.preprocess.subwords import Subwords
 
 SELECTED_AT_ONCE = 100_000
 """Pairs to copy at once from the spool to the dataset."""

@@ -31,9 +31,8 @@ class SampledSplit:
     """A split that is segmented anew in each epoch.
 
     The stored subwords are decoded to text, and the text is segmented again; tags at the beginning
-    stay. A sentence keeps its
-    stored subwords if it has an unknown character, or if it would become longer than the longest
-    stored sentence of its side.
+    stay. A sentence keeps its stored subwords if it has an unknown character, or if it would become
+    longer than the longest stored sentence of its side.
     """
 
     split: Split
