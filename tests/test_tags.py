@@ -133,8 +133,8 @@ def test_tags_need_no_room_in_alignments_and_go_before_prefixes(run: Path) -> No
     tag = on_target.target.tags[">>de<<"]
     [[*two], [*one]] = (on_target.encode_target([text])[0] for text in ("two", "one"))
     sentences = directed.encode([Request("one"), Request("one", "two", ("one",))])
-    assert (sentences[0].prefix, sentences[0].phrases) == ([tag], [])
-    assert (sentences[1].prefix, sentences[1].phrases) == ([tag, *two], [one])
+    assert (sentences[0].prefix, [*sentences[0].phrases]) == ([tag], [])
+    assert (sentences[1].prefix, [*sentences[1].phrases]) == ([tag, *two], [one])
     for [translation] in directed.translations([Request("one"), Request("one", "two")]):
         assert translation.hypothesis.tokens[0] == tag
         assert ">>" not in translation.text
