@@ -275,6 +275,12 @@ def test_python_and_the_other_commands_take_the_same_languages(
     assert json.loads(explained.out)["models"][0]["languages"] == ["en", "fr"]
 
 
+def test_filter_refuses_a_model_of_several_directions(run: Path, nmt: Command) -> None:
+    refused = nmt("filter", "crawl.tsv", "--forward", run, "--reverse", run, "--keep", 1)
+    assert refused.status == 1
+    assert "translates several directions; give a model of one" in refused.err
+
+
 def test_inspect_shows_the_directions(here: Path, run: Path, nmt: Command) -> None:
     shown = nmt("inspect", here / "many").out
     assert "direction en to fr | train 90 pairs | valid 12 pairs\n" in shown

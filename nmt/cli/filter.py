@@ -91,11 +91,15 @@ def filter_pairs(
     """
     if (keep is None) == (threshold is None):
         raise typer.BadParameter("give either --keep or --threshold")
+    from nmt.data.directions import DIRECTIONS_FILE
     from nmt.runs import find_checkpoint
     from nmt.runs.checkpoint import WEIGHTS
 
     import_named(plugin)
     runs = [find_checkpoint(path) for path in (forward, reverse)]
+    for run, _ in runs:
+        if DIRECTIONS_FILE in run.files:
+            raise NmtError(f"{run.path}: translates several directions; give a model of one")
     languages, back = (run.languages for run, _ in runs)
     if languages != back[::-1]:
         raise NmtError(
