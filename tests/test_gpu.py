@@ -255,6 +255,11 @@ def test_compiled_training_in_half_precision_computes_no_padding(
     assert counters["stats"]["unique_graphs"] <= 4  # of 12 updates of different shapes
 
 
+_KEPT: list[object] = []
+"""Trainers whose process group has ended: torch deletes it while it holds the GIL, and waits for a
+thread of Gloo, which may still need the GIL."""
+
+
 @contextmanager
 def process_group(device: torch.device) -> Iterator[None]:
     """A process group of one process, by NCCL on a GPU."""
@@ -278,9 +283,11 @@ def test_a_process_group_of_one_trains_as_a_single_process(
         if sharding == "full":
             separate, world = trainer.model.fsdp_modules(), World(device=device)
             trainer.parallel = FullyShardedDataParallel(trainer.criterion, separate, world)
+            trainer.weights = dict(trainer.model.named_parameters())  # the shards
         else:
             trainer.parallel = DataParallel(trainer.criterion)
         trainer.optimizer = trainer.config.optimizer.build(trainer.model)
+        _KEPT.append(trainer)
         found = trained(trainer)
     assert_near(found, expected, 1e-3)
 
