@@ -404,7 +404,8 @@ def test_of_equal_pairs_only_the_first_is_kept_and_the_others_are_shown(here, mo
     )
     train = both.splits["train"]
     assert (train.pairs, train.dropped["duplicates"]) == (3, 7)
-    assert train.examples["duplicates"] == (new[0], new[1], new[0])
+    assert len(train.examples["duplicates"]) == 7
+    assert train.examples["duplicates"][:3] == (new[0], new[1], new[0])
 
 
 def test_weights_and_limits_say_how_often_pairs_are_there(here):
