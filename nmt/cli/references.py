@@ -16,6 +16,8 @@ from nmt.languages import is_unspaced
 from nmt.messages import warn
 
 if TYPE_CHECKING:
+    from nmt.data.dataset import Split
+    from nmt.data.subset import Subset
     from nmt.evaluation.metrics import Metric
     from nmt.evaluation.testsets import TestSet
 
@@ -132,18 +134,21 @@ def _of_dataset(
     data: Path, split: str, target_lang: str | None, source_lang: str | None
 ) -> TestSet:
     """Return the pairs of a split, or of one direction if the dataset is multilingual."""
-    from nmt.data.dataset import Dataset, Split
-    from nmt.data.subset import Subset
+    from nmt.data.dataset import Dataset
     from nmt.evaluation.testsets import TestSet
-    from nmt.preprocess.subwords import Subwords
 
     dataset = Dataset.open(data)
-    held_out: Split | Subset = dataset.split(split)
-    language = dataset.manifest.target_lang
-    if directions := Subwords.of(dataset).directions:
+    whole, language = dataset.split(split), dataset.manifest.target_lang
+    held_out: Split | Subset = whole
+    if whole.directions is not None:
+        from nmt.data.subset import Subset
+        from nmt.preprocess.subwords import Subwords
+
+        directions = Subwords.of(dataset).directions
+        assert directions is not None
         direction = directions.choose(target_lang, source_lang)
-        number, language = directions.number(direction), direction[1]
-        held_out = Subset.of_direction(dataset.split(split), number)
+        language = direction[1]
+        held_out = Subset.of_direction(whole, directions.number(direction))
     try:
         sources, references = held_out.source_text(), held_out.reference_text()
         return TestSet(f"{split} of {data}", references, sources, language)
