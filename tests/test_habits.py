@@ -74,8 +74,6 @@ def test_every_remedy_exists(command: str, remedy: str) -> None:
         ("translate --remove-bpe", "--remove-bpe is an option of fairseq; leave it out: text goes "
          "in and text comes out"),
         ("translate --nbest 3", "--nbest is an option of fairseq; use --n-best K"),
-        ("translate -s en", "-s is an option of fairseq; leave it out: the model knows its "
-         "languages"),
         ("train -s en", "-s is an option of fairseq; leave it out: the dataset knows its "
          "languages"),
         ("train --fp16", "--fp16 is an option of fairseq, Marian and transformers; use --precision "

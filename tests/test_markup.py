@@ -319,4 +319,7 @@ def test_of_2000_fragments_all_are_well_formed_and_keep_their_tags_and_their_tex
 def test_markup_goes_without_other_forms(trained: Path, nmt: Command) -> None:
     done = nmt("translate", "--model", trained, "--markup", "html", "--json")
     assert done.status == 2
-    assert "--markup goes without --prefix, --require, --n-best and --json" in done.err
+    refused = (
+        "--markup goes without --prefix, --require, --avoid, --json-input, --n-best and --json"
+    )
+    assert refused in done.err

@@ -48,7 +48,6 @@ NAMES = {
     "transformers": "transformers",
 }
 
-LANGUAGES = "leave it out: {} knows its languages"
 CLEAN_TEXT = "leave it out: text goes in and text comes out"
 
 HABITS = {
@@ -172,7 +171,7 @@ HABITS = {
             "use torchrun --nproc-per-node N -m nmt train", "--distributed-world-size",
             "--devices -d", "", "--gpu_ranks --world_size",
         ),
-        Habit(LANGUAGES.format("the dataset"), "--source-lang -s --target-lang -t"),
+        Habit("leave it out: the dataset knows its languages", "--source-lang -s --target-lang -t"),
     ],
     "translate": [
         Habit("use --model RUN, once for each model", "--path", "--models", "--models"),
@@ -226,12 +225,11 @@ HABITS = {
         Habit("use --device cpu", "--cpu", "", "--use-cpu"),
         Habit("use --device cuda:N", "", "--devices -d", "", "--gpu"),
         Habit("use --workers N", "--num-workers", "--cpu-threads"),
-        Habit(LANGUAGES.format("the model"), "--source-lang -s --target-lang -t"),
         Habit("leave it out: the run holds its vocabulary", "", "--vocabs -v"),
         Habit("name a file of text", "--gen-subset", "", "", "--src"),
     ],
     "score": [
-        Habit("name the file of translations", "--sys -s"),
+        Habit("name the file of translations", "--sys"),
         Habit("use --reference FILE", "--ref"),
         Habit("use --set 'score.metrics=[{name: bleu, lowercase: true}]'", "--ignore-case"),
     ],
