@@ -188,6 +188,11 @@ def test_languages(place: Workplace) -> None:
     assert len(place.lines("test.de")) == len(place.lines("test.en")) == 10
 
 
+def test_data_mixing(place: Workplace) -> None:
+    assert run_page(place, "guides/data-mixing.md")[0] == "data-bin\ncheckpoints\n"
+    assert place.dataset("data-bin").pairs == 240
+
+
 def test_large_corpora(place: Workplace) -> None:
     turn(place.path / "reverse")
     outputs = run_page(place, "guides/large-corpora.md")

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmt.data.columns import Column, MappedFile, Sentences
+from nmt.data.corpora import CORPORA, CORPORA_FILE, indices_of
 from nmt.data.links import LinkColumn
 from nmt.data.manifest import (
     DIRECTION_TYPE,
@@ -227,6 +228,24 @@ class Split:
         if not self._directions:
             return None
         return np.concatenate([file.array() for file in self._directions])
+
+    @cached_property
+    def corpora(self) -> dict[str, Ids]:
+        """Indices of the training pairs of each corpus with a name.
+
+        Raises:
+            NmtError: the file of their names is damaged.
+        """
+        parts = []
+        for part, manifest in self._parts.items():
+            if self.name != "train" or CORPORA_FILE not in manifest.files:
+                return {}
+            path = part / CORPORA_FILE
+            content = files.read_checked(path, manifest.files[CORPORA_FILE], REMEDY)
+            parts.append(CORPORA.parse(content, str(path)))
+            if sum(parts[-1].pairs) != manifest.splits[self.name].pairs:
+                raise NmtError(f"{path}: not all pairs are of a corpus; {REMEDY}")
+        return indices_of(parts)
 
     @cached_property
     def source_lengths(self) -> Lengths:

@@ -75,18 +75,22 @@ class BatchSampler(ABC):
         """Return the sentences of an update (from 1), in groups that are sorted by length."""
 
     @abstractmethod
-    def _divide(self, random: np.random.Generator) -> list[Indices]:
+    def _divide(self, random: np.random.Generator, epoch: int) -> list[Indices]:
         """Return the sentences of an epoch in groups, in training order."""
 
     def epoch_of(self, update: int) -> int:
         """Return the epoch (from 1) of an update (from 1)."""
         return (update - 1) // self.updates_per_epoch + 1
 
+    def first_of(self, epoch: int) -> int:
+        """Return the first update of an epoch (from 1)."""
+        return (epoch - 1) * self.updates_per_epoch + 1
+
     def epoch(self, epoch: int) -> list[Indices]:
         """Return all sentences of an epoch (from 1) in groups, in training order."""
         if self._epoch is None or self._epoch[0] != epoch:
             random = np.random.Generator(np.random.PCG64([self.seed, epoch]))
-            self._epoch = (epoch, self._divide(random))
+            self._epoch = (epoch, self._divide(random, epoch))
         return self._epoch[1]
 
     def _shuffled(self, random: np.random.Generator) -> Indices:
@@ -108,20 +112,24 @@ class RandomSampler(BatchSampler):
 
     def update(self, update: int) -> list[Indices]:
         """Return the sentences of an update (from 1), sorted by length."""
-        sentences = self.epoch(self.epoch_of(update))[(update - 1) % self.updates_per_epoch]
+        epoch = self.epoch_of(update)
+        sentences = self.epoch(epoch)[update - self.first_of(epoch)]
         lengths = self.source_lengths[sentences], self.target_lengths[sentences]
         return [sentences[np.lexsort(lengths)]]
 
-    def _divide(self, random: np.random.Generator) -> list[Indices]:
-        """Cut the shuffled corpus into updates with nearly the same number of target tokens."""
-        shuffled = self._shuffled(random)
+    def _divide(self, random: np.random.Generator, epoch: int) -> list[Indices]:
+        """Cut the shuffled corpus into updates."""
+        return self._cut(self._shuffled(random), self.updates_per_epoch)
+
+    def _cut(self, shuffled: Indices, updates: int) -> list[Indices]:
+        """Cut sentences into updates with nearly the same number of target tokens."""
         tokens_so_far = np.cumsum(self.target_lengths[shuffled], dtype=np.int64)
-        update = np.arange(1, self.updates_per_epoch)
+        update = np.arange(1, updates)
         total = int(tokens_so_far[-1])
-        cuts = np.searchsorted(tokens_so_far, update * (total / self.updates_per_epoch))
+        cuts = np.searchsorted(tokens_so_far, update * (total / updates))
         # An update has at least one sentence, however long its neighbours are.
         cuts = np.maximum.accumulate(np.maximum(cuts - update, 0)) + update
-        return np.split(shuffled, np.minimum(cuts, len(shuffled) - self.updates_per_epoch + update))
+        return np.split(shuffled, np.minimum(cuts, len(shuffled) - updates + update))
 
 
 class BucketSampler(BatchSampler):
@@ -146,7 +154,7 @@ class BucketSampler(BatchSampler):
         first = (update - 1) % self.updates_per_epoch * self.buckets_per_update
         return buckets[first : first + self.buckets_per_update]
 
-    def _divide(self, random: np.random.Generator) -> list[Indices]:
+    def _divide(self, random: np.random.Generator, epoch: int) -> list[Indices]:
         """Cut the sorted corpus into buckets, and shuffle the buckets."""
         shuffled = self._shuffled(random)
         target, source = (

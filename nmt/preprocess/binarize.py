@@ -14,6 +14,7 @@ from typing import Any
 import sentencepiece
 
 from nmt.data.columns import Sentences
+from nmt.data.corpora import CORPORA, CORPORA_FILE, Corpora
 from nmt.data.dataset import shard_directory
 from nmt.data.directions import Direction
 from nmt.data.manifest import MANIFEST, SPLITS, Manifest
@@ -111,10 +112,13 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
         )
         spool.fill(_encoded(train, spool, encoder, config), SAVE_EVERY)
     with writer.split("train", config.alignments, bool(directions)) as split:
-        select_pairs(spool, config, subwords, split)
+        pairs = select_pairs(spool, config, subwords, split)
         counts = split.counts()
     if not counts.pairs:
         raise nothing_left(counts.dropped)
+    if any(names := [corpus.name for corpus in config.corpora]):
+        corpora_of_pairs = Corpora(names=tuple(names), pairs=tuple(pairs))
+        (directory / CORPORA_FILE).write_text(CORPORA.text(corpora_of_pairs), encoding="utf-8")
     if config.alignments:
         _report_links(split.linked_pairs, counts.pairs)
     for name, chunks in held_out.items():
@@ -155,7 +159,7 @@ def _recipe(config: PreprocessConfig) -> dict[str, Any]:
     if len(config.directions) == 1:
         del recipe["tags"]
     for corpus in recipe["train"]:
-        for key in ("source_lang", "target_lang", "tag"):
+        for key in ("source_lang", "target_lang", "name", "tag"):
             if isinstance(corpus, dict) and corpus[key] is None:
                 del corpus[key]
     return recipe

@@ -41,7 +41,8 @@ class PreprocessConfig(Cleaning, SubwordTraining):
     is in the dataset (2: twice; 0.5: a random half of the pairs); ``max_pairs`` is the largest
     number of pairs to take, at random if the corpus has more. Entries with different
     ``source_lang`` and ``target_lang`` make a multilingual dataset. With ``tag: bt`` each source of
-    an entry begins with a tag, as for back-translated text (Caswell et al. 2019)."""
+    an entry begins with a tag, as for back-translated text (Caswell et al. 2019). `train.stages`
+    chooses entries by their ``name``."""
 
     valid: str | tuple[Text, ...] | None = None
     """Corpus for validation during training, required: the PREFIX of its files. In a multilingual

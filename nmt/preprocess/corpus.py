@@ -54,6 +54,9 @@ class Corpus(Text):
     max_pairs: int | None = None
     """Largest number of pairs to take; of more pairs, a random sample is taken."""
 
+    name: str | None = None
+    """Name by which `train.stages` chooses the corpus; several may have the same one."""
+
     tag: str | None = None
     """Name of the tag before each source, such as "bt" for back-translated text; None for none."""
 

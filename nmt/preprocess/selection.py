@@ -21,7 +21,7 @@ SELECTED_AT_ONCE = 100_000
 
 def select_pairs(
     spool: Spool, config: PreprocessConfig, subwords: Subwords, split: SplitWriter
-) -> None:
+) -> list[int]:
     """Write the spooled pairs to a split, without duplicates and sampled by corpus.
 
     The reasons ``duplicates``, ``near_duplicates`` and ``not_sampled`` are decided here, after all
@@ -32,10 +32,14 @@ def select_pairs(
         config: says whether duplicates are dropped, and how much of each corpus is used.
         subwords: to show examples of duplicates as text.
         split: written, with its counts of dropped pairs and rewritten lines.
+
+    Returns:
+        The number of pairs of each corpus.
     """
     stats = spool.progress.tally
     marks = _marks(spool, config)
     start = 0
+    wanted = [0] * len(config.corpora)
     with spool.reader() as read:
         for number, (corpus, size) in enumerate(
             zip(config.corpora, spool.progress.pairs, strict=False)
@@ -49,6 +53,7 @@ def select_pairs(
                 stats.drop(reason, dropped)
                 new -= dropped
             draw = CopyCounts(new, _wanted(corpus, new, config), (config.seed, number))
+            wanted[number] = draw.wanted
             if draw.wanted < new:
                 stats.drop("not_sampled", new - draw.wanted)
             for first in range(start, start + size, SELECTED_AT_ONCE):
@@ -69,6 +74,7 @@ def select_pairs(
         stats.rewritten,
         stats.examples,
     )
+    return wanted
 
 
 def _marks(spool: Spool, config: PreprocessConfig) -> dict[str, npt.NDArray[np.bool_]]:

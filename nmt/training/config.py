@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from nmt.data.stages import Stage, check_stages
 from nmt.evaluation.metrics import Metric, metrics
 from nmt.recipe.config import MayChange
 from nmt.runtime.precision import Precision
@@ -35,6 +36,11 @@ class TrainConfig:
     """Temperature T by which the directions of a multilingual dataset are sampled: an epoch has as
     many pairs as the dataset, and those of a direction with D pairs are in proportion to D^(1/T)
     (Arivazhagan et al. 2019, who take 5). 1 for all pairs as they are."""
+    stages: tuple[Stage, ...] = ()
+    """Stages of training, as in OpusTrainer: ``[{until: 20000, mix: {clean: 0.7, back: 0.3}}, {mix:
+    {clean: 1}}]``. Until update `until`, the pairs of the corpora with these names in
+    `preprocess.train` are drawn in these shares. The last stage lasts until training ends. None for
+    all pairs as they are."""
     max_tokens: MayChange[Literal["auto"] | int] = 4096
     """Size of a micro-batch in tokens of one side, or auto: the largest size that fits the GPUs.
     Bounds the memory of a device. All passes or samples of the loss count, and padding, if the
@@ -186,6 +192,12 @@ class TrainConfig:
         """Raise a ValueError if settings do not fit together."""
         if self.direction_temperature != 1 and self.batching != "random":
             raise ValueError("direction_temperature draws sentences anew; take batching random")
+        if self.stages and (self.direction_temperature != 1 or self.batching != "random"):
+            raise ValueError(
+                "stages decide which pairs are drawn; take batching random and no "
+                "direction_temperature: a direction may be a corpus with a name"
+            )
+        check_stages(self.stages, self.max_updates)
         if self.ema_decay and self.optimizer.averages_weights:
             raise ValueError(f"{self.optimizer.name} averages the weights itself; take ema_decay 0")
         if self.ema_decay and self.sharding == "full":

@@ -225,9 +225,9 @@ def _in_words(seconds: float) -> str:
 
 def _describe(trainer: Trainer, seconds_per_token: float, kept: int) -> Rows:
     config, order, world = trainer.config, trainer.sampler, trainer.world
-    split = trainer.loader.split
     first = trainer.loader.update(1)
-    tokens = int(split.source_lengths.sum() + split.target_lengths.sum())
+    epoch = np.concatenate(order.epoch(1))
+    tokens = int(order.source_lengths[epoch].sum() + order.target_lengths[epoch].sum())
     updates = trainer.last_update - trainer.state.update
     limit = math.inf if config.max_minutes is None else 60 * config.max_minutes
     per_update = tokens / order.updates_per_epoch / world.size * seconds_per_token

@@ -23,10 +23,7 @@ from torch import Tensor
 
 from nmt.data.batches import Batch
 from nmt.data.dataset import Split
-from nmt.data.direction_sampler import DirectionSampler
 from nmt.data.loader import BatchLoader, Update
-from nmt.data.sampler import BatchSampler, samplers
-from nmt.errors import NmtError
 from nmt.models import Model
 from nmt.models.adaptation import adaptation_weights
 from nmt.models.embedding import set_cutoff
@@ -46,6 +43,7 @@ from nmt.training.moving_average import MovingAverage, WeightAverage
 from nmt.training.noise_scale import squared_gradient_and_variance
 from nmt.training.parallel import gather_tensors, parallelize
 from nmt.training.report import RunningStats
+from nmt.training.sampling import sampler_of
 from nmt.training.schedule_free import ScheduleFreeAdamW, ScheduleFreeAverage
 from nmt.training.state import TrainerState
 
@@ -85,7 +83,7 @@ class Trainer:
         self.config = config
         self.model = model
         self.world = world
-        self.sampler = _sampler(config, split)
+        self.sampler = sampler_of(config, split)
         self.loader = BatchLoader(
             split=split,
             sampler=self.sampler,
@@ -163,7 +161,7 @@ class Trainer:
     def last_update(self) -> int:
         """Return the number of the last update, by `max_updates` and `max_epochs`."""
         epochs, updates = self.config.max_epochs, self.config.max_updates
-        return min(updates, epochs * self.sampler.updates_per_epoch) if epochs else updates
+        return min(updates, self.sampler.first_of(epochs + 1) - 1) if epochs else updates
 
     def fit_micro_batches(self, max_tokens: int) -> None:
         """Cut updates into micro-batches of at most `max_tokens` tokens from now on."""
@@ -327,13 +325,3 @@ class Trainer:
 def _mix(*numbers: int) -> int:
     """Return a 64-bit seed that depends on all numbers."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
-
-
-def _sampler(config: TrainConfig, split: Split) -> BatchSampler:
-    """Return the sampler of the training pairs."""
-    known = split.source_lengths, split.target_lengths, config.tokens_per_update, config.seed
-    if config.direction_temperature == 1:
-        return samplers[config.batching](*known)
-    if split.directions is None:
-        raise NmtError("train.direction_temperature: the dataset has one direction; leave it out")
-    return DirectionSampler(*known, split.directions, config.direction_temperature)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -28,13 +29,14 @@ forkserver = multiprocessing.get_context("forkserver")
 forkserver.set_forkserver_preload(["nmt.training.run", "nmt.cli.train", "torch._dynamo"])
 
 
-def run_nmt(arguments: tuple[str, ...], output: Path, die_at_sync: int) -> None:
+def run_nmt(arguments: tuple[str, ...], output: Path, die_at_sync: int, die_at_update: int) -> None:
     """``nmt ARGUMENTS`` in a process of its own that has torch already."""
     from nmt.cli.app import main
     from nmt.io import files
+    from nmt.training.trainer import Trainer
 
     syncs = 0
-    whole = files.sync
+    whole, train = files.sync, Trainer.step
 
     def sync(path: Path) -> None:
         nonlocal syncs
@@ -43,7 +45,13 @@ def run_nmt(arguments: tuple[str, ...], output: Path, die_at_sync: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         whole(path)
 
-    with output.open("w") as stream, mock.patch.object(files, "sync", sync):
+    def step(trainer: Trainer, update: Any, rate: float) -> Any:
+        if update.number == die_at_update:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return train(trainer, update, rate)
+
+    patched = mock.patch.object(files, "sync", sync), mock.patch.object(Trainer, "step", step)
+    with output.open("w") as stream, patched[0], patched[1]:
         sys.stderr = sys.stdout = stream
         sys.argv = ["nmt", *arguments]
         main()
@@ -57,11 +65,10 @@ class Killer:
         self.arguments = tuple(map(str, arguments))
         self.random = random.Random(seed)
 
-    def start(self, die_at_sync: int = 0) -> BaseProcess:
+    def start(self, die_at_sync: int = 0, die_at_update: int = 0) -> BaseProcess:
         output = self.run.with_suffix(".output")
-        process = forkserver.Process(
-            target=run_nmt, args=(self.arguments, output, die_at_sync), daemon=True
-        )
+        arguments = self.arguments, output, die_at_sync, die_at_update
+        process = forkserver.Process(target=run_nmt, args=arguments, daemon=True)
         process.start()
         return process
 
@@ -74,6 +81,12 @@ class Killer:
         time.sleep(self.random.random() * 0.05)
         process.kill()
         process.join()
+
+    def kill_at(self, update: int) -> None:
+        """When an update is about to begin."""
+        process = self.start(die_at_update=update)
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, self.run.with_suffix(".output").read_text()
 
     def finish(self) -> None:
         process = self.start()
@@ -102,5 +115,29 @@ def test_kills_change_nothing(
     whole.finish()
     for _ in range(kills):
         killed.kill_once()
+    killed.finish()
+    assert_same_run(killed.run, whole.run)
+
+
+def test_kills_in_each_stage_change_nothing(
+    recipe: Path, corpus: Path, nmt: Callable[..., Any], tmp_path: Path
+) -> None:
+    dataset = tmp_path / "data"
+    corpora = [{"path": f"{corpus}/train", "name": name} for name in ("clean", "back")]
+    made = (f"--valid={corpus / 'valid'}", "--output-dir", dataset)
+    made = (*made, "--set", f"preprocess.train={corpora}")
+    assert nmt("preprocess", "--config", recipe, *made).status == 0
+    stages = (
+        "[{until: 21, mix: {clean: 0.7, back: 0.3}}, {until: 40, mix: {clean: 0.2, back: 0.8}},"
+        " {mix: {clean: 1}}]"
+    )
+    same = ("--config", recipe, "--data", dataset, *OPTIONS, "--set", f"train.stages={stages}")
+    whole, killed = (
+        Killer(run, ("train", "--save-dir", run, *same), 1)
+        for run in (tmp_path / "whole", tmp_path / "killed")
+    )
+    whole.finish()
+    for update in (11, 30, 52):
+        killed.kill_at(update)
     killed.finish()
     assert_same_run(killed.run, whole.run)
