@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 
 import nmt as package
+from nmt.data.dataset import Dataset
+from nmt.preprocess.subwords import Subwords
 
 pytest.importorskip("snakemake")
 ROOT = Path(__file__).parents[1] / "examples/students"
@@ -65,6 +68,10 @@ def finished(process: subprocess.Popen[str]) -> str:
     return out
 
 
+def lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
 def contents(place: Path) -> dict[str, bytes]:
     """The bytes of all that does not hold a time or the random identity of a run."""
     names = ["distilled.en", "distilled.de", "distilled.align", "quality.txt", "test/student.de"]
@@ -88,6 +95,44 @@ def test_runs_that_are_trained_are_not_trained_again(place: Path, start: Start) 
     assert "nmt translate --model first --model second --strategy beam" in plan
     assert plan.count("--n-best 3 --precision int8 --output") == 3
     assert "nmt translate --model first --output work/test/teacher.de" in plan
+
+
+BRANCHES = ("monolingual=mono.de", "filter_keep=0.5")
+
+
+def test_optional_branches_are_in_the_plan(place: Path, corpus: Path, start: Start) -> None:
+    shutil.copyfile(corpus / "valid.de", place / "mono.de")
+    dry = ("--cores", "1", "--dry-run", "--printshellcmds")
+    plan = finished(start(place, *dry, "--config", *BRANCHES))
+    steps = {"auxiliary": 2, "filter": 1, "back_translate": 3, "teacher": 2, "translate": 3}
+    for step, count in steps.items():
+        assert any(line.split() == [step, str(count)] for line in plan.splitlines())
+    assert "'preprocess.train=[work/filtered, {path: work/back, tag: bt}]'" in plan
+    assert "work/shards/0.en" in plan
+    assert plan.count(f"--train {corpus}/train ") == 2  # of the auxiliary models
+    trained = ("forward_run=first", "reverse_run=second", "back_translate_flags=--strategy sample")
+    plan = finished(start(place, *dry, "--config", *BRANCHES, *trained))
+    assert not [line for line in plan.splitlines() if line.startswith("rule auxiliary")]
+    assert "--forward first --reverse second --keep 0.5" in plan
+    assert plan.count("nmt translate --model second --strategy sample") == 3
+
+
+def test_teachers_learn_filtered_pairs_and_tagged_back_translations(
+    place: Path, corpus: Path, start: Start
+) -> None:
+    shutil.copyfile(corpus / "valid.de", place / "mono.de")
+    finished(start(place, "--cores", "1", "--until", "teacher_data", "--config", *BRANCHES))
+    work = place / "work"
+    pairs = set(zip(*(lines(corpus / f"train.{side}") for side in ("en", "de")), strict=True))
+    kept = list(zip(*(lines(work / f"filtered.{side}") for side in ("en", "de")), strict=True))
+    assert len(kept) == 100
+    assert {*kept} <= pairs
+    assert sorted(lines(work / "back.de")) == sorted(lines(corpus / "valid.de"))
+    assert len(lines(work / "back.en")) == 20
+    dataset = Dataset.open(work / "teacher-bin")
+    split, subwords = dataset.split("train"), Subwords.of(dataset)
+    first = subwords.source_pieces([int(split.source(at)[0]) for at in range(len(split))])
+    assert [piece == "<bt>" for piece in first] == [False] * 100 + [True] * 20
 
 
 def test_a_cluster_gets_the_same_plan(place: Path, start: Start) -> None:
