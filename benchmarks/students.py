@@ -196,7 +196,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--length", type=int, default=17, help="of outputs of random weights")
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--reference", type=Path)
-    parser.add_argument("--sentences", type=int, default=1000, help="translated as one text")
+    parser.add_argument("--sentences", type=int, help="translated as one text [all of --source]")
     parser.add_argument("--one-by-one", type=int, default=100, help="translated one at a time")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)

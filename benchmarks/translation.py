@@ -17,6 +17,7 @@ ends with ``shortlist``, as "nmt fp32 shortlist", searches among the tokens of t
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import multiprocessing
 import statistics
@@ -43,6 +44,7 @@ from nmt.recipe.config import build
 from nmt.runs import Run, weights_of
 from nmt.runtime.memory import keep_freed_memory
 from nmt.runtime.precision import InferencePrecision
+from nmt.runtime.processes import end_with_parent
 
 BEAM = 4
 OURS = ("nmt fp32", "nmt bf16", "nmt int8")
@@ -189,6 +191,7 @@ class Side:
         # No daemon: it has children of its own.
         self.process = context.Process(target=work, args=(name, setting, end))
         self.process.start()
+        atexit.register(self.process.terminate)  # or an error would wait for the process
         end.close()
         self.load_seconds: float = self.pipe.recv()
 
@@ -206,6 +209,7 @@ class Side:
 
 def work(name: str, setting: Setting, pipe: Connection[Any, Any]) -> None:
     """The process of a side."""
+    end_with_parent()
     engine, *how = name.split()
     before, start = resident_mb(), time.perf_counter()
     by_beam = getattr(setting, engine)(*how)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -60,3 +61,32 @@ def test_trained_students_are_scored(trained: Path, dataset: Path, corpus: Path)
     assert found["threads"] == 2
     assert {"bleu", "chrf"} <= found["nmt student, greedy"].keys()
     assert "ctranslate2 transformer, greedy" not in found
+
+
+SIDE = """
+import time
+from translation import Side, Task
+
+class Slow:
+    def side(self):
+        return {1: lambda lines: time.sleep(600)}
+
+if __name__ == "__main__":
+    side = Side("side", Slow())
+    side.pipe.send(Task(["a line"], 1, False))
+    print("translating", flush=True)
+    side.pipe.recv()
+"""
+
+
+def test_a_side_ends_with_a_benchmark_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SIDE)
+    started = subprocess.Popen(
+        [sys.executable, tmp_path / "slow.py"],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "benchmarks")},
+    )
+    assert started.stdout is not None
+    assert started.stdout.readline() == b"translating\n"
+    started.kill()
+    started.communicate(timeout=60)  # until the side has closed stdout, too
