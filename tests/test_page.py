@@ -20,6 +20,7 @@ from nmt.serve.explaining import Explainer
 from nmt.serve.service import Service
 
 PAGE = {file.name: file.read_bytes() for file in (files("nmt.serve") / "page").iterdir()}
+PAGE["base.css"] = (files("nmt.io") / "page.css").read_bytes()
 HTML = PAGE["page.html"].decode()
 SCRIPTS = "\n".join(PAGE[name].decode() for name in PAGE if name.endswith(".js"))
 EXPLAINER = Explainer([], lambda paths: pytest.fail("no model is loaded"))

@@ -7,7 +7,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from nmt.io.templates import fill, script_data
+from nmt.io.page import html_page
 
 SCRIPTS = ("elements", "attention", "steps", "heat", "activity", "page")
 """Files of the page's script, in the order in which they are joined."""
@@ -15,13 +15,9 @@ SCRIPTS = ("elements", "attention", "steps", "heat", "activity", "page")
 
 def page(document: Mapping[str, Any], title: str) -> str:
     """Return the page of a document whose tensors are packed, see :mod:`nmt.explain.document`."""
-    parts = {
-        "TITLE": escape(title),
-        "STYLE": _asset("page.css"),
-        "DATA": script_data(document),
-        "SCRIPT": "\n".join(_asset(f"{name}.js") for name in SCRIPTS),
-    }
-    return fill(_asset("page.html"), parts)
+    body = _asset("page.html").replace("{{TITLE}}", escape(title))
+    script = "\n".join(_asset(f"{name}.js") for name in SCRIPTS)
+    return html_page(title, body, _asset("page.css"), document, script)
 
 
 def _asset(name: str) -> str:

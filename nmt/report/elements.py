@@ -87,3 +87,9 @@ def _kind(cell: object) -> str:
     except ValueError:
         return ""
     return ' class="number"'
+
+
+def titled(title: str, facts: str, sections: list[str]) -> str:
+    """Return the body of a page: a heading, a line of facts, and sections of HTML."""
+    header = f'<h1>{escape(title)}</h1>\n<p class="hint">{escape(facts)}</p>'
+    return f"<header>\n{header}\n</header>\n<main>\n" + "\n".join(sections) + "\n</main>"

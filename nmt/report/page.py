@@ -8,12 +8,12 @@ from typing import Any
 
 import yaml
 
-from nmt.io.templates import fill, script_data
+from nmt.io.page import html_page
 from nmt.report import views
 from nmt.report.charts import COLOURS, FRAME, Chart, describe
 from nmt.report.curves import Axis, seed_group
 from nmt.report.document import Report, curves
-from nmt.report.elements import duration, folded, number, paragraph, section, table
+from nmt.report.elements import duration, folded, number, paragraph, section, table, titled
 from nmt.report.panels import Panel
 
 AXES: tuple[Axis, Axis] = ("update", "minutes")
@@ -51,15 +51,9 @@ def page(report: Report, seeds: bool = False) -> str:
         "frame": FRAME,
         "colours": {name: colours[seed_group(name) if seeds else name] for name in names},
     }
-    parts = {
-        "TITLE": escape(title),
-        "STYLE": _asset("page.css") + _switches(len(colours)),
-        "FACTS": escape(_facts(document)),
-        "SECTIONS": "\n".join(sections),
-        "DATA": script_data(drawn),
-        "SCRIPT": _asset("page.js"),
-    }
-    return fill(_asset("page.html"), parts)
+    style = _asset("page.css") + _switches(len(colours))
+    body = titled(title, _facts(document), sections)
+    return html_page(title, body, style, drawn, _asset("page.js"))
 
 
 def _facts(document: dict[str, Any]) -> str:

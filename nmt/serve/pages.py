@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
 from nmt.inference import Request as Line
+from nmt.io.page import STYLE
 from nmt.languages import has_spaces
 from nmt.serve.bodies import while_connected
 from nmt.serve.explaining import Explainer
@@ -68,11 +69,11 @@ class Settings(BaseModel):
 def router(service: Service, explainer: Explainer) -> APIRouter:
     """Return the routes."""
     routes = APIRouter()
+    texts = {file.name: file.read_bytes() for file in (files("nmt.serve") / "page").iterdir()}
+    texts["base.css"] = STYLE.encode()
     assets = {
-        file.name: Response(
-            file.read_bytes(), headers=HEADERS, media_type=KINDS[file.name.rpartition(".")[2]]
-        )
-        for file in (files("nmt.serve") / "page").iterdir()
+        name: Response(text, headers=HEADERS, media_type=KINDS[name.rpartition(".")[2]])
+        for name, text in texts.items()
     }
 
     @routes.get("/", include_in_schema=False)
