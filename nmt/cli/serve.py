@@ -211,18 +211,18 @@ def _loader(
     shortlist: bool,
 ) -> Callable[[], list[LineTranslator]]:
     """Return a function that loads the models anew."""
-    from nmt.inference.engines import pick_engine
+    from nmt.inference.engines import Options, pick_engine
     from nmt.runtime.distributed import pick_device
 
     checked, place = number_format(precision), pick_device(device)
+    options = Options(checked, shortlist=shortlist)
 
     def load_one(paths: list[Path]) -> LineTranslator:
         chosen = pick_engine(engine, paths)
         if warning := chosen.check_precision(checked, place):
             warn(f"--precision {warning}")
         opened = chosen(paths, place, settings.trust_plugins)
-        search = search_settings(settings, opened.recipe)
-        return opened.translator(search, checked, 1, shortlist)
+        return opened.translator(search_settings(settings, opened.recipe), options)
 
     def load() -> list[LineTranslator]:
         translators = [one for group in groups for one in load_one(group).by_direction()]

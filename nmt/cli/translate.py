@@ -260,9 +260,9 @@ def translate(
 ) -> None:
     """Translate text, line by line.
 
-    Prints one line for each input line, in the same order. Settings come from the model's recipe,
-    then nmt.yaml, then flags; later ones override earlier ones. docs/outputs.md describes commands
-    at a terminal, the lines of --n-best, the fields of --json, and the treatment of unusual input.
+    Prints one line for each input line, in the same order. Flags override nmt.yaml, which overrides
+    the model's recipe. docs/outputs.md describes commands at a terminal, the lines of --n-best, the
+    fields of --json, and the treatment of unusual input.
     """
     wishes = json_input or prefix or require or avoid
     _check_form(as_json, alignments, alignment_unit, markup, wishes or n_best or as_json)
@@ -272,18 +272,18 @@ def translate(
     from nmt.runtime.memory import keep_few_kernels
 
     keep_few_kernels()
-    checked = number_format(precision)
     settings.load()  # import the plugins, which the model may need
     with join(device, WAIT_MINUTES) as world, writer(output, world.is_main) as target:
         models = model or [Path("checkpoints")]
-        chosen = _engine(engine, models, wishes or alignments or markup, checked, world)
         typed = lines.is_typed and target.isatty() and world.size == 1 and not wishes
-        count = _num_workers(1 if typed and not workers else workers, world.device.type)
+        workers = _num_workers(workers or (1 if typed else None), world.device.type)
+        options = _options(precision, workers, shortlist, compile)
+        chosen = _engine(engine, models, wishes or alignments or markup, options.precision, world)
 
         def load(settings: Settings) -> LineTranslator:
             opened = chosen(models, world.device, settings.trust_plugins)
-            options = (search_settings(settings, opened.recipe, n_best or 1), checked, count)
-            return opened.translator(*options, shortlist, compile).into(target_lang, source_lang)
+            search = search_settings(settings, opened.recipe, n_best or 1)
+            return opened.translator(search, options).into(target_lang, source_lang)
 
         translator = load(settings)
         unit = alignment_unit or translator.usual_unit if alignments else None
@@ -353,6 +353,12 @@ def _refuse(is_wrong: object, message: str) -> None:
     """Refuse flags that do not go together."""
     if is_wrong:
         raise typer.BadParameter(message)
+
+
+def _options(precision: str, workers: int, shortlist: bool, compile: bool) -> engines.Options:
+    from nmt.inference.engines import Options
+
+    return Options(number_format(precision), workers, shortlist, compile)
 
 
 def _num_workers(wanted: int | None, device: str) -> int:

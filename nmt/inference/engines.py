@@ -9,6 +9,7 @@ import shutil
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,22 @@ from nmt.runtime.precision import InferencePrecision, check_precision
 
 EXPORTS = "exports"
 """Directory of a run for the exports that this engine makes."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of an engine: how it computes, not what the search looks for."""
+
+    precision: InferencePrecision = "fp32"
+    workers: int = 1
+    """Processes of one thread each (with CTranslate2, threads) that share the batches, on a CPU."""
+    shortlist: bool = False
+    """Whether to search only among the tokens of the first run's shortlist."""
+    compile: bool = False
+    """Whether to compile a step, see :func:`nmt.inference.ensembles.compile_steps`."""
+
+
+DEFAULTS = Options()
 
 
 class Engine(ABC):
@@ -66,18 +83,11 @@ class Engine(ABC):
         return None
 
     @abstractmethod
-    def translator(
-        self,
-        search: SearchConfig,
-        precision: InferencePrecision = "fp32",
-        workers: int = 1,
-        shortlist: bool = False,
-        compile: bool = False,
-    ) -> LineTranslator:
-        """Return the translator of these models; the arguments are those of `load_translator`.
+    def translator(self, search: SearchConfig, options: Options = DEFAULTS) -> LineTranslator:
+        """Return the translator of these models.
 
         Raises:
-            NmtError: the engine does not support the search, the precision or an option.
+            NmtError: the engine does not support the search or an option.
         """
 
 
@@ -101,20 +111,16 @@ class Runs(Engine):
         """Return a warning if the precision is slow on the processor."""
         return check_precision(precision, device)
 
-    def translator(
-        self,
-        search: SearchConfig,
-        precision: InferencePrecision = "fp32",
-        workers: int = 1,
-        shortlist: bool = False,
-        compile: bool = False,
-    ) -> LineTranslator:
+    def translator(self, search: SearchConfig, options: Options = DEFAULTS) -> LineTranslator:
         """Return the translator of the run or of the ensemble."""
         members, device = self._members, self._device
-        model, shortlister = ensemble_of(members, search, precision, device, shortlist, compile)
+        precision = options.precision
+        model, shortlister = ensemble_of(
+            members, search, precision, device, options.shortlist, options.compile
+        )
         subwords, languages = members[0].subwords, members[0].run.languages
         return Translator(
-            model, subwords, search, device, precision, workers, shortlister, languages
+            model, subwords, search, device, precision, options.workers, shortlister, languages
         )
 
 
@@ -130,20 +136,15 @@ class CTranslate2(Engine):
         self._export, self._device = Export.open(paths[0], "ctranslate2"), device
         self.recipe = self._export.recipe
 
-    def translator(
-        self,
-        search: SearchConfig,
-        precision: InferencePrecision = "fp32",
-        workers: int = 1,
-        shortlist: bool = False,
-        compile: bool = False,
-    ) -> LineTranslator:
+    def translator(self, search: SearchConfig, options: Options = DEFAULTS) -> LineTranslator:
         """Return the translator of the export, which has no shortlist and is not compiled."""
-        if shortlist:
+        if options.shortlist:
             raise NmtError("--shortlist: an export holds none; use --engine nmt")
-        if compile:
+        if options.compile:
             raise NmtError("--compile: an export does not run in torch; use --engine nmt")
-        return CTranslate2Translator(self._export, search, self._device, precision, workers)
+        return CTranslate2Translator(
+            self._export, search, self._device, options.precision, options.workers
+        )
 
 
 class Auto(Engine):
@@ -166,26 +167,18 @@ class Auto(Engine):
         """Return a warning if the precision is slow on the processor."""
         return check_precision(precision, device)
 
-    def translator(
-        self,
-        search: SearchConfig,
-        precision: InferencePrecision = "fp32",
-        workers: int = 1,
-        shortlist: bool = False,
-        compile: bool = False,
-    ) -> LineTranslator:
-        """Return the translator of the faster engine that supports all arguments.
+    def translator(self, search: SearchConfig, options: Options = DEFAULTS) -> LineTranslator:
+        """Return the translator of the faster engine that supports the search and the options.
 
         Prints a line that names the engine, with the reason.
         """
-        options = (search, precision, workers, shortlist, compile)
         try:
             export = self._export(search)
-            exported = CTranslate2([export], self._device).translator(*options)
+            exported = CTranslate2([export], self._device).translator(search, options)
         except NmtError as error:
             _tell(f"engine nmt: {str(error).removesuffix('; use --engine nmt')}")
             runs = Runs(self._paths, self._device, self._trust_plugins)
-            return runs.translator(*options)
+            return runs.translator(search, options)
         _tell(f"engine ctranslate2: {export}")
         return exported
 
@@ -314,5 +307,5 @@ def load_translator(
     opened = chosen(paths, place, trust_plugins)
     values = {**(opened.recipe.get("search") or {}), **search}
     config = build(SearchConfig, values, "search")
-    translator = opened.translator(config, precision, workers, shortlist, compile)
-    return translator.into(target_lang, source_lang)
+    options = Options(precision, workers, shortlist, compile)
+    return opened.translator(config, options).into(target_lang, source_lang)
