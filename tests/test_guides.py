@@ -279,10 +279,14 @@ def test_report(
 
 
 def test_evaluation(place: Workplace) -> None:
-    table, worst, _, _ = run_page(place, "guides/evaluation.md")
+    table, worst = run_page(place, "guides/evaluation.md")
     assert table.startswith("| system    | bleu |  mean ± 95% |       p | ")
     assert "paired bootstrap resampling against first.de, bs:1000|seed:12345" in table
     assert worst.count("\n") == 5
+
+
+def test_rescoring(place: Workplace) -> None:
+    run_page(place, "guides/rescoring.md")
     candidates = [line.split(" ||| ") for line in place.lines("both.txt")]
     numbers, texts, features, _ = zip(*candidates, strict=True)
     assert 10 < len(candidates) <= 4 * 10
@@ -290,7 +294,9 @@ def test_evaluation(place: Workplace) -> None:
     rescored = place.lines("rescored.de")
     pairs = {*zip(numbers, texts, strict=True)}
     assert all((str(at), text) in pairs for at, text in enumerate(rescored))
-    assert len(place.lines("ensemble.de")) == len(place.lines("mbr.de")) == 10
+    assert all(" RightToLeft= -" in line for line in place.lines("right.txt"))
+    for name in ("ensemble.de", "right.de", "mbr.de"):
+        assert len(place.lines(name)) == 10
 
 
 def test_students(place: Workplace) -> None:

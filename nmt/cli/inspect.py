@@ -14,6 +14,7 @@ from nmt.errors import NmtError
 if TYPE_CHECKING:
     from nmt.data.dataset import Dataset, Split
     from nmt.data.directions import Directions
+    from nmt.preprocess.subwords import Subwords
     from nmt.runs import Checkpoint, Run
 
 EXAMPLE = "Example: nmt inspect data-bin"
@@ -115,6 +116,7 @@ def _show_dataset(dataset: "Dataset", examples: int) -> None:
         _show_directions(
             subwords.directions, {name: dataset.split(name) for name in manifest.splits}
         )
+    _show_order(subwords)
     for index in range(min(examples, len(train))):
         source = " ".join(subwords.source_pieces(train.source(index).tolist()))
         target = " ".join(subwords.target_pieces(train.target(index).tolist()))
@@ -133,6 +135,12 @@ def _show_directions(directions: "Directions", splits: "Mapping[str, Split] | No
         )
         show(f"direction {' to '.join(pair)}{counts}")
     show(f"tags: of the target language, before each {directions.tags}")
+
+
+def _show_order(subwords: "Subwords") -> None:
+    """Print that targets are written from right to left, if they are."""
+    if subwords.target_order == "right_to_left":
+        show("target order: right to left, the last token first")
 
 
 def _run(path: Path, verify: bool, as_json: bool) -> None:
@@ -159,10 +167,13 @@ def _run(path: Path, verify: bool, as_json: bool) -> None:
 
 def _show_run(run: "Run") -> None:
     from nmt.data.directions import DIRECTIONS_FILE
+    from nmt.preprocess.order import ORDER_FILE
 
     show(f"run, {run.source_lang} to {run.target_lang}, {run.section('model').get('arch')}")
     if DIRECTIONS_FILE in run.files and (directions := run.subwords.directions):
         _show_directions(directions)
+    if ORDER_FILE in run.files:
+        _show_order(run.subwords)
     if run.plugins:
         show(f"plugins, which run when they are trusted: {', '.join(run.plugins)}")
     if origin := run.recipe.get("imported"):

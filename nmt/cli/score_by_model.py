@@ -26,6 +26,7 @@ def score_by_model(translator: Translator, sources: Lines, targets: Lines, as_js
     from nmt.data.vocabulary import EOS
 
     ended: list[str] = []
+    turned = translator.subwords.target_order == "right_to_left"
     blocks = sources.blocks(BLOCK), targets.blocks(BLOCK)
     for source, target in zip_longest(*blocks, fillvalue=ended):
         if len(source) != len(target):
@@ -35,7 +36,7 @@ def score_by_model(translator: Translator, sources: Lines, targets: Lines, as_js
         for tokens, values in zip(encoded, log_probs, strict=True):
             if as_json:
                 pieces = translator.subwords.target_pieces([*tokens, EOS])
-                print(json.dumps(_fields(pieces, values), ensure_ascii=False))
+                print(json.dumps(_fields(pieces, values, turned), ensure_ascii=False))
             else:
                 print(f"{sum(values):.6f}")
 
@@ -69,10 +70,12 @@ def open_model(
     return general.into(target_lang, source_lang)
 
 
-def _fields(pieces: list[str], values: list[float]) -> dict[str, Any]:
+def _fields(pieces: list[str], values: list[float], turned: bool) -> dict[str, Any]:
+    """Return the fields of pieces with the EOS; `turned` are those from right to left."""
+    written = [*zip(pieces, values, strict=True)][:-1]
     words: list[str] = []
     word_values: list[float] = []
-    for piece, value in zip(pieces[:-1], values[:-1], strict=True):
+    for piece, value in written[::-1] if turned else written:
         if piece.startswith("▁") or not words:
             words.append("")
             word_values.append(0.0)

@@ -35,6 +35,8 @@ class ExportFormat(ABC):
     """A format of models for another engine."""
 
     registry: ClassVar[Registry[ExportFormat]]
+    spells_text: ClassVar[bool] = True
+    """Whether the engine makes text of tokens itself, always from left to right."""
 
     name: str = ""
     """Name of the format."""
@@ -149,6 +151,11 @@ def export_run(
         raise NmtError(
             f"{model}: no other engine has {adaptation['name']}; translate with nmt itself, or "
             "train with lora, which is merged"
+        )
+    if format_.spells_text and loaded.subwords.target_order == "right_to_left":
+        raise NmtError(
+            f"{model}: writes from right to left, which no engine but ctranslate2 and nmt turns "
+            "round; train with preprocess.target_order left_to_right"
         )
     with files.whole_directory(output.resolve()) as partial:
         format_.write(loaded, stored, partial)

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +50,8 @@ QUANTIZATIONS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8
 @dataclass(frozen=True, kw_only=True)
 class CTranslate2Format(ExportFormat):
     """The directory that ``ctranslate2.Translator`` reads."""
+
+    spells_text: ClassVar[bool] = False
 
     def write(self, loaded: LoadedModel, stored: Stored, directory: Path) -> None:
         """Write model.bin, config.json and the vocabularies."""

@@ -17,6 +17,7 @@ from nmt.inference.line_translator import LineTranslator
 from nmt.inference.request import Request, Sentence
 from nmt.inference.translator import Translator
 from nmt.languages import has_spaces
+from nmt.preprocess.order import refuse_beginnings
 from nmt.search import Hypothesis
 
 LEAST = log(0.001)
@@ -53,10 +54,11 @@ def alternatives(
         The alternatives of each request, best first; each word once.
 
     Raises:
-        NmtError: another engine.
+        NmtError: another engine, or a model from right to left.
     """
     if not isinstance(translator, Translator):
         raise NmtError("this engine finds no alternatives; use --engine nmt")
+    refuse_beginnings(translator.subwords.target_order)
     starts = [
         (at, replace(sentence, prefix=[*sentence.prefix, token], phrases=[]))
         for at, sentence in translator.encode(requests).items()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from nmt.errors import NmtError
 from nmt.inference.config import SearchConfig
+from nmt.preprocess.order import refuse_beginnings
 from nmt.recipe.config import build
 from nmt.search import Strategy
 
@@ -103,8 +104,11 @@ class Request:
             has_spaces: whether the language of the line has spaces between words.
 
         Raises:
-            NmtError: a phrase to avoid must appear.
+            NmtError: a phrase to avoid must appear; or there is a prefix, and the model writes from
+                right to left.
         """
+        if self.prefix:
+            refuse_beginnings(subwords.target_order)
         required = self.required(has_spaces)
         texts = [self.prefix, *required, *self.avoid]
         _, tags = subwords.tags

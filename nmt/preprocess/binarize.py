@@ -158,6 +158,8 @@ def _recipe(config: PreprocessConfig) -> dict[str, Any]:
         del recipe[key]  # they do not change the data, or only select a part
     if len(config.directions) == 1:
         del recipe["tags"]
+    if config.target_order == "left_to_right":
+        del recipe["target_order"]  # as before the key
     for corpus in recipe["train"]:
         for key in ("source_lang", "target_lang", "name", "tag"):
             if isinstance(corpus, dict) and corpus[key] is None:

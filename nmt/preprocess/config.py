@@ -11,6 +11,7 @@ from nmt.data.manifest import check_language
 from nmt.preprocess.cleaning import Cleaning
 from nmt.preprocess.corpus import Corpus, Text
 from nmt.preprocess.learning import SubwordTraining
+from nmt.preprocess.order import TokenOrder
 
 TextType = TypeVar("TextType", bound=Text)
 
@@ -56,6 +57,11 @@ class PreprocessConfig(Cleaning, SubwordTraining):
     """Side whose sentences begin with the tag of the target language in a multilingual dataset:
     source (Johnson et al. 2017) or target. Tags are pieces of the vocabulary, such as ``>>de<<``,
     that no text spells."""
+
+    target_order: TokenOrder = "left_to_right"
+    """Order of the tokens of target sentences: left_to_right, or right_to_left for a model that
+    writes the last token first, with which `nmt rescore` weighs the translations of another model.
+    Text, translations and scores have their usual order."""
 
     alignments: bool = False
     """Read word alignments of the training pairs, for `train.guided_alignment`: from the file
@@ -108,6 +114,10 @@ class PreprocessConfig(Cleaning, SubwordTraining):
             raise ValueError(
                 "near_duplicates would take a pair and its reverse for equal; clean each direction "
                 "by itself, before"
+            )
+        if self.alignments and self.target_order == "right_to_left":
+            raise ValueError(
+                "alignments go with target_order left_to_right alone; leave out one of them"
             )
         if self.extend_vocabulary and self.subword_model:
             raise ValueError("extend_vocabulary and subword_model are both set; unset one of them")

@@ -42,6 +42,7 @@ def find_subwords(
                 f"preprocess: separate_vocabularies is set, but {key} {path} is one for both "
                 "sides; unset one of them"
             )
+        subwords = subwords.in_order(config.target_order)
         subwords.directions = _directions(config, subwords.directions)
         if config.extend_vocabulary:
             subwords = _with_new_pieces(subwords, train, held_out, config)
@@ -70,17 +71,17 @@ def _learned(
     learned = directory / SCRATCH / "learned"
     if not learned.exists():
         source, target = _sample(train, held_out, config)
-        directions = _directions(config)
+        directions, order = _directions(config), config.target_order
         tags = needed_tags(directions, config.corpora)
         if config.separate_vocabularies:
             models = (
                 train_subwords(source, config, tags=tags[0]),
                 train_subwords(target, config, tags=tags[1]),
             )
-            subwords = Subwords(*models, directions=directions)
+            subwords = Subwords(*models, directions=directions, target_order=order)
         else:
             model = train_subwords(source + target, config, tags=tags[0] + tags[1])
-            subwords = Subwords(model, directions=directions)
+            subwords = Subwords(model, directions=directions, target_order=order)
         with files.whole_directory(learned) as fresh:
             subwords.save(fresh)
     return Subwords.load(learned, num_threads=1)

@@ -168,7 +168,8 @@ def _extended(
     ]
     has_one_model = subwords.models[0] is subwords.models[1]
     target = None if has_one_model else models[1]
-    return Subwords(models[0], target, 1, vocabularies, subwords.directions)
+    kept = subwords.directions, subwords.target_order
+    return Subwords(models[0], target, 1, vocabularies, *kept)
 
 
 def _learned(

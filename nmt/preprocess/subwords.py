@@ -22,6 +22,13 @@ from nmt.errors import NmtError
 from nmt.io import files
 from nmt.io.files import FileFacts
 from nmt.preprocess.bpe import BPE_CODES, BpeCodes, BpePieces
+from nmt.preprocess.order import (
+    ORDER_FILE,
+    TARGET_ORDER,
+    ReversedSegmenter,
+    TargetOrder,
+    TokenOrder,
+)
 from nmt.preprocess.segmenters import SPACE, ListedPieces, Segmenter, SentencePiece, load_processor
 
 _MODELS: tuple[tuple[str, ...], ...] = (
@@ -48,6 +55,7 @@ _VOCABULARIES: tuple[tuple[str, ...], ...] = (
 FILES = (
     *(name for names in (*_MODELS, *_CODES, *_VOCABULARIES) for name in names),
     DIRECTIONS_FILE,
+    ORDER_FILE,
 )
 """Names of all files that subwords may consist of."""
 
@@ -65,6 +73,7 @@ class Subwords:
         num_threads: int = -1,
         vocabularies: Sequence[Vocabulary] = (),
         directions: Directions | None = None,
+        target_order: TokenOrder = "left_to_right",
     ) -> None:
         """Load trained models.
 
@@ -75,6 +84,7 @@ class Subwords:
             vocabularies: one list of pieces for both sides, or one for each side. Without lists the
                 models are the vocabularies; codes always need lists.
             directions: directions of a multilingual model.
+            target_order: order of the tokens of target sentences.
         """
         models = (source,) if target is None else (source, target)
         self._models = models[0], models[-1]
@@ -90,6 +100,12 @@ class Subwords:
         sides = zip(self._models, lists, strict=True)
         segmenters = [_segmenter(*side) for side in list(sides)[: len(self._files)]]
         self.source, self.target = segmenters[0], segmenters[-1]
+        self.target_order = target_order
+        """Order of the tokens of target sentences; see :mod:`nmt.preprocess.order`."""
+        if target_order == "right_to_left":
+            self.target = ReversedSegmenter(self.target)
+            text = TARGET_ORDER.text(TargetOrder(order=target_order))
+            self._files[ORDER_FILE] = text.encode()
         self._num_threads = num_threads
         self.directions = directions
         """Directions of a multilingual model; None for a single direction."""
@@ -179,7 +195,20 @@ class Subwords:
         if DIRECTIONS_FILE in present:
             content, path = read(DIRECTIONS_FILE)
             directions = DIRECTIONS.parse(content, str(path))
-        return cls(source, target[0] if target else None, num_threads, vocabularies, directions)
+        order: TokenOrder = "left_to_right"
+        if ORDER_FILE in present:
+            content, path = read(ORDER_FILE)
+            order = TARGET_ORDER.parse(content, str(path)).order
+        models = source, target[0] if target else None
+        return cls(*models, num_threads, vocabularies, directions, order)
+
+    def in_order(self, target_order: TokenOrder) -> Subwords:
+        """Return the subwords with another order of the tokens of target sentences."""
+        source, target = self._models
+        models = source, None if target is source else target
+        return Subwords(
+            *models, self._num_threads, self.vocabularies, self.directions, target_order
+        )
 
     @property
     def has_codes(self) -> bool:

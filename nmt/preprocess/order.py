@@ -1,0 +1,96 @@
+"""The order in which a model writes the tokens of its target sentences.
+
+A model from right to left writes the last token first (Liu et al. 2016, *Agreement on
+Target-Bidirectional Neural Machine Translation*; Sennrich et al. 2016, for rescoring). Text has its
+usual order everywhere: segmentation turns the tokens round, and decoding turns them back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from nmt.errors import NmtError
+from nmt.io.documents import DocumentFormat
+from nmt.preprocess.segmenters import Segmenter
+
+ORDER_FILE = "target_order.json"
+"""Name of the file in a dataset, a run and an export; one from left to right has none."""
+
+TokenOrder = Literal["left_to_right", "right_to_left"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetOrder:
+    """Content of ``target_order.json``."""
+
+    order: TokenOrder = "left_to_right"
+    """Order of the tokens of target sentences."""
+
+
+TARGET_ORDER = DocumentFormat(
+    kind=TargetOrder,
+    name="nmt-target-order",
+    version=1,
+    remedy="copy the directory again from where it came from, or make it again",
+)
+
+
+def refuse_beginnings(order: TokenOrder) -> None:
+    """Raise an NmtError for models that write the end of a translation first."""
+    if order == "right_to_left":
+        raise NmtError(
+            "a model from right to left writes the end first, and cannot continue a beginning; "
+            "leave the prefix out, or take a model from left to right"
+        )
+
+
+class ReversedSegmenter(Segmenter):
+    """A segmenter whose tokens come in reversed order; texts and offsets stay those of the text."""
+
+    def __init__(self, inner: Segmenter) -> None:
+        """Wrap a segmenter."""
+        self._inner = inner
+
+    @property
+    def size(self) -> int:
+        """Number of pieces."""
+        return self._inner.size
+
+    @property
+    def marks_word_begins(self) -> bool:
+        """Whether a piece begins a word if and only if it begins with a space."""
+        return self._inner.marks_word_begins
+
+    @property
+    def tags(self) -> dict[str, int]:
+        """The tags of the vocabulary."""
+        return self._inner.tags
+
+    def encode(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
+        """Return the ids of every line, the last one first."""
+        return _reversed(self._inner.encode(lines, num_threads))
+
+    def sample(self, line: str, alpha: float) -> list[int]:
+        """Return the ids of a random segmentation, the last one first."""
+        return self._inner.sample(line, alpha)[::-1]
+
+    def decode(self, ids: list[list[int]], num_threads: int = 1) -> list[str]:
+        """Return the text of every sentence."""
+        return self._inner.decode(_reversed(ids), num_threads)
+
+    def pieces(self, ids: list[int]) -> list[str]:
+        """Return the pieces of the ids, in the order of the ids."""
+        return self._inner.pieces(ids)
+
+    def line_offsets(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
+        """Return the offset of each piece in its line, in the order of :meth:`encode`."""
+        return _reversed(self._inner.line_offsets(lines, num_threads))
+
+    def text_offsets(self, ids: list[list[int]], num_threads: int = 1) -> list[list[int]]:
+        """Return the offset of each piece in its text, in the order of the ids."""
+        return _reversed(self._inner.text_offsets(_reversed(ids), num_threads))
+
+
+def _reversed(rows: list[list[int]]) -> list[list[int]]:
+    return [row[::-1] for row in rows]
