@@ -295,7 +295,10 @@ def test_rescoring(place: Workplace) -> None:
     pairs = {*zip(numbers, texts, strict=True)}
     assert all((str(at), text) in pairs for at, text in enumerate(rescored))
     assert all(" RightToLeft= -" in line for line in place.lines("right.txt"))
-    for name in ("ensemble.de", "right.de", "mbr.de"):
+    assert all(" RightToLeft= -" in line for line in place.lines("test.list"))
+    names = ["LogProbability", "Length", "RightToLeft", "Reverse"]
+    assert [line.split(":")[0] for line in place.lines("weights.yaml")] == names
+    for name in ("ensemble.de", "right.de", "mbr.de", "test.de"):
         assert len(place.lines(name)) == 10
 
 

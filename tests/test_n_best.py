@@ -102,7 +102,10 @@ def test_weights_that_make_no_sense_are_refused() -> None:
     for text in ("Length", "Length=x", "=,"):
         with pytest.raises(NmtError) as error:
             parse_weights(text)
-        assert str(error.value) == f"--weights {text}: expected NAME=NUMBER,NAME=NUMBER,..."
+        assert (
+            str(error.value)
+            == f"--weights {text}: expected NAME=NUMBER,NAME=NUMBER,... or a file of nmt tune"
+        )
 
 
 def test_the_command_adds_the_score_that_the_search_found(
@@ -128,6 +131,21 @@ def test_the_command_adds_the_score_that_the_search_found(
         if it.number not in likeliest or it.features["Again"] > likeliest[it.number][0]:
             likeliest[it.number] = (it.features["Again"], it.text)
     assert best == [likeliest[at][1] for at in range(len(best))]
+
+
+def test_a_reverse_model_scores_the_source_of_each_translation(
+    trained: Path, corpus: Path, tmp_path: Path, nmt: Callable[..., Any]
+) -> None:
+    # The model of the other direction is the same: the language of a text is nothing to it.
+    texts = {name: corpus / f"test.{name}" for name in ("en", "de")}
+    lines = (f"{at} ||| {text} ||| F= 1 ||| 1" for at, text in enumerate(texts["de"].open()))
+    (tmp_path / "list").write_text("".join(line.replace("\n", "") + "\n" for line in lines))
+    flags = ("rescore", tmp_path / "list", "--model", trained, "--source", texts["en"])
+    done = nmt(*flags, "--reverse")
+    assert done.status == 0, done.err
+    scored = nmt("score", "--model", trained, "--source", texts["de"], texts["en"]).out
+    found = [Candidate.parse(line, "").features["Reverse"] for line in done.out.splitlines()]
+    assert [f"{value:.6f}" for [value] in found] == scored.splitlines()
 
 
 def test_a_metric_chooses_the_translation_nearest_to_the_reference(

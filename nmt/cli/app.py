@@ -68,6 +68,7 @@ COMMANDS = {
     "explain": "explain.explain",
     "report": "report.report",
     "rescore": "rescore.rescore",
+    "tune": "tune.tune",
     "filter": "filter.filter_pairs",
     "testset": "testset.print_testset",
     "score": "score.score",

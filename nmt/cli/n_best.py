@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import operator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, groupby, islice
+from itertools import chain, groupby, islice, repeat
+from pathlib import Path
+
+import yaml
 
 from nmt.errors import NmtError
+from nmt.io import files
 from nmt.io.lines import Lines
 
 BLOCK = 1024
 """Translations to score at once."""
+
+MAX_BYTES = 1 << 16
+"""Largest file of weights that is read, in bytes."""
 
 Score = Callable[[list[str], list[str]], list[float]]
 """Function of source sentences, or references, and as many translations: a score for each pair."""
@@ -61,16 +69,25 @@ class Candidate:
         )
         return f"{self.number} ||| {self.text} ||| {features} ||| {self.score:.6f}"
 
+    def values(self, names: Collection[str], place: str) -> list[float]:
+        """Return the features of these names, each the sum of its values.
+
+        Raises:
+            NmtError: a feature is missing; the message begins with `place`.
+        """
+        if missing := {*names} - self.features.keys():
+            known = ", ".join(self.features)
+            raise NmtError(f"{place}: no feature {', '.join(sorted(missing))}; there are {known}")
+        return [sum(self.features[name]) for name in names]
+
     def weigh(self, weights: Mapping[str, float], place: str) -> None:
         """Set the score to the weighted sum of the features.
 
         Raises:
             NmtError: a feature with a weight is missing; the message begins with `place`.
         """
-        if missing := weights.keys() - self.features.keys():
-            known = ", ".join(self.features)
-            raise NmtError(f"{place}: no feature {', '.join(sorted(missing))}; there are {known}")
-        self.score = sum(weight * sum(self.features[name]) for name, weight in weights.items())
+        values = self.values(weights, place)
+        self.score = sum(map(operator.mul, weights.values(), values))
 
 
 def _number(value: float) -> str:
@@ -78,27 +95,44 @@ def _number(value: float) -> str:
 
 
 def parse_weights(text: str | None) -> dict[str, float]:
-    """Return ``LogProbability=0.5,Length=0.1`` as weights by name; None is no weights.
+    """Return ``LogProbability=0.5,Length=0.1``, or a file of ``nmt tune``, as weights by name.
 
     Raises:
-        NmtError: the text has another form.
+        NmtError: the text or the file has another form.
     """
+    if text is not None and "=" not in text and Path(text).is_file():
+        return _read_weights(Path(text))
     try:
         pairs = (weight.split("=") for weight in (text or "").split(",") if text)
         return {name: float(value) for name, value in pairs}
     except ValueError:
-        raise NmtError(f"--weights {text}: expected NAME=NUMBER,NAME=NUMBER,...") from None
+        raise NmtError(
+            f"--weights {text}: expected NAME=NUMBER,NAME=NUMBER,... or a file of nmt tune"
+        ) from None
+
+
+def _read_weights(path: Path) -> dict[str, float]:
+    """Return the weights in a file of YAML or JSON."""
+    try:
+        weights = yaml.safe_load(files.read_bounded(path, MAX_BYTES))
+        return {str(name): float(value) for name, value in weights.items()}
+    except (yaml.YAMLError, UnicodeDecodeError, AttributeError, TypeError, ValueError):
+        raise NmtError(f"{path}: no weights, lines NAME: NUMBER, as nmt tune writes them") from None
 
 
 def rescored(
-    sources: Lines, lines: Lines, score: Score, feature: str, weights: Mapping[str, float]
+    sources: Lines | None,
+    lines: Lines,
+    score: Score | None,
+    feature: str,
+    weights: Mapping[str, float],
 ) -> Iterator[list[Candidate]]:
     """Yield the candidates of each source line, which may be none, with one more feature.
 
     Args:
-        sources: the source sentences.
+        sources: the source sentences; None if `score` is None and the list names every line.
         lines: an n-best list with numbers in ascending order.
-        score: computes the feature of each pair.
+        score: computes the feature of each pair; None for no new feature.
         feature: name of the new feature.
         weights: if not empty, the score becomes the weighted sum of the features, and the
             candidates of a line are sorted by score.
@@ -107,8 +141,10 @@ def rescored(
         NmtError: a line has another form, its number is not one of the source's or out of order,
             the feature exists already, or a feature with a weight is missing.
     """
-    texts = enumerate(chain.from_iterable(sources.blocks(BLOCK)))
-    pairs = _with_sources(_candidates(lines, feature), texts, sources.name, lines.name)
+    texts = enumerate(chain.from_iterable(sources.blocks(BLOCK)) if sources else repeat(""))
+    new = feature if score else None
+    source = sources.name if sources else ""
+    pairs = _with_sources(_candidates(lines, new), texts, source, lines.name)
     scored = _scored(pairs, score, feature, weights, lines.name)
     following = 0
     for number, group in groupby(scored, key=lambda candidate: candidate.number):
@@ -116,10 +152,11 @@ def rescored(
         candidates = list(group)
         yield sorted(candidates, key=lambda candidate: -candidate.score) if weights else candidates
         following = number + 1
-    yield from ([] for _ in texts)
+    if sources:
+        yield from ([] for _ in texts)
 
 
-def _candidates(lines: Lines, feature: str) -> Iterator[Candidate]:
+def _candidates(lines: Lines, feature: str | None) -> Iterator[Candidate]:
     for at, line in enumerate(chain.from_iterable(lines.blocks(BLOCK)), start=1):
         candidate = Candidate.parse(line, f"{lines.name}:{at}")
         if feature in candidate.features:
@@ -153,15 +190,17 @@ def _with_sources(
 
 def _scored(
     pairs: Iterator[tuple[str, Candidate]],
-    score: Score,
+    score: Score | None,
     feature: str,
     weights: Mapping[str, float],
     name: str,
 ) -> Iterator[Candidate]:
     while block := list(islice(pairs, BLOCK)):
-        values = score([text for text, _ in block], [candidate.text for _, candidate in block])
-        for (_, candidate), value in zip(block, values, strict=True):
-            candidate.features[feature] = [value]
+        if score:
+            values = score([text for text, _ in block], [candidate.text for _, candidate in block])
+            for (_, candidate), value in zip(block, values, strict=True):
+                candidate.features[feature] = [value]
+        for _, candidate in block:
             if weights:
                 candidate.weigh(weights, f"{name}: a translation of line {candidate.number}")
             yield candidate

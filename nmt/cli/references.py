@@ -154,3 +154,17 @@ def _of_dataset(
         return TestSet(f"{split} of {data}", references, sources, language)
     except ValueError as error:
         raise NmtError(f"{data}: {error}; choose one with --split") from None
+
+
+def metric_for(name: str, reference: Path) -> Metric:
+    """Return a metric for the language of references, which is the end of their file's name.
+
+    Raises:
+        NmtError: no metric has this name.
+    """
+    from nmt.evaluation.metrics import Metric
+    from nmt.recipe.config import build
+
+    metric: Metric = build(Metric, {"name": name}, "metric")  # type: ignore[type-abstract]
+    language = reference.name.removesuffix(".gz").removesuffix(".xz").removesuffix(".zst")
+    return metric.for_language(language.rpartition(".")[2])

@@ -11,6 +11,7 @@ from nmt.cli.console import check_stdin
 from nmt.cli.direction import SourceLang, TargetLang
 from nmt.cli.n_best import Score, parse_weights, rescored
 from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
+from nmt.cli.references import metric_for
 from nmt.cli.score_by_model import open_model
 from nmt.io.lines import Lines
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = """Examples:
 nmt rescore --model averaged --source input.txt list.txt > rescored.txt
+nmt rescore --weights LogProbability=1 --best list.txt > likeliest.txt
 nmt rescore --reference corpus/train.de --weights chrf=1 --best list.txt > nearest.de"""
 
 
@@ -55,15 +57,25 @@ Feature = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="What the new feature is called.  [default: Model, or the name of the metric]",
+        help="What the new feature is called.  [default: Model, with --reverse Reverse, with "
+        "--reference the name of the metric]",
         show_default=False,
+    ),
+]
+Reverse = Annotated[
+    bool,
+    typer.Option(
+        "--reverse",
+        help="The model translates in the other direction: the feature is the log-probability of "
+        "the source, given the translation.",
     ),
 ]
 Weights = Annotated[
     str | None,
     typer.Option(
         metavar="NAME=NUMBER,...",
-        help="The score becomes the weighted sum of these features; sort by it.",
+        help="The score becomes the weighted sum of these features; sort by it. Or a file of "
+        "weights, as nmt tune writes it.",
         show_default=False,
     ),
 ]
@@ -76,6 +88,7 @@ def rescore(
     reference: Reference = None,
     metric: MetricName = "chrf",
     feature: Feature = None,
+    reverse: Reverse = False,
     weights: Weights = None,
     best: Annotated[
         bool, typer.Option("--best", help="Print the text that is first for each line, no list.")
@@ -90,44 +103,48 @@ def rescore(
 
     Prints the list, as nmt translate --n-best writes it, with one more feature: the log-probability
     that the model gives to each translation, or with --reference its score by a metric. With
-    --weights the translations of a line are sorted by the weighted sum of features.
+    --weights the translations of a line are sorted by the weighted sum of features; alone,
+    --weights adds no feature.
     docs/outputs.md describes the lines.
     """
     listed = n_best or Path("-")
     weighted = parse_weights(weights)
     import_named(plugin)
+    scores: Score | None = None
+    name = metric
     if reference is not None:
-        if model is not None or source is not None:
+        if model is not None or source is not None or reverse:
             raise typer.BadParameter("give either --reference, or --model and --source")
-        texts, scores, name = reference, _scores_by_metric(metric, reference), metric
-    else:
-        if model is None or source is None:
-            raise typer.BadParameter("give --model and --source, or --reference")
+        scores = _scores_by_metric(metric, reference)
+    elif model is not None and source is not None:
         translator = open_model(model, device, trust_plugins, target_lang, source_lang)
-        score = _scores_by_model(translator)
-        texts, scores, name = source, score, "Model"
+        scores = _scores_by_model(translator, reverse)
+        name = "Reverse" if reverse else "Model"
+    elif model is not None or reverse or not weighted:
+        raise typer.BadParameter("give --model and --source, or --reference, or --weights alone")
+    texts = reference or source
     check_stdin(texts, listed)
-    for candidates in rescored(
-        Lines.open(texts), Lines.open(listed), scores, feature or name, weighted
-    ):
+    sources = Lines.open(texts) if texts else None
+    for candidates in rescored(sources, Lines.open(listed), scores, feature or name, weighted):
         if best:
             print(candidates[0].text if candidates else "")
         else:
             print(*candidates, sep="\n", end="\n" if candidates else "")
 
 
-def _scores_by_model(translator: Translator) -> Score:
-    return lambda sources, targets: [sum(values) for values in translator.score(sources, targets)]
+def _scores_by_model(translator: Translator, reverse: bool) -> Score:
+    """Return log-probabilities, with `reverse` those of the sources (Yee et al. 2019)."""
+
+    def scores(sources: list[str], targets: list[str]) -> list[float]:
+        pair = (targets, sources) if reverse else (sources, targets)
+        return [sum(values) for values in translator.score(*pair)]
+
+    return scores
 
 
 def _scores_by_metric(name: str, reference: Path) -> Score:
-    """Return scores of single sentences; the end of the file's name is their language."""
-    from nmt.evaluation import Metric
-    from nmt.recipe.config import build
-
-    metric: Metric = build(Metric, {"name": name}, "metric")  # type: ignore[type-abstract]
-    language = reference.name.removesuffix(".gz").removesuffix(".xz").removesuffix(".zst")
-    chosen = metric.for_language(language.rpartition(".")[2]).for_sentences()
+    """Return scores of single sentences."""
+    chosen = metric_for(name, reference).for_sentences()
     return lambda references, texts: [
         chosen.compute([row])[0] for row in chosen.checked_counts(texts, references)
     ]

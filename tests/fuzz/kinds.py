@@ -169,6 +169,7 @@ KINDS = (
             "list.txt",
             "rescore --model run --source text/test.en list.txt",
             "rescore --model run --source text/test.en --weights LogProbability=1,Model=1 list.txt",
+            "tune --reference text/test.de --restarts 1 list.txt",
         ),
         has_checksums=False,
         is_stream=True,

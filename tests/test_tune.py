@@ -1,0 +1,131 @@
+"""Weights of features for a metric: the exact line search, what it finds, and the command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from nmt.evaluation.metrics import Metric, metrics
+from nmt.evaluation.tuning import TuningSet
+
+WORDS = ["a", "red", "ball", "rolls", "down", "the", "long", "green", "hill"]
+
+
+def table(sentences: int, seed: int, metric: Metric) -> tuple[Any, ...]:
+    """Lists of translations with words left out; a feature that counts these, and two of noise."""
+    random = np.random.default_rng(seed)
+    reference = " ".join(WORDS)
+    sizes = random.integers(1, 7, sentences).tolist()
+    texts, features = [], []
+    for _ in range(sum(sizes)):
+        kept = random.random(len(WORDS)) < random.choice([0.6, 0.95])
+        texts.append(" ".join(word for word, is_kept in zip(WORDS, kept, strict=True) if is_kept))
+        missing = float((~kept).sum())
+        features.append([random.normal(), missing + random.normal() / 9, 1e4 * random.normal()])
+    return features, metric.checked_counts(texts, [reference] * len(texts)), sizes, metric
+
+
+@pytest.mark.parametrize("name", ["bleu", "chrf", "ter"])
+def test_the_best_point_of_a_line_is_no_worse_than_any_that_is_tried(name: str) -> None:
+    sign = 1 if metrics[name].higher_is_better else -1
+    for seed in range(5):
+        tuning_set = TuningSet(*table(30, seed, metrics[name]))
+        random = np.random.default_rng(seed)
+        weights, direction = random.normal(size=(2, 3)) / [1, 1, 1e4]
+        step, value = tuning_set._best_on_line(weights, direction)
+        assert sign * tuning_set.value(weights + step * direction) == pytest.approx(value)
+        for tried in np.linspace(-20, 20, 401):
+            assert sign * tuning_set.value(weights + tried * direction) <= value + 1e-9
+
+
+@pytest.mark.parametrize("name", ["bleu", "ter"])
+def test_the_feature_that_tells_good_from_bad_gets_the_weight(name: str) -> None:
+    features, counts, sizes, metric = table(80, 7, metrics[name])
+    tuning_set = TuningSet(features, counts, sizes, metric)
+    weights, value = tuning_set.tune(seed=3, restarts=2)
+    assert tuning_set.value(weights) == value
+    assert np.abs(weights).sum() == pytest.approx(1, abs=1e-5)
+    assert weights[1] < 0
+    assert abs(weights[1]) > 3 * abs(weights[0])
+    assert abs(weights[1]) > 3 * abs(weights[2]) * 1e4
+    best = tuning_set.value(np.array([0.0, -1.0, 0.0]))
+    assert value >= best if metric.higher_is_better else value <= best
+    assert tuning_set.tune(seed=3, restarts=2)[0].tolist() == weights.tolist()
+
+
+def test_a_feature_that_never_differs_does_no_harm() -> None:
+    features, counts, sizes, metric = table(20, 1, metrics["bleu"])
+    constant = [[row[1], 5.0] for row in features]
+    weights, value = TuningSet(constant, counts, sizes, metric).tune(restarts=1)
+    assert weights[0] < 0
+    assert value == TuningSet(constant, counts, sizes, metric).value(np.array([-1.0, 0.0]))
+
+
+def write(directory: Path) -> tuple[str, ...]:
+    texts = {
+        0: ["eine Katze schläft hier", "ein Hund schläft hier"],
+        2: ["zwei rote", "drei Bälle"],
+    }
+    features = {0: [(1, 3), (2, 1)], 2: [(4, 9), (5, 8)]}
+    lines = [
+        f"{number} ||| {text} ||| Model= {model} Other= {other} ||| {-at}"
+        for number in texts
+        for at, (text, (model, other)) in enumerate(
+            zip(texts[number], features[number], strict=True)
+        )
+    ]
+    (directory / "list").write_text("".join(f"{line}\n" for line in lines))
+    (directory / "x.de").write_text("ein Hund schläft hier\nnichts\ndrei Bälle\n")
+    return "tune", str(directory / "list"), "--reference", str(directory / "x.de")
+
+
+def test_rescoring_by_the_weights_has_the_score_that_was_promised(
+    tmp_path: Path, nmt: Callable[..., Any]
+) -> None:
+    flags = write(tmp_path)
+    done = nmt(*flags, "--metric", "chrf")
+    assert done.status == 0, done.err
+    assert [*yaml.safe_load(done.out)] == ["Model", "Other"]
+    assert done.out == nmt(*flags, "--metric", "chrf").out
+    (tmp_path / "weights.yaml").write_text(done.out)
+    weights = ("--weights", tmp_path / "weights.yaml")
+    chosen = nmt("rescore", tmp_path / "list", *weights, "--best")
+    assert chosen.out == "ein Hund schläft hier\n\ndrei Bälle\n"
+    (tmp_path / "chosen").write_text(chosen.out)
+    score = nmt("score", "-r", tmp_path / "x.de", "-m", "chrf", tmp_path / "chosen").out.split()[2]
+    assert f"with these weights: {score}\n" in done.err
+    before = nmt(
+        "rescore", tmp_path / "list", "--source", tmp_path / "x.de", "--weights", "Model=-1"
+    )
+    assert before.status == 0
+    assert [*yaml.safe_load(nmt(*flags, "--features", "Other").out)] == ["Other"]
+
+
+def test_lists_and_weights_that_do_not_fit_are_refused(
+    tmp_path: Path, nmt: Callable[..., Any]
+) -> None:
+    flags = write(tmp_path)
+    refused = nmt(*flags, "--features", "Model,Reverse")
+    assert "a translation of line 0: no feature Reverse; there are Model, Other" in refused.err
+    (tmp_path / "one").write_text("eins\n")
+    refused = nmt(*flags[:3], tmp_path / "one")
+    assert "number 2, but" in refused.err
+    refused = nmt(*flags, "--source", tmp_path / "one")
+    assert "differ in their number of lines" in refused.err
+    (tmp_path / "empty").write_text("")
+    assert "no translations" in nmt("tune", tmp_path / "empty", *flags[2:]).err
+    (tmp_path / "nan").write_text("0 ||| a ||| F= nan ||| 1\n")
+    assert "a feature is not a finite number" in nmt("tune", tmp_path / "nan", *flags[2:]).err
+    (tmp_path / "bare").write_text("0 ||| a |||  ||| 1\n")
+    assert "the translations have no features" in nmt("tune", tmp_path / "bare", *flags[2:]).err
+    for text in ("[1]", "Model: x", "a: [", "x"):
+        (tmp_path / "w.yaml").write_text(text)
+        refused = nmt("rescore", tmp_path / "list", "--weights", tmp_path / "w.yaml")
+        assert "no weights, lines NAME: NUMBER, as nmt tune writes them" in refused.err
+    assert nmt("rescore", tmp_path / "list", "--model", tmp_path).status == 2
+    assert nmt("rescore", tmp_path / "list", "--weights", "Model=1", "--reverse").status == 2
