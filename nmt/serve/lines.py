@@ -48,10 +48,6 @@ class Wanted(BaseModel):
     alignments: Literal["words", "pieces"] | None = Field(
         None, description="Add alignments of these units, and scores."
     )
-    prefixes: list[str] | None = Field(None, description="The beginning of each translation.")
-    phrases: list[list[str]] | None = Field(
-        None, description="Phrases that each translation must contain; needs lexical_beam."
-    )
     markup: Literal["html", "xliff"] | None = Field(None, description="Markup of the lines.")
 
 
@@ -159,33 +155,17 @@ def _is_admitted(socket: WebSocket, origins: Sequence[str]) -> bool:
 
 
 def _lines(wanted: Wanted, config: SearchConfig) -> list[Line]:
-    """Return the lines with their prefixes and phrases.
+    """Return the lines with what is wanted of each.
 
     Raises:
-        RefusedError: there are not as many of these as lines, or a request is wrong.
+        RefusedError: a request is wrong, or goes without markup.
     """
-    count = len(wanted.lines)
-    prefixes = [""] * count if wanted.prefixes is None else wanted.prefixes
-    phrases = [[""]] * count if wanted.phrases is None else wanted.phrases
-    if not len(prefixes) == len(phrases) == count:
-        raise RefusedError(400, "prefixes and phrases: give as many as lines, or none")
-    scored = wanted.scores or wanted.alignments
     has_requests = any(isinstance(line, dict) for line in wanted.lines)
-    if has_requests and (wanted.prefixes or wanted.phrases):
-        raise RefusedError(400, "prefixes and phrases: give them in the requests")
-    if wanted.markup and (
-        has_requests or wanted.prefixes or wanted.phrases or wanted.n_best > 1 or scored
-    ):
-        raise RefusedError(
-            400, "markup goes without requests, prefixes, phrases, n_best, scores and alignments"
-        )
+    if wanted.markup and (has_requests or wanted.n_best > 1 or wanted.scores or wanted.alignments):
+        raise RefusedError(400, "markup goes without requests, n_best, scores and alignments")
     return [
-        Line(line, prefix, tuple(filter(None, of_line)))
-        if isinstance(line, str)
-        else _request(line, f"line {number}", config)
-        for number, (line, prefix, of_line) in enumerate(
-            zip(wanted.lines, prefixes, phrases, strict=True), start=1
-        )
+        Line(line) if isinstance(line, str) else _request(line, f"line {number}", config)
+        for number, line in enumerate(wanted.lines, start=1)
     ]
 
 

@@ -39,8 +39,8 @@ export class Lines {
   }
 
   async #ask(pair, lines, prefixes, signal, tell) {
-    const wanted = { source_lang: pair.source, target_lang: pair.target, lines };
-    if (lines.some((line) => prefixes.has(line))) wanted.prefixes = lines.map((line) => prefixes.get(line) ?? "");
+    const requests = lines.map((line) => (prefixes.has(line) ? { text: line, prefix: prefixes.get(line) } : line));
+    const wanted = { source_lang: pair.source, target_lang: pair.target, lines: requests };
     for (let form = this.#forms.get(pair) ?? 0; ; form++) {
       try {
         const values = { ...wanted, ...FORMS[form](pair.unit) };
