@@ -165,7 +165,7 @@ def test_a_killed_workflow_goes_on_and_ends_in_the_same_bytes(
 def test_the_workflow_makes_a_package_that_translates(
     place: Path, corpus: Path, start: Start
 ) -> None:
-    finished(start(place, "--cores", "2"))
+    finished(start(place, "--cores", "2", "--config", "quantized_updates=4"))
     translator = package.Translator(
         place / "work/package", device="cpu", precision="int8", shortlist=True
     )
@@ -173,6 +173,8 @@ def test_the_workflow_makes_a_package_that_translates(
     expected = (place / "work/test/student.de").read_text().splitlines()
     assert list(translator.translate(lines)) == expected
     assert (place / "work/package/calibration.json").exists()
+    assert "quantization: int8" in (place / "work/package/recipe.yaml").read_text()
+    assert "quantization: none" in (place / "work/student/recipe.yaml").read_text()
     quality = (place / "work/quality.txt").read_text()
     assert "teacher" in quality
     assert "student" in quality

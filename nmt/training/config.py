@@ -72,6 +72,10 @@ class TrainConfig:
     For BPE, the share of merges that are left out (BPE-dropout). For unigram models, the exponent
     of the probabilities; a smaller one gives more variety. `max_tokens`, `tokens_per_update` and
     the loss per token count the tokens of the stored, shorter segmentation. None for none."""
+    quantization: Literal["none", "int8"] = "none"
+    """Quantisation-aware training (Jacob et al. 2018): int8 rounds weights and inputs of linear
+    layers in training as ``nmt translate --precision int8`` does, but for the output layer. For a
+    few hundred updates from `init_from`, with a small learning rate."""
     guided_alignment: float = 0.0
     """Weight of guided alignment (Chen et al. 2016), whose cross-entropy is added to the loss: that
     of the dataset's word alignments and the attention of `model.alignment_layer`, or of one head in

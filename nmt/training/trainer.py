@@ -42,6 +42,7 @@ from nmt.training.loss_scale import LossScale
 from nmt.training.moving_average import MovingAverage, WeightAverage
 from nmt.training.noise_scale import squared_gradient_and_variance
 from nmt.training.parallel import gather_tensors, parallelize
+from nmt.training.quantization import round_linear_layers
 from nmt.training.report import RunningStats
 from nmt.training.sampling import sampler_of
 from nmt.training.schedule_free import ScheduleFreeAdamW, ScheduleFreeAverage
@@ -98,6 +99,8 @@ class Trainer:
         freeze(model, config.freeze)
         checkpoint_activations(model, config.checkpoint_activations)
         drop_layers(model, config.layer_dropout)
+        if config.quantization == "int8":
+            round_linear_layers(model)
         if config.token_dropout:
             set_cutoff(model, config.token_dropout)
         self.criterion = config.loss.criterion(model, run, config.compile)
