@@ -189,7 +189,8 @@ def test_languages(place: Workplace) -> None:
 
 
 def test_data_mixing(place: Workplace) -> None:
-    assert run_page(place, "guides/data-mixing.md")[0] == "data-bin\ncheckpoints\n"
+    turn(place.path / "reverse")
+    assert run_page(place, "guides/data-mixing.md") == ["data-bin\ncheckpoints\n", "weighed-bin\n"]
     assert place.dataset("data-bin").pairs == 240
 
 

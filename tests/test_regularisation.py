@@ -80,7 +80,7 @@ def test_the_second_pass_of_simcut_alone_is_cut_off() -> None:
             module.rate = 0.0
     seen: list[Tensor] = []
 
-    def cost(outputs: Tensor, _: nn.Linear, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def cost(outputs: Tensor, _: nn.Linear, labels: Tensor, __: None) -> tuple[Tensor, Tensor]:
         seen.append(outputs)
         return outputs.sum(), outputs.sum()
 
@@ -101,7 +101,7 @@ def test_the_two_passes_of_simcut_balance_experts_as_one_pass_does(
     packing = Packing.of(*LENGTHS)
     source, target = (torch.randint(4, VOCABULARY, (int(side.sum()),)) for side in LENGTHS)
 
-    def cost(outputs: Tensor, _: nn.Linear, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def cost(outputs: Tensor, _: nn.Linear, labels: Tensor, __: None) -> tuple[Tensor, Tensor]:
         return outputs.new_zeros(()), outputs.new_zeros(())
 
     penalties = iter((1.0, 3.0))

@@ -44,6 +44,9 @@ class Batch:
     """Lengths of the sentences, from which padded tensors can be made."""
     links: TokenLinks | None = None
     """Word alignments, if there are any; of a repeated batch those of the first repetition."""
+    weights: Tensor | None = None
+    """[P] float32, weight of each target token in the loss, if they differ from 1; of a repeated
+    batch those of the first repetition."""
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on a device; the copy is asynchronous if the batch is pinned."""
@@ -52,11 +55,11 @@ class Batch:
         moved = self._map(
             lambda tensor: tensor.to(device, non_blocking=True), self.packing.to(device)
         )
-        return moved._with_links(lambda tensor: tensor.to(device, non_blocking=True))
+        return moved._with_others(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin(self) -> Batch:
         """Return the batch in page-locked memory, from which a GPU copies in the background."""
-        return self._map(Tensor.pin_memory, self.packing)._with_links(Tensor.pin_memory)
+        return self._map(Tensor.pin_memory, self.packing)._with_others(Tensor.pin_memory)
 
     def repeated(self, count: int) -> Batch:
         """Return a batch of all sentences, then all again, `count` times."""
@@ -71,10 +74,12 @@ class Batch:
     def _map(self, change: Callable[[Tensor], Tensor], packing: Packing) -> Batch:
         tensors = (self.source, self.target_input, self.target_output)
         source, target_input, target_output = map(change, tensors)
-        return Batch(source, target_input, target_output, packing, self.links)
+        return Batch(source, target_input, target_output, packing, self.links, self.weights)
 
-    def _with_links(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        return replace(self, links=self.links and TokenLinks(*map(change, self.links)))
+    def _with_others(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        links = self.links and TokenLinks(*map(change, self.links))
+        weights = None if self.weights is None else change(self.weights)
+        return replace(self, links=links, weights=weights)
 
     @property
     def num_positions(self) -> int:
@@ -100,17 +105,28 @@ class Padded(Protocol):
         """Return the sentences at `indices` [B] as rows [B, L], padded on the right with PAD."""
 
 
-def make_batch(split: Padded, indices: Indices, link: Link | None = None) -> Batch:
+def make_batch(
+    split: Padded,
+    indices: Indices,
+    link: Link | None = None,
+    weights: NDArray[np.float32] | None = None,
+) -> Batch:
     """Return the batch of these sentences; without sentences, an empty batch of zero loss.
 
     A process without sentences in an update runs the empty batch, because every process must take
-    part in the collective operations. With `link` a batch of sentences has links.
+    part in the collective operations. With `link` a batch of sentences has links; with the
+    `weights` of all pairs, its tokens have those of their pairs, unless these are all 1.
     """
     if len(indices) == 0:
         return batch_of(torch.tensor([[EOS]]), torch.tensor([[PAD]]))
     source, target = split.padded("source", indices), split.padded("target", indices)
     batch = batch_of(torch.from_numpy(source), torch.from_numpy(target))
-    return replace(batch, links=link(indices, source, target)) if link else batch
+    if link:
+        batch = replace(batch, links=link(indices, source, target))
+    if weights is None or (weights[indices] == 1).all():
+        return batch
+    of_tokens = np.repeat(weights[indices], batch.packing.target.lengths)
+    return replace(batch, weights=torch.from_numpy(of_tokens))
 
 
 def batch_of(source: Tensor, target: Tensor) -> Batch:

@@ -17,14 +17,14 @@ from nmt.data.columns import Column, MappedFile, Sentences
 from nmt.data.corpora import CORPORA, CORPORA_FILE, indices_of
 from nmt.data.links import LinkColumn
 from nmt.data.manifest import (
-    DIRECTION_TYPE,
+    PAIR_NUMBERS,
     REMEDY,
     SIDES,
     Ids,
     Lengths,
     Manifest,
     Side,
-    direction_file,
+    number_file,
 )
 from nmt.data.vocabulary import PAD
 from nmt.errors import NmtError
@@ -180,11 +180,14 @@ class Split:
             for part, manifest in parts.items()
             if manifest.has_links(name)
         ]
-        self._directions = [
-            MappedFile(part / file, manifest.files[file], DIRECTION_TYPE)
-            for part, manifest in parts.items()
-            if (file := direction_file(name)) in manifest.files
-        ]
+        self._numbers = {
+            number: [
+                MappedFile(part / file, manifest.files[file], dtype)
+                for part, manifest in parts.items()
+                if (file := number_file(name, number)) in manifest.files
+            ]
+            for number, dtype in PAIR_NUMBERS.items()
+        }
         sizes = [len(column) for column in self._columns["source"]]
         self._starts = np.cumsum([0, *sizes])
 
@@ -225,9 +228,16 @@ class Split:
     @cached_property
     def directions(self) -> Ids | None:
         """Number of the direction of every pair, [n]; None for a single direction."""
-        if not self._directions:
+        files = self._numbers["directions"]
+        return np.concatenate([file.array() for file in files]) if files else None
+
+    @cached_property
+    def weights(self) -> npt.NDArray[np.float32] | None:
+        """Weight of every pair in the loss, [n]; None if all weigh 1."""
+        files = self._numbers["weights"]
+        if not files:
             return None
-        return np.concatenate([file.array() for file in self._directions])
+        return np.concatenate([file.array() for file in files]).astype(np.float32, copy=False)
 
     @cached_property
     def corpora(self) -> dict[str, Ids]:
@@ -273,9 +283,12 @@ class Split:
         columns: Iterator[Column | LinkColumn] = chain(*self._columns.values(), self._links)
         for column in columns:
             column.check()
-        for file in self._directions:
-            with file.reader() as read:
-                read(len(file))
+        for name, numbers in self._numbers.items():
+            for file in numbers:
+                with file.reader() as read:
+                    values = read(len(file))
+                if name == "weights" and not (np.isfinite(values) & (values >= 0)).all():
+                    file.refuse("a weight is negative or not finite")
 
     def padded(self, side: Side, indices: Ids, pad: int = PAD) -> npt.NDArray[np.int64]:
         """Return the sentences at `indices` [B] as rows [B, L] int64, padded with `pad`."""

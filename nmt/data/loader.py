@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from nmt.data.batches import Batch, Link, Padded, make_batch
 from nmt.data.dataset import Split
 from nmt.data.sampler import BatchSampler, micro_batches, packed_micro_batches
@@ -53,6 +56,8 @@ class BatchLoader:
     the loss still use the lengths of `split`."""
     link: Link | None = None
     """Returns the word alignments of a batch, if training reads any."""
+    weights: NDArray[np.float32] | None = None
+    """Weight of each pair in the loss, [n]. The divisor of the loss counts tokens without them."""
 
     def updates(self, first: int) -> Iterator[Update]:
         """Yield the updates from number `first` on, without end."""
@@ -68,7 +73,9 @@ class BatchLoader:
         shares = divide(groups, self.sampler, max_tokens, self.num_processes)
         epoch = self.sampler.epoch_of(number)
         split = self.in_epoch(epoch) if self.in_epoch else self.split
-        batches = [make_batch(split, indices, self.link) for indices in shares[self.process]]
+        batches = [
+            make_batch(split, indices, self.link, self.weights) for indices in shares[self.process]
+        ]
         counts = (batch.num_tokens if self.packs else batch.num_positions for batch in batches)
         return Update(
             number=number,

@@ -32,8 +32,8 @@ OFFSET_TYPE = "<i8"
 LINK_TYPE = "<u2"
 """Type of the numbers of words in word alignments."""
 
-DIRECTION_TYPE = "<u2"
-"""Type of the numbers of directions."""
+PAIR_NUMBERS = {"directions": "<u2", "weights": "<f4"}
+"""Types of the numbers that each pair may have, by their names."""
 
 SPLITS = ("train", "valid", "test")
 
@@ -168,10 +168,6 @@ class Manifest:
         """Return whether a split has word alignments."""
         return link_files(split)[1] in self.files
 
-    def has_directions(self, split: str) -> bool:
-        """Return whether the pairs of a split have several directions."""
-        return direction_file(split) in self.files
-
     @classmethod
     def read(cls, path: Path) -> Manifest:
         """Read the manifest of the dataset at `path`.
@@ -221,8 +217,9 @@ class Manifest:
                 link = 2 * np.dtype(LINK_TYPE).itemsize
                 yield links, self.files[links].bytes // link * link if links in self.files else 0
                 yield offsets, (counts.pairs + 1) * np.dtype(OFFSET_TYPE).itemsize
-            if self.has_directions(split):
-                yield direction_file(split), counts.pairs * np.dtype(DIRECTION_TYPE).itemsize
+            for name, dtype in PAIR_NUMBERS.items():
+                if (file := number_file(split, name)) in self.files:
+                    yield file, counts.pairs * np.dtype(dtype).itemsize
 
 
 MANIFESTS = DocumentFormat(kind=Manifest, name="nmt-dataset", version=VERSION, remedy=REMEDY)
@@ -239,9 +236,9 @@ def link_files(split: str) -> tuple[str, str]:
     return f"{split}.links", f"{split}.link_offsets"
 
 
-def direction_file(split: str) -> str:
-    """Return the name of the file with the number of the direction of each pair of a split."""
-    return f"{split}.directions"
+def number_file(split: str, name: str) -> str:
+    """Return the name of the file with a number of each pair of a split, such as its direction."""
+    return f"{split}.{name}"
 
 
 def fingerprint_of(facts: Mapping[str, FileFacts]) -> str:

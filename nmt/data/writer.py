@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
 from nmt.data.columns import Sentences
 from nmt.data.manifest import (
-    DIRECTION_TYPE,
     LINK_TYPE,
     MANIFEST,
     MANIFESTS,
     OFFSET_TYPE,
+    PAIR_NUMBERS,
     Manifest,
     SplitCounts,
-    direction_file,
     fingerprint_of,
     link_files,
+    number_file,
     token_type,
 )
 from nmt.data.vocabulary import UNK
@@ -81,7 +82,11 @@ class DatasetWriter:
 
     @contextmanager
     def split(
-        self, name: str, has_links: bool = False, has_directions: bool = False
+        self,
+        name: str,
+        has_links: bool = False,
+        has_directions: bool = False,
+        has_weights: bool = False,
     ) -> Iterator[SplitWriter]:
         """Yield a writer to append the split's pairs to, until the block ends.
 
@@ -89,6 +94,7 @@ class DatasetWriter:
             name: of the split.
             has_links: whether the pairs have word alignments.
             has_directions: whether the pairs have several directions.
+            has_weights: whether the pairs have weights.
         """
         with ExitStack() as stack:
             sides = [
@@ -96,11 +102,13 @@ class DatasetWriter:
                 for language, dtype in zip(self.languages, self.dtypes, strict=True)
             ]
             links = _LinkWriter(self.directory, name, stack) if has_links else None
-            directions = None
-            if has_directions:
-                path = self.directory / direction_file(name)
-                directions = stack.enter_context(path.open("wb"))
-            writer = SplitWriter(sides[0], sides[1], links, directions)
+            present = {"directions": has_directions, "weights": has_weights}
+            numbers = {
+                number: stack.enter_context((self.directory / number_file(name, number)).open("wb"))
+                for number, is_present in present.items()
+                if is_present
+            }
+            writer = SplitWriter(sides[0], sides[1], links, numbers)
             yield writer
         self._splits[name] = writer.counts()
 
@@ -151,12 +159,12 @@ class SplitWriter:
         source: _SideWriter,
         target: _SideWriter,
         links: _LinkWriter | None = None,
-        directions: BinaryIO | None = None,
+        numbers: Mapping[str, BinaryIO] | None = None,
     ) -> None:
         self._source = source
         self._target = target
         self._links = links
-        self._directions = directions
+        self._numbers = numbers or {}
         self.dropped: dict[str, int] = {}
         """Dropped pairs by reason. The caller fills in this and the next two dictionaries, which
         :class:`SplitCounts` describes."""
@@ -175,15 +183,20 @@ class SplitWriter:
             )
         self._source.append(source)
         self._target.append(target)
-        if self._directions is not None:
-            self._directions.write(
-                np.full(len(source.lengths), direction, DIRECTION_TYPE).tobytes()
-            )
+        if "directions" in self._numbers:
+            self._append_numbers("directions", np.full(len(source.lengths), direction))
 
     def append_links(self, links: Sentences) -> None:
         """Append the word alignments of pairs: numbers of source and target words in turn."""
         assert self._links is not None
         self._links.append(links)
+
+    def append_weights(self, weights: npt.NDArray[np.floating]) -> None:
+        """Append the weights of pairs in the loss."""
+        self._append_numbers("weights", weights)
+
+    def _append_numbers(self, name: str, numbers: npt.NDArray[Any]) -> None:
+        self._numbers[name].write(numbers.astype(PAIR_NUMBERS[name]).tobytes())
 
     @property
     def linked_pairs(self) -> int:

@@ -111,7 +111,8 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
             shards=count,
         )
         spool.fill(_encoded(train, spool, encoder, config), SAVE_EVERY)
-    with writer.split("train", config.alignments, bool(directions)) as split:
+    numbers = bool(directions), config.sentence_weights
+    with writer.split("train", config.alignments, *numbers) as split:
         pairs = select_pairs(spool, config, subwords, split)
         counts = split.counts()
     if not counts.pairs:
@@ -160,6 +161,8 @@ def _recipe(config: PreprocessConfig) -> dict[str, Any]:
         del recipe["tags"]
     if config.target_order == "left_to_right":
         del recipe["target_order"]  # as before the key
+    if not config.sentence_weights:
+        del recipe["sentence_weights"]
     for corpus in recipe["train"]:
         for key in ("source_lang", "target_lang", "name", "tag"):
             if isinstance(corpus, dict) and corpus[key] is None:
@@ -208,7 +211,7 @@ def find_corpora(config: PreprocessConfig) -> dict[str, list[Bitext]]:
     train = [
         Bitext(Path(STDIN), None, direction=corpus.direction)
         if corpus.path == STDIN
-        else Bitext.find(corpus.path, *corpus.direction, has_links=config.alignments)
+        else Bitext.find(corpus.path, *corpus.direction, config.alignments, config.sentence_weights)
         for corpus in config.corpora
     ]
     bitexts = {"train": train}
@@ -230,7 +233,14 @@ def _copy_of_stdin(directory: Path, direction: Direction, config: PreprocessConf
     path = directory / "stdin.tsv"
     with path.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
-    return Bitext(path, None, True, config.alignments, direction=direction)
+    return Bitext(
+        path,
+        None,
+        is_stdin=True,
+        has_links=config.alignments,
+        has_weights=config.sentence_weights,
+        direction=direction,
+    )
 
 
 def _held_out_lines(

@@ -68,6 +68,11 @@ class PreprocessConfig(Cleaning, SubwordTraining):
     PREFIX.align, or from a third column of FILE.tsv and of stdin. Each line holds the links of its
     pair, ``S-T``: numbers of words, from 0, between spaces of the corpus as given."""
 
+    sentence_weights: bool = False
+    """Read a weight of each training pair in the loss: from the file PREFIX.weights, a number on
+    each line, or from a last column of FILE.tsv and of stdin. A pair with weight 2 counts in the
+    loss as twice the same pair, and one with 0 not at all."""
+
     output_dir: str = "data-bin"
     """Directory to write; an older dataset there is replaced once the new one is complete."""
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from tqdm import tqdm
 
@@ -80,6 +80,10 @@ class Chunk:
     """Word alignments of the pairs in Pharaoh format, if the bitext has any."""
     name: str = ""
     """Name of the file of the alignments."""
+    weights: list[str] | None = None
+    """Weights of the pairs in the loss, if the bitext has any."""
+    weights_name: str = ""
+    """Name of the file of the weights."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,8 @@ class Block:
     """Bytes of the source's file, compressed as the file is, read so far."""
     alignments: bytes = b""
     """Empty if there are none, or `source` holds them as its third column."""
+    weights: bytes = b""
+    """Empty if there are none, or `source` holds them as its last column."""
     corpus: int = 0
     """Index of the bitext among the training corpora."""
 
@@ -114,15 +120,23 @@ class Block:
             alignments = decode(self.alignments, str(bitext.alignments), first, None)
         if bitext.target is not None:
             target = decode(self.target, bitext.names[1], first, on_invalid_utf8)
-            return Chunk(source, target, first, alignments, bitext.names[-1])
-        columns = self._columns(source)
-        alignments = columns[2] if bitext.has_links else None
-        return Chunk(columns[0], columns[1], first, alignments, bitext.names[0])
+            names = str(bitext.alignments), str(bitext.weights)
+            weights = None
+            if bitext.weights is not None:
+                weights = decode(self.weights, names[1], first, None)
+            return Chunk(source, target, first, alignments, names[0], weights, names[1])
+        source, target, *others = self._columns(source)
+        weights = others.pop() if bitext.has_weights else None
+        alignments = others.pop() if bitext.has_links else None
+        name = bitext.names[0]
+        return Chunk(source, target, first, alignments, name, weights, name)
 
     def _columns(self, rows: list[str]) -> list[list[str]]:
         """Return the columns of rows with tabs."""
-        count = 3 if self.bitext.has_links else 2
-        fields = "source, one tab and target" + ", one tab and S-T links" * self.bitext.has_links
+        bitext = self.bitext
+        count = 2 + bitext.has_links + bitext.has_weights
+        fields = "source, one tab and target" + ", one tab and S-T links" * bitext.has_links
+        fields += ", one tab and the weight" * bitext.has_weights
         cells = [row.split("\t") for row in rows]
         for number, row in enumerate(cells, self.first):
             if len(row) != count:
@@ -137,7 +151,7 @@ class Block:
 class Bitext:
     """Two files whose lines are translations of each other, or one file with two columns.
 
-    Word alignments are in a file beside them, or in a third column.
+    Word alignments and weights are in files beside them, or in further columns.
     """
 
     source: Path
@@ -149,29 +163,42 @@ class Bitext:
     """Whether there are word alignments."""
     alignments: Path | None = None
     """File of the word alignments, one line for each pair; None if there is none."""
+    has_weights: bool = False
+    """Whether there are weights."""
+    weights: Path | None = None
+    """File of the weights, one line for each pair; None if there is none."""
     direction: Direction = ("", "")
     """Source and target language."""
 
     @classmethod
-    def find(cls, path: str, source_lang: str, target_lang: str, has_links: bool = False) -> Bitext:
+    def find(
+        cls,
+        path: str,
+        source_lang: str,
+        target_lang: str,
+        has_links: bool = False,
+        has_weights: bool = False,
+    ) -> Bitext:
         """Return the bitext of the files ``PATH.LANG``, or of the file PATH if PATH ends in .tsv.
 
         Each file may have .gz, .xz or .zst appended to its name. With `has_links`, PATH.align or
-        the third column of the .tsv holds word alignments.
+        the third column of the .tsv holds word alignments; with `has_weights`, PATH.weights or the
+        last column holds weights.
 
         Raises:
             NmtError: a file is missing, or PATH is the file of one language.
         """
         direction = (source_lang, target_lang)
         if ".tsv" in Path(path).suffixes[-2:]:
-            return cls(_find(path), None, has_links=has_links, direction=direction)
+            return cls(_find(path), None, False, has_links, None, has_weights, direction=direction)
         try:
             sides = _find(f"{path}.{source_lang}"), _find(f"{path}.{target_lang}")
         except NmtError:
             _refuse_one_side(path, direction)
             raise
-        alignments = _links(path) if has_links else None
-        return cls(*sides, has_links=has_links, alignments=alignments, direction=direction)
+        alignments = _beside(path, "align") if has_links else None
+        weights = _beside(path, "weights") if has_weights else None
+        return cls(*sides, False, has_links, alignments, has_weights, weights, direction)
 
     def __str__(self) -> str:
         return " and ".join(self.names)
@@ -179,7 +206,7 @@ class Bitext:
     @property
     def files(self) -> list[Path]:
         """The files that hold the text."""
-        paths = (self.source, self.target, self.alignments)
+        paths = (self.source, self.target, self.alignments, self.weights)
         return [path for path in paths if path is not None]
 
     @property
@@ -208,10 +235,11 @@ class Bitext:
         first = 1 + skip
         for blocks in self._columns(size, skip):
             source, *others = (b"".join(block.lines) for block in blocks)
+            weights = others.pop() if self.weights else b""
             alignments = others.pop() if self.alignments else b""
             target = others.pop() if others else b""
             lines, position = blocks[0]
-            yield Block(self, first, len(lines), source, target, position, alignments=alignments)
+            yield Block(self, first, len(lines), source, target, position, alignments, weights)
             first += len(lines)
         if first == 1:
             raise NmtError(f"{self}: empty; give files with sentences")
@@ -236,6 +264,8 @@ class Bitext:
         remedy = "line n of one must be the translation of line n of the other"
         if self.files[other] == self.alignments:
             remedy = "line n must hold the links of pair n, or be empty"
+        elif self.files[other] == self.weights:
+            remedy = "line n must hold the weight of pair n"
         return NmtError(
             f"{self.source} has {counts[0]} lines, but {self.files[other]} has {counts[other]}; "
             f"{remedy}"
@@ -256,14 +286,15 @@ def _find(name: str) -> Path:
     raise NmtError(f"no such file: {name}, nor the same with .gz, .xz or .zst behind it")
 
 
-def _links(path: str) -> Path:
-    """Return the file of the word alignments of a bitext."""
+def _beside(path: str, kind: Literal["align", "weights"]) -> Path:
+    """Return the file of the word alignments or of the weights of a bitext."""
+    key, remedy = "alignments", "make it with nmt align, or leave alignments out"
+    if kind == "weights":
+        key, remedy = "sentence_weights", "write a number on each line, or leave the key out"
     try:
-        return _find(f"{path}.align")
+        return _find(f"{path}.{kind}")
     except NmtError as error:
-        raise NmtError(
-            f"preprocess.alignments: {error}; make it with nmt align, or leave alignments out"
-        ) from None
+        raise NmtError(f"preprocess.{key}: {error}; {remedy}") from None
 
 
 def _refuse_one_side(path: str, languages: tuple[str, str]) -> None:

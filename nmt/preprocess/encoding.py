@@ -37,11 +37,12 @@ from nmt.preprocess.links import count_words, read_links
 from nmt.preprocess.near_duplicates import Signatures, mark_similar, signatures
 from nmt.preprocess.subwords import Subwords
 from nmt.preprocess.tags import Tags
+from nmt.preprocess.weights import read_weights
 from nmt.preprocess.words import Encode, encoders
 from nmt.runtime.processes import end_with_parent, starting_workers
 
-KEYS = ("keys", "signatures")
-"""Fields of :class:`Encoded` by which equal and similar pairs are found."""
+NUMBERS = ("keys", "signatures", "weights")
+"""Fields of :class:`Encoded` with numbers of each pair; empty where they are not needed."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ class Encoded:
     """Hashes of the pairs [n, 2], equal for equal pairs; [0, 2] if they are not needed."""
     signatures: Signatures
     """Signatures of the pairs, similar for similar pairs; none if they are not needed."""
+    weights: npt.NDArray[np.float32]
+    """Weights of the pairs in the loss; none if there are none."""
     stats: CleaningStats
     block: Block
     """The block, without its text."""
@@ -123,11 +126,14 @@ class Encoder:
             side.keep(kept).begun(tags)
             for side, tags in zip(sides, self.tags[block.corpus], strict=True)
         )
-        empty = replace(block, source=b"", target=b"", alignments=b"")
+        empty = replace(block, source=b"", target=b"", alignments=b"", weights=b"")
         similar = signatures([], [])
         if cleaning.near_duplicates:
             similar = signatures(*(list(itertools.compress(side, kept)) for side in pairs))
-        return Encoded(source, target, keys, similar, stats, empty, links)
+        weights = read_weights(chunk)
+        if len(weights):
+            weights = weights[lines][kept]
+        return Encoded(source, target, keys, similar, weights, stats, empty, links)
 
     def _links(
         self, chunk: Chunk, lines: npt.NDArray[np.intp], sides: list[Sentences]
@@ -246,7 +252,7 @@ class Spool:
         """
         progress = self.progress
         with ExitStack() as stack:
-            out = {name: stack.enter_context(self._open(name)) for name in [*self._names, *KEYS]}
+            out = {name: stack.enter_context(self._open(name)) for name in [*self._names, *NUMBERS]}
 
             def save() -> None:
                 for name, file in out.items():
@@ -265,7 +271,7 @@ class Spool:
                     sentences: Sentences = getattr(block, side)
                     out[f"{side}.tokens"].write(sentences.tokens.astype(dtype).tobytes())
                     out[f"{side}.lengths"].write(sentences.lengths.astype("<i4").tobytes())
-                for name in KEYS:
+                for name in NUMBERS:
                     out[name].write(getattr(block, name).tobytes())
                 progress.lines[corpus] += block.block.lines
                 progress.pairs[corpus] += len(block.source.lengths)
@@ -292,6 +298,11 @@ class Spool:
                 )
 
             yield lambda pairs: [column(name, pairs) for name in self._dtypes]
+
+    def weights(self, first: int, last: int) -> npt.NDArray[np.float32]:
+        """Return the weights of the pairs from `first` to `last`, which have weights."""
+        path = self.directory / "weights"
+        return np.fromfile(path, np.float32, last - first, offset=first * 4)
 
     def repeated(self) -> npt.NDArray[np.bool_]:
         """Return for every pair [n] whether an equal pair came before, mapped from a file."""

@@ -66,6 +66,8 @@ def select_pairs(
                     stats.drop(reason, 0, _text(source, target, shown, subwords))
                 copies = draw.copies(~again)
                 split.append(source.keep(copies), target.keep(copies), direction)
+                if config.sentence_weights:
+                    split.append_weights(np.repeat(spool.weights(first, last), copies))
                 for column in links:
                     split.append_links(column.keep(copies))
             start += size

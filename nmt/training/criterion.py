@@ -14,7 +14,7 @@ from nmt.models import Model
 from nmt.models.embedding import cutoff_of
 from nmt.models.packed_attention import filled, is_compilable
 
-TokenCost = Callable[[Tensor, nn.Linear, Tensor], tuple[Tensor, Tensor]]
+TokenCost = Callable[[Tensor, nn.Linear, Tensor, Tensor | None], tuple[Tensor, Tensor]]
 
 GRAPHS = 64
 """Maximum number of compiled graphs, such as for as many source as target tokens; a batch without a
@@ -54,7 +54,7 @@ class TokenCriterion(Criterion):
         Args:
             model: the model to train.
             cost: returns loss and negative log-likelihood, given the decoder output
-                [passes x P, D], the output layer and the labels [P]; see
+                [passes x P, D], the output layer, the labels [P] and their weights [P]; see
                 :class:`nmt.training.losses.TokenLoss`.
             passes: forward passes per batch.
             compile: whether encoder and decoder are compiled with ``torch.compile``.
@@ -65,10 +65,10 @@ class TokenCriterion(Criterion):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return "loss" and "nll", summed over the batch's target tokens."""
-        labels = batch.target_output
+        labels, weights = batch.target_output, batch.weights
         batch = batch.repeated(self.passes)
         decoder_output = self.decoder_output(batch.source, batch.target_input, batch.packing)
-        loss, nll = self.cost(decoder_output, self.model.output, labels)  # of [passes x P, D]
+        loss, nll = self.cost(decoder_output, self.model.output, labels, weights)
         return {"loss": loss + len(labels) * self.model.auxiliary_loss(), "nll": nll}
 
 
@@ -100,7 +100,7 @@ class CutoffCriterion(Criterion):
         whole, balance = self.decoder_output(*sentences), auxiliary()
         with cutoff_of(self.model, self.cutoff):
             cut = self.decoder_output(*sentences)
-        loss, nll = self.cost(torch.cat((whole, cut)), self.model.output, labels)
+        loss, nll = self.cost(torch.cat((whole, cut)), self.model.output, labels, batch.weights)
         balance = (balance + auxiliary()) / 2  # the mean of the passes
         return {"loss": loss + len(labels) * balance, "nll": nll}
 

@@ -71,6 +71,7 @@ class SlicedLoss(torch.autograd.Function):
         labels: Tensor,
         masses: tuple[float, float, float],
         wants_gradient: bool,
+        token_weights: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Return the loss and the negative log-likelihood, and keep the loss's gradients.
 
@@ -82,13 +83,13 @@ class SlicedLoss(torch.autograd.Function):
             labels: [P] int64.
             masses: target probability of the label, of every other token, and of padding.
             wants_gradient: whether to compute the gradients.
+            token_weights: factors of the loss [P], but not of the likelihood; None for 1.
         """
         label_mass, other_mass, pad_mass = masses
         device = decoder_output.device.type
         inputs, matrix, offset = _in_autocast_dtype(decoder_output, weight, bias)
         rows = max(1, SLICE_ELEMENTS[device] // len(weight))
-        nll = torch.zeros((), dtype=torch.float64, device=decoder_output.device)
-        log_normalisers, pad_logits = torch.zeros_like(nll), torch.zeros_like(nll)
+        sums = torch.zeros(4, dtype=torch.float64, device=decoder_output.device)
         gradients = _Gradients.zeros(inputs, weight, bias) if wants_gradient else None
         room = inputs.new_empty(min(rows, len(inputs)), len(weight))
         with torch.autocast(device, enabled=False):
@@ -98,19 +99,21 @@ class SlicedLoss(torch.autograd.Function):
                 logits = torch.mm(inputs[part], matrix.t(), out=room[: len(gold)])
                 if offset is not None:
                     logits += offset
-                gold_logits = logits.gather(1, gold).float()
-                pad_logits += logits[:, PAD].sum(dtype=torch.float64)
+                gold_logits, pads = logits.gather(1, gold).float(), logits[:, PAD].clone().float()
                 p, gold_p, total, log_z = _softmax_without_label_(logits, gold)
-                nll += (log_z - gold_logits).sum(dtype=torch.float64)
-                log_normalisers += log_z.sum(dtype=torch.float64)
+                share = None if token_weights is None else token_weights[part]
+                sums += _sums(log_z.squeeze(1), gold_logits.squeeze(1), pads, share)
                 if gradients is None:
                     continue
                 # The gradient without -other_mass in all places, which is added after the loop.
                 p.scatter_(1, gold, (gold_p - (label_mass - other_mass) * total).to(p.dtype))
                 p[:, PAD] -= pad_mass - other_mass
+                if share is not None:
+                    p *= share[:, None]
                 gradients.add(part, p, inputs, matrix, room=logits)
-        all_logits = _SumOfLogits(inputs, weight, offset)
-        loss = (label_mass - other_mass) * nll
+        nll, cost, log_normalisers, pad_logits = sums
+        all_logits = _SumOfLogits(inputs, weight, offset, token_weights)
+        loss = (label_mass - other_mass) * cost
         loss += other_mass * (len(weight) * log_normalisers - all_logits.value())
         loss += (pad_mass - other_mass) * (log_normalisers - pad_logits)
         if gradients is not None:
@@ -124,7 +127,19 @@ class SlicedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         """Return the kept gradients times the gradient of the loss."""
-        return *_chain(ctx, d_loss), None, None, None
+        return *_chain(ctx, d_loss), None, None, None, None
+
+
+def _sums(log_z: Tensor, gold: Tensor, pad: Tensor, weights: Tensor | None) -> Tensor:
+    """Return sums over tokens, as float64 [4], of which all but the first are weighted.
+
+    They are those of the negative log-likelihood, twice, of the normaliser's logarithm, and of the
+    logit of padding.
+    """
+    values = torch.stack((log_z - gold, log_z - gold, log_z, pad))  # [4, R]
+    if weights is not None:
+        values[1:] *= weights
+    return values.sum(1, dtype=torch.float64)
 
 
 @dataclass
@@ -169,11 +184,18 @@ class _Gradients:
 
 
 class _SumOfLogits:
-    """The sum of the logits over tokens and vocabulary: the product of two sums."""
+    """The weighted sum of the logits over tokens and vocabulary: the product of two sums."""
 
-    def __init__(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-        self.tokens, self.bias = len(inputs), bias
-        self.input_sum, self.weight_sum = inputs.sum(0, dtype=torch.float32), weight.sum(0)
+    def __init__(
+        self, inputs: Tensor, weight: Tensor, bias: Tensor | None, token_weights: Tensor | None
+    ) -> None:
+        self.bias, self.weight_sum = bias, weight.sum(0)
+        self.shares: Tensor | float = 1.0
+        self.tokens: Tensor | int = len(inputs)
+        if token_weights is not None:
+            self.shares, self.tokens = token_weights[:, None], token_weights.sum()
+            inputs = inputs * self.shares
+        self.input_sum = inputs.sum(0, dtype=torch.float32)
 
     def value(self) -> Tensor:
         total = self.input_sum.double() @ self.weight_sum.double()
@@ -183,7 +205,7 @@ class _SumOfLogits:
 
     def subtract_gradient(self, gradients: _Gradients, factor: float) -> None:
         """Subtract the gradient of the sum, times a factor."""
-        gradients.inputs -= factor * self.weight_sum
+        gradients.inputs -= factor * self.weight_sum * self.shares
         gradients.weight -= factor * self.input_sum
         if gradients.bias is not None:
             gradients.bias -= factor * self.tokens
@@ -204,6 +226,7 @@ class SlicedDivergence(torch.autograd.Function):
         bias: Tensor | None,
         shares: tuple[float, float],
         wants_gradient: bool,
+        token_weights: Tensor | None,
     ) -> Tensor:
         """Return the divergence and, with `wants_gradient`, keep its gradients.
 
@@ -214,6 +237,7 @@ class SlicedDivergence(torch.autograd.Function):
             bias: of the output layer [V], or None.
             shares: weights of KL(p1 || p2) and KL(p2 || p1).
             wants_gradient: whether to compute the gradients.
+            token_weights: factors of the divergences [P]; None for 1.
         """
         device = decoder_output.device.type
         inputs, matrix, offset = _in_autocast_dtype(decoder_output, weight, bias)
@@ -230,11 +254,15 @@ class SlicedDivergence(torch.autograd.Function):
                 p = log_p.exp()  # [2, R, V]
                 log_ratio = log_p - log_p.flip(0)
                 divergences = (p * log_ratio).sum(-1, keepdim=True)  # [2, R, 1]
-                total += (share * divergences).sum(dtype=torch.float64)
+                factors = share
+                if token_weights is not None:
+                    factors = share * token_weights[first : first + rows, None]
+                total += (factors * divergences).sum(dtype=torch.float64)
                 if gradients is None:
                     continue
                 # With respect to one pass's logits: the divergence from that pass, then that to it.
-                d_logits = share * p * (log_ratio - divergences) + share.flip(0) * (p - p.flip(0))
+                d_logits = factors * p * (log_ratio - divergences)
+                d_logits += factors.flip(0) * (p - p.flip(0))
                 d_logits = d_logits.to(matrix.dtype)
                 gradients.inputs.view_as(halves)[:, first : first + rows] = d_logits @ matrix
                 gradients.weight += d_logits.flatten(0, 1).t() @ part.flatten(0, 1)
@@ -247,7 +275,7 @@ class SlicedDivergence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor | None, ...]:
         """Return the kept gradients times the gradient of the loss."""
-        return *_chain(ctx, d_loss), None, None
+        return *_chain(ctx, d_loss), None, None, None
 
 
 def _softmax_without_label_(

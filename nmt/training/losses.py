@@ -84,7 +84,11 @@ class TokenLoss(Loss):
         return 0.0
 
     def __call__(
-        self, decoder_output: Tensor, output: nn.Linear, labels: Tensor
+        self,
+        decoder_output: Tensor,
+        output: nn.Linear,
+        labels: Tensor,
+        weights: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the loss and the negative log-likelihood, both summed over tokens, in nats.
 
@@ -92,16 +96,19 @@ class TokenLoss(Loss):
             decoder_output: decoder output [passes x P, D] at the positions of the labels.
             output: the model's output layer [V, D].
             labels: [P] int64, the tokens to predict, without padding.
+            weights: [P] float32, factors of the tokens' losses; None if all are 1.
 
         Returns:
-            Two float32 scalars; only the first has a gradient.
+            Two float32 scalars; only the first has a gradient and weights.
         """
         vocabulary = output.weight.shape[0]
         masses = self.masses(vocabulary)
+        wants_gradient = torch.is_grad_enabled()
         loss, nll = SlicedLoss.apply(  # type: ignore[no-untyped-call]
-            decoder_output, output.weight, output.bias, labels, masses, torch.is_grad_enabled()
+            decoder_output, output.weight, output.bias, labels, masses, wants_gradient, weights
         )
-        return loss - self.constant(vocabulary) * len(labels), nll
+        total = len(labels) if weights is None else weights.sum()
+        return loss - self.constant(vocabulary) * total, nll
 
 
 @losses.register("cross_entropy")
@@ -170,12 +177,19 @@ class RDrop(LabelSmoothedCrossEntropy):
             raise ValueError(f"alpha must not be negative, is {self.alpha}")
 
     def __call__(
-        self, decoder_output: Tensor, output: nn.Linear, labels: Tensor
+        self,
+        decoder_output: Tensor,
+        output: nn.Linear,
+        labels: Tensor,
+        weights: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of both passes [2P, D], and their mean negative log-likelihood."""
-        loss, nll = super().__call__(decoder_output, output, labels.repeat(self.passes))
+        of_passes = None if weights is None else weights.repeat(self.passes)
+        repeated = labels.repeat(self.passes)
+        loss, nll = super().__call__(decoder_output, output, repeated, of_passes)
+        shares, wants_gradient = (0.5, 0.5), torch.is_grad_enabled()
         divergence = SlicedDivergence.apply(  # type: ignore[no-untyped-call]
-            decoder_output, output.weight, output.bias, (0.5, 0.5), torch.is_grad_enabled()
+            decoder_output, output.weight, output.bias, shares, wants_gradient, weights
         )
         return loss + self.alpha * divergence, nll / self.passes
 
@@ -209,11 +223,16 @@ class SimCut(LabelSmoothedCrossEntropy):
         return CutoffCriterion(model, self, self.cutoff, compile)
 
     def __call__(
-        self, decoder_output: Tensor, output: nn.Linear, labels: Tensor
+        self,
+        decoder_output: Tensor,
+        output: nn.Linear,
+        labels: Tensor,
+        weights: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of both passes [2P, D], and the first's negative log-likelihood."""
-        loss, nll = super().__call__(decoder_output[: len(labels)], output, labels)
+        loss, nll = super().__call__(decoder_output[: len(labels)], output, labels, weights)
+        shares, wants_gradient = (1.0, 0.0), torch.is_grad_enabled()
         divergence = SlicedDivergence.apply(  # type: ignore[no-untyped-call]
-            decoder_output, output.weight, output.bias, (1.0, 0.0), torch.is_grad_enabled()
+            decoder_output, output.weight, output.bias, shares, wants_gradient, weights
         )
         return loss + self.alpha * divergence, nll

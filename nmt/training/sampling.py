@@ -16,6 +16,11 @@ def sampler_of(config: TrainConfig, split: Split) -> BatchSampler:
     Raises:
         NmtError: the dataset lacks the directions or corpora that the recipe chooses among.
     """
+    if config.loss.translates and split.weights is not None:
+        raise NmtError(
+            f"train.loss: {config.loss.name} samples translations, and the dataset has weights of "
+            "pairs, which are for losses of tokens; take another loss or dataset"
+        )
     known = split.source_lengths, split.target_lengths, config.tokens_per_update, config.seed
     if config.stages:
         if not split.corpora:

@@ -95,6 +95,7 @@ class Trainer:
             process=world.rank,
             num_processes=world.size,
             pinned=world.device.type == "cuda",
+            weights=split.weights,
         )
         freeze(model, config.freeze)
         checkpoint_activations(model, config.checkpoint_activations)

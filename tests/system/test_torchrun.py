@@ -30,10 +30,10 @@ from nmt.training.losses import CrossEntropy, losses
 @losses.register("fails")
 @dataclass(frozen=True, kw_only=True)
 class Fails(CrossEntropy):
-    def __call__(self, decoder_output, output, labels):
+    def __call__(self, decoder_output, output, labels, weights=None):
         if os.environ["RANK"] == "1":
             raise RuntimeError("rank 1 is broken")
-        return super().__call__(decoder_output, output, labels)
+        return super().__call__(decoder_output, output, labels, weights)
 """
 
 

@@ -1,0 +1,38 @@
+"""Weights of training pairs in the loss, from text."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from nmt.errors import NmtError
+from nmt.preprocess.corpus import Chunk
+
+MOST = 1e6
+"""Largest weight of a pair."""
+
+
+def read_weights(chunk: Chunk) -> npt.NDArray[np.float32]:
+    """Return the weights of the pairs of a chunk, [n]; none if it has none.
+
+    Raises:
+        NmtError: a line is no number from 0 to :data:`MOST`.
+    """
+    weights = np.array([_number(text) for text in chunk.weights or ()], np.float32)
+    wrong = np.flatnonzero(~((weights >= 0) & (weights <= MOST)))
+    if chunk.weights and len(wrong):
+        text = chunk.weights[wrong[0]]
+        raise NmtError(
+            f"{chunk.weights_name}: line {chunk.first + wrong[0]}: {text[:40]!r} is no weight; "
+            f"write a number from 0 to {MOST:,.0f}"
+        )
+    return weights
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
