@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import random
+from math import inf
+
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from nmt.errors import NmtError
 from nmt.evaluation.consensus import expected_utilities
 from nmt.evaluation.metrics import metrics
+from nmt.inference import SearchConfig
+from nmt.recipe.config import build
 
 
 @pytest.mark.parametrize("utility", ["chrf", "bleu"])
@@ -48,3 +54,61 @@ def test_without_spaces_candidates_agree_by_the_tokeniser_of_their_language() ->
     chinese = metrics["bleu"].for_language("zh").for_sentences()
     by_characters = expected_utilities(candidates, chinese)
     assert min(by_characters[:2]) > by_characters[2] + 10
+
+
+def samples(seed: int, number: int = 40) -> list[str]:
+    """Texts with some words of a sentence left out or replaced."""
+    draw = random.Random(seed)
+    words = ["two", "dogs", "run", "over", "the", "green", "field", "near", "a", "house", "."]
+    texts = []
+    for _ in range(number):
+        rate = draw.choice([0.1, 0.3])
+        kept = [
+            word if draw.random() > rate else draw.choice(["", "cat", word * 2]) for word in words
+        ]
+        texts.append(" ".join(filter(None, kept)))
+    return texts
+
+
+def test_the_average_of_equal_texts_is_the_text() -> None:
+    for name in ("bleu", "chrf", "chrf++"):
+        metric = metrics[name].for_sentences()
+        [first, other] = metric.counts_against_average(["a small house", "a house"], [1, 0])
+        expected = metric.counts(["a small house", "a house"], ["a small house"] * 2, [])
+        assert [first, other] == expected
+
+
+def test_the_average_weighs_each_n_gram_by_its_share() -> None:
+    rows = metrics["bleu"].counts_against_average(["a b b", "a c"], [3, 1])
+    # Lengths 3 and 2; expected counts: a 1, b 1.5, c 0.25; a-b and b-b 0.75, a-c 0.25; a-b-b 0.75.
+    assert rows[0] == [3, 2.75, 1 + 1.5, 1.5, 0.75, 0, 3, 2, 1, 0]
+    assert rows[1] == [2, 2.75, 1.25, 0.25, 0, 0, 2, 1, 0, 0]
+
+
+@pytest.mark.parametrize("utility", ["chrf", "bleu"])
+def test_pruning_keeps_the_best_and_its_utility(utility: str) -> None:
+    metric, same = metrics[utility].for_sentences(), 0
+    for seed in range(10):
+        candidates = samples(seed)
+        every = expected_utilities(candidates, metric)
+        pruned = expected_utilities(candidates, metric, 5)
+        kept = {text for text, value in zip(candidates, pruned, strict=True) if value > -inf}
+        assert len(kept) == 5
+        assert all(value in (-inf, expected) for value, expected in zip(pruned, every, strict=True))
+        same += candidates[pruned.index(max(pruned))] == candidates[every.index(max(every))]
+    assert same >= 9
+    assert expected_utilities(candidates, metric, 40) == every
+
+
+def test_pruning_that_cannot_be_is_refused() -> None:
+    with pytest.raises(NmtError, match="ter has no average"):
+        metrics["ter"].counts_against_average(["a"], [1])
+    with pytest.raises(NmtError, match="mbr_pruning: ter has no average; choose bleu or chrf"):
+        build(SearchConfig, {"mbr": "ter", "mbr_pruning": 3}, "search")
+    with pytest.raises(NmtError, match="mbr_pruning must be at least 1, not 0"):
+        build(SearchConfig, {"mbr_pruning": 0}, "search")
+    strategy = {"name": "sample", "samples": 9}
+    config = build(SearchConfig, {"mbr": "chrf", "mbr_pruning": 3, "strategy": strategy}, "search")
+    config.check_count(3)
+    with pytest.raises(NmtError, match=r"4 translations of a line: search\.mbr_pruning leaves 3"):
+        config.check_count(4)

@@ -299,7 +299,7 @@ def test_rescoring(place: Workplace) -> None:
     assert all(" RightToLeft= -" in line for line in place.lines("test.list"))
     names = ["LogProbability", "Length", "RightToLeft", "Reverse"]
     assert [line.split(":")[0] for line in place.lines("weights.yaml")] == names
-    for name in ("ensemble.de", "right.de", "mbr.de", "test.de"):
+    for name in ("ensemble.de", "right.de", "mbr.de", "pruned.de", "test.de"):
         assert len(place.lines(name)) == 10
 
 

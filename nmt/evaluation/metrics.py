@@ -18,6 +18,7 @@ from sacrebleu.metrics.ter import TER, TERScore
 
 from nmt import languages
 from nmt.errors import NmtError
+from nmt.evaluation.averages import counts_against_average
 from nmt.evaluation.tokenizers import AUTO, bleu, check_tokenizer, tokenizer_for
 from nmt.io.lines import refuse_one_string
 from nmt.recipe.registry import Registry
@@ -62,6 +63,8 @@ class Metric(ABC):
     higher_is_better: ClassVar[bool] = True
     needs_source: ClassVar[bool] = False
     """Whether the metric needs the source sentences."""
+    has_average: ClassVar[bool] = False
+    """Whether references have an average: that of their n-grams."""
 
     name: str = ""
     """Registered name of the metric."""
@@ -136,6 +139,18 @@ class Metric(ABC):
         """
         return self
 
+    def counts_against_average(self, texts: Sequence[str], weights: Sequence[int]) -> Counts:
+        """Return the counts of each text, with the average of all texts as its reference.
+
+        Args:
+            texts: detokenised text.
+            weights: how often each text occurs.
+
+        Raises:
+            NmtError: the metric is not made of n-grams (see :attr:`has_average`).
+        """
+        raise NmtError(f"{self.name} has no average of references; choose bleu or chrf")
+
     @abstractmethod
     def counts(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str]
@@ -183,6 +198,12 @@ class SacreMetric(Metric):
         counted: Counts = self._scorer._extract_corpus_statistics(hypotheses, [references])
         return counted
 
+    def counts_against_average(self, texts: Sequence[str], weights: Sequence[int]) -> Counts:
+        """Return sacreBLEU's statistics against the average n-grams."""
+        if not self.has_average:
+            return super().counts_against_average(texts, weights)
+        return counts_against_average(self._scorer, texts, weights)
+
     def compute(self, counts: Counts) -> tuple[float, str]:
         """Return the value in per cent, and its parts."""
         result = self._scorer._aggregate_and_compute(counts)
@@ -197,6 +218,8 @@ class SacreMetric(Metric):
 @dataclass(frozen=True, kw_only=True)
 class Bleu(SacreMetric):
     """BLEU (Papineni et al. 2002) of detokenised text, as sacreBLEU reports it."""
+
+    has_average: ClassVar[bool] = True
 
     tokenize: str = AUTO
     """sacreBLEU's tokeniser: 13a (WMT's), intl, char, zh, ja-mecab, ko-mecab, flores200, none;
@@ -246,6 +269,8 @@ metrics.add("tokenized_bleu", Bleu(tokenize="none", smoothing="none"))  # as mul
 @dataclass(frozen=True, kw_only=True)
 class Chrf(SacreMetric):
     """F-score of character n-grams, chrF (Popović 2015); with word n-grams, chrF++ (2017)."""
+
+    has_average: ClassVar[bool] = True
 
     char_order: int = 6
     """Longest n-gram of characters."""

@@ -33,6 +33,11 @@ class SearchConfig:
     hypotheses under a sentence-level metric, such as chrf or bleu. The mean is the score, in per
     cent, and negative for an error rate."""
 
+    mbr_pruning: int | None = None
+    """Number of hypotheses of `mbr` to compare with all others, chosen by their agreement with the
+    average n-grams of all (Vamvas and Sennrich 2024); for bleu and chrf. With 100 samples, 10 make
+    nearly the same choices in a tenth of the time. null for all."""
+
     coverage_penalty: float = 0.0
     """beta of GNMT's coverage penalty (Wu et al. 2016 use 0.2): hypotheses that leave parts of the
     source unattended rank lower. With the stop `all_finished`, a beam finds more hypotheses to
@@ -85,6 +90,10 @@ class SearchConfig:
         for key in ("max_length_offset", "batch_tokens", "window"):
             if (value := getattr(self, key)) < 1:
                 raise ValueError(f"{key} must be at least 1, not {value}")
+        if self.mbr_pruning is not None and self.mbr_pruning < 1:
+            raise ValueError(f"mbr_pruning must be at least 1, not {self.mbr_pruning}")
+        if self.mbr_pruning is not None and self.mbr is not None and not self.mbr.has_average:
+            raise ValueError(f"mbr_pruning: {self.mbr.name} has no average; choose bleu or chrf")
         if self.mbr is not None and self.mbr.needs_source:
             raise ValueError(f"mbr: {self.mbr.name} needs the source; choose chrf or bleu")
 
@@ -100,6 +109,11 @@ class SearchConfig:
         Raises:
             NmtError: the strategy never finds so many.
         """
+        if self.mbr is not None and self.mbr_pruning is not None and count > self.mbr_pruning:
+            raise NmtError(
+                f"{count} translations of a line: search.mbr_pruning leaves {self.mbr_pruning}; "
+                "ask for fewer, or raise it"
+            )
         if count > (most := self.strategy.max_hypotheses):
             key = self.strategy.count_key
             way = (

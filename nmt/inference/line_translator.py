@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
@@ -261,10 +262,12 @@ class LineTranslator(Directed, ABC):
         ranked = []
         for hypotheses in lists:
             candidates = list(islice(texts, len(hypotheses)))
-            values = expected_utilities(candidates, self.config.mbr) if candidates else []
+            metric, most = self.config.mbr, self.config.mbr_pruning
+            values = expected_utilities(candidates, metric, most) if candidates else []
             scored = [
                 replace(hypothesis, score=value)
                 for hypothesis, value in zip(hypotheses, values, strict=True)
+                if isfinite(value)  # or pruned
             ]
             ranked.append(sorted(scored, key=lambda hypothesis: -hypothesis.score))
         return ranked
