@@ -32,6 +32,7 @@ class Letters:
     shared = True
     source_size = target_size = 4 + len(LETTERS)
     tags: tuple[list[int], list[int]] = ([], [])
+    target_order = "left_to_right"
 
     def encode_source(self, lines: list[str]) -> list[list[int]]:
         lines = [line.replace("\u3000", "a") for line in lines]
