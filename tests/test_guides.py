@@ -287,6 +287,10 @@ def test_evaluation(place: Workplace) -> None:
 
 
 def test_rescoring(place: Workplace) -> None:
+    recipe = yaml.safe_load((place.path / "nmt.yaml").read_text())
+    sizes = {"decoder_layers": 1, "d_model": 16, "d_ff": 32, "heads": 2}
+    language_model = {"model": {"arch": "transformer_lm", **sizes}, "train": recipe["train"]}
+    (place.path / "lm.yaml").write_text(yaml.safe_dump(language_model))
     run_page(place, "guides/rescoring.md")
     candidates = [line.split(" ||| ") for line in place.lines("both.txt")]
     numbers, texts, features, _ = zip(*candidates, strict=True)
@@ -297,9 +301,11 @@ def test_rescoring(place: Workplace) -> None:
     assert all((str(at), text) in pairs for at, text in enumerate(rescored))
     assert all(" RightToLeft= -" in line for line in place.lines("right.txt"))
     assert all(" RightToLeft= -" in line for line in place.lines("test.list"))
+    fluencies = [line.split(" LanguageModel= ")[1] for line in place.lines("fluent.txt")]
+    assert len(fluencies) == len(candidates)
     names = ["LogProbability", "Length", "RightToLeft", "Reverse"]
     assert [line.split(":")[0] for line in place.lines("weights.yaml")] == names
-    for name in ("ensemble.de", "right.de", "mbr.de", "pruned.de", "test.de"):
+    for name in ("ensemble.de", "right.de", "fused.de", "mbr.de", "pruned.de", "test.de"):
         assert len(place.lines(name)) == 10
 
 

@@ -61,9 +61,14 @@ def ensemble_of(
         requested, else None.
 
     Raises:
-        NmtError: the shortlist of the first run is missing or damaged, or `compile` is set for a
-            CPU.
+        NmtError: the shortlist of the first run is missing or damaged, `compile` is set for a CPU,
+            or all members are language models.
     """
+    if not any(member.model.reads_source for member in members):
+        raise NmtError(
+            f"{members[0].run.path}: a language model does not translate alone; add --model RUN of "
+            "a translation model, or score translations with it"
+        )
     if compile and device.type == "cpu":
         raise NmtError("--compile is for GPUs: a CPU would take longer; leave it out")
     model, shortlister = config.one_of([member.model for member in members]), None

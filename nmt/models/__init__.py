@@ -16,6 +16,7 @@ from nmt.models import gnmt as gnmt
 from nmt.models import recurrences as recurrences
 from nmt.models import rnnsearch as rnnsearch
 from nmt.models import transformer_architectures as transformer_architectures
+from nmt.models import transformer_lm as transformer_lm
 from nmt.models.base import Model, ModelConfig, State, architectures
 
 __all__ = ["Model", "ModelConfig", "State", "architectures"]

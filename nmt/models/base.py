@@ -70,6 +70,9 @@ class Model(nn.Module, ABC):
     output: nn.Linear
     """The output layer [V, D]. Losses use the layer directly, to avoid storing all logits."""
 
+    reads_source: ClassVar[bool] = True
+    """Whether the logits depend on the source; those of a language model do not."""
+
     packs: bool = False
     """Whether :meth:`decode_packs` needs no padding anywhere, so that a micro-batch may hold
     sentences of any lengths. Otherwise those of a micro-batch have similar lengths."""

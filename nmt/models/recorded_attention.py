@@ -21,7 +21,9 @@ Place = tuple[Literal["encoder", "decoder", "cross"], int, Attend]
 
 
 def recorded_attention(
-    encoder: Sequence[EncoderLayer], decoder: Sequence[DecoderLayer], run: Callable[[], object]
+    encoder: Sequence[EncoderLayer],
+    decoder: Sequence[EncoderLayer | DecoderLayer],
+    run: Callable[[], object],
 ) -> list[AttentionMap]:
     """Return the attention of all layers in a forward pass on padded sentences.
 
@@ -29,7 +31,11 @@ def recorded_attention(
     was converted for inference calls no hooks.
     """
     places = [*_self_attention("encoder", encoder), *_self_attention("decoder", decoder)]
-    places += [("cross", number, layer.cross.attend) for number, layer in enumerate(decoder, 1)]
+    places += [
+        ("cross", number, layer.cross.attend)
+        for number, layer in enumerate(decoder, 1)
+        if isinstance(layer, DecoderLayer)  # or a language model's, without a source
+    ]
     weights: dict[nn.Module, Tensor] = {}
     inputs: dict[nn.Module, tuple[Tensor, Tensor]] = {}
 

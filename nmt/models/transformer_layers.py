@@ -61,6 +61,9 @@ class EncoderLayer(nn.Module):
             sentences: the mask [B, 1, 1, S] bool, True at tokens; or the pack.
         """
         attended = self.attention(self.attention_residual.prepare(x), sentences)
+        return self._after_attention(x, attended)
+
+    def _after_attention(self, x: Tensor, attended: Tensor) -> Tensor:
         x = self.attention_residual.combine(x, attended)
         output = self.feed_forward(self.feed_forward_residual.prepare(x))
         return self.feed_forward_residual.combine(x, output)

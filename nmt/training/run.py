@@ -18,7 +18,7 @@ from nmt.errors import NmtError
 from nmt.inference.config import SearchConfig
 from nmt.inference.translator import Translator
 from nmt.messages import warn
-from nmt.models import ModelConfig
+from nmt.models import Model, ModelConfig
 from nmt.plugins import plugin_sources
 from nmt.preprocess.subwords import Subwords
 from nmt.recipe.config import build, changeable, dump, flatten
@@ -114,6 +114,7 @@ def train(
     torch.manual_seed(config.seed)
     sizes = subwords.source_size, subwords.target_size, subwords.shared
     model = build_new(lambda: experiment.model.build_adapted(*sizes))
+    _check_use(model, config)
     split, held_out = dataset.split("train"), dataset.split("valid")
     split.check()
     held_out.check()
@@ -141,6 +142,15 @@ def train(
             if trainer.state.update == first and reason in REMEDIES:
                 report.say(f"nothing to do after update {first}: {REMEDIES[reason]}")
     return run, reason
+
+
+def _check_use(model: Model, config: TrainConfig) -> None:
+    """Raise an NmtError if a language model should translate."""
+    if not model.reads_source and (config.valid_metrics or config.loss.translates):
+        raise NmtError(
+            "a language model does not translate: set train.valid_metrics to [], "
+            "train.best_metric to loss, and a loss of tokens"
+        )
 
 
 def _open_run(experiment: Experiment, dataset: Dataset, subwords: Subwords, world: World) -> Run:

@@ -1,0 +1,181 @@
+"""A Transformer's decoder alone: a language model of target text (Radford et al. 2018, GPT).
+
+It has the contract of a model and reads no source: every source gives the same logits. So it trains
+on the targets of a dataset, scores translations, and joins an ensemble of translation models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from nmt.data.packing import Pack, Packing
+from nmt.data.vocabulary import PAD
+from nmt.models.attention import Attend, Heads
+from nmt.models.base import (
+    AttentionMap,
+    Model,
+    ModelConfig,
+    ResidualPart,
+    State,
+    architectures,
+    check_rates,
+    check_sizes,
+)
+from nmt.models.dropout import Dropout
+from nmt.models.feed_forward import FeedForwardPart, feed_forwards, imbalance, unrouted_layers
+from nmt.models.initialization import embedding
+from nmt.models.packed_attention import filled_if_costly
+from nmt.models.patterns import patterns
+from nmt.models.positions import PositionPart, position_parts
+from nmt.models.recorded_attention import recorded_attention
+from nmt.models.residual import PreNorm, make_norm
+from nmt.models.state import BeamAncestry, Cache, Memory, TokenMixer
+from nmt.models.transformer_layers import EncoderLayer, TransformerState
+
+
+@architectures.register("transformer_lm")
+@dataclass(frozen=True, kw_only=True)
+class TransformerLMConfig(ModelConfig):
+    """The sizes of a language model."""
+
+    decoder_layers: int = 6
+    """Number of layers."""
+    d_model: int = 512
+    """Width of embeddings and layers; input and output share one matrix."""
+    d_ff: int = 2048
+    """Inner width of the feed-forward layers."""
+    heads: int = 8
+    """Attention heads."""
+    dropout: float = 0.1
+    """Dropout rate on sublayer outputs and embedding sums."""
+    positions: PositionPart = position_parts["sinusoidal"]
+    """Position encoding."""
+    feed_forward: FeedForwardPart = feed_forwards["gelu"]
+    """The feed-forward layers."""
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "decoder_layers", "d_model", "d_ff", "heads")
+        check_rates(self, "dropout")
+        if self.d_model % (2 * self.heads):
+            raise ValueError(
+                f"d_model must be an even number for each of {self.heads} heads, not {self.d_model}"
+            )
+
+    def build(self, source_vocabulary: int, target_vocabulary: int, shared: bool) -> Model:
+        """Return a freshly initialised language model of the target vocabulary."""
+        return TransformerLM(self, target_vocabulary)
+
+    def layer(self) -> CausalLayer:
+        """Return a new layer."""
+        width = self.d_model // self.heads
+        heads = Heads(
+            width=self.d_model,
+            count=self.heads,
+            key_width=width,
+            value_width=width,
+            bias=True,
+            dropout=0.0,
+        )
+        attention = patterns["full"].sublayer(heads, partial(self.positions.attention_fn, heads))
+        feed_forward = self.feed_forward.build(self.d_model, self.d_ff, 0.0)
+        residual = partial(PreNorm, self.d_model, "layer_norm", self.dropout, 1e-6)
+        return CausalLayer(attention, feed_forward, residual)
+
+
+class CausalLayer(EncoderLayer):
+    """Self-attention to the past, and feed-forward."""
+
+    def forward(self, x: Tensor, sentences: Tensor | Pack | None) -> Tensor:
+        """Return the layer's output for padded sentences [B, T, D], or for a pack [P, D]."""
+        attended = self.attention(self.attention_residual.prepare(x), sentences, causal=True)
+        return self._after_attention(x, attended)
+
+    def step(self, x: Tensor, cache: Cache, ancestry: BeamAncestry) -> Tensor:
+        """Return the layer's output [B, K, D] for one step; adds the step to the cache."""
+        attended = cache.attend(self.attention, self.attention_residual.prepare(x), ancestry)
+        return self._after_attention(x, attended)
+
+
+class TransformerLM(Model):
+    """A language model with the contract of translation models."""
+
+    reads_source: ClassVar[bool] = False
+
+    def __init__(self, config: TransformerLMConfig, vocabulary: int) -> None:
+        super().__init__()
+        self.target_embedding = embedding(vocabulary, config.d_model)
+        self.scale = config.d_model**0.5
+        self.positions = config.positions.embedding(config.d_model, "interleaved")
+        self.dropout = Dropout(config.dropout)
+        layers = [config.layer() for _ in range(config.decoder_layers)]
+        self.decoder = cast("list[CausalLayer]", nn.ModuleList(layers))
+        self.decoder_end = make_norm("layer_norm", config.d_model, 1e-6)
+        self.output = nn.Linear(config.d_model, vocabulary, bias=False)
+        self.output.weight = self.target_embedding.weight
+        self.packs = all(part.is_plain for part in self.modules() if isinstance(part, Attend))
+        self.tokens: Tensor  # of the last target, False at padding
+
+    def fsdp_modules(self) -> Iterable[nn.Module]:
+        """Return the linear layers, without the experts, which a batch may not use."""
+        return (part for part in unrouted_layers(self) if part is not self.output)
+
+    def residual_modules(self, part: ResidualPart) -> Iterable[nn.Module]:
+        """Return the layers, or the attention in them."""
+        kind = CausalLayer if part == "layers" else TokenMixer
+        return (module for module in self.modules() if isinstance(module, kind))
+
+    def decode(self, source: Tensor, target: Tensor) -> Tensor:
+        """Return the decoder output [B, T, D] for whole targets."""
+        x = self._embed(target, self.positions(0, target.shape[1], target.device))
+        return self._through_layers(x, target, None)
+
+    def decode_packs(self, source: Tensor, target: Tensor, packing: Packing) -> Tensor:
+        """Return the decoder output [P, D] at the target's tokens; computes no padding."""
+        tokens = len(target)
+        _, target, packing = filled_if_costly(source, target, packing)
+        positions = self.positions(0, packing.target.longest, target.device)
+        if positions.dim() > 1:  # or a scalar: there are none
+            positions = positions.index_select(0, packing.target.positions)
+        return self._through_layers(self._embed(target, positions), target, packing.target)[:tokens]
+
+    def attention_maps(self, source: Tensor, target: Tensor) -> list[AttentionMap]:
+        """Return the self-attention of every layer."""
+        return recorded_attention([], self.decoder, partial(self.decode, source, target))
+
+    def auxiliary_loss(self) -> Tensor | float:
+        """Return the load-balancing loss of all mixtures of experts, per target token."""
+        return imbalance([(layer.feed_forward, self.tokens) for layer in self.decoder])
+
+    def start(self, source: Tensor, max_steps: int) -> TransformerState:
+        """Return empty caches; of each source there is nothing to know."""
+        nothing = torch.empty(len(source), 0, device=source.device)
+        caches = [layer.attention.new_cache() for layer in self.decoder]
+        return TransformerState(Memory([(nothing, nothing)], None), caches)
+
+    def decode_step(self, tokens: Tensor, state: State) -> Tensor:
+        """Return the decoder output [B, K, D] after `tokens` [B, K]; advances the state."""
+        assert isinstance(state, TransformerState)
+        x = self._embed(tokens, self.positions(state.position, 1, tokens.device))
+        state.ancestry.grow(tokens)
+        for layer, cache in zip(self.decoder, state.caches, strict=True):
+            x = layer.step(x, cache, state.ancestry)
+        state.position += 1
+        last: Tensor = self.decoder_end(x)
+        return last
+
+    def _through_layers(self, x: Tensor, target: Tensor, pack: Pack | None) -> Tensor:
+        self.tokens = target != PAD
+        for layer in self.decoder:
+            x = layer(x, pack)
+        last: Tensor = self.decoder_end(x)
+        return last
+
+    def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        embedded: Tensor = self.dropout(self.target_embedding(tokens) * self.scale + positions)
+        return embedded
