@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 
 from nmt.data.directions import Direction, Directions
 from nmt.errors import NmtError
@@ -97,6 +98,13 @@ def tagged(subwords: Subwords, direction: Direction) -> Subwords:
     changed.target = TaggedSegmenter(subwords.target, target) if target else subwords.target
     changed.tags = (source, target)
     return changed
+
+
+def without_tags(segmenter: Segmenter, ids: list[int]) -> tuple[list[int], list[int]]:
+    """Return the tags at the beginning of a sentence, and the other ids."""
+    known = {*segmenter.tags.values()}
+    tags = list(takewhile(known.__contains__, ids))
+    return tags, ids[len(tags) :]
 
 
 class TaggedSegmenter(Segmenter):

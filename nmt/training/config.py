@@ -11,6 +11,7 @@ from nmt.evaluation.metrics import Metric, metrics
 from nmt.recipe.config import MayChange
 from nmt.runtime.precision import Precision
 from nmt.training.activation_checkpointing import CheckpointedPart
+from nmt.training.augmentation import Augmentation
 from nmt.training.losses import Loss, losses
 from nmt.training.optimizers import OptimizerConfig, optimizers
 from nmt.training.parallel import Sharding
@@ -72,6 +73,10 @@ class TrainConfig:
     For BPE, the share of merges that are left out (BPE-dropout). For unigram models, the exponent
     of the probabilities; a smaller one gives more variety. `max_tokens`, `tokens_per_update` and
     the loss per token count the tokens of the stored, shorter segmentation. None for none."""
+    augmentation: tuple[Augmentation, ...] = ()
+    """Changes to random training pairs, others in each epoch, one after the other: ``[{name:
+    upper_case, share: 0.05}, typos]``. `max_tokens`, `tokens_per_update` and the loss per token
+    count the stored tokens. None for none."""
     quantization: Literal["none", "int8"] = "none"
     """Quantisation-aware training (Jacob et al. 2018): int8 rounds weights and inputs of linear
     layers in training as ``nmt translate --precision int8`` does, but for the output layer. For a

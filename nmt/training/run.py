@@ -6,7 +6,6 @@ import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from nmt.runs.plugins import differing, read_plugins, write_plugins
 from nmt.runs.translations import remove_translations
 from nmt.runtime.distributed import World
 from nmt.runtime.precision import check_precision, pick_precision
+from nmt.training.augmented_split import sentences_of_epochs
 from nmt.training.config import TrainConfig
 from nmt.training.initial_weights import find_base, set_initial_weights
 from nmt.training.loggers import Logger
@@ -37,7 +37,6 @@ from nmt.training.mlflow import MlflowLogger
 from nmt.training.preflight import check_noise_scale, fit_micro_batches, preflight
 from nmt.training.report import Report
 from nmt.training.state import TrainerState
-from nmt.training.subword_sampling import SampledSplit
 from nmt.training.tensorboard import Board
 from nmt.training.trainer import Trainer
 from nmt.training.validation_by_direction import Validations, validation_of
@@ -127,7 +126,9 @@ def train(
         if parent and config.init_from and world.is_main:
             _compare_languages(config.init_from, parent, dataset)
         trainer = Trainer(run, config, model.to(world.device), split, world)
-        _sample_subwords(trainer, subwords)
+        trainer.loader = replace(
+            trainer.loader, in_epoch=sentences_of_epochs(config, split, subwords)
+        )
         scores = _resume(trainer)
         validation = _prepare_validation(experiment, trainer, subwords, held_out)
         with _open_report(trainer, dry_run) as report:
@@ -284,21 +285,6 @@ def _resume(trainer: Trainer) -> dict[str, float]:
             f"with another --save-dir, and --init-from {trainer.run.path} if its weights are sound"
         )
     return {}
-
-
-def _sample_subwords(trainer: Trainer, subwords: Subwords) -> None:
-    """Let the trainer segment the training text anew in each epoch, if the recipe says so."""
-    config = trainer.config
-    if config.subword_sampling is None:
-        return
-    sampled = SampledSplit(
-        split=trainer.loader.split,
-        subwords=subwords,
-        alpha=config.subword_sampling,
-        seed=config.seed,
-    )
-    in_epoch = lru_cache(maxsize=1)(lambda epoch: replace(sampled, epoch=epoch))
-    trainer.loader = replace(trainer.loader, in_epoch=in_epoch)
 
 
 def _prepare_validation(

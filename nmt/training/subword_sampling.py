@@ -11,19 +11,37 @@ import hashlib
 import struct
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import takewhile
+from typing import Protocol
 
 import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
 
 from nmt.data.batches import as_rows
-from nmt.data.dataset import Split
-from nmt.data.manifest import Side
+from nmt.data.manifest import Ids, Lengths, Side
 from nmt.data.sampler import Indices
 from nmt.data.vocabulary import EOS, PAD, UNK
 from nmt.preprocess.segmenters import Segmenter
 from nmt.preprocess.subwords import Subwords
+from nmt.preprocess.tags import without_tags
+
+
+class Sentences(Protocol):
+    """Source of sentences: a split as it is stored, or augmented."""
+
+    def source(self, index: int) -> Ids:
+        """Return the ids [S] of a source sentence, with EOS."""
+
+    def target(self, index: int) -> Ids:
+        """Return the ids [T] of a target sentence, with EOS."""
+
+    @property
+    def source_lengths(self) -> Lengths:
+        """Number of tokens of every stored source sentence, EOS included."""
+
+    @property
+    def target_lengths(self) -> Lengths:
+        """Number of tokens of every stored target sentence, EOS included."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +53,7 @@ class SampledSplit:
     longer than the longest stored sentence of its side.
     """
 
-    split: Split
+    split: Sentences
     subwords: Subwords
     alpha: float
     """SentencePiece's alpha. For BPE: the share of merges left out, 0 for none. For unigram models:
@@ -50,13 +68,12 @@ class SampledSplit:
         stored = self.split.source if is_source else self.split.target
         rows = [stored(int(index)).tolist()[:-1] for index in indices]
         longest = self._longest[side] - 1
-        known = {*segmenter.tags.values()}
-        tags = [list(takewhile(known.__contains__, row)) for row in rows]
+        divided = [without_tags(segmenter, row) for row in rows]
         decode = self.subwords.decode_source if is_source else self.subwords.decode_target
-        texts = decode([row[len(begin) :] for row, begin in zip(rows, tags, strict=True)])
+        texts = decode([rest for _, rest in divided])
         for place, (index, ids, text) in enumerate(zip(indices, rows, texts, strict=True)):
             if UNK not in ids:
-                sampled = tags[place] + self._sample(segmenter, side, int(index), text)
+                sampled = divided[place][0] + self._sample(segmenter, side, int(index), text)
                 rows[place] = sampled if 0 < len(sampled) <= longest else ids
         table: NDArray[np.int64] = as_rows([[*row, EOS] for row in rows], pad).numpy()
         return table

@@ -1,0 +1,140 @@
+"""A split whose text is augmented anew in each epoch.
+
+What happens to a pair depends on (seed, epoch, pair) alone, so it is the same after a resume, for
+any number of processes and for any micro-batch size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmt.data.batches import Padded, as_rows
+from nmt.data.dataset import Split
+from nmt.data.manifest import Ids, Lengths, Side
+from nmt.data.sampler import Indices
+from nmt.data.vocabulary import EOS, PAD, UNK
+from nmt.preprocess.subwords import Subwords
+from nmt.preprocess.tags import without_tags
+from nmt.training.augmentation import Augmentation, Pair
+from nmt.training.config import TrainConfig
+from nmt.training.subword_sampling import SampledSplit
+
+
+def sentences_of_epochs(
+    config: TrainConfig, split: Split, subwords: Subwords
+) -> Callable[[int], Padded] | None:
+    """Return a function that returns the sentences of an epoch; None if epochs do not differ."""
+    if not config.augmentation and config.subword_sampling is None:
+        return None
+
+    @lru_cache(maxsize=1)
+    def in_epoch(epoch: int) -> Padded:
+        augmented = AugmentedSplit(
+            split=split,
+            subwords=subwords,
+            augmentations=config.augmentation,
+            seed=config.seed,
+            epoch=epoch,
+        )
+        if config.subword_sampling is None:
+            return augmented
+        return SampledSplit(
+            split=augmented if config.augmentation else split,
+            subwords=subwords,
+            alpha=config.subword_sampling,
+            seed=config.seed,
+            epoch=epoch,
+        )
+
+    return in_epoch
+
+
+@dataclass(frozen=True, kw_only=True)
+class AugmentedSplit:
+    """A split whose pairs are augmented, in the order of the augmentations.
+
+    The stored subwords are decoded to text, and the changed text is segmented again; tags stay. A
+    pair stays as it is stored if one of its sides has, or would have, an unknown character, or if
+    one would become longer than the longest stored sentence of the side.
+    """
+
+    split: Split
+    subwords: Subwords
+    augmentations: tuple[Augmentation, ...]
+    seed: int
+    epoch: int = 0
+
+    def source(self, index: int) -> Ids:
+        """Return the ids [S] of a source sentence, with EOS."""
+        return self._pair(index)[0]
+
+    def target(self, index: int) -> Ids:
+        """Return the ids [T] of a target sentence, with EOS."""
+        return self._pair(index)[1]
+
+    @property
+    def source_lengths(self) -> Lengths:
+        """Number of tokens of every stored source sentence, EOS included."""
+        return self.split.source_lengths
+
+    @property
+    def target_lengths(self) -> Lengths:
+        """Number of tokens of every stored target sentence, EOS included."""
+        return self.split.target_lengths
+
+    def padded(self, side: Side, indices: Indices, pad: int = PAD) -> NDArray[np.int64]:
+        """Return the sentences at `indices` [B], padded on the right with `pad`: [B, L] int64."""
+        sentence = self.source if side == "source" else self.target
+        rows = [sentence(int(index)).tolist() for index in indices]
+        table: NDArray[np.int64] = as_rows(rows, pad).numpy()
+        return table
+
+    def _pair(self, index: int) -> tuple[Ids, Ids]:
+        stored = self.split.source(index), self.split.target(index)
+        random = np.random.Generator(np.random.PCG64([self.seed, self.epoch, index, 1]))
+        chosen = [one for one in self.augmentations if random.random() < one.share]
+        if not chosen or any(UNK in side for side in stored):
+            return stored
+        tags, pair = self._text(index)
+        for augmentation in chosen:
+            pair = augmentation.apply(pair, random, lambda: self._after(index, tags))
+        encode = self.subwords.encode_source, self.subwords.encode_target
+        sides = zip(encode, tags, pair, self._longest, strict=True)
+        changed: list[Ids] = []
+        for segment, begin, text, longest in sides:
+            [ids] = segment([text])
+            if not ids or UNK in ids or len(begin) + len(ids) + 1 > longest:
+                return stored
+            changed.append(np.array([*begin, *ids, EOS]))
+        return changed[0], changed[1]
+
+    def _text(self, index: int) -> tuple[tuple[list[int], list[int]], Pair]:
+        """Return the tags and the text of a stored pair."""
+        sides = self.split.source(index), self.split.target(index)
+        (source_tags, source), (target_tags, target) = (
+            without_tags(segmenter, ids.tolist()[:-1])
+            for segmenter, ids in zip(
+                (self.subwords.source, self.subwords.target), sides, strict=True
+            )
+        )
+        [source_text] = self.subwords.decode_source([source])
+        [target_text] = self.subwords.decode_target([target])
+        return (source_tags, target_tags), (source_text, target_text)
+
+    def _after(self, index: int, tags: tuple[list[int], list[int]]) -> Pair:
+        """Return the text of the next pair; of this one if the next has other tags or an UNK."""
+        following = min(index + 1, len(self.split) - 1)
+        if UNK in self.split.source(following) or UNK in self.split.target(following):
+            following = index
+        others, text = self._text(following)
+        return text if others == tags else self._text(index)[1]
+
+    @cached_property
+    def _longest(self) -> tuple[int, int]:
+        lengths = self.split.source_lengths, self.split.target_lengths
+        return int(lengths[0].max(initial=0)), int(lengths[1].max(initial=0))
