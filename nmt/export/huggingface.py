@@ -21,6 +21,8 @@ from nmt.export.huggingface_names import ACTIVATIONS, BIAS, EMBEDDINGS, POSITION
 from nmt.models import ModelConfig
 from nmt.models.positions import position_parts
 from nmt.models.transformer import Transformer, TransformerConfig
+from nmt.preprocess.casing import CasedSegmenter
+from nmt.preprocess.subwords import Subwords
 from nmt.recipe.config import build
 from nmt.runs import LoadedModel, weights_of
 
@@ -35,7 +37,7 @@ class HuggingFaceFormat(ExportFormat):
     def write(self, loaded: LoadedModel, stored: Stored, directory: Path) -> None:
         """Write weights, configurations, tokenizer and model card."""
         config: ModelConfig = build(ModelConfig, loaded.recipe["model"], "model")  # type: ignore[type-abstract]
-        if obstacles := ", ".join(_obstacles(config, stored, loaded.subwords.has_codes)):
+        if obstacles := ", ".join(_obstacles(config, stored, loaded.subwords)):
             raise NmtError(
                 f"{loaded.run.path}: MarianMTModel has no counterpart of {obstacles}; translate "
                 "with nmt itself"
@@ -52,9 +54,11 @@ class HuggingFaceFormat(ExportFormat):
         (directory / "README.md").write_text(_model_card(loaded), encoding="utf-8")
 
 
-def _obstacles(config: ModelConfig, stored: Stored, has_codes: bool) -> Iterator[str]:
+def _obstacles(config: ModelConfig, stored: Stored, subwords: Subwords) -> Iterator[str]:
     """Yield what transformers' Marian lacks, by the names of the recipe."""
-    if has_codes:
+    if isinstance(subwords.source, CasedSegmenter):
+        yield "preprocess.casing inline"
+    if subwords.has_codes:
         yield "BPE codes, but of SentencePiece models alone"
     if stored not in DTYPES:
         yield f"--precision {stored}"

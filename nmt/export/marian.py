@@ -37,6 +37,8 @@ from nmt.export.marian_names import (
 from nmt.export.sentencepiece import reordered
 from nmt.models import ModelConfig
 from nmt.models.transformer import Transformer, TransformerConfig
+from nmt.preprocess.casing import CasedSegmenter
+from nmt.preprocess.subwords import Subwords
 from nmt.recipe.config import build
 from nmt.runs import LoadedModel, weights_of
 from nmt.search import Constraint, Strategy
@@ -57,8 +59,7 @@ class MarianFormat(ExportFormat):
         """Write the weights with their configuration, the vocabularies and the search."""
         config: ModelConfig = build(ModelConfig, loaded.recipe["model"], "model")  # type: ignore[type-abstract]
         weights = weights_of(loaded.model)
-        has_codes = loaded.subwords.has_codes
-        if obstacles := ", ".join(_obstacles(config, weights, stored, has_codes)):
+        if obstacles := ", ".join(_obstacles(config, weights, stored, loaded.subwords)):
             raise NmtError(
                 f"{loaded.run.path}: Marian has no counterpart of {obstacles}; translate with nmt "
                 "itself"
@@ -85,10 +86,12 @@ class MarianFormat(ExportFormat):
 
 
 def _obstacles(
-    config: ModelConfig, weights: Mapping[str, Tensor], stored: Stored, has_codes: bool
+    config: ModelConfig, weights: Mapping[str, Tensor], stored: Stored, subwords: Subwords
 ) -> Iterator[str]:
     """Yield what Marian lacks, by the names of the recipe."""
-    if has_codes:
+    if isinstance(subwords.source, CasedSegmenter):
+        yield "preprocess.casing inline"
+    if subwords.has_codes:
         yield "BPE codes, but of SentencePiece models alone"
     if stored != "fp32":
         yield f"--precision {stored}"

@@ -33,6 +33,7 @@ from nmt.models.recurrences import RecurrentCache
 from nmt.models.state import KeyValueCache, Memory, OrderedCache, SharedCache
 from nmt.models.transformer import Transformer, TransformerConfig
 from nmt.models.transformer_layers import TransformerState
+from nmt.preprocess.casing import CasedSegmenter
 from nmt.recipe.config import build
 from nmt.runs import LoadedModel
 
@@ -93,6 +94,8 @@ class OnnxFormat(ExportFormat):
 def _obstacles(config: ModelConfig, loaded: LoadedModel, stored: Stored) -> Iterator[str]:
     """Yield what keeps a model from being exported, by the names of the recipe."""
     model = loaded.model
+    if isinstance(loaded.subwords.source, CasedSegmenter):
+        yield "preprocess.casing inline"
     if loaded.subwords.has_codes:  # the tokenizer's files have no place for them
         yield "BPE codes"
     if stored != "fp32":

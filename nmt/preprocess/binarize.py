@@ -161,6 +161,8 @@ def _recipe(config: PreprocessConfig) -> dict[str, Any]:
         del recipe["tags"]
     if config.target_order == "left_to_right":
         del recipe["target_order"]  # as before the key
+    if config.casing == "none":
+        del recipe["casing"]
     if not config.sentence_weights:
         del recipe["sentence_weights"]
     for corpus in recipe["train"]:

@@ -12,6 +12,7 @@ import sentencepiece
 
 from nmt.data.vocabulary import BOS, EOS, PAD, SPECIAL_PIECES, UNK
 from nmt.errors import NmtError
+from nmt.preprocess.casing import MARKS, in_lower_case
 from nmt.preprocess.reservoir import reservoir
 
 
@@ -35,6 +36,10 @@ class SubwordTraining:
 
     normalization: Literal["nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity"] = "nmt_nfkc"
     """SentencePiece's rule for the text before it is cut; "_cf" also folds case."""
+
+    casing: Literal["none", "inline"] = "none"
+    """inline puts words with upper case in lower case, behind marks in the vocabulary, so that they
+    have the pieces of other words, also in text that is all in capitals. Translation undoes it."""
 
     user_defined_symbols: tuple[str, ...] = ()
     """Strings that are always one piece, for instance tags."""
@@ -87,6 +92,9 @@ def train_subwords(
         NmtError: the sentences allow no vocabulary of that size, or hold no text at all.
     """
     sample = reservoir(sentences, training.subword_sample, training.seed)
+    if training.casing == "inline":
+        sample = [in_lower_case(sentence)[0] for sentence in sample]
+        tags = [*tags, *MARKS]
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(

@@ -22,6 +22,7 @@ from nmt.errors import NmtError
 from nmt.io import files
 from nmt.io.files import FileFacts
 from nmt.preprocess.bpe import BPE_CODES, BpeCodes, BpePieces
+from nmt.preprocess.casing import cased
 from nmt.preprocess.order import (
     ORDER_FILE,
     TARGET_ORDER,
@@ -313,8 +314,8 @@ class Subwords:
         """
         if not (self.source.marks_word_begins and self.target.marks_word_begins):
             raise NmtError(
-                "word alignments of training pairs need SentencePiece models: Moses and BPE codes "
-                "divide text into other words; leave out --alignments"
+                "word alignments of training pairs need SentencePiece models without casing: "
+                "others divide text into other words; leave out --alignments"
             )
         source, target = (
             np.array([piece.startswith(SPACE) for piece in side.pieces([*range(side.size)])])
@@ -362,7 +363,7 @@ def _content(model: SubwordModel) -> bytes:
 
 def _segmenter(model: SubwordModel, vocabulary: Vocabulary | None) -> Segmenter:
     if isinstance(model, bytes):
-        return SentencePiece(model) if vocabulary is None else ListedPieces(model, vocabulary)
+        return ListedPieces(model, vocabulary) if vocabulary else cased(SentencePiece(model))
     assert vocabulary is not None
     return BpePieces(model, vocabulary)
 

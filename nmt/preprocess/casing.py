@@ -1,0 +1,188 @@
+"""Inline casing: words in lower case behind marks; `Man` and `MAN` have the pieces of `man`.
+
+A mark is a token that no text spells, as a tag is. It stands before the first token of a word, or,
+for a line in capitals, before the first token of the line. A word is in lower case only if its mark
+restores it letter by letter; others, such as `iPhone`, stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from itertools import accumulate
+
+from nmt.preprocess.segmenters import SPACE, Segmenter
+
+TITLE, UPPER, CAPITALS = "<case:title>", "<case:upper>", "<case:capitals>"
+"""The first letter of the next word, all letters of it, and all letters from here on, are upper."""
+
+MARKS = (TITLE, UPPER, CAPITALS)
+
+_WORD = re.compile(r"[^\s\u200b\u200e\u200f\ufeff]+")
+"""A word; SentencePiece takes characters without width for spaces, too."""
+
+
+def in_lower_case(line: str) -> tuple[str, dict[int, str]]:
+    """Return the line with lower case behind marks, and the marks by the number of their word."""
+    words = _WORD.findall(line)
+    low = _lower(line)
+    if low.upper() == line != low and len(words) > 1 and _is_normal(line):
+        return low, {0: CAPITALS}
+    marks = {number: mark for number, word in enumerate(words) if (mark := _mark(word))}
+    numbers = iter(range(len(words)))
+    return _WORD.sub(lambda m: _lower(m[0]) if next(numbers) in marks else m[0], line), marks
+
+
+def _lower(text: str) -> str:
+    """Return the text in lower case, character by character; some stay, to keep the length."""
+    return "".join(low if len(low := letter.lower()) == 1 else letter for letter in text)
+
+
+def _is_normal(text: str) -> bool:
+    """Return whether normalisation, which comes after this, leaves the text as it is."""
+    return unicodedata.is_normalized("NFKC", text)
+
+
+def _mark(word: str) -> str | None:
+    """Return the mark that restores a word from its lower case; None if there is none."""
+    low = _lower(word)
+    if low == word or not _is_normal(word):
+        return None
+    for mark in (TITLE, UPPER):
+        letters = [*low]
+        _raise(letters, mark, 0)
+        if "".join(letters) == word:
+            return mark
+    return None
+
+
+def _raise(letters: list[str], mark: str, start: int) -> None:
+    """Apply a mark to the letters of a text from an offset on, in place."""
+    while start < len(letters) and letters[start].isspace():
+        start += 1
+    for at in range(start, len(letters)):
+        if mark != CAPITALS and letters[at].isspace():
+            return
+        raised = letters[at].upper()
+        if raised != letters[at]:
+            letters[at] = raised
+            if mark == TITLE:
+                return
+
+
+def cased(segmenter: Segmenter) -> Segmenter:
+    """Return the segmenter, with inline casing if its vocabulary has the marks."""
+    return CasedSegmenter(segmenter) if segmenter.tags.keys() >= {*MARKS} else segmenter
+
+
+class CasedSegmenter(Segmenter):
+    """A segmenter of text in lower case, with marks."""
+
+    def __init__(self, inner: Segmenter) -> None:
+        """Wrap a segmenter that has the marks among its tags."""
+        self._inner = inner
+        self._ids = {mark: inner.tags[mark] for mark in MARKS}
+        self._marks = {token: mark for mark, token in self._ids.items()}
+        pieces = enumerate(inner.pieces([*range(inner.size)]))
+        self._begins_word = {token for token, piece in pieces if piece.startswith(SPACE)}
+
+    @property
+    def size(self) -> int:
+        """Number of pieces."""
+        return self._inner.size
+
+    @property
+    def marks_word_begins(self) -> bool:
+        """Whether a piece begins a word if and only if it begins with a space: marks do not."""
+        return False
+
+    @property
+    def tags(self) -> dict[str, int]:
+        """The tags of the vocabulary, without the marks."""
+        return {piece: token for piece, token in self._inner.tags.items() if piece not in MARKS}
+
+    def encode(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
+        """Return the ids of every line."""
+        return self._segmented(lines, num_threads)[1]
+
+    def sample(self, line: str, alpha: float) -> list[int]:
+        """Return the ids of a random segmentation."""
+        text, marks = in_lower_case(line)
+        ids = self._marked(self._inner.sample(text, alpha), text, marks)
+        return self._inner.sample(line, alpha) if ids is None else ids
+
+    def decode(self, ids: list[list[int]], num_threads: int = 1) -> list[str]:
+        """Return the text of every sentence."""
+        return ["".join(letters) for letters, _ in self._restored(ids, num_threads)]
+
+    def pieces(self, ids: list[int]) -> list[str]:
+        """Return the pieces of the ids."""
+        return self._inner.pieces(ids)
+
+    def line_offsets(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
+        """Return the offset of each piece in its line; a mark is where the next piece begins."""
+        texts, rows = self._segmented(lines, num_threads)
+        offsets = self._inner.line_offsets(texts, num_threads)
+        parts = zip(rows, offsets, texts, strict=True)
+        return [self._placed(row, places, len(text)) for row, places, text in parts]
+
+    def text_offsets(self, ids: list[list[int]], num_threads: int = 1) -> list[list[int]]:
+        """Return the offset of each piece in its text; a mark is where the next piece begins."""
+        offsets = []
+        for letters, places in self._restored(ids, num_threads):
+            starts = [*accumulate(map(len, letters), initial=0)]
+            offsets.append([starts[place] for place in places])
+        return offsets
+
+    def _segmented(self, lines: list[str], num_threads: int) -> tuple[list[str], list[list[int]]]:
+        """Return the text of each line that is segmented, and its ids with marks.
+
+        A line stays as it is if segmentation changes its number of words, as some characters do.
+        """
+        texts, marks = (
+            map(list, zip(*map(in_lower_case, lines), strict=True)) if lines else ([], [])
+        )
+        rows = self._inner.encode(texts, num_threads)
+        for at, row in enumerate(rows):
+            marked = self._marked(row, texts[at], marks[at])
+            if marked is None:
+                texts[at] = lines[at]
+                [marked] = self._inner.encode([lines[at]])
+            rows[at] = marked
+        return texts, rows
+
+    def _marked(self, row: list[int], text: str, marks: dict[int, str]) -> list[int] | None:
+        """Return the ids of a text with marks before words; None if the text has other words."""
+        begins = [at for at, token in enumerate(row) if token in self._begins_word]
+        if not marks:
+            return row
+        if len(begins) != len(_WORD.findall(text)):
+            return None
+        at_token = {begins[word]: self._ids[mark] for word, mark in marks.items()}
+        marked = []
+        for at, token in enumerate(row):
+            marked += [at_token[at], token] if at in at_token else [token]
+        return marked
+
+    def _restored(self, ids: list[list[int]], threads: int) -> list[tuple[list[str], list[int]]]:
+        """Return for each sentence its text, by letters in lower case, and offsets among them."""
+        plain = [[token for token in row if token not in self._marks] for row in ids]
+        texts = self._inner.decode(plain, threads)
+        offsets = self._inner.text_offsets(plain, threads)
+        restored = []
+        for row, text, places in zip(ids, texts, offsets, strict=True):
+            letters, placed = [*text], self._placed(row, places, len(text))
+            for token, place in zip(row, placed, strict=True):
+                if token in self._marks:
+                    _raise(letters, self._marks[token], place)
+            restored.append((letters, placed))
+        return restored
+
+    def _placed(self, row: list[int], offsets: list[int], end: int) -> list[int]:
+        """Return the offsets of all ids from those of the ids without marks."""
+        place, others = end, reversed(offsets)
+        placed = []
+        for token in reversed(row):
+            place = place if token in self._marks else next(others)
+            placed.append(place)
+        return placed[::-1]
