@@ -194,6 +194,19 @@ def test_data_mixing(place: Workplace) -> None:
     assert place.dataset("data-bin").pairs == 240
 
 
+def test_documents(place: Workplace) -> None:
+    for path in (place.path / "corpus").glob("*.??"):
+        lines = path.read_text().splitlines()
+        path.write_text(
+            "".join(f"{line}\n" + "\n" * (at % 5 == 4) for at, line in enumerate(lines))
+        )
+    outputs = run_page(place, "guides/documents.md")
+    assert outputs[0].startswith("data-bin\ncheckpoints\nbleu = ")
+    lines = place.lines("corpus/test.en")
+    assert len(place.lines("test.de")) == len(lines) == 12
+    assert not place.lines("test.de")[5]
+
+
 def test_large_corpora(place: Workplace) -> None:
     turn(place.path / "reverse")
     outputs = run_page(place, "guides/large-corpora.md")

@@ -12,7 +12,7 @@ import random
 import resource
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -155,6 +155,9 @@ class Counter:
     def __init__(self) -> None:
         self.config = SearchConfig()
         self.truncated = self.split = self.empty = self.target_tokens = 0
+
+    def in_documents(self, blocks: Iterable[list[str]]) -> Iterable[list[str]]:
+        return blocks
 
     def translate(self, lines: list[str]) -> list[str]:
         return lines

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -390,6 +390,9 @@ class Upper:
         self.truncated = self.split = self.empty = 0
         self.target_tokens = 0
         self.losing = losing
+
+    def in_documents(self, blocks: Iterable[list[str]]) -> Iterable[list[str]]:
+        return blocks
 
     def translate(self, lines: list[str]) -> Iterator[str]:
         yield from (line.upper() for line in lines[self.losing :])

@@ -12,7 +12,7 @@ import typer
 from nmt.cli.console import OutputFlag, check_output, check_stdin
 from nmt.cli.direction import SourceLang, TargetLang
 from nmt.cli.flags import SEARCH_FLAGS, Settings, recipe_flags
-from nmt.cli.score_by_model import unequal_lines
+from nmt.cli.score_by_model import unequal_lines, warn_of_context
 from nmt.cli.search import search_settings
 from nmt.errors import NmtError
 from nmt.io.lines import Lines
@@ -182,6 +182,7 @@ def open_models(
     search = search_settings(settings, members[0].recipe)
     model = search.one_of([member.model for member in members]).eval()
     run = members[0].run
+    warn_of_context(members[0].subwords)
     general = Translator(model, members[0].subwords, search, place, languages=run.languages)
     translator = general.into(*languages)
     facts: list[dict[str, Any]] = [

@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from nmt.errors import NmtError
+
 if TYPE_CHECKING:
     from nmt.inference import LineTranslator, Request, Translation
     from nmt.inference.alignment import Unit
@@ -46,6 +48,8 @@ def with_markup(dialect: Dialect) -> Form:
     ) -> list[str]:
         from nmt.inference.markup import translate_markup
 
+        if translator.subwords.context:
+            raise NmtError("--markup: the model translates lines in their context, without tags")
         return list(translate_markup(translator, map(str, lines), dialect))
 
     return write

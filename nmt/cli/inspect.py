@@ -12,6 +12,7 @@ from nmt.cli.stream import writer
 from nmt.errors import NmtError
 
 if TYPE_CHECKING:
+    from nmt.data.context import DocumentContext
     from nmt.data.dataset import Dataset, Split
     from nmt.data.directions import Directions
     from nmt.preprocess.subwords import Subwords
@@ -117,6 +118,8 @@ def _show_dataset(dataset: "Dataset", examples: int) -> None:
             subwords.directions, {name: dataset.split(name) for name in manifest.splits}
         )
     _show_order(subwords)
+    if subwords.context:
+        _show_context(subwords.context)
     for index in range(min(examples, len(train))):
         source = " ".join(subwords.source_pieces(train.source(index).tolist()))
         target = " ".join(subwords.target_pieces(train.target(index).tolist()))
@@ -143,6 +146,12 @@ def _show_order(subwords: "Subwords") -> None:
         show("target order: right to left, the last token first")
 
 
+def _show_context(context: "DocumentContext") -> None:
+    """Print which sentences of a document are joined."""
+    joined = f"{context.context} sentences before, on {context.sides.replace('both', 'both sides')}"
+    show(f"context: {'whole documents' if context.whole else joined}; {context.max_tokens} tokens")
+
+
 def _run(path: Path, verify: bool, as_json: bool) -> None:
     from nmt.runs import Run
 
@@ -166,6 +175,7 @@ def _run(path: Path, verify: bool, as_json: bool) -> None:
 
 
 def _show_run(run: "Run") -> None:
+    from nmt.data.context import CONTEXT_FILE
     from nmt.data.directions import DIRECTIONS_FILE
     from nmt.preprocess.order import ORDER_FILE
 
@@ -174,6 +184,8 @@ def _show_run(run: "Run") -> None:
         _show_directions(directions)
     if ORDER_FILE in run.files:
         _show_order(run.subwords)
+    if CONTEXT_FILE in run.files and (context := run.subwords.context):
+        _show_context(context)
     if run.plugins:
         show(f"plugins, which run when they are trusted: {', '.join(run.plugins)}")
     if origin := run.recipe.get("imported"):

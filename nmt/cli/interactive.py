@@ -13,7 +13,7 @@ from nmt.messages import one_line, printable, say
 from nmt.recipe.config import dump, parse_yaml
 
 if TYPE_CHECKING:
-    from nmt.inference import LineTranslator
+    from nmt.inference import LineTranslator, Request
 
 PROMPT = "> "
 
@@ -55,6 +55,7 @@ class Session:
             if name.startswith("--")
         }
         self._lines: list[str] = []
+        self._document: list[str] = []
         self._commands: dict[str, Callable[[str], Iterator[str]]] = {
             "set": self._set,
             "alternatives": self._alternatives,
@@ -71,7 +72,11 @@ class Session:
         if not line.startswith(":"):
             if line.strip():
                 self._lines.append(line)
-                yield from self._form(self._translator, [line], [len(self._lines) - 1])
+                yield from self._form(
+                    self._translator, [self._request(line)], [len(self._lines) - 1]
+                )
+            else:
+                self._document.clear()
             return
         name, _, rest = line[1:].strip().partition(" ")
         if name == "quit":
@@ -79,6 +84,15 @@ class Session:
         if name not in self._commands:
             raise NmtError(f":{name}: no such command; :help lists them")
         yield from self._commands[name](rest.strip())
+
+    def _request(self, line: str) -> Request:
+        """Return the line with those before it, up to a blank line, for a model with context."""
+        from nmt.inference import Request
+
+        request = Request(line, context=tuple(self._document))
+        if self._translator.subwords.context:
+            self._document.append(line)
+        return request
 
     def _set(self, text: str) -> Iterator[str]:
         if not text:

@@ -10,6 +10,7 @@ from nmt.recipe.config import build
 
 if TYPE_CHECKING:
     from nmt.data.manifest import Manifest
+    from nmt.preprocess.config import PreprocessConfig
 
 EXAMPLE = (
     "Example:\n\n"
@@ -69,7 +70,23 @@ def preprocess(*, settings: Settings) -> None:
     if config.shard is None:
         _announce_replacement(Path(config.output_dir))
     say(report(binarize(config)))
+    if config.documents:
+        _say_longest(config)
     print(config.output_dir)
+
+
+def _say_longest(config: "PreprocessConfig") -> None:
+    """Print how many tokens joined sentences have, for the limits of models and of updates."""
+    from nmt.data.dataset import Dataset, shard_directory
+    from nmt.data.manifest import SIDES
+    from nmt.data.statistics import length_statistics
+
+    assert config.documents
+    path, (number, count) = Path(config.output_dir), config.part
+    dataset = Dataset.open(shard_directory(path, number, count) if count > 1 else path)
+    for side in SIDES:
+        lengths = length_statistics(dataset, "train", side)
+        say(f"joined {side} tokens: {lengths}; at most {config.documents.max_tokens:,} are joined")
 
 
 def _announce_replacement(path: Path) -> None:

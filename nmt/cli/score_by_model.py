@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from nmt.errors import NmtError
 from nmt.io.lines import Lines
+from nmt.messages import warn
 
 if TYPE_CHECKING:
     from nmt.inference import Translator
+    from nmt.preprocess.subwords import Subwords
 
 BLOCK = 1024
 """Pairs to read and score at once."""
@@ -66,8 +68,15 @@ def open_model(
     keep_freed_memory()
     loaded = load_model(model, place, trust_plugins)
     languages = loaded.run.languages
+    warn_of_context(loaded.subwords)
     general = Translator(loaded.model, loaded.subwords, SearchConfig(), place, languages=languages)
     return general.into(target_lang, source_lang)
+
+
+def warn_of_context(subwords: Subwords) -> None:
+    """Print a warning if a model was trained with context, which a command does not give it."""
+    if subwords.context:
+        warn("the model was trained on sentences with their context; here each line is alone")
 
 
 def _fields(pieces: list[str], values: list[float], turned: bool) -> dict[str, Any]:

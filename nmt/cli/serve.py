@@ -227,7 +227,8 @@ def _loader(
     def load() -> list[LineTranslator]:
         translators = [one for group in groups for one in load_one(group).by_direction()]
         for translator in translators:
-            say(f"serves {' to '.join(translator.languages)}")
+            alone = "; without context, a line is alone" if translator.subwords.context else ""
+            say(f"serves {' to '.join(translator.languages)}{alone}")
         return translators
 
     return load

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, repeat
 from pathlib import Path
@@ -20,7 +20,7 @@ from nmt.messages import say, warn
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-    from nmt.inference import LineTranslator
+    from nmt.inference import LineTranslator, Request
     from nmt.runtime.distributed import World
 
 
@@ -47,7 +47,7 @@ def translate_stream(
     if source.is_typed and world.is_main:
         say("ready; type a line to translate, and Ctrl-D at the end")
     with _progress(source, target, world) as bar:
-        for block in _shared(source, translator.config.window, world):
+        for block in _shared(source, translator, world):
             start = time.monotonic()
             numbers = range(lines + world.rank, lines + len(block), world.size)
             lines += len(block)
@@ -100,14 +100,18 @@ def _report(lines: int, seconds: float, counts: list[float], longest: int) -> No
         warn(f"{empty:.0f} lines that are not blank have empty translations")
 
 
-def _shared(source: Lines | Requests, window: int, world: World) -> Iterator[list[Any]]:
-    """Yield in every process the blocks that the first process reads, `window` lines a process."""
-    blocks = source.arriving(window * world.size) if world.is_main else repeat([])
+def _shared(
+    source: Lines | Requests, translator: LineTranslator, world: World
+) -> Iterator[list[Any]]:
+    """Yield in every process the blocks that the first process reads, a window a process."""
+    blocks: Iterable[Sequence[str | Request]] = repeat([])
+    if world.is_main:
+        blocks = translator.in_documents(source.arriving(translator.config.window * world.size))
     for block in chain(blocks, [[]]):
         shared = world.gather(block)[0]
         if not shared:
             return
-        yield shared
+        yield list(shared)
 
 
 @contextmanager

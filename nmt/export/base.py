@@ -157,6 +157,11 @@ def export_run(
             f"{model}: writes from right to left, which no engine but ctranslate2 and nmt turns "
             "round; train with preprocess.target_order left_to_right"
         )
+    if loaded.subwords.context and format_.name != "ctranslate2":
+        raise NmtError(
+            f"{model}: translates sentences in their context, which the programs that read "
+            f"{format_.name} do not join; export it as ctranslate2"
+        )
     with files.whole_directory(output.resolve()) as partial:
         format_.write(loaded, stored, partial)
         loaded.subwords.save(partial)

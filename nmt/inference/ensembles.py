@@ -35,6 +35,11 @@ def load_members(
                 f"{path}: its subwords are not those of {paths[0]}; the models of an ensemble "
                 "must share them"
             )
+        if member.subwords.context != members[0].subwords.context:
+            raise NmtError(
+                f"{path}: its context of sentences is not that of {paths[0]}; the models of an "
+                "ensemble must share it"
+            )
     return members
 
 

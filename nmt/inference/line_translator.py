@@ -6,17 +6,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
 
 from nmt.data.vocabulary import EOS
+from nmt.errors import NmtError
 from nmt.evaluation.consensus import expected_utilities
 from nmt.inference.alignment import Unit, linked, numbered, piece_starts, word_starts
 from nmt.inference.directed import Directed
 from nmt.inference.distinct import distinct_lists
+from nmt.inference.documents import check_form, fit, in_documents, translate_joined
 from nmt.inference.long_lines import parts
 from nmt.inference.request import Request, Sentence
 from nmt.inference.translation import Translation
@@ -73,7 +75,8 @@ class LineTranslator(Directed, ABC):
         """Yield at least one and at most `count` translations per line, best first, in order.
 
         Args:
-            lines: any lines; a blank line has one empty translation. A :class:`Request` with a
+            lines: any lines; a blank line has one empty translation. If the model was trained with
+                context, the lines between blank lines are a document. A :class:`Request` with a
                 prefix, phrases or terminology is never split, but cut.
             count: number of distinct translations per line, unless its request has another; fewer
                 only if the model has no more. The n-th translation of a split line joins the n-th
@@ -95,23 +98,55 @@ class LineTranslator(Directed, ABC):
     def _translations(
         self, lines: Iterable[str | Request], count: int, scored: bool, aligned: Unit | None
     ) -> Iterator[list[Translation]]:
-        waiting = iter(lines)
+        translate = partial(self._translated, count=count, scored=scored, aligned=aligned)
+        context = self.subwords.context
+        waiting = chain.from_iterable(self.in_documents([line] for line in lines))
         while window := list(islice(waiting, self.config.window)):
             requests = [line if isinstance(line, Request) else Request(line) for line in window]
             for request in requests:
                 request.check(self.config, count)
-            divided = [self._parts(request) for request in requests]
-            self.split += sum(len(line) > 1 for line in divided)
-            parts_of_all = [part for line in divided for part in line]
-            results = iter(self._translate_parts(parts_of_all, count, scored, aligned))
-            for _, *others in divided:
-                joined = next(results)
-                for part in others:  # white space between two parts belongs to the second
-                    space = part.text[: len(part.text) - len(part.text.lstrip())]
-                    pairs = zip(joined, next(results), strict=False)
-                    joined = [first.followed_by(second, space) for first, second in pairs]
-                self.empty += bool(joined[0].source.strip()) and not joined[0].text.strip()
-                yield joined
+                if context is None and len(request.sentences) > 1:
+                    raise NmtError(
+                        "context: the model was trained on single sentences; leave it out, or "
+                        "train a model with preprocess.documents"
+                    )
+            if context is not None:
+                most = self.config.max_source_length
+                requests = fit(requests, context, most, self._count_tokens)
+                check_form(requests, context, count > 1 or scored, bool(aligned))
+                yield from translate_joined(requests, context, translate)
+            else:
+                yield from translate(requests)
+
+    def in_documents(
+        self, blocks: Iterable[Sequence[str | Request]]
+    ) -> Iterator[Sequence[str | Request]]:
+        """Return the lines with their context, if the model was trained with context.
+
+        Args:
+            blocks: lines as they arrive; a blank line is between two documents.
+        """
+        context = self.subwords.context
+        return iter(blocks) if not context else in_documents(blocks, context, self._count_tokens)
+
+    def _count_tokens(self, lines: list[str]) -> list[int]:
+        return [len(tokens) + 1 for tokens in self.subwords.encode_source(lines)]
+
+    def _translated(
+        self, requests: list[Request], count: int, scored: bool, aligned: Unit | None
+    ) -> Iterator[list[Translation]]:
+        divided = [self._parts(request) for request in requests]
+        self.split += sum(len(line) > 1 for line in divided)
+        parts_of_all = [part for line in divided for part in line]
+        results = iter(self._translate_parts(parts_of_all, count, scored, aligned))
+        for _, *others in divided:
+            joined = next(results)
+            for part in others:  # white space between two parts belongs to the second
+                space = part.text[: len(part.text) - len(part.text.lstrip())]
+                pairs = zip(joined, next(results), strict=False)
+                joined = [first.followed_by(second, space) for first, second in pairs]
+            self.empty += bool(joined[0].source.strip()) and not joined[0].text.strip()
+            yield joined
 
     def fields(self, translation: Translation, aligned: Unit | None = None) -> dict[str, Any]:
         """Return what JSON says of a translation; docs/outputs.md describes the fields.
@@ -315,7 +350,8 @@ class LineTranslator(Directed, ABC):
         most = self.config.max_source_length - 1  # and EOS
         spaced = has_spaces(self.languages[0])
         sentences = {}
-        encoded = self.subwords.encode_source([request.text for request in requests])
+        texts = ["\n".join(request.sentences) for request in requests]
+        encoded = self.subwords.encode_source(texts)
         for at, (request, tokens) in enumerate(zip(requests, encoded, strict=True)):
             if tokens and not request.text.isspace():
                 sentences[at] = request.encode([*tokens[:most], EOS], self.subwords, spaced)

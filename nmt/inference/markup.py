@@ -7,6 +7,7 @@ from itertools import islice
 
 from nmt.inference.alignment import Unit, token_starts
 from nmt.inference.line_translator import LineTranslator
+from nmt.inference.request import Request
 from nmt.inference.translation import Translation
 from nmt.io.lines import refuse_one_string
 from nmt.markup import Dialect, Segment, parse
@@ -48,7 +49,7 @@ def _rendered(translator: LineTranslator, segments: list[Segment]) -> list[str]:
     for has_markup in (False, True):
         chosen = [at for at, segment in enumerate(segments) if segment.has_markup == has_markup]
         translations = translator.translations(
-            [segments[at].text for at in chosen], aligned=unit if has_markup else None
+            [Request(segments[at].text) for at in chosen], aligned=unit if has_markup else None
         )
         for at, (translation, *_) in zip(chosen, translations, strict=True):
             starts = _starts(translation)

@@ -41,6 +41,12 @@ class Request:
     """Translations of terms: where the line contains a term as whole words, its translation must
     appear."""
 
+    context: tuple[str, ...] = ()
+    """The lines before this one in its document, for a model that was trained with context."""
+
+    following: tuple[str, ...] = ()
+    """The lines after this one in its document, for a model of whole documents."""
+
     strategy: Strategy | None = None
     """Search strategy for this line; None for the translator's."""
 
@@ -66,6 +72,8 @@ class Request:
         request = build(cls, values, where, base)
         if "\n" in request.text:
             raise NmtError(f"{where}: text is several lines; make a request of each")
+        if any("\n" in line for line in request.sentences):
+            raise NmtError(f"{where}: an entry of context or following is several lines")
         try:
             request.check(config)
         except NmtError as error:
@@ -94,6 +102,11 @@ class Request:
     def is_plain(self) -> bool:
         """Whether the line may be split: no requirement is on the translation as a whole."""
         return not self.prefix and not any(self.phrases) and not self.terminology
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The line among those before and after it."""
+        return (*self.context, self.text, *self.following)
 
     def encode(self, source: list[int], subwords: Subwords, has_spaces: bool) -> Sentence:
         """Return the request in tokens.

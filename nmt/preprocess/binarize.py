@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import sentencepiece
 
 from nmt.data.columns import Sentences
@@ -27,6 +28,7 @@ from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import STDIN, Bitext, Chunk, Text, watched
 from nmt.preprocess.dataset_subwords import SCRATCH, find_subwords, given_subwords
 from nmt.preprocess.encoding import Encoded, Encoder, Spool, encode
+from nmt.preprocess.joining import Joiner, document_numbers, joiner_of
 from nmt.preprocess.selection import select_pairs
 from nmt.preprocess.subwords import FILES, Subwords
 from nmt.preprocess.tags import tagged, tags_of
@@ -92,6 +94,7 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
     lines = _held_out_lines(held_out.values(), config)
     subwords = find_subwords(directory, train, lines, config)
     directions = subwords.directions
+    joiner = joiner_of(subwords.context, (subwords.source, subwords.target))
     writer = DatasetWriter(
         directory,
         languages=directions.names if directions else config.directions[0],
@@ -107,6 +110,7 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
             ),
             subwords=subwords,
             held_out=lines,
+            joiner=joiner,
             shard=number,
             shards=count,
         )
@@ -125,20 +129,30 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
     for name, chunks in held_out.items():
         with writer.split(name, has_directions=bool(directions)) as split:
             for direction, chunk in chunks:
-                _append_held_out(split, direction, chunk, subwords)
+                _append_held_out(split, direction, chunk, subwords, joiner)
     return writer.finish(
         shared_vocabulary=subwords.shared, recipe=_recipe(config), shard=_shard(config)
     )
 
 
 def _append_held_out(
-    split: SplitWriter, direction: Direction, chunk: Chunk, subwords: Subwords
+    split: SplitWriter,
+    direction: Direction,
+    chunk: Chunk,
+    subwords: Subwords,
+    joiner: Joiner | None = None,
 ) -> None:
     """Append held-out pairs of a direction, with their text."""
     directed = tagged(subwords, direction)
+    source, target = chunk.source, chunk.target
+    if joiner:
+        numbers = document_numbers(chunk)
+        sides = subwords.encode_source(source), subwords.encode_target(target)
+        lengths = np.maximum(*(Sentences.of(side).lengths for side in sides))
+        source, target = joiner.held_out(chunk, numbers, lengths)
     split.append(
-        Sentences.of(directed.encode_source(chunk.source)),
-        Sentences.of(directed.encode_target(chunk.target)),
+        Sentences.of(directed.encode_source(source)),
+        Sentences.of(directed.encode_target(target)),
         subwords.directions.number(direction) if subwords.directions else 0,
     )
     split.append_text(chunk.source, chunk.target)
@@ -165,6 +179,8 @@ def _recipe(config: PreprocessConfig) -> dict[str, Any]:
         del recipe["casing"]
     if not config.sentence_weights:
         del recipe["sentence_weights"]
+    if config.documents is None:
+        del recipe["documents"]
     for corpus in recipe["train"]:
         for key in ("source_lang", "target_lang", "name", "tag"):
             if isinstance(corpus, dict) and corpus[key] is None:

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from nmt.data.context import DocumentContext
 from nmt.data.directions import Direction, TagSide
 from nmt.data.manifest import check_language
 from nmt.preprocess.cleaning import Cleaning
@@ -62,6 +63,13 @@ class PreprocessConfig(Cleaning, SubwordTraining):
     """Order of the tokens of target sentences: left_to_right, or right_to_left for a model that
     writes the last token first, with which `nmt rescore` weighs the translations of another model.
     Text, translations and scores have their usual order."""
+
+    documents: DocumentContext | None = None
+    """Translate sentences with their context: blank lines on both sides divide the corpora into
+    documents, and sentences are joined by a separator. ``{context: 2}`` joins the two sentences
+    before each one (Tiedemann and Scherrer 2017), on both ``sides`` or on the source alone (both,
+    source). ``{whole: true}`` joins whole documents, and their halves, quarters and so on (Sun et
+    al. 2022). Joined sentences have at most ``max_tokens`` tokens, 512 by default."""
 
     alignments: bool = False
     """Read word alignments of the training pairs, for `train.guided_alignment`: from the file
@@ -124,6 +132,8 @@ class PreprocessConfig(Cleaning, SubwordTraining):
             raise ValueError(
                 "alignments go with target_order left_to_right alone; leave out one of them"
             )
+        if self.documents:
+            self._check_documents()
         if self.extend_vocabulary and self.subword_model:
             raise ValueError("extend_vocabulary and subword_model are both set; unset one of them")
         if self.new_pieces and not self.extend_vocabulary:
@@ -131,6 +141,16 @@ class PreprocessConfig(Cleaning, SubwordTraining):
                 "new_pieces needs extend_vocabulary: the run whose subwords they extend"
             )
         _ = self.part
+
+    def _check_documents(self) -> None:
+        torn = "duplicates" if self.drops_duplicates else "near_duplicates"
+        if self.drops_duplicates or self.near_duplicates:
+            raise ValueError(f"documents: clean has {torn}, which would tear documents apart")
+        if self.alignments or self.sentence_weights:
+            beside = "alignments" if self.alignments else "sentence_weights"
+            raise ValueError(f"documents go without {beside}; unset one of them")
+        if self.target_order == "right_to_left":
+            raise ValueError("documents go with target_order left_to_right alone; unset one")
 
     @property
     def corpora(self) -> list[Corpus]:

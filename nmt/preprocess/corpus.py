@@ -84,6 +84,8 @@ class Chunk:
     """Weights of the pairs in the loss, if the bitext has any."""
     weights_name: str = ""
     """Name of the file of the weights."""
+    text_names: str = ""
+    """Names of the files of the text."""
 
 
 @dataclass(frozen=True)
@@ -124,12 +126,13 @@ class Block:
             weights = None
             if bitext.weights is not None:
                 weights = decode(self.weights, names[1], first, None)
-            return Chunk(source, target, first, alignments, names[0], weights, names[1])
+            text = " and ".join(bitext.names[:2])
+            return Chunk(source, target, first, alignments, names[0], weights, names[1], text)
         source, target, *others = self._columns(source)
         weights = others.pop() if bitext.has_weights else None
         alignments = others.pop() if bitext.has_links else None
         name = bitext.names[0]
-        return Chunk(source, target, first, alignments, name, weights, name)
+        return Chunk(source, target, first, alignments, name, weights, name, name)
 
     def _columns(self, rows: list[str]) -> list[list[str]]:
         """Return the columns of rows with tabs."""

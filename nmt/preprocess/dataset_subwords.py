@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import compress
 from pathlib import Path
 
 from nmt.data.dataset import Dataset, shards_of
@@ -12,8 +14,9 @@ from nmt.io import files
 from nmt.messages import say
 from nmt.preprocess.cleaning import CleaningStats, nothing_left
 from nmt.preprocess.config import PreprocessConfig
-from nmt.preprocess.corpus import Bitext, watched
+from nmt.preprocess.corpus import Bitext, Chunk, watched
 from nmt.preprocess.extension import read_pieces, with_learned_pieces, with_pieces, with_tags
+from nmt.preprocess.joining import document_numbers
 from nmt.preprocess.learning import train_subwords
 from nmt.preprocess.reservoir import reservoir
 from nmt.preprocess.subwords import Subwords
@@ -51,6 +54,7 @@ def find_subwords(
     tags = [tags_of(subwords, corpus.direction, corpus.tag) for corpus in config.corpora]
     if config.alignments and any(map(any, tags)):
         raise NmtError("preprocess: alignments go without tags; leave out one of them")
+    subwords.context = config.documents
     subwords.save(directory)
     return subwords
 
@@ -72,7 +76,7 @@ def _learned(
     if not learned.exists():
         source, target = _sample(train, held_out, config)
         directions, order = _directions(config), config.target_order
-        tags = needed_tags(directions, config.corpora)
+        tags = needed_tags(directions, config.corpora, config.documents)
         if config.separate_vocabularies:
             models = (
                 train_subwords(source, config, tags=tags[0]),
@@ -80,7 +84,8 @@ def _learned(
             )
             subwords = Subwords(*models, directions=directions, target_order=order)
         else:
-            model = train_subwords(source + target, config, tags=tags[0] + tags[1])
+            both = list(dict.fromkeys(tags[0] + tags[1]))
+            model = train_subwords(source + target, config, tags=both)
             subwords = Subwords(model, directions=directions, target_order=order)
         with files.whole_directory(learned) as fresh:
             subwords.save(fresh)
@@ -94,7 +99,7 @@ def _with_new_pieces(
 
     These are the pieces of a file or, if no tag was lacking, pieces learned from the text.
     """
-    tags = needed_tags(old.directions, config.corpora)
+    tags = needed_tags(old.directions, config.corpora, config.documents)
     subwords = with_tags(old, *tags)
     if config.new_pieces:
         subwords = with_pieces(subwords, read_pieces(Path(config.new_pieces)))
@@ -122,6 +127,12 @@ def given_subwords(config: PreprocessConfig) -> Path | None:
     return next(iter(shards_of(path)), path)
 
 
+def _pairs(chunk: Chunk, config: PreprocessConfig) -> Iterator[tuple[str, str]]:
+    """Return the pairs of a chunk, without the blank lines between documents."""
+    pairs = zip(chunk.source, chunk.target, strict=True)
+    return compress(pairs, document_numbers(chunk)) if config.documents else pairs
+
+
 def _sample(
     train: list[Bitext], held_out: frozenset[str], config: PreprocessConfig
 ) -> tuple[list[str], list[str]]:
@@ -132,8 +143,7 @@ def _sample(
     pairs = (
         (train[block.corpus].direction, pair)
         for block in watched("sampling", train)
-        for chunk in [block.decode(config.on_invalid_utf8)]
-        for pair in zip(chunk.source, chunk.target, strict=True)
+        for pair in _pairs(block.decode(config.on_invalid_utf8), config)
     )
     sample = reservoir(pairs, size, config.seed)
     sources, targets, stats = [], [], CleaningStats()

@@ -33,6 +33,7 @@ from nmt.io import files
 from nmt.preprocess.cleaning import Cleaning, CleaningResult, CleaningStats, judge
 from nmt.preprocess.corpus import CHUNK, Block, Chunk
 from nmt.preprocess.duplicates import Keys, mark_repeated, open_marks
+from nmt.preprocess.joining import Joiner, document_numbers
 from nmt.preprocess.links import count_words, read_links
 from nmt.preprocess.near_duplicates import Signatures, mark_similar, signatures
 from nmt.preprocess.subwords import Subwords
@@ -74,6 +75,8 @@ class Encoder:
     """Tags of each corpus, before each source and each target."""
     subwords: Subwords
     held_out: frozenset[str]
+    joiner: Joiner | None = None
+    """Joins the sentences of documents; None for single sentences."""
     shard: int = 1
     shards: int = 1
 
@@ -85,27 +88,68 @@ class Encoder:
         """Return the pairs of the block that are kept and belong to the shard.
 
         Equal pairs belong to the same shard, whichever machine reads them. So if each shard is
-        free of duplicates, the whole dataset is.
+        free of duplicates, the whole dataset is. Of documents, a block belongs to one shard.
 
         Raises:
             NmtError: the text cannot be decoded, or a side is empty and `on_empty` is "error".
         """
         cleaning = self.cleanings[block.corpus]
         chunk = block.decode(cleaning.on_invalid_utf8)
-        stats, held_out = CleaningStats(), self.held_out
-        lines, *pairs = cleaning.cleaned(chunk.source, chunk.target, held_out, stats)
+        stats, numbers = CleaningStats(), None
+        source, target = chunk.source, chunk.target
+        if self.joiner:
+            numbers = document_numbers(chunk)
+            source, target = ([*itertools.compress(side, numbers)] for side in (source, target))
+        lines, *pairs = cleaning.cleaned(source, target, self.held_out, stats)
+        if numbers is not None:
+            lines = np.flatnonzero(numbers)[lines]
+        is_counted = block.first // CHUNK % self.shards == self.shard - 1
         keys = np.empty((0, 2), np.uint64)
-        if self.shards > 1 or cleaning.drops_duplicates:
+        if cleaning.drops_duplicates or (self.shards > 1 and not self.joiner):
             # Pairs with tags of different languages are not equal.
             language = block.bitext.direction[1] if self.subwords.directions else ""
             keys = _keys(pairs[0], pairs[1], language)
         if self.shards > 1:
-            in_shard = keys[:, 1] % np.uint64(self.shards) == self.shard - 1
-            keys, lines = keys[in_shard], lines[in_shard]
+            in_shard = np.full(len(lines), is_counted)
+            if not self.joiner:
+                in_shard = keys[:, 1] % np.uint64(self.shards) == self.shard - 1
+                keys = keys[in_shard]
+            lines = lines[in_shard]
             pairs = [list(itertools.compress(side, in_shard)) for side in pairs]
-            if block.first // CHUNK % self.shards != self.shard - 1:
+            if not is_counted:
                 stats = CleaningStats()  # every shard cleans every block, but only one counts it
         sides = [encode(side) for encode, side in zip(self._encode, pairs, strict=True)]
+        kept = self._kept(block, lines, pairs, sides, stats)
+        if len(keys):
+            keys = keys[kept]
+        links = None
+        if chunk.alignments is not None:
+            links = self._links(chunk, lines, sides).keep(kept)
+        source_ids, target_ids = (side.keep(kept) for side in sides)
+        if self.joiner and numbers is not None:
+            of_document = numbers[lines[kept]]
+            source_ids, target_ids = self.joiner.examples(source_ids, target_ids, of_document)
+        tags = self.tags[block.corpus]
+        source_ids, target_ids = source_ids.begun(tags[0]), target_ids.begun(tags[1])
+        empty = replace(block, source=b"", target=b"", alignments=b"", weights=b"")
+        similar = signatures([], [])
+        if cleaning.near_duplicates:
+            similar = signatures(*(list(itertools.compress(side, kept)) for side in pairs))
+        weights = read_weights(chunk)
+        if len(weights):
+            weights = weights[lines][kept]
+        return Encoded(source_ids, target_ids, keys, similar, weights, stats, empty, links)
+
+    def _kept(
+        self,
+        block: Block,
+        lines: npt.NDArray[np.intp],
+        pairs: list[list[str]],
+        sides: list[Sentences],
+        stats: CleaningStats,
+    ) -> npt.NDArray[np.bool_]:
+        """Return whether each pair is within the limits in tokens, and count the others."""
+        cleaning = self.cleanings[block.corpus]
         results = judge(sides[0].lengths, sides[1].lengths, cleaning)
         for reason in list(CleaningResult)[1:]:
             dropped = np.flatnonzero(results == reason)
@@ -116,24 +160,8 @@ class Encoder:
                 )
             examples = ([side[i] for side in pairs] for i in dropped)
             stats.drop(reason.name.lower(), len(dropped), examples)
-        kept = results == CleaningResult.KEPT
-        if len(keys):
-            keys = keys[kept]
-        links = None
-        if chunk.alignments is not None:
-            links = self._links(chunk, lines, sides).keep(kept)
-        source, target = (
-            side.keep(kept).begun(tags)
-            for side, tags in zip(sides, self.tags[block.corpus], strict=True)
-        )
-        empty = replace(block, source=b"", target=b"", alignments=b"", weights=b"")
-        similar = signatures([], [])
-        if cleaning.near_duplicates:
-            similar = signatures(*(list(itertools.compress(side, kept)) for side in pairs))
-        weights = read_weights(chunk)
-        if len(weights):
-            weights = weights[lines][kept]
-        return Encoded(source, target, keys, similar, weights, stats, empty, links)
+        kept: npt.NDArray[np.bool_] = results == CleaningResult.KEPT
+        return kept
 
     def _links(
         self, chunk: Chunk, lines: npt.NDArray[np.intp], sides: list[Sentences]

@@ -168,7 +168,7 @@ def _extended(
     ]
     has_one_model = subwords.models[0] is subwords.models[1]
     target = None if has_one_model else models[1]
-    kept = subwords.directions, subwords.target_order
+    kept = subwords.directions, subwords.target_order, subwords.context
     return Subwords(models[0], target, 1, vocabularies, *kept)
 
 

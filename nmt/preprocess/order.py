@@ -12,7 +12,7 @@ from typing import Literal
 
 from nmt.errors import NmtError
 from nmt.io.documents import DocumentFormat
-from nmt.preprocess.segmenters import Segmenter
+from nmt.preprocess.segmenters import WrappedSegmenter
 
 ORDER_FILE = "target_order.json"
 """Name of the file in a dataset, a run and an export; one from left to right has none."""
@@ -45,51 +45,28 @@ def refuse_beginnings(order: TokenOrder) -> None:
         )
 
 
-class ReversedSegmenter(Segmenter):
+class ReversedSegmenter(WrappedSegmenter):
     """A segmenter whose tokens come in reversed order; texts and offsets stay those of the text."""
-
-    def __init__(self, inner: Segmenter) -> None:
-        """Wrap a segmenter."""
-        self._inner = inner
-
-    @property
-    def size(self) -> int:
-        """Number of pieces."""
-        return self._inner.size
-
-    @property
-    def marks_word_begins(self) -> bool:
-        """Whether a piece begins a word if and only if it begins with a space."""
-        return self._inner.marks_word_begins
-
-    @property
-    def tags(self) -> dict[str, int]:
-        """The tags of the vocabulary."""
-        return self._inner.tags
 
     def encode(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
         """Return the ids of every line, the last one first."""
-        return _reversed(self._inner.encode(lines, num_threads))
+        return _reversed(self.inner.encode(lines, num_threads))
 
     def sample(self, line: str, alpha: float) -> list[int]:
         """Return the ids of a random segmentation, the last one first."""
-        return self._inner.sample(line, alpha)[::-1]
+        return self.inner.sample(line, alpha)[::-1]
 
     def decode(self, ids: list[list[int]], num_threads: int = 1) -> list[str]:
         """Return the text of every sentence."""
-        return self._inner.decode(_reversed(ids), num_threads)
-
-    def pieces(self, ids: list[int]) -> list[str]:
-        """Return the pieces of the ids, in the order of the ids."""
-        return self._inner.pieces(ids)
+        return self.inner.decode(_reversed(ids), num_threads)
 
     def line_offsets(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
         """Return the offset of each piece in its line, in the order of :meth:`encode`."""
-        return _reversed(self._inner.line_offsets(lines, num_threads))
+        return _reversed(self.inner.line_offsets(lines, num_threads))
 
     def text_offsets(self, ids: list[list[int]], num_threads: int = 1) -> list[list[int]]:
         """Return the offset of each piece in its text, in the order of the ids."""
-        return _reversed(self._inner.text_offsets(_reversed(ids), num_threads))
+        return _reversed(self.inner.text_offsets(_reversed(ids), num_threads))
 
 
 def _reversed(rows: list[list[int]]) -> list[list[int]]:

@@ -21,6 +21,9 @@ SPACE = "\u2581"
 TAG = re.compile(r">>([^>\s]*)<<")
 """A language tag, spelled as in OPUS-MT, such as ``>>deu<<``."""
 
+SEPARATOR = "<sep/>"
+"""Piece between the sentences of a document; see :mod:`nmt.preprocess.joining`."""
+
 
 def load_processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
     """Return a SentencePiece processor.
@@ -35,6 +38,9 @@ def load_processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
 
 class Segmenter(ABC):
     """Text to token ids of one side, and back."""
+
+    separator: int | None = None
+    """Id between the lines of a text; None if a text is one line."""
 
     @property
     @abstractmethod
@@ -74,6 +80,54 @@ class Segmenter(ABC):
     @abstractmethod
     def text_offsets(self, ids: list[list[int]], num_threads: int = 1) -> list[list[int]]:
         """Return the offset, in characters, of the pieces in the text of :meth:`decode`."""
+
+
+class WrappedSegmenter(Segmenter):
+    """A segmenter that does what another one does; subclasses change some of it."""
+
+    def __init__(self, inner: Segmenter) -> None:
+        """Wrap a segmenter."""
+        self.inner = inner
+        self.separator = inner.separator
+
+    @property
+    def size(self) -> int:
+        """Number of pieces."""
+        return self.inner.size
+
+    @property
+    def marks_word_begins(self) -> bool:
+        """Whether a piece begins a word if and only if it begins with a space."""
+        return self.inner.marks_word_begins
+
+    @property
+    def tags(self) -> dict[str, int]:
+        """The tags of the vocabulary."""
+        return self.inner.tags
+
+    def encode(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
+        """Return the ids of every line."""
+        return self.inner.encode(lines, num_threads)
+
+    def sample(self, line: str, alpha: float) -> list[int]:
+        """Return the ids of a random segmentation."""
+        return self.inner.sample(line, alpha)
+
+    def decode(self, ids: list[list[int]], num_threads: int = 1) -> list[str]:
+        """Return the text of every sentence."""
+        return self.inner.decode(ids, num_threads)
+
+    def pieces(self, ids: list[int]) -> list[str]:
+        """Return the pieces of the ids."""
+        return self.inner.pieces(ids)
+
+    def line_offsets(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
+        """Return the offset of each piece in its line."""
+        return self.inner.line_offsets(lines, num_threads)
+
+    def text_offsets(self, ids: list[list[int]], num_threads: int = 1) -> list[list[int]]:
+        """Return the offset of each piece in its text."""
+        return self.inner.text_offsets(ids, num_threads)
 
 
 class SentencePiece(Segmenter):

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from nmt.data.context import CONTEXT_FILE, CONTEXTS, DocumentContext
 from nmt.data.dataset import Dataset
 from nmt.data.directions import DIRECTIONS, DIRECTIONS_FILE, Directions
 from nmt.data.manifest import REMEDY
@@ -21,8 +22,7 @@ from nmt.data.vocabulary import BOS, EOS, PAD, UNK, VOCABULARIES, Vocabulary
 from nmt.errors import NmtError
 from nmt.io import files
 from nmt.io.files import FileFacts
-from nmt.preprocess.bpe import BPE_CODES, BpeCodes, BpePieces
-from nmt.preprocess.casing import cased
+from nmt.preprocess.bpe import BPE_CODES, BpeCodes
 from nmt.preprocess.order import (
     ORDER_FILE,
     TARGET_ORDER,
@@ -30,7 +30,13 @@ from nmt.preprocess.order import (
     TargetOrder,
     TokenOrder,
 )
-from nmt.preprocess.segmenters import SPACE, ListedPieces, Segmenter, SentencePiece, load_processor
+from nmt.preprocess.segmenters import SPACE, Segmenter, load_processor
+from nmt.preprocess.subword_models import (
+    SubwordModel,
+    model_content,
+    model_extends,
+    segmenter_of,
+)
 
 _MODELS: tuple[tuple[str, ...], ...] = (
     (),
@@ -57,11 +63,9 @@ FILES = (
     *(name for names in (*_MODELS, *_CODES, *_VOCABULARIES) for name in names),
     DIRECTIONS_FILE,
     ORDER_FILE,
+    CONTEXT_FILE,
 )
 """Names of all files that subwords may consist of."""
-
-SubwordModel = bytes | BpeCodes
-"""A serialised SentencePiece model, or codes of BPE."""
 
 
 class Subwords:
@@ -75,6 +79,7 @@ class Subwords:
         vocabularies: Sequence[Vocabulary] = (),
         directions: Directions | None = None,
         target_order: TokenOrder = "left_to_right",
+        context: DocumentContext | None = None,
     ) -> None:
         """Load trained models.
 
@@ -86,6 +91,7 @@ class Subwords:
                 models are the vocabularies; codes always need lists.
             directions: directions of a multilingual model.
             target_order: order of the tokens of target sentences.
+            context: context of the sentences of documents.
         """
         models = (source,) if target is None else (source, target)
         self._models = models[0], models[-1]
@@ -94,12 +100,12 @@ class Subwords:
         """Whether both sides have the same ids."""
         texts = [VOCABULARIES.text(vocabulary).encode() for vocabulary in vocabularies]
         names = (_CODES if isinstance(source, BpeCodes) else _MODELS)[len(models)]
-        self._files = dict(zip(names, map(_content, models), strict=True)) | dict(
+        self._files = dict(zip(names, map(model_content, models), strict=True)) | dict(
             zip(_VOCABULARIES[len(vocabularies)], texts, strict=True)
         )
         lists = (vocabularies[0], vocabularies[-1]) if vocabularies else (None, None)
         sides = zip(self._models, lists, strict=True)
-        segmenters = [_segmenter(*side) for side in list(sides)[: len(self._files)]]
+        segmenters = [segmenter_of(*side) for side in list(sides)[: len(self._files)]]
         self.source, self.target = segmenters[0], segmenters[-1]
         self.target_order = target_order
         """Order of the tokens of target sentences; see :mod:`nmt.preprocess.order`."""
@@ -110,6 +116,8 @@ class Subwords:
         self._num_threads = num_threads
         self.directions = directions
         """Directions of a multilingual model; None for a single direction."""
+        self.context = context
+        """Context of the sentences of documents; None for single sentences."""
         self.tags: tuple[list[int], list[int]] = [], []
         """Ids before every sentence of source and target; see :mod:`nmt.preprocess.tags`."""
 
@@ -192,7 +200,7 @@ class Subwords:
         source, *target = (
             _checked(content, path, bool(vocabularies)) for content, path in map(read, names)
         )
-        directions = None
+        directions = context = None
         if DIRECTIONS_FILE in present:
             content, path = read(DIRECTIONS_FILE)
             directions = DIRECTIONS.parse(content, str(path))
@@ -200,15 +208,23 @@ class Subwords:
         if ORDER_FILE in present:
             content, path = read(ORDER_FILE)
             order = TARGET_ORDER.parse(content, str(path)).order
+        if CONTEXT_FILE in present:
+            content, path = read(CONTEXT_FILE)
+            context = CONTEXTS.parse(content, str(path))
         models = source, target[0] if target else None
-        return cls(*models, num_threads, vocabularies, directions, order)
+        return cls(*models, num_threads, vocabularies, directions, order, context)
 
     def in_order(self, target_order: TokenOrder) -> Subwords:
         """Return the subwords with another order of the tokens of target sentences."""
         source, target = self._models
         models = source, None if target is source else target
         return Subwords(
-            *models, self._num_threads, self.vocabularies, self.directions, target_order
+            *models,
+            self._num_threads,
+            self.vocabularies,
+            self.directions,
+            target_order,
+            self.context,
         )
 
     @property
@@ -239,7 +255,7 @@ class Subwords:
         """Return whether these are older subwords with pieces behind the old ones, if any."""
         return (
             self._files.keys() == old._files.keys()
-            and all(map(_extends, self._models, old._models))
+            and all(map(model_extends, self._models, old._models))
             and all(
                 new.pieces[: len(before.pieces)] == before.pieces
                 for new, before in zip(self.vocabularies, old.vocabularies, strict=True)
@@ -264,6 +280,8 @@ class Subwords:
         written = dict(self._files)
         if self.directions:
             written[DIRECTIONS_FILE] = DIRECTIONS.text(self.directions).encode()
+        if self.context:
+            written[CONTEXT_FILE] = CONTEXTS.text(self.context).encode()
         for name in FILES:
             if name not in written:
                 (directory / name).unlink(missing_ok=True)
@@ -337,6 +355,8 @@ class Subwords:
 
     def _decode(self, segmenter: Segmenter, ids: list[list[int]]) -> list[str]:
         lines = segmenter.decode(ids, self._num_threads)
+        if segmenter.separator is not None:
+            return lines
         return [line.replace("\n", " ") for line in lines]  # byte pieces can spell a line feed
 
 
@@ -349,23 +369,6 @@ def _bounded(path: Path) -> bytes:
         return files.read_bounded(path, MAX_BYTES)
     except FileNotFoundError:
         raise NmtError(f"{path}: no such subword model") from None
-
-
-def _extends(new: SubwordModel, old: SubwordModel) -> bool:
-    if isinstance(new, bytes) and isinstance(old, bytes):
-        return new.startswith(old)
-    return new == old
-
-
-def _content(model: SubwordModel) -> bytes:
-    return model if isinstance(model, bytes) else BPE_CODES.text(model).encode()
-
-
-def _segmenter(model: SubwordModel, vocabulary: Vocabulary | None) -> Segmenter:
-    if isinstance(model, bytes):
-        return ListedPieces(model, vocabulary) if vocabulary else cased(SentencePiece(model))
-    assert vocabulary is not None
-    return BpePieces(model, vocabulary)
 
 
 def _checked(content: bytes, path: Path, is_listed: bool) -> SubwordModel:

@@ -11,10 +11,11 @@ import copy
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
+from nmt.data.context import DocumentContext
 from nmt.data.directions import Direction, Directions
 from nmt.errors import NmtError
 from nmt.preprocess.corpus import Corpus
-from nmt.preprocess.segmenters import TAG, Segmenter
+from nmt.preprocess.segmenters import SEPARATOR, TAG, Segmenter, WrappedSegmenter
 from nmt.preprocess.subwords import Subwords
 
 Tags = tuple[list[int], list[int]]
@@ -32,14 +33,19 @@ def data_tag(name: str) -> str:
 
 
 def needed_tags(
-    directions: Directions | None, corpora: Sequence[Corpus]
+    directions: Directions | None,
+    corpora: Sequence[Corpus],
+    context: DocumentContext | None = None,
 ) -> tuple[list[str], list[str]]:
-    """Return the pieces of the tags that source and target need, for directions and corpora."""
+    """Return the pieces that source and target need: tags, and separators of sentences."""
     languages = [] if directions is None else [*map(language_tag, directions.targets)]
     kinds = [data_tag(name) for name in dict.fromkeys(corpus.tag for corpus in corpora) if name]
+    separators: tuple[list[str], list[str]] = [], []
+    if context is not None:
+        separators = [SEPARATOR], [SEPARATOR] if context.sides == "both" else []
     if directions is not None and directions.tags == "target":
-        return kinds, languages
-    return languages + kinds, []
+        return kinds + separators[0], languages + separators[1]
+    return languages + kinds + separators[0], separators[1]
 
 
 def tags_of(subwords: Subwords, direction: Direction, data: str | None = None) -> Tags:
@@ -107,7 +113,7 @@ def without_tags(segmenter: Segmenter, ids: list[int]) -> tuple[list[int], list[
     return tags, ids[len(tags) :]
 
 
-class TaggedSegmenter(Segmenter):
+class TaggedSegmenter(WrappedSegmenter):
     """A segmenter that puts tags before every sentence that is not empty.
 
     Tags have no text: the offsets are those of the other pieces, and decoding leaves tags out.
@@ -115,46 +121,24 @@ class TaggedSegmenter(Segmenter):
 
     def __init__(self, inner: Segmenter, ids: Sequence[int]) -> None:
         """Wrap a segmenter; `ids` are the tags."""
-        self._inner, self._ids = inner, list(ids)
-
-    @property
-    def size(self) -> int:
-        """Number of pieces."""
-        return self._inner.size
-
-    @property
-    def marks_word_begins(self) -> bool:
-        """Whether a piece begins a word if and only if it begins with a space."""
-        return self._inner.marks_word_begins
-
-    @property
-    def tags(self) -> dict[str, int]:
-        """The tags of the vocabulary."""
-        return self._inner.tags
+        super().__init__(inner)
+        self._ids = list(ids)
 
     def encode(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
         """Return the ids of every line."""
-        return [self._begun(ids) for ids in self._inner.encode(lines, num_threads)]
+        return [self._begun(ids) for ids in self.inner.encode(lines, num_threads)]
 
     def sample(self, line: str, alpha: float) -> list[int]:
         """Return the ids of a random segmentation."""
-        return self._begun(self._inner.sample(line, alpha))
+        return self._begun(self.inner.sample(line, alpha))
 
     def decode(self, ids: list[list[int]], num_threads: int = 1) -> list[str]:
         """Return the text of every sentence."""
-        return self._inner.decode([*map(self._rest, ids)], num_threads)
-
-    def pieces(self, ids: list[int]) -> list[str]:
-        """Return the pieces of the ids."""
-        return self._inner.pieces(ids)
-
-    def line_offsets(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
-        """Return the offset of each piece in its line."""
-        return self._inner.line_offsets(lines, num_threads)
+        return self.inner.decode([*map(self._rest, ids)], num_threads)
 
     def text_offsets(self, ids: list[list[int]], num_threads: int = 1) -> list[list[int]]:
         """Return the offset of each piece in its text."""
-        return self._inner.text_offsets([*map(self._rest, ids)], num_threads)
+        return self.inner.text_offsets([*map(self._rest, ids)], num_threads)
 
     def _begun(self, ids: list[int]) -> list[int]:
         return [*self._ids, *ids] if ids else ids

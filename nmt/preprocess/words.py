@@ -14,6 +14,7 @@ from sentencepiece import SentencePieceProcessor
 
 from nmt.data.columns import Sentences
 from nmt.data.vocabulary import UNK
+from nmt.preprocess.joining import JoinedSegmenter
 from nmt.preprocess.segmenters import SPACE, Segmenter, SentencePiece
 from nmt.preprocess.subwords import Subwords
 
@@ -30,6 +31,8 @@ def encoders(subwords: Subwords) -> tuple[Encode, Encode]:
 
 
 def _encoder(segmenter: Segmenter) -> Encode:
+    if isinstance(segmenter, JoinedSegmenter):
+        segmenter = segmenter.inner  # lines are single sentences
     if isinstance(segmenter, SentencePiece) and cuts_at_spaces(segmenter.processor):
         return WordEncoder(segmenter.processor)
     return lambda lines: Sentences.of(segmenter.encode(lines))

@@ -95,7 +95,7 @@ class Service:
         for request in requests:
             terms = chain.from_iterable(request.terminology.items())
             whole = "".join(
-                (request.text, request.prefix, *request.phrases, *request.avoid, *terms)
+                (*request.sentences, request.prefix, *request.phrases, *request.avoid, *terms)
             )
             if len(whole) > limits.characters:
                 raise RefusedError(

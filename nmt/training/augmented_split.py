@@ -18,6 +18,7 @@ from nmt.data.dataset import Split
 from nmt.data.manifest import Ids, Lengths, Side
 from nmt.data.sampler import Indices
 from nmt.data.vocabulary import EOS, PAD, UNK
+from nmt.errors import NmtError
 from nmt.preprocess.subwords import Subwords
 from nmt.preprocess.tags import without_tags
 from nmt.training.augmentation import Augmentation, Pair
@@ -31,6 +32,8 @@ def sentences_of_epochs(
     """Return a function that returns the sentences of an epoch; None if epochs do not differ."""
     if not config.augmentation and config.subword_sampling is None:
         return None
+    if config.augmentation and subwords.context:
+        raise NmtError("train.augmentation changes single sentences, not those of documents")
 
     @lru_cache(maxsize=1)
     def in_epoch(epoch: int) -> Padded:

@@ -249,6 +249,7 @@ def _describe(trainer: Trainer, seconds_per_token: float, kept: int) -> Rows:
     return [
         ("parameters", trained if trained == every else f"{every}, of which {trained} are trained"),
         ("target tokens per update", f"{config.tokens_per_update:,} = {made_up} tokens"),
+        ("longest pair", f"{order.source_lengths.max()} and {order.target_lengths.max()} tokens"),
         ("updates per epoch", f"{order.updates_per_epoch:,}"),
         ("updates to go", to_go),
         ("peak memory of a process", memory),

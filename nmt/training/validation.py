@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -53,7 +55,8 @@ class Validation:
         self.all_batches = in_length_order(split, BATCH_TOKENS)
         self.batches = self.all_batches[world.rank :: world.size]
         self.sources = split.source_text() if metrics else []
-        self.shard = self.sources[world.rank :: world.size]
+        self.requests = [*chain.from_iterable(translator.in_documents([self.sources]))]
+        self.shard = self.requests[world.rank :: world.size]
         self.references = split.reference_text() if metrics and world.is_main else []
         self.translations: list[str] = []
         """The last translations of all sources, with metrics, in the main process."""
@@ -90,9 +93,10 @@ class Validation:
         self._nll(largest)
         if self.metrics:
             longest = np.argsort(self.split.source_lengths)[-TRIED_SENTENCES:]
-            sources = [self.sources[index] for index in longest]
-            hypotheses = list(self.translator.translate(sources))
+            requests = [self.requests[index] for index in longest]
+            hypotheses = list(self.translator.translate(requests))
             if self.world.is_main:  # a metric may need a package that is not installed
+                sources = [self.sources[index] for index in longest]
                 self._values(hypotheses, sources, [self.references[index] for index in longest])
 
     def loss(self) -> float:

@@ -1,0 +1,86 @@
+"""The context of sentences: which sentences of a document are one source and one target.
+
+A model translates a sentence together with those before it (Tiedemann and Scherrer 2017, *Neural
+Machine Translation with Extended Context*), or whole documents and their parts (Sun et al. 2022,
+*Rethinking Document-level Neural Machine Translation*).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from nmt.io.documents import DocumentFormat
+
+CONTEXT_FILE = "context.json"
+"""Name of the file in a dataset, a run and an export; one of single sentences has none."""
+
+Span = tuple[int, int]
+"""First sentence of a document that is joined, and the one behind the last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentContext:
+    """Content of ``context.json``, and the key ``preprocess.documents``."""
+
+    context: int = 1
+    """Sentences before each one that are joined to it."""
+    sides: Literal["both", "source"] = "both"
+    """Sides with the context."""
+    whole: bool = False
+    """Whether documents are joined as a whole, and as halves, quarters and so on."""
+    max_tokens: int = 512
+    """Maximum length of joined sentences; fewer are joined if they are longer."""
+
+    def __post_init__(self) -> None:
+        for key in ("context", "max_tokens"):
+            if (value := getattr(self, key)) < 1:
+                raise ValueError(f"{key} must be at least 1, not {value}")
+        if self.whole and self.sides == "source":
+            raise ValueError("whole documents are joined on both sides; unset sides or whole")
+
+    def examples(self, lengths: Sequence[int]) -> list[Span]:
+        """Return the spans of a document that training joins.
+
+        Args:
+            lengths: length of each sentence in tokens with EOS, of the longer side.
+        """
+        if not self.whole:
+            return [(self.first(lengths, at), at + 1) for at in range(len(lengths))]
+        spans = self.parts(lengths)
+        for start, end in spans:  # which grows
+            if end - start > 1:
+                spans += [(start, half(start, end)), (half(start, end), end)]
+        return sorted(spans)
+
+    def first(self, lengths: Sequence[int], at: int) -> int:
+        """Return the first of the sentences that are joined to the sentence `at`."""
+        first, length = at, lengths[at]
+        while first > max(0, at - self.context) and length + lengths[first - 1] <= self.max_tokens:
+            first -= 1
+            length += lengths[first]
+        return first
+
+    def parts(self, lengths: Sequence[int]) -> list[Span]:
+        """Divide a document into parts that fit, each as long as possible."""
+        starts, total = [0], 0
+        for at, length in enumerate(lengths):
+            if at > starts[-1] and total + length > self.max_tokens:
+                starts.append(at)
+                total = 0
+            total += length
+        return list(zip(starts, [*starts[1:], len(lengths)], strict=True))
+
+
+def half(start: int, end: int) -> int:
+    """Return where a span is divided in two; the first half is not the shorter one."""
+    return (start + end + 1) // 2
+
+
+CONTEXTS = DocumentFormat(
+    kind=DocumentContext,
+    name="nmt-context",
+    version=1,
+    remedy="copy the directory again from where it came from, or make it again",
+)

@@ -1,0 +1,181 @@
+"""Translate the lines of documents, each in its context, by a model that was trained with context.
+
+Lines arrive one after the other, and a blank line is between two documents. Each line becomes a
+:class:`Request` with the lines around it. If the model has context on both sides, it translates
+joined lines into joined lines. The separators in its output say which sentence is which. With a
+wrong number of separators, or nothing between two of them, the half of the joined lines that holds
+the line is translated instead, and in the end the line alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+
+from nmt.data.context import DocumentContext, half
+from nmt.errors import NmtError
+from nmt.inference.request import Request
+from nmt.inference.translation import Translation
+
+CountTokens = Callable[[list[str]], list[int]]
+"""Returns the length of each line in source tokens, with EOS."""
+
+
+def in_documents(
+    blocks: Iterable[Sequence[str | Request]], context: DocumentContext, count: CountTokens
+) -> Iterator[list[Request]]:
+    """Yield lines as requests with the lines around them, in order; no block is empty.
+
+    A line waits only for the rest of its part of a document, with whole documents.
+
+    Args:
+        blocks: lines as they arrive. A line that is a request stays as it is.
+        context: context of the model.
+        count: returns the lengths of lines.
+    """
+    before: deque[str] = deque(maxlen=context.context)
+    part: list[str] = []
+    room = 0
+    for block in blocks:
+        ready: list[Request] = []
+        for line in block:
+            if isinstance(line, Request) or not line.strip():
+                ready += _whole(part)
+                ready.append(line if isinstance(line, Request) else Request(line))
+                part = []
+                before.clear()
+            elif context.whole:
+                [length] = count([line])
+                if part and length > room:
+                    ready += _whole(part)
+                    part = []
+                room = (room if part else context.max_tokens) - length
+                part.append(line)
+            else:
+                ready.append(Request(line, context=tuple(before)))
+                before.append(line)
+        if ready:
+            yield ready
+    if part:
+        yield _whole(part)
+
+
+def _whole(part: list[str]) -> list[Request]:
+    return [
+        Request(line, context=tuple(part[:at]), following=tuple(part[at + 1 :]))
+        for at, line in enumerate(part)
+    ]
+
+
+def fit(
+    requests: Sequence[Request], context: DocumentContext, most: int, count: CountTokens
+) -> list[Request]:
+    """Return the requests with only as much context as the model takes.
+
+    Context on both sides is left out of requests with a prefix, phrases or terminology.
+
+    Args:
+        requests: lines, with their context.
+        context: context of the model.
+        most: maximum length of a source.
+        count: returns the lengths of lines.
+    """
+    distinct = list(dict.fromkeys(chain.from_iterable(one.sentences for one in requests)))
+    lengths = dict(zip(distinct, count(distinct), strict=True))
+    fitted = []
+    for request in requests:
+        before = [line for line in request.context if line.strip()]
+        after = [line for line in request.following if line.strip()]
+        if not context.whole:
+            before, after = before[-context.context :], []
+        room = min(context.max_tokens, most) - lengths[request.text]
+        if not request.text.strip() or (context.sides == "both" and not request.is_plain):
+            room = 0
+        kept: list[list[str]] = []
+        for lines in (before[::-1], after):
+            kept.append([])
+            for line in lines:
+                if lengths[line] > room:
+                    break
+                room -= lengths[line]
+                kept[-1].append(line)
+        context_lines = tuple(kept[0][::-1])
+        fitted.append(replace(request, context=context_lines, following=tuple(kept[1])))
+    return fitted
+
+
+def check_form(
+    requests: Iterable[Request], context: DocumentContext, lists_or_scores: bool, aligned: bool
+) -> None:
+    """Refuse what the translation of a line in its context does not have.
+
+    Raises:
+        NmtError: alignments are wanted, or with context on both sides n-best lists or scores.
+    """
+    for request in requests:
+        if len(request.sentences) == 1:
+            continue
+        is_list = lists_or_scores or (request.n_best or 1) > 1
+        if aligned or (is_list and context.sides == "both"):
+            raise NmtError(
+                "the model translates a line together with its context, without alignments"
+                + (", n-best lists and scores" if context.sides == "both" else "")
+                + "; leave them out, or make a request without context of each line"
+            )
+
+
+def translate_joined(
+    requests: Sequence[Request],
+    context: DocumentContext,
+    translate: Callable[[list[Request]], Iterable[list[Translation]]],
+) -> list[list[Translation]]:
+    """Return the translations of each line in its context.
+
+    Lines with the same joined sentences are translated once.
+
+    Args:
+        requests: lines, with the context that fits.
+        context: context of the model.
+        translate: returns the translations of requests, as they are, with a line for each sentence.
+    """
+    waiting = dict(enumerate(requests))
+    results: list[list[Translation]] = [[] for _ in requests]
+    while waiting:
+        keys = {at: _key(request, at, context) for at, request in waiting.items()}
+        distinct = {keys[at]: request for at, request in waiting.items()}
+        translations = dict(zip(distinct, translate([*distinct.values()]), strict=True))
+        again = {}
+        for at, request in waiting.items():
+            best, *others = translations[keys[at]]
+            lines = best.text.split("\n")
+            if isinstance(keys[at], int):
+                results[at] = [_on_one_line(candidate) for candidate in (best, *others)]
+            elif len(lines) == len(request.sentences) and all(map(str.strip, lines)):
+                line = lines[len(request.context)]
+                results[at] = [replace(best, source=request.text, text=line)]
+            else:
+                again[at] = narrowed(request)
+        waiting = again
+    return results
+
+
+def _key(request: Request, at: int, context: DocumentContext) -> object:
+    """Return what requests with the same translation share, or the number of a line of its own."""
+    if context.sides == "source" or len(request.sentences) == 1:
+        return at
+    return request.sentences, request.avoid, request.strategy
+
+
+def _on_one_line(translation: Translation) -> Translation:
+    return replace(translation, text=translation.text.replace("\n", " "))
+
+
+def narrowed(request: Request) -> Request:
+    """Return a request with the half of its sentences that holds the line."""
+    at, sentences = len(request.context), request.sentences
+    middle = half(0, len(sentences))
+    if at < middle:
+        return replace(request, following=sentences[at + 1 : middle])
+    return replace(request, context=request.context[middle:])

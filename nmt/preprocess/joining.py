@@ -1,0 +1,183 @@
+"""Sentences of a document, joined by a separator that no text spells.
+
+As text, joined sentences are the lines of one string. As ids, the separator is where the end of
+each sentence but the last would be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby, islice
+
+import numpy as np
+
+from nmt.data.columns import Sentences
+from nmt.data.context import DocumentContext, Span
+from nmt.data.manifest import Ids
+from nmt.data.vocabulary import EOS
+from nmt.errors import NmtError
+from nmt.preprocess.corpus import Chunk
+from nmt.preprocess.segmenters import SEPARATOR, Segmenter, WrappedSegmenter
+
+
+class JoinedSegmenter(WrappedSegmenter):
+    """A segmenter of texts of several lines, the sentences of a document."""
+
+    def __init__(self, inner: Segmenter, separator: int) -> None:
+        """Wrap a segmenter; `separator` is the id between two lines."""
+        super().__init__(inner)
+        self.separator: int = separator
+
+    def encode(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
+        """Return the ids of every text."""
+        texts = [line.split("\n") for line in lines]
+        ids = iter(self.inner.encode([*chain.from_iterable(texts)], num_threads))
+        return [self._joined([*islice(ids, len(sentences))]) for sentences in texts]
+
+    def sample(self, line: str, alpha: float) -> list[int]:
+        """Return the ids of a random segmentation."""
+        return self._joined([self.inner.sample(part, alpha) for part in line.split("\n")])
+
+    def decode(self, ids: list[list[int]], num_threads: int = 1) -> list[str]:
+        """Return the text of every sequence, a line for each sentence."""
+        rows = [[*self._divided(row)] for row in ids]
+        texts = iter(self.inner.decode([*chain.from_iterable(rows)], num_threads))
+        # Byte pieces can spell a line feed.
+        return [
+            "\n".join(text.replace("\n", " ") for text in islice(texts, len(row))) for row in rows
+        ]
+
+    def _joined(self, sentences: list[list[int]]) -> list[int]:
+        first, *others = sentences
+        return [*first, *chain.from_iterable([self.separator, *ids] for ids in others)]
+
+    def _divided(self, ids: list[int]) -> Iterator[list[int]]:
+        start = 0
+        for at, token in enumerate(ids):
+            if token == self.separator:
+                yield ids[start:at]
+                start = at + 1
+        yield ids[start:]
+
+
+def document_numbers(chunk: Chunk) -> Ids:
+    """Return the number of the document of each pair [n], from 1; 0 for a blank line.
+
+    Raises:
+        NmtError: a line is blank on one side only.
+    """
+    blank, other = (
+        np.array([not line.strip() for line in side], np.bool_)
+        for side in (chunk.source, chunk.target)
+    )
+    if (differing := np.flatnonzero(blank != other)).size:
+        raise NmtError(
+            f"{chunk.text_names}: line {chunk.first + differing[0]} is blank on one side only; the "
+            "blank lines between documents must be on both sides"
+        )
+    return np.where(blank, 0, np.cumsum(blank) + 1)
+
+
+@dataclass(frozen=True)
+class Joiner:
+    """Joins the sentences of documents as a dataset says."""
+
+    context: DocumentContext
+    separators: tuple[int, int]
+    """Ids of the separators of source and target."""
+
+    def examples(
+        self, source: Sentences, target: Sentences, numbers: Ids
+    ) -> tuple[Sentences, Sentences]:
+        """Return the pairs of training, made of the sentences of documents.
+
+        Args:
+            source: sentences, with EOS.
+            target: their translations.
+            numbers: number of the document of each sentence [n].
+        """
+        lengths = np.maximum(source.lengths, target.lengths).tolist()
+        spans = [
+            (start + first, start + last)
+            for start, end in _runs(numbers)
+            for first, last in self.context.examples(lengths[start:end])
+        ]
+        table = np.array(spans, np.int64).reshape(-1, 2)
+        first = table[:, 0] if self.context.sides == "both" else table[:, 1] - 1
+        return (
+            joined(source, table[:, 0], table[:, 1], self.separators[0]),
+            joined(target, first, table[:, 1], self.separators[1]),
+        )
+
+    def held_out(self, chunk: Chunk, numbers: Ids, lengths: Ids) -> tuple[list[str], list[str]]:
+        """Return the texts of held-out pairs, as many as lines.
+
+        With whole documents, the first line of a part has the whole part, and its others none.
+
+        Args:
+            chunk: pairs with the blank lines between documents.
+            numbers: number of the document of each line [n].
+            lengths: length of each pair in tokens [n].
+        """
+        source, target = [""] * len(numbers), [""] * len(numbers)
+        for start, end in _runs(numbers):
+            if not numbers[start]:
+                continue
+            of_document = lengths[start:end].tolist()
+            spans = (
+                self.context.parts(of_document)
+                if self.context.whole
+                else self.context.examples(of_document)
+            )
+            for first, last in spans:
+                at = start + (first if self.context.whole else last - 1)
+                source[at] = "\n".join(chunk.source[start + first : start + last])
+                begin = start + first if self.context.sides == "both" else at
+                target[at] = "\n".join(chunk.target[begin : start + last])
+        return source, target
+
+
+def joined(sentences: Sentences, first: Ids, last: Ids, separator: int) -> Sentences:
+    """Return sentences ``first[i]`` to ``last[i] - 1`` as one, for each i."""
+    counts = last - first
+    ends = np.cumsum(counts)
+    taken = sentences.take(np.repeat(first - (ends - counts), counts) + np.arange(counts.sum()))
+    last_tokens = np.cumsum(taken.lengths) - 1
+    tokens = taken.tokens.copy()
+    tokens[last_tokens] = separator
+    tokens[last_tokens[ends - 1]] = EOS
+    lengths = np.add.reduceat(taken.lengths, ends - counts) if len(counts) else counts
+    return Sentences(tokens, lengths)
+
+
+def _runs(numbers: Ids) -> Iterator[Span]:
+    """Yield where consecutive equal numbers begin and end."""
+    start = 0
+    for _, run in groupby(numbers.tolist()):
+        end = start + sum(1 for _ in run)
+        yield start, end
+        start = end
+
+
+def separator_of(segmenter: Segmenter) -> int:
+    """Return the id of the separator.
+
+    Raises:
+        NmtError: the vocabulary has none.
+    """
+    if SEPARATOR not in segmenter.tags:
+        raise NmtError(
+            f"the vocabulary lacks the separator {SEPARATOR} of preprocess.documents; add it by "
+            "preprocess.extend_vocabulary"
+        )
+    return segmenter.tags[SEPARATOR]
+
+
+def joiner_of(context: DocumentContext | None, sides: Sequence[Segmenter]) -> Joiner | None:
+    """Return what joins sentences for a context; None for single sentences."""
+    if context is None:
+        return None
+    source, target = sides
+    has_target = context.sides == "both"
+    return Joiner(context, (separator_of(source), separator_of(target) if has_target else EOS))

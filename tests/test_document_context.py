@@ -1,0 +1,521 @@
+"""Sentences with their context: datasets, training, translation of documents, refusals."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from conftest import ENGLISH, GERMAN, RECIPE
+
+from nmt.cli.interactive import Session
+from nmt.data.columns import Sentences
+from nmt.data.context import DocumentContext
+from nmt.data.dataset import Dataset
+from nmt.data.sampler import in_length_order
+from nmt.data.vocabulary import EOS
+from nmt.errors import NmtError
+from nmt.inference import Request, Translation
+from nmt.inference.documents import fit, in_documents, translate_joined
+from nmt.inference.engines import load_translator
+from nmt.preprocess.joining import Joiner, joined
+from nmt.preprocess.segmenters import SEPARATOR
+from nmt.preprocess.subwords import Subwords
+from nmt.runs.translations import read_translations
+from nmt.search import Hypothesis
+from nmt.training.subword_sampling import SampledSplit
+
+Command = Callable[..., Any]
+
+KINDS: dict[str, dict[str, Any]] = {
+    "both": {"context": 2, "max_tokens": 40},
+    "source": {"context": 1, "sides": "source"},
+    "whole": {"whole": True, "max_tokens": 25},
+}
+
+
+def documents(count: int, seed: int) -> list[list[list[int]]]:
+    """Documents of sentences of numbers."""
+    draw = random.Random(seed)
+    return [
+        [draw.choices(range(6), k=draw.randint(1, 6)) for _ in range(draw.randint(1, 6))]
+        for _ in range(count)
+    ]
+
+
+def text(words: list[str], number: int, seed: int) -> str:
+    """Documents as text, with a blank line between two of them."""
+    return "\n".join(
+        "".join(" ".join(words[n] for n in sentence) + "\n" for sentence in sentences)
+        for sentences in documents(number, seed)
+    )
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with documents in two languages, and recipes for all kinds of context."""
+    directory = tmp_path_factory.mktemp("documents")
+    for seed, (split, number) in enumerate({"train": 30, "valid": 6}.items()):
+        for language, words in (("en", ENGLISH), ("de", GERMAN)):
+            (directory / f"{split}.{language}").write_text(text(words, number, seed))
+    for name, keys in {**KINDS, "plain": None}.items():
+        recipe = yaml.safe_load(RECIPE)
+        recipe["preprocess"] |= {
+            "train": [str(directory / "train")],
+            "valid": str(directory / "valid"),
+            "documents": keys,
+            "output_dir": str(directory / f"{name}-bin"),
+            "workers": 1,
+        }
+        recipe["train"] |= {
+            "data": str(directory / f"{name}-bin"),
+            "save_dir": str(directory / name),
+            "valid_metrics": ["bleu"],
+            "max_updates": 4,
+        }
+        (directory / f"{name}.yaml").write_text(yaml.safe_dump(recipe))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def dataset(here: Path, nmt: Command) -> Callable[[str], Dataset]:
+    """Makes the dataset of a kind of context, once."""
+
+    def make(kind: str) -> Dataset:
+        if not (here / f"{kind}-bin").exists():
+            done = nmt("preprocess", "--config", here / f"{kind}.yaml")
+            assert done.status == 0, done.err
+            assert ("joined source tokens: mean" in done.err) == (kind != "plain")
+        return Dataset.open(here / f"{kind}-bin")
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def run(here: Path, dataset: Callable[[str], Dataset], nmt: Command) -> Callable[[str], Path]:
+    """Trains the run of a kind of context, once; it learns next to nothing."""
+
+    def make(kind: str) -> Path:
+        if not (here / kind).exists():
+            dataset(kind)
+            done = nmt("train", "--config", here / f"{kind}.yaml")
+            assert done.status == 0, done.err
+        return here / kind
+
+    return make
+
+
+def pairs(data: Dataset, split: str = "train") -> list[tuple[str, str]]:
+    """The pairs of a split, joined sentences as lines."""
+    subwords, stored = Subwords.of(data), data.split(split)
+    sides = [
+        decode([side(at).tolist()[:-1] for at in range(len(stored))])
+        for side, decode in (
+            (stored.source, subwords.decode_source),
+            (stored.target, subwords.decode_target),
+        )
+    ]
+    return list(zip(*sides, strict=True))
+
+
+def test_a_window_takes_the_sentences_before_as_far_as_they_fit() -> None:
+    context = DocumentContext(context=2, max_tokens=10)
+    assert context.examples([3, 3, 3, 5, 9]) == [(0, 1), (0, 2), (0, 3), (2, 4), (4, 5)]
+
+
+def test_whole_documents_come_in_parts_that_fit_and_in_halves_of_these() -> None:
+    context = DocumentContext(whole=True, max_tokens=10)
+    assert context.parts([3, 3, 4, 1, 12, 2]) == [(0, 3), (3, 4), (4, 5), (5, 6)]
+    spans = [(0, 1), (0, 2), (0, 3), (1, 2), (2, 3), (3, 4)]
+    assert context.examples([3, 3, 4, 1]) == spans
+
+
+def test_joined_sentences_have_separators_where_they_would_end() -> None:
+    sentences = Sentences.of([[4], [5, 6], [7]])
+    tokens, lengths = joined(sentences, np.array([0, 2]), np.array([2, 3]), 9)
+    assert tokens.tolist() == [4, 9, 5, 6, EOS, 7, EOS]
+    assert lengths.tolist() == [5, 2]
+    nothing = np.array([], np.int64)
+    assert len(joined(Sentences.of([]), nothing, nothing, 9).lengths) == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dataset_holds_the_joined_sentences_of_each_document(
+    kind: str, here: Path, dataset: Callable[[str], Dataset]
+) -> None:
+    data = dataset(kind)
+    subwords, context = Subwords.of(data), DocumentContext(**KINDS[kind])
+    assert subwords.context == context
+    wanted = []
+    for sentences in documents(30, 0):
+        lines = [
+            [" ".join(words[n] for n in one) for one in sentences] for words in (ENGLISH, GERMAN)
+        ]
+        sides = zip(subwords.encode_source(lines[0]), subwords.encode_target(lines[1]), strict=True)
+        lengths = [1 + max(map(len, pair)) for pair in sides]
+        for start, end in context.examples(lengths):
+            begin = end - 1 if context.sides == "source" else start
+            wanted.append(("\n".join(lines[0][start:end]), "\n".join(lines[1][begin:end])))
+    assert pairs(data) == wanted
+    assert any("\n" in source for source, _ in wanted)
+    assert any("\n" in target for _, target in wanted) == (kind != "source")
+    # As text, joined sentences have the same ids.
+    texts, split = [source for source, _ in wanted], data.split("train")
+    ids = [split.source(at).tolist()[:-1] for at in range(len(split))]
+    assert subwords.encode_source(texts) == ids
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_held_out_split_keeps_its_lines_and_joins_each_sentence_once(
+    kind: str, here: Path, dataset: Callable[[str], Dataset]
+) -> None:
+    split = dataset(kind).split("valid")
+    lines = (here / "valid.en").read_text().splitlines()
+    assert split.source_text() == lines
+    stored = pairs(dataset(kind), "valid")
+    last = [target.split("\n")[-1] for _, target in stored if target]
+    if kind == "whole":
+        target = "\n".join(part for _, part in stored if part)
+        assert target.split("\n") == [line for line in split.reference_text() if line]
+    else:
+        assert last == [line for line in split.reference_text() if line]
+    # Blank pairs do not count for the loss.
+    scored = np.concatenate(in_length_order(split, 100))
+    assert sorted(scored.tolist()) == [at for at, (source, _) in enumerate(stored) if source]
+
+
+def test_no_text_spells_the_separator_and_sampled_subwords_keep_it(
+    dataset: Callable[[str], Dataset],
+) -> None:
+    data = dataset("both")
+    subwords, split = Subwords.of(data), data.split("train")
+    separator = subwords.source.tags[SEPARATOR]
+    assert separator not in subwords.encode_source([f"one {SEPARATOR} two"])[0]
+    sampled = SampledSplit(split=split, subwords=subwords, alpha=0.3, seed=1)
+    rows = sampled.padded("source", np.arange(len(split)))
+    stored = split.padded("source", np.arange(len(split)))
+    assert rows.shape != stored.shape or (rows != stored).any()
+    assert ((rows == separator).sum(1) == (stored == separator).sum(1)).all()
+
+
+def test_a_line_that_is_blank_on_one_side_is_an_error(here: Path, nmt: Command) -> None:
+    for language, end in (("en", "one\n\ntwo\n"), ("de", "eins\nzwei\n\n")):
+        (here / f"uneven.{language}").write_text(end)
+    done = nmt("preprocess", "--config", here / "both.yaml", "--train", here / "uneven",
+               "--output-dir", here / "uneven-bin")  # fmt: skip
+    assert (done.status, len(done.err.splitlines())) == (1, 1)
+    assert "uneven.de: line 2 is blank on one side only" in done.err
+
+
+def test_shards_hold_whole_blocks_and_together_everything(
+    here: Path, dataset: Callable[[str], Dataset], nmt: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("corpus", "encoding"):
+        monkeypatch.setattr(f"nmt.preprocess.{module}.CHUNK", 40)
+    monkeypatch.setattr("nmt.preprocess.corpus.Bitext.blocks.__defaults__", (40, 0))
+    held = []
+    for shard in ("1/2", "2/2"):
+        flags = ("--subword-model", here / "both-bin", "--output-dir", here / "parts")
+        dataset("both")
+        done = nmt("preprocess", "--config", here / "both.yaml", "--shard", shard, *flags)
+        assert done.status == 0, done.err
+        number = shard.replace("/", "-of-")
+        held.append(pairs(Dataset.open(here / "parts" / f"shard-{number}")))
+    ends = [[target.split("\n")[-1] for _, target in part] for part in held]
+    assert all(ends)
+    lines = filter(None, (here / "train.de").read_text().splitlines())
+    assert sorted(ends[0] + ends[1]) == sorted(lines)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"documents": {"context": 0}}, "context must be at least 1, not 0"),
+        ({"documents": {"whole": True, "sides": "source"}}, "joined on both sides"),
+        ({"documents": {}, "clean": ["duplicates"]}, "clean has duplicates, which would tear"),
+        ({"documents": {}, "clean": ["near_duplicates"]}, "clean has near_duplicates"),
+        ({"documents": {}, "target_order": "right_to_left"}, "target_order left_to_right alone"),
+        ({"documents": {}, "sentence_weights": True}, "documents go without sentence_weights"),
+        ({"documents": {}, "alignments": True}, "documents go without alignments"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(
+    keys: dict[str, Any], message: str, here: Path, nmt: Command, tmp_path: Path
+) -> None:
+    recipe = yaml.safe_load((here / "plain.yaml").read_text())
+    recipe["preprocess"] |= keys
+    (tmp_path / "nmt.yaml").write_text(yaml.safe_dump(recipe))
+    done = nmt("preprocess", "--config", tmp_path / "nmt.yaml")
+    assert (done.status, len(done.err.splitlines())) == (1, 1)
+    assert message in done.err
+
+
+def test_given_subwords_without_a_separator_are_refused_and_extended(
+    here: Path, dataset: Callable[[str], Dataset], nmt: Command
+) -> None:
+    dataset("plain")
+    command = ("preprocess", "--config", here / "both.yaml", "--output-dir", here / "given")
+    done = nmt(*command, "--subword-model", here / "plain-bin")
+    assert (done.status, len(done.err.splitlines())) == (1, 1)
+    assert "the vocabulary lacks the separator <sep/>" in done.err
+    done = nmt(*command, "--extend-vocabulary", here / "plain-bin")
+    assert done.status == 0, done.err
+    assert any("\n" in source for source, _ in pairs(Dataset.open(here / "given")))
+
+
+def count(lines: Iterable[str]) -> list[int]:
+    """The length of lines of words, with EOS."""
+    return [len(line.split()) + 1 for line in lines]
+
+
+def test_lines_arrive_as_requests_with_the_lines_before() -> None:
+    context = DocumentContext(context=2)
+    blocks = [["a", "b"], [], ["c", "", "d"], [Request("e")], ["f"]]
+    read = list(in_documents(blocks, context, count))
+    assert [len(block) for block in read] == [2, 3, 1, 1]
+    found = [(one.text, one.context) for block in read for one in block]
+    assert found == [
+        ("a", ()), ("b", ("a",)), ("c", ("a", "b")), ("", ()), ("d", ()), ("e", ()), ("f", ()),
+    ]  # fmt: skip
+
+
+def test_a_line_of_a_whole_document_waits_for_the_rest_of_its_part() -> None:
+    context = DocumentContext(whole=True, max_tokens=6)
+    blocks = [["a", "b b"], ["c", "d", "", "e"]]
+    [first, second] = in_documents(blocks, context, count)
+    assert [one.sentences for one in first] == [("a", "b b")] * 2 + [("c", "d")] * 2 + [("",)]
+    assert [(one.text, one.context) for one in first[:2]] == [("a", ()), ("b b", ("a",))]
+    assert [one.sentences for one in second] == [("e",)]
+
+
+def test_only_context_that_fits_is_used() -> None:
+    request = Request("e", context=("a", "b b b", " ", "c", "d"), following=("f", "g g"))
+    fitted = {
+        name: fit([request], context, 20, count)[0].sentences
+        for name, context in {
+            "two": DocumentContext(context=2, max_tokens=9),
+            "short": DocumentContext(context=4, max_tokens=9),
+            "whole": DocumentContext(whole=True, max_tokens=9),
+        }.items()
+    }
+    assert fitted["two"] == ("c", "d", "e")
+    assert fitted["short"] == ("c", "d", "e")
+    assert fitted["whole"] == ("c", "d", "e", "f")
+    one = DocumentContext(context=1)
+    assert fit([Request("e", prefix="x", context=("d",))], one, 20, count)[0].context == ()
+    source = DocumentContext(context=1, sides="source")
+    assert fit([Request("e", prefix="x", context=("d",))], source, 20, count)[0].context == ("d",)
+    assert fit([Request(" ", context=("d",))], source, 20, count)[0].context == ()
+
+
+class Fake:
+    """A translator of joined lines that spoils those with a certain number of sentences."""
+
+    def __init__(self, spoilt: Iterable[int] = (), separator: str = "\n") -> None:
+        self.asked: list[tuple[str, ...]] = []
+        self.spoilt, self.separator = set(spoilt), separator
+
+    def __call__(self, requests: list[Request]) -> list[list[Translation]]:
+        self.asked += [request.sentences for request in requests]
+        return [[self._translation(request)] for request in requests]
+
+    def _translation(self, request: Request) -> Translation:
+        lines = [line.upper() for line in request.sentences]
+        if len(lines) in self.spoilt:
+            lines.append("?")
+        nothing = Hypothesis([], 0.0, 0.0, finished=True)
+        return Translation(request.text, self.separator.join(lines), nothing)
+
+
+def translated(context: DocumentContext, fake: Fake, lines: list[str]) -> list[str]:
+    requests = [one for block in in_documents([lines], context, count) for one in block]
+    return [one.text for [one] in translate_joined(requests, context, fake)]
+
+
+def test_the_separators_say_which_sentence_is_which() -> None:
+    lines = ["a", "b", "c", "", "d"]
+    fake = Fake()
+    assert translated(DocumentContext(context=1), fake, lines) == ["A", "B", "C", "", "D"]
+    assert fake.asked == [("a",), ("a", "b"), ("b", "c"), ("",), ("d",)]
+    fake = Fake()
+    assert translated(DocumentContext(whole=True), fake, lines) == ["A", "B", "C", "", "D"]
+    assert fake.asked == [("a", "b", "c"), ("",), ("d",)]  # each part once
+
+
+def test_a_wrong_number_of_separators_halves_the_sentences() -> None:
+    lines = ["a", "b", "c", "d", "e"]
+    fake = Fake(spoilt=[5, 2])
+    assert translated(DocumentContext(whole=True), fake, lines) == ["A", "B", "C", "D", "E"]
+    assert fake.asked == [("a", "b", "c", "d", "e"), ("a", "b", "c"), ("d", "e"), ("d",), ("e",)]
+    fake = Fake(spoilt=[3, 1])
+    assert translated(DocumentContext(context=2), fake, lines[:3]) == ["A ?", "B", "C ?"]
+    assert fake.asked == [("a",), ("a", "b"), ("a", "b", "c"), ("c",)]
+    empty = Fake(separator="\n\n")  # as many separators too many
+    assert translated(DocumentContext(context=1), empty, ["a", "b"]) == ["A", "B"]
+
+
+def test_the_source_alone_has_nothing_to_divide() -> None:
+    def translate(requests: list[Request]) -> list[list[Translation]]:
+        nothing = Hypothesis([], 0.0, 0.0, finished=True)
+        return [[Translation(one.text, f"{one.text}\n!", nothing)] for one in requests]
+
+    requests = [Request("a"), Request("b", context=("a",))]
+    source = DocumentContext(sides="source")
+    found = [one.text for [one] in translate_joined(requests, source, translate)]
+    assert found == ["a !", "b !"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_translate_reads_documents_and_gives_a_line_for_a_line(
+    kind: str, here: Path, run: Callable[[str], Path], nmt: Command, tmp_path: Path
+) -> None:
+    model = run(kind)
+    lines = (here / "valid.en").read_text().splitlines()
+    results = []
+    for window in (4096, 3):
+        flags = ("--workers", 1, "--set", f"search.window={window}")
+        done = nmt("translate", "--model", model, *flags, here / "valid.en")
+        assert done.status == 0, done.err
+        results.append(done.out.splitlines())
+    assert results[0] == results[1]
+    assert not any(out for out, line in zip(results[0], lines, strict=True) if not line)
+    assert len(results[0]) == len(lines)
+    translator = load_translator(model)
+    assert list(translator.translate(lines)) == results[0]
+    # The same line with its context in a request, among others in reverse.
+    requests = [one for block in translator.in_documents([lines]) for one in block]
+    assert [*translator.translate(requests[::-1])][::-1] == results[0]
+    # As in validation.
+    assert read_translations(model, 4, len(lines)) == results[0]
+    assert translator.subwords.context == DocumentContext(**KINDS[kind])
+
+
+def test_context_changes_a_translation_and_only_as_much_as_the_model_takes(
+    run: Callable[[str], Path],
+) -> None:
+    translator = load_translator(run("source"), strategy="greedy")
+    contexts = [(), ("one two",), ("six five", "one two"), ("one two", "six five")]
+    [alone, one, far, near] = (
+        translator.encode(fit([Request("three", context=lines)], *arguments))[0].source
+        for lines in contexts
+        for arguments in [(DocumentContext(**KINDS["source"]), 99, translator._count_tokens)]
+    )
+    assert one == far != near
+    assert one[-len(alone) :] == alone != one
+
+
+def test_json_requests_have_context(
+    run: Callable[[str], Path], nmt: Command, tmp_path: Path
+) -> None:
+    lines = [{"text": "one", "context": ["two", "three"]}, {"text": "four"}, {"text": ""}]
+    (tmp_path / "in").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = nmt("translate", "--model", run("source"), "--json-input", tmp_path / "in")
+    assert (done.status, len(done.out.splitlines())) == (0, 3), done.err
+    done = nmt("translate", "--model", run("plain"), "--json-input", tmp_path / "in")
+    assert done.status == 1
+    assert "the model was trained on single sentences" in done.err.splitlines()[-1]
+    (tmp_path / "in").write_text(json.dumps({"text": "one", "context": ["a\nb"]}))
+    done = nmt("translate", "--model", run("source"), "--json-input", tmp_path / "in")
+    assert "an entry of context or following is several lines" in done.err
+
+
+@pytest.mark.parametrize("flag", ["--n-best=2", "--json", "--markup=html"])
+def test_forms_without_lines_in_context_are_refused(
+    flag: str, here: Path, run: Callable[[str], Path], nmt: Command
+) -> None:
+    model = run("both")
+    done = nmt("translate", "--model", model, "--strategy", "beam", flag, here / "valid.en")
+    assert done.status == 1
+    assert "context" in done.err.splitlines()[-1]
+    if flag != "--markup=html":  # with context on the source alone, a line has all of these
+        done = nmt(
+            "translate", "--model", run("source"), "--strategy", "beam", flag, here / "valid.en"
+        )
+        assert done.status == 0, done.err
+
+
+def test_other_commands_refuse_or_say_that_lines_are_alone(
+    here: Path, run: Callable[[str], Path], nmt: Command, tmp_path: Path
+) -> None:
+    both, source = run("both"), run("source")
+    done = nmt("export", "--model", both, "--format", "marian", "--output", tmp_path / "marian")
+    assert (done.status, len(done.err.splitlines())) == (1, 1)
+    assert "translates sentences in their context" in done.err
+    done = nmt("score", "--model", both, "--source", here / "valid.en", here / "valid.de")
+    assert "each line is alone" in done.err
+    done = nmt("train", "--config", here / "both.yaml", "--save-dir", tmp_path / "augmented",
+               "--set", "train.augmentation=[upper_case]")  # fmt: skip
+    assert (done.status, len(done.err.splitlines())) == (1, 1)
+    assert "train.augmentation changes single sentences" in done.err
+    (tmp_path / "line").write_text("one two\n")
+    done = nmt("explain", "--model", both, tmp_path / "line", "--output", tmp_path / "page.html")
+    assert (done.status, "each line is alone" in done.err) == (0, True), done.err
+    recipe = yaml.safe_load((here / "source.yaml").read_text())
+    assert both != source
+    other = tmp_path / "other"
+    recipe["preprocess"] |= {
+        "output_dir": str(tmp_path / "bin"),
+        "subword_model": str(both),
+        "documents": {"context": 5},
+    }
+    recipe["train"] |= {"data": str(tmp_path / "bin"), "save_dir": str(other)}
+    (tmp_path / "nmt.yaml").write_text(yaml.safe_dump(recipe))
+    assert nmt("preprocess", "--config", tmp_path / "nmt.yaml").status == 0
+    assert nmt("train", "--config", tmp_path / "nmt.yaml", "--max-updates", 1).status == 0
+    done = nmt("translate", "--model", both, "--model", other, tmp_path / "line")
+    assert done.status == 1
+    assert "its context of sentences is not that of" in done.err.splitlines()[-1]
+
+
+def test_inspect_shows_the_context(here: Path, run: Callable[[str], Path], nmt: Command) -> None:
+    assert (
+        "context: 2 sentences before, on both sides; 40 tokens" in nmt("inspect", run("both")).out
+    )
+    assert "context: whole documents; 25 tokens" in nmt("inspect", run("whole")).out
+    run("source")
+    assert "sentences before, on source" in nmt("inspect", here / "source-bin").out
+
+
+def test_a_conversation_is_a_document_up_to_a_blank_line(run: Callable[[str], Path]) -> None:
+    translator = load_translator(run("source"), strategy="greedy")
+    asked: list[Request] = []
+
+    def form(_: object, lines: Any, numbers: object) -> list[str]:
+        asked.extend(lines)
+        return [""]
+
+    session = Session(None, translator, None, {}, form)  # type: ignore[arg-type]
+    for line in ("one", "two", "", "three"):
+        list(session.answers(line))
+    assert [request.context for request in asked] == [(), ("one",), ()]
+
+
+def test_ctranslate2_translates_documents_like_nmt(
+    here: Path, run: Callable[[str], Path], nmt: Command, tmp_path: Path
+) -> None:
+    pytest.importorskip("ctranslate2")
+    done = nmt("export", "--model", run("both"), "--output", tmp_path / "export")
+    assert done.status == 0, done.err
+    results = [
+        list(load_translator(model, strategy="greedy").translate((here / "valid.en").open()))
+        for model in (run("both"), tmp_path / "export")
+    ]
+    assert results[0] == results[1]
+
+
+def test_a_joiner_needs_no_document() -> None:
+    nothing = Sentences.of([])
+    joiner = Joiner(DocumentContext(), (9, 9))
+    source, _ = joiner.examples(nothing, nothing, np.array([], np.int64))
+    assert len(source.lengths) == 0
+
+
+def test_a_request_without_a_document_model_names_the_remedy(run: Callable[[str], Path]) -> None:
+    translator = load_translator(run("plain"), strategy="greedy")
+    with pytest.raises(NmtError, match=r"train a model with preprocess\.documents"):
+        list(translator.translate([Request("one", following=("two",))]))
