@@ -117,9 +117,9 @@ class Setting:
 
 def translate_counted(translator: Translator, lines: list[str]) -> tuple[list[str], int]:
     """The translations of lines, and the number of their tokens."""
-    before = translator.target_tokens
+    before = translator.counts.target_tokens
     texts = list(translator.translate(lines))
-    return texts, translator.target_tokens - before
+    return texts, translator.counts.target_tokens - before
 
 
 def ctranslate2_searches(

@@ -19,6 +19,7 @@ from nmt.data.dataset import Dataset
 from nmt.data.directions import Directions
 from nmt.data.subset import Subset
 from nmt.errors import NmtError
+from nmt.inference import Request
 from nmt.inference.engines import load_translator
 from nmt.preprocess.subwords import Subwords
 from nmt.preprocess.tags import tags_of
@@ -127,6 +128,40 @@ def test_no_text_spells_a_tag(many: Dataset) -> None:
     [ids] = subwords.encode_source([">>de<< one"])
     assert tag not in ids
     assert subwords.decode_source([[tag, *subwords.encode_source(["one"])[0]]]) == ["one"]
+
+
+def test_a_request_chooses_its_target_language(
+    here: Path, run: Path, nmt: Command, tmp_path: Path
+) -> None:
+    lines = [("one two", "de"), ("eins zwei", "en"), ("one two", "fr"), ("", None), ("six", "de")]
+    wishes = [{"text": text, "target_lang": language} for text, language in lines]
+    (tmp_path / "in").write_text("".join(json.dumps(wish) + "\n" for wish in wishes))
+    command = ("translate", "--model", run, "--json-input", tmp_path / "in", "--workers", 1)
+    done = nmt(*command, "-t", "fr")
+    assert done.status == 0, done.err
+    alone = []
+    for text, language in lines:
+        translator = load_translator(run, target_lang=language or "fr")
+        alone += translator.translate([text])
+    assert done.out.splitlines() == alone
+    assert "translated 5 lines" in done.err
+    translator = load_translator(run, target_lang="fr")
+    list(translator.translate(["one two"]))
+    before = translator.counts.target_tokens
+    list(translator.translate([Request("one two", target_lang="de")]))
+    assert translator.counts.target_tokens > before > 0
+    # Without -t every line that is not blank needs a language.
+    done = nmt(*command)
+    assert done.status == 1
+    assert "the model translates into de, en and fr; choose one with -t" in done.err
+    (tmp_path / "in").write_text(json.dumps(wishes[0]))
+    assert nmt(*command).out.splitlines() == alone[:1]
+    (tmp_path / "in").write_text(json.dumps({"text": "one", "target_lang": "it"}))
+    done = nmt(*command, "-t", "fr")
+    assert done.status == 1
+    assert done.err.splitlines()[-1].endswith(
+        "the model does not translate into 'it', only into de, en and fr"
+    )
 
 
 def test_a_single_direction_gives_the_same_bytes_in_either_form(

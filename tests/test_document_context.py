@@ -403,7 +403,7 @@ def test_context_changes_a_translation_and_only_as_much_as_the_model_takes(
     [alone, one, far, near] = (
         translator.encode(fit([Request("three", context=lines)], *arguments))[0].source
         for lines in contexts
-        for arguments in [(DocumentContext(**KINDS["source"]), 99, translator._count_tokens)]
+        for arguments in [(DocumentContext(**KINDS["source"]), 99, translator.count_tokens)]
     )
     assert one == far != near
     assert one[-len(alone) :] == alone != one

@@ -23,6 +23,7 @@ from torch import Tensor
 from nmt.cli.stream import translate_stream
 from nmt.data.vocabulary import EOS
 from nmt.inference import SearchConfig, Translator
+from nmt.inference.translation import Counts
 from nmt.io.lines import Lines
 from nmt.models.base import State
 from nmt.preprocess.learning import SubwordTraining, train_subwords
@@ -154,7 +155,7 @@ class Counter:
 
     def __init__(self) -> None:
         self.config = SearchConfig()
-        self.truncated = self.split = self.empty = self.target_tokens = 0
+        self.counts = Counts()
 
     def in_documents(self, blocks: Iterable[list[str]]) -> Iterable[list[str]]:
         return blocks

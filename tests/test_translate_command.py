@@ -25,6 +25,7 @@ from nmt.cli.stream import translate_stream
 from nmt.cli.translate import translate
 from nmt.errors import NmtError
 from nmt.inference import SearchConfig, Translator
+from nmt.inference.translation import Counts
 from nmt.io.lines import Lines
 from nmt.models.base import ModelConfig
 from nmt.preprocess.learning import SubwordTraining, train_subwords
@@ -387,8 +388,7 @@ class Upper:
 
     def __init__(self, losing: bool = False) -> None:
         self.config = SearchConfig(window=2)
-        self.truncated = self.split = self.empty = 0
-        self.target_tokens = 0
+        self.counts = Counts()
         self.losing = losing
 
     def in_documents(self, blocks: Iterable[list[str]]) -> Iterable[list[str]]:
@@ -417,7 +417,7 @@ def test_lines_that_were_cut_split_or_lost_their_text_are_reported(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     upper = Upper()
-    upper.truncated, upper.split, upper.empty = 1, 2, 3
+    upper.counts = Counts(0, 1, 2, 3)
     translate_stream(upper, stream(b"a\n"), io.BytesIO(), World())  # type: ignore[arg-type]
     assert capsys.readouterr().err.splitlines()[1:] == [
         "nmt: warning: 1 lines were cut to 1024 pieces; "

@@ -29,6 +29,8 @@ LETTERS = "abcdefghijkl"
 class Letters:
     """One id per letter, from 4; a wide space is an "a", other characters are nothing."""
 
+    context = None
+    directions = None
     shared = True
     source_size = target_size = 4 + len(LETTERS)
     tags: tuple[list[int], list[int]] = ([], [])
@@ -183,7 +185,7 @@ def test_a_sentence_longer_than_a_batch_has_one_of_its_own() -> None:
 def test_sources_that_are_too_long_are_cut_and_counted() -> None:
     cutting = translator(max_source_length=4)
     assert list(cutting.translate(["abc", "abcd", "abcdef"])) == ["cba", "cba", "cba"]
-    assert cutting.truncated == 2
+    assert cutting.counts.truncated == 2
 
 
 def test_the_greatest_length_follows_from_the_source() -> None:
@@ -198,7 +200,7 @@ def test_the_greatest_length_follows_from_the_source() -> None:
 def test_target_tokens_are_counted_with_their_ends() -> None:
     counting = translator(max_length_ratio=0.0, max_length_offset=3)
     assert list(counting.translate(["ab", "", "abc"])) == ["ba", "", "cba"]
-    assert counting.target_tokens == 3 + 3  # "ba" with EOS, and "cba" cut before it
+    assert counting.counts.target_tokens == 3 + 3  # "ba" with EOS, and "cba" cut before it
 
 
 def test_hypotheses_come_best_first_and_blank_lines_have_none() -> None:
@@ -223,13 +225,13 @@ def test_a_request_says_what_a_translation_begins_with_and_what_it_holds() -> No
 def test_a_request_for_more_than_a_translation_is_cut_where_others_are_split() -> None:
     splitting = translator(max_source_length=4, on_long_line="split")
     assert list(splitting.translate(["ab cd", Request("ab cd", prefix="c")])) == ["ba dc", "cba"]
-    assert (splitting.split, splitting.truncated) == (1, 1)
+    assert (splitting.counts.split, splitting.counts.truncated) == (1, 1)
 
 
 def test_lines_that_come_out_empty_are_counted() -> None:
     counting = translator()
     assert list(counting.translate(["?!", "", " ", "a", "ab ?"])) == ["", "", "", "a", "ba"]
-    assert counting.empty == 1
+    assert counting.counts.empty == 1
 
 
 def test_minimum_bayes_risk_takes_what_the_others_agree_with() -> None:

@@ -66,8 +66,7 @@ def translate_stream(
             f"{source.name}: {lines} lines gave {written} translations; "
             "do not use them, and report this"
         )
-    counts = [translator.target_tokens, translator.truncated, translator.split, translator.empty]
-    summed = world.sum([float(count) for count in counts])
+    summed = world.sum([*map(float, vars(translator.counts).values())])
     if world.is_main:
         _report(lines, max(seconds, 1e-9), summed, translator.config.max_source_length)
 

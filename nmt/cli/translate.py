@@ -283,7 +283,7 @@ def translate(
         def load(settings: Settings) -> LineTranslator:
             opened = chosen(models, world.device, settings.trust_plugins)
             search = search_settings(settings, opened.recipe, n_best or 1)
-            return opened.translator(search, options).into(target_lang, source_lang)
+            return _into(opened.translator(search, options), target_lang, source_lang, json_input)
 
         translator = load(settings)
         unit = alignment_unit or translator.usual_unit if alignments else None
@@ -293,6 +293,13 @@ def translate(
         else:
             lines.configure(translator.config)
             translate_stream(translator, lines, target, world, form)
+
+
+def _into(
+    translator: LineTranslator, target: str | None, source: str | None, is_json: bool
+) -> LineTranslator:
+    """Return the translator of a direction; without one, lines of JSON choose theirs."""
+    return translator if is_json and not (target or source) else translator.into(target, source)
 
 
 def _engine(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 import os
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from nmt.data.directions import Direction, Directions
 from nmt.inference.config import SearchConfig
+from nmt.inference.request import Request
 from nmt.messages import warn
 from nmt.preprocess.subwords import Subwords
 from nmt.preprocess.tags import directions_of, tagged
 
 AnyDirected = TypeVar("AnyDirected", bound="Directed")
+Result = TypeVar("Result")
 
 
 class Directed:
@@ -29,6 +32,7 @@ class Directed:
         self.config = config.for_language(languages[1])
         self.languages = languages
         self._general = subwords, config, languages
+        self._by_target: dict[str | None, Any] = {}
 
     @property
     def directions(self) -> Directions:
@@ -63,7 +67,46 @@ class Directed:
         chosen.languages = direction
         return chosen
 
+    def into_target(self: AnyDirected, target: str | None) -> AnyDirected:
+        """Return the translator of a line that chooses its target language, made only once.
+
+        Args:
+            target: target language; None for that of this translator.
+
+        Raises:
+            NmtError: the model does not have the language, or needs one.
+        """
+        if target is None and (not self.subwords.directions or self.subwords.tags != ([], [])):
+            return self
+        if target not in self._by_target:
+            self._by_target[target] = self.into(target)
+        chosen: AnyDirected = self._by_target[target]
+        return chosen
+
     def by_direction(self: AnyDirected) -> list[AnyDirected]:
         """Return a translator for each trained direction."""
         trained = self.directions.trained
         return [self] if len(trained) == 1 else [self.into(one[1], one[0]) for one in trained]
+
+
+def by_target(
+    translator: AnyDirected,
+    requests: Sequence[Request],
+    translate: Callable[[AnyDirected, list[Request]], Iterable[Result]],
+) -> list[Result]:
+    """Return the result of each request from the translator of its target language.
+
+    Args:
+        translator: translator of the requests that name no target language.
+        requests: lines.
+        translate: returns the results of requests with the same target language.
+
+    Raises:
+        NmtError: the model does not have a language.
+    """
+    results: dict[int, Result] = {}
+    for target in dict.fromkeys(request.target_lang for request in requests):
+        chosen = [at for at, request in enumerate(requests) if request.target_lang == target]
+        of_target = translate(translator.into_target(target), [requests[at] for at in chosen])
+        results.update(zip(chosen, of_target, strict=True))
+    return [results[at] for at in range(len(requests))]

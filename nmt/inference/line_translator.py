@@ -16,12 +16,12 @@ from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
 from nmt.evaluation.consensus import expected_utilities
 from nmt.inference.alignment import Unit, linked, numbered, piece_starts, word_starts
-from nmt.inference.directed import Directed
+from nmt.inference.directed import Directed, by_target
 from nmt.inference.distinct import distinct_lists
 from nmt.inference.documents import check_form, fit, in_documents, translate_joined
 from nmt.inference.long_lines import parts
 from nmt.inference.request import Request, Sentence
-from nmt.inference.translation import Translation
+from nmt.inference.translation import Counts, Translation
 from nmt.io.lines import refuse_one_string
 from nmt.languages import has_spaces
 from nmt.search import Hypothesis
@@ -37,20 +37,14 @@ class LineTranslator(Directed, ABC):
     """A translator of lines; each engine implements a subclass.
 
     Attributes:
-        truncated: number of sources cut so far.
-        split: number of lines split so far.
-        empty: number of lines so far that are not blank but have a blank translation.
-        target_tokens: number of tokens of the translations so far, including EOS.
+        counts: what was translated so far, also by the translators of other languages of the model.
     """
 
     def __init__(
         self, subwords: Subwords, config: SearchConfig, languages: tuple[str, str] = ("", "")
     ) -> None:
         super().__init__(subwords, config, languages)
-        self.truncated = 0
-        self.split = 0
-        self.empty = 0
-        self.target_tokens = 0
+        self.counts = Counts()
 
     @property
     def usual_unit(self) -> Unit:
@@ -98,25 +92,18 @@ class LineTranslator(Directed, ABC):
     def _translations(
         self, lines: Iterable[str | Request], count: int, scored: bool, aligned: Unit | None
     ) -> Iterator[list[Translation]]:
-        translate = partial(self._translated, count=count, scored=scored, aligned=aligned)
-        context = self.subwords.context
         waiting = chain.from_iterable(self.in_documents([line] for line in lines))
         while window := list(islice(waiting, self.config.window)):
             requests = [line if isinstance(line, Request) else Request(line) for line in window]
             for request in requests:
                 request.check(self.config, count)
-                if context is None and len(request.sentences) > 1:
+                if self.subwords.context is None and len(request.sentences) > 1:
                     raise NmtError(
                         "context: the model was trained on single sentences; leave it out, or "
                         "train a model with preprocess.documents"
                     )
-            if context is not None:
-                most = self.config.max_source_length
-                requests = fit(requests, context, most, self._count_tokens)
-                check_form(requests, context, count > 1 or scored, bool(aligned))
-                yield from translate_joined(requests, context, translate)
-            else:
-                yield from translate(requests)
+            in_context = partial(_in_context, count=count, scored=scored, aligned=aligned)
+            yield from by_target(self, requests, in_context)
 
     def in_documents(
         self, blocks: Iterable[Sequence[str | Request]]
@@ -127,16 +114,18 @@ class LineTranslator(Directed, ABC):
             blocks: lines as they arrive; a blank line is between two documents.
         """
         context = self.subwords.context
-        return iter(blocks) if not context else in_documents(blocks, context, self._count_tokens)
+        return iter(blocks) if not context else in_documents(blocks, context, self.count_tokens)
 
-    def _count_tokens(self, lines: list[str]) -> list[int]:
+    def count_tokens(self, lines: list[str]) -> list[int]:
+        """Return the length of each line in tokens, with EOS."""
         return [len(tokens) + 1 for tokens in self.subwords.encode_source(lines)]
 
-    def _translated(
+    def translate_alone(
         self, requests: list[Request], count: int, scored: bool, aligned: Unit | None
     ) -> Iterator[list[Translation]]:
+        """Yield the translations of requests as they are, in the language of this translator."""
         divided = [self._parts(request) for request in requests]
-        self.split += sum(len(line) > 1 for line in divided)
+        self.counts.split += sum(len(line) > 1 for line in divided)
         parts_of_all = [part for line in divided for part in line]
         results = iter(self._translate_parts(parts_of_all, count, scored, aligned))
         for _, *others in divided:
@@ -145,7 +134,7 @@ class LineTranslator(Directed, ABC):
                 space = part.text[: len(part.text) - len(part.text.lstrip())]
                 pairs = zip(joined, next(results), strict=False)
                 joined = [first.followed_by(second, space) for first, second in pairs]
-            self.empty += bool(joined[0].source.strip()) and not joined[0].text.strip()
+            self.counts.empty += bool(joined[0].source.strip()) and not joined[0].text.strip()
             yield joined
 
     def fields(self, translation: Translation, aligned: Unit | None = None) -> dict[str, Any]:
@@ -342,7 +331,7 @@ class LineTranslator(Directed, ABC):
             for at, hypotheses in lists:
                 results[at] = hypotheses
                 best = hypotheses[0]
-                self.target_tokens += len(best.tokens) + best.finished
+                self.counts.target_tokens += len(best.tokens) + best.finished
         return results
 
     def encode(self, requests: Sequence[Request]) -> dict[int, Sentence]:
@@ -355,7 +344,7 @@ class LineTranslator(Directed, ABC):
         for at, (request, tokens) in enumerate(zip(requests, encoded, strict=True)):
             if tokens and not request.text.isspace():
                 sentences[at] = request.encode([*tokens[:most], EOS], self.subwords, spaced)
-                self.truncated += len(tokens) > most
+                self.counts.truncated += len(tokens) > most
         return sentences
 
     def text_attention(
@@ -389,3 +378,20 @@ class LineTranslator(Directed, ABC):
     @abstractmethod
     def attention(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[Tensor]:
         """Return the attention of each target token to each source token: [T, S] for each pair."""
+
+
+def _in_context(
+    translator: LineTranslator,
+    requests: list[Request],
+    count: int,
+    scored: bool,
+    aligned: Unit | None,
+) -> Iterable[list[Translation]]:
+    """Return the translations of requests, each with as much context as the model takes."""
+    translate = partial(translator.translate_alone, count=count, scored=scored, aligned=aligned)
+    if (context := translator.subwords.context) is None:
+        return translate(requests)
+    most = translator.config.max_source_length
+    fitted = fit(requests, context, most, translator.count_tokens)
+    check_form(fitted, context, count > 1 or scored, bool(aligned))
+    return translate_joined(fitted, context, translate)

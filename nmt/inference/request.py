@@ -41,6 +41,9 @@ class Request:
     """Translations of terms: where the line contains a term as whole words, its translation must
     appear."""
 
+    target_lang: str | None = None
+    """Target language of this line, of a multilingual model; None for the translator's."""
+
     context: tuple[str, ...] = ()
     """The lines before this one in its document, for a model that was trained with context."""
 

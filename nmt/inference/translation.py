@@ -9,6 +9,20 @@ from nmt.inference.alignment import Links, numbered, word_starts
 from nmt.search import Hypothesis
 
 
+@dataclass
+class Counts:
+    """Numbers of lines and tokens that a translator has translated so far."""
+
+    target_tokens: int = 0
+    """Tokens of the translations, including EOS."""
+    truncated: int = 0
+    """Sources cut."""
+    split: int = 0
+    """Lines split."""
+    empty: int = 0
+    """Lines that are not blank but have a blank translation."""
+
+
 @dataclass(frozen=True)
 class Translation:
     """One translation of a line."""
