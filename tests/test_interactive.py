@@ -53,6 +53,13 @@ def test_a_line_is_translated_and_has_alternatives(session: Session) -> None:
     assert answered(session, " :quit") == list(translator.translate([" :quit"]))
 
 
+def test_a_line_with_markup_is_translated_as_in_a_file(session: Session) -> None:
+    form = forms.with_markup("html")
+    marked = Session(session._load, session._translator, session._settings, FLAGS, form)
+    line = "one <b>two</b>"
+    assert answered(marked, line) == form(session._translator, [line], [0])
+
+
 @pytest.mark.parametrize(
     ("line", "key", "value"),
     [

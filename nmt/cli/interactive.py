@@ -73,7 +73,7 @@ class Session:
             if line.strip():
                 self._lines.append(line)
                 yield from self._form(
-                    self._translator, [self._request(line)], [len(self._lines) - 1]
+                    self._translator, [self._in_document(line)], [len(self._lines) - 1]
                 )
             else:
                 self._document.clear()
@@ -85,13 +85,14 @@ class Session:
             raise NmtError(f":{name}: no such command; :help lists them")
         yield from self._commands[name](rest.strip())
 
-    def _request(self, line: str) -> Request:
-        """Return the line with those before it, up to a blank line, for a model with context."""
+    def _in_document(self, line: str) -> str | Request:
+        """Return the line, for a model with context with those before it, up to a blank line."""
+        if not self._translator.subwords.context:
+            return line
         from nmt.inference import Request
 
         request = Request(line, context=tuple(self._document))
-        if self._translator.subwords.context:
-            self._document.append(line)
+        self._document.append(line)
         return request
 
     def _set(self, text: str) -> Iterator[str]:
