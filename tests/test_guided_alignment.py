@@ -88,6 +88,20 @@ def test_the_cost_is_the_cross_entropy_of_links_and_attention(name: str) -> None
     assert any(not torch.allclose(one, two) for one, two in zip(before, after, strict=True))
 
 
+def test_the_weight_of_a_pair_weighs_its_links() -> None:
+    model, batch = build(), some_batch()
+    links = batch.links
+    assert links is not None
+    of_pair = torch.from_numpy(np.repeat([1.0, 5.0, 0.0, 0.0], LENGTHS[1]))
+    weighted = replace(batch, weights=of_pair.float())
+    kept = of_pair[links.tokens[1]] == 1
+    first = replace(weighted, links=TokenLinks(links.tokens[:, kept], links.shares[kept]))
+    assert 0 < kept.sum() < len(kept)
+    sums = guided(model, 0.25)(weighted)
+    assert sums["loss"].item() == pytest.approx(guided(model, 0.25)(first)["loss"].item())
+    assert sums["linked_tokens"].item() == 3
+
+
 def test_one_head_alone_is_guided() -> None:
     batch = some_batch()
     costs = []

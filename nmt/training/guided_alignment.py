@@ -135,9 +135,11 @@ class GuidedCriterion(Criterion):
         attention: Tensor | None = self._attention
         self._attention = None
         assert attention is not None
-        cost = -(links.shares * attention.clamp_min(LEAST).log()).sum()
-        measured = {"alignment": cost.detach(), "linked_tokens": links.shares.sum()}
-        return {**sums, "loss": sums["loss"] + self.weight * cost, **measured}
+        costs = -links.shares * attention.clamp_min(LEAST).log()
+        measured = {"alignment": costs.detach().sum(), "linked_tokens": links.shares.sum()}
+        if batch.weights is not None:
+            costs = costs * batch.weights[links.tokens[1]]
+        return {**sums, "loss": sums["loss"] + self.weight * costs.sum(), **measured}
 
     def _decode(self, source: Tensor, target: Tensor, packing: Packing) -> Tensor:
         """Return the decoder output; the first one of a batch leaves its attention."""
