@@ -114,7 +114,9 @@ def test_lists_and_weights_that_do_not_fit_are_refused(
     assert "a translation of line 0: no feature Reverse; there are Model, Other" in refused.err
     (tmp_path / "one").write_text("eins\n")
     refused = nmt(*flags[:3], tmp_path / "one")
-    assert "number 2, but" in refused.err
+    assert f"a number above 0, but {tmp_path}/one has 1 lines" in refused.err
+    (tmp_path / "far").write_text(f"{10**15} ||| a ||| F= 1 ||| 1\n")  # would fill the memory
+    assert "a number above 2, but" in nmt("tune", tmp_path / "far", *flags[2:]).err
     refused = nmt(*flags, "--source", tmp_path / "one")
     assert "differ in their number of lines" in refused.err
     (tmp_path / "empty").write_text("")
@@ -123,7 +125,7 @@ def test_lists_and_weights_that_do_not_fit_are_refused(
     assert "a feature is not a finite number" in nmt("tune", tmp_path / "nan", *flags[2:]).err
     (tmp_path / "bare").write_text("0 ||| a |||  ||| 1\n")
     assert "the translations have no features" in nmt("tune", tmp_path / "bare", *flags[2:]).err
-    for text in ("[1]", "Model: x", "a: [", "x"):
+    for text in ("[1]", "Model: x", "a: [", "x", "[" * 9999, f"a: 1{'0' * 400}"):
         (tmp_path / "w.yaml").write_text(text)
         refused = nmt("rescore", tmp_path / "list", "--weights", tmp_path / "w.yaml")
         assert "no weights, lines NAME: NUMBER, as nmt tune writes them" in refused.err

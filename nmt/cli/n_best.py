@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, groupby, islice, repeat
+from itertools import chain, groupby, islice
 from pathlib import Path
 
 import yaml
@@ -116,7 +116,7 @@ def _read_weights(path: Path) -> dict[str, float]:
     try:
         weights = yaml.safe_load(files.read_bounded(path, MAX_BYTES))
         return {str(name): float(value) for name, value in weights.items()}
-    except (yaml.YAMLError, UnicodeDecodeError, AttributeError, TypeError, ValueError):
+    except (yaml.YAMLError, RecursionError, ArithmeticError, AttributeError, TypeError, ValueError):
         raise NmtError(f"{path}: no weights, lines NAME: NUMBER, as nmt tune writes them") from None
 
 
@@ -141,7 +141,7 @@ def rescored(
         NmtError: a line has another form, its number is not one of the source's or out of order,
             the feature exists already, or a feature with a weight is missing.
     """
-    texts = enumerate(chain.from_iterable(sources.blocks(BLOCK)) if sources else repeat(""))
+    texts = enumerate(chain.from_iterable(sources.blocks(BLOCK))) if sources else None
     new = feature if score else None
     source = sources.name if sources else ""
     pairs = _with_sources(_candidates(lines, new), texts, source, lines.name)
@@ -152,7 +152,7 @@ def rescored(
         candidates = list(group)
         yield sorted(candidates, key=lambda candidate: -candidate.score) if weights else candidates
         following = number + 1
-    if sources:
+    if texts:
         yield from ([] for _ in texts)
 
 
@@ -167,7 +167,10 @@ def _candidates(lines: Lines, feature: str | None) -> Iterator[Candidate]:
 
 
 def _with_sources(
-    candidates: Iterable[Candidate], texts: Iterator[tuple[int, str]], source: str, name: str
+    candidates: Iterable[Candidate],
+    texts: Iterator[tuple[int, str]] | None,
+    source: str,
+    name: str,
 ) -> Iterator[tuple[str, Candidate]]:
     number, text = -1, ""
     for at, candidate in enumerate(candidates, start=1):
@@ -178,13 +181,14 @@ def _with_sources(
                 f"{name}:{at}: number {candidate.number} comes after {number}; sort the list: "
                 "sort -s -n -k 1,1"
             )
-        while number < candidate.number:
+        while texts and number < candidate.number:
             if (following := next(texts, None)) is None:
                 raise NmtError(
                     f"{name}:{at}: number {candidate.number}, but {source} has {number + 1} lines; "
                     "numbers count from 0"
                 )
             number, text = following
+        number = candidate.number
         yield text, candidate
 
 

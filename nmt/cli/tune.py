@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import chain, islice
 from math import isfinite
 from pathlib import Path
 from typing import Annotated
@@ -100,10 +100,10 @@ def tune(
 
 def _lists(path: Path, lines: int, reference: Path) -> list[list[Candidate]]:
     """Return the translations of each line; an empty one for a line that the list leaves out."""
-    lists = list(rescored(None, Lines.open(path), None, "", {}))
+    lists = list(islice(rescored(None, Lines.open(path), None, "", {}), lines + 1))
     if len(lists) > lines:
         raise NmtError(
-            f"{path}: number {len(lists) - 1}, but {reference} has {lines} lines; numbers count "
+            f"{path}: a number above {lines - 1}, but {reference} has {lines} lines; numbers count "
             "from 0"
         )
     if not lists:
