@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +13,13 @@ import pytest
 
 from nmt.data.columns import Sentences
 from nmt.data.dataset import Dataset
+from nmt.data.directions import Directions
 from nmt.data.vocabulary import EOS
 from nmt.data.writer import DatasetWriter, staging
+from nmt.inference import Request
 from nmt.preprocess.casing import CAPITALS, MARKS, TITLE, UPPER, in_lower_case
 from nmt.preprocess.learning import SubwordTraining, train_subwords
+from nmt.preprocess.order import TokenOrder
 from nmt.preprocess.segmenters import SentencePiece
 from nmt.preprocess.subwords import Subwords
 from nmt.preprocess.tags import tagged, without_tags
@@ -141,6 +145,24 @@ def test_marks_where_no_text_has_them_do_no_harm(subwords: Subwords) -> None:
     assert text([]) == []
 
 
+@pytest.mark.parametrize("order", ["left_to_right", "right_to_left"])
+def test_phrases_in_capitals_leave_the_rest_of_the_line_as_it_is(
+    subwords: Subwords, order: TokenOrder
+) -> None:
+    ordered = subwords.in_order(order)
+    ordered.directions = Directions(tags="target", trained=(("en", "de"), ("en", "fr")))
+    directed = tagged(ordered, ("en", "de"))
+    request = Request("a", phrases=("NATO EU",), avoid=("THE BOB", "man"))
+    sentence = request.encode([EOS], directed, has_spaces=True)
+    [nato], [rest] = sentence.phrases, directed.encode_phrases(["the man"])
+    row = [*rest, *nato, *rest]
+    assert directed.decode_target([row]) == ["the man NATO EU the man"]
+    [line] = ordered.encode_target(["Ann sees THE BOB ."])
+    avoided = [*sentence.avoided[0]]
+    assert any(line[at : at + len(avoided)] == avoided for at in range(len(line)))
+    assert sentence.prefix == directed.tags[1]
+
+
 def test_tags_and_sampled_subwords_go_with_marks(subwords: Subwords, tmp_path: Path) -> None:
     subwords.directions = None
     directed = tagged(subwords, ("en", "de"))
@@ -181,6 +203,18 @@ def test_a_run_translates_with_marks(
     done = nmt("translate", "--model", run, tmp_path / "in")
     assert done.status == 0, done.err
     assert len(done.out.splitlines()) == 3
+    (tmp_path / "out").write_text("Two ONE two!\n\n")
+    (tmp_path / "in").write_text("One two\n\n")
+    flags = ("score", tmp_path / "out", "--model", run, "--source", tmp_path / "in", "--json")
+    first, last = map(json.loads, nmt(*flags).out.splitlines())
+    assert first["words"] == ["Two", "ONE", "two!"]
+    total = sum(first["word_log_probabilities"]) + first["token_log_probabilities"][-1]
+    assert total == pytest.approx(first["log_probability"])
+    assert first["tokens"].index(TITLE) == 0
+    title, two = first["token_log_probabilities"][:2]
+    if first["tokens"][2] == UPPER:
+        assert first["word_log_probabilities"][0] == pytest.approx(title + two)
+    assert (last["words"], last["word_log_probabilities"]) == ([], [])
     for name in ("marian", "huggingface"):
         refused = nmt("export", "--model", run, "--format", name, "--output", tmp_path / name)
         assert refused.status == 1

@@ -130,9 +130,10 @@ class Request:
         _, tags = subwords.tags
         if not any(texts):
             return Sentence(source, tags, strategy=self.strategy)
-        tokens = [ids[len(tags) :] for ids in subwords.encode_target(texts)]
-        forced, avoided = tokens[: 1 + len(required)], tokens[1 + len(required) :]
-        avoided = list(filter(None, avoided))
+        [beginning] = subwords.encode_target([self.prefix])
+        phrases = subwords.encode_phrases([*required, *self.avoid])
+        forced = [beginning[len(tags) :], *phrases[: len(required)]]
+        avoided = list(filter(None, phrases[len(required) :]))
         for text, phrase in zip(texts, forced, strict=False):
             if any(_contains(phrase, other) for other in avoided):
                 raise NmtError(f"{text!r} must appear, but contains a phrase to avoid")

@@ -22,11 +22,14 @@ _WORD = re.compile(r"[^\s\u200b\u200e\u200f\ufeff]+")
 """A word; SentencePiece takes characters without width for spaces, too."""
 
 
-def in_lower_case(line: str) -> tuple[str, dict[int, str]]:
-    """Return the line with lower case behind marks, and the marks by the number of their word."""
+def in_lower_case(line: str, is_whole: bool = True) -> tuple[str, dict[int, str]]:
+    """Return the line with lower case behind marks, and the marks by the number of their word.
+
+    In a phrase of a line, which is not whole, each word has its own mark.
+    """
     words = _WORD.findall(line)
     low = _lower(line)
-    if low.upper() == line != low and len(words) > 1 and _is_normal(line):
+    if is_whole and low.upper() == line != low and len(words) > 1 and _is_normal(line):
         return low, {0: CAPITALS}
     marks = {number: mark for number, word in enumerate(words) if (mark := _mark(word))}
     numbers = iter(range(len(words)))
@@ -105,6 +108,10 @@ class CasedSegmenter(Segmenter):
         """Return the ids of every line."""
         return self._segmented(lines, num_threads)[1]
 
+    def encode_phrases(self, phrases: list[str], num_threads: int = 1) -> list[list[int]]:
+        """Return the ids of every phrase, without the mark of a line in capitals."""
+        return self._segmented(phrases, num_threads, are_whole=False)[1]
+
     def sample(self, line: str, alpha: float) -> list[int]:
         """Return the ids of a random segmentation."""
         text, marks = in_lower_case(line)
@@ -134,14 +141,15 @@ class CasedSegmenter(Segmenter):
             offsets.append([starts[place] for place in places])
         return offsets
 
-    def _segmented(self, lines: list[str], num_threads: int) -> tuple[list[str], list[list[int]]]:
+    def _segmented(
+        self, lines: list[str], num_threads: int, are_whole: bool = True
+    ) -> tuple[list[str], list[list[int]]]:
         """Return the text of each line that is segmented, and its ids with marks.
 
         A line stays as it is if segmentation changes its number of words, as some characters do.
         """
-        texts, marks = (
-            map(list, zip(*map(in_lower_case, lines), strict=True)) if lines else ([], [])
-        )
+        lowered = [in_lower_case(line, are_whole) for line in lines]
+        texts, marks = [text for text, _ in lowered], [marks for _, marks in lowered]
         rows = self._inner.encode(texts, num_threads)
         for at, row in enumerate(rows):
             marked = self._marked(row, texts[at], marks[at])

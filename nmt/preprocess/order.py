@@ -52,6 +52,10 @@ class ReversedSegmenter(WrappedSegmenter):
         """Return the ids of every line, the last one first."""
         return _reversed(self.inner.encode(lines, num_threads))
 
+    def encode_phrases(self, phrases: list[str], num_threads: int = 1) -> list[list[int]]:
+        """Return the ids of every phrase, the last one first."""
+        return _reversed(self.inner.encode_phrases(phrases, num_threads))
+
     def sample(self, line: str, alpha: float) -> list[int]:
         """Return the ids of a random segmentation, the last one first."""
         return self.inner.sample(line, alpha)[::-1]

@@ -61,6 +61,10 @@ class Segmenter(ABC):
     def encode(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
         """Return the ids of every line, without BOS and EOS; none for a line of white space."""
 
+    def encode_phrases(self, phrases: list[str], num_threads: int = 1) -> list[list[int]]:
+        """Return the ids of every phrase, as they are within a line."""
+        return self.encode(phrases, num_threads)
+
     @abstractmethod
     def sample(self, line: str, alpha: float) -> list[int]:
         """Return the ids of a random segmentation, by SentencePiece's generator and `alpha`."""
@@ -108,6 +112,10 @@ class WrappedSegmenter(Segmenter):
     def encode(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
         """Return the ids of every line."""
         return self.inner.encode(lines, num_threads)
+
+    def encode_phrases(self, phrases: list[str], num_threads: int = 1) -> list[list[int]]:
+        """Return the ids of every phrase, as they are within a line."""
+        return self.inner.encode_phrases(phrases, num_threads)
 
     def sample(self, line: str, alpha: float) -> list[int]:
         """Return the ids of a random segmentation."""

@@ -307,6 +307,10 @@ class Subwords:
         """Return the ids of every line, without BOS and EOS; none for a line of white space."""
         return self.target.encode(lines, self._num_threads)
 
+    def encode_phrases(self, phrases: list[str]) -> list[list[int]]:
+        """Return the ids of every phrase, as they are within a target sentence."""
+        return self.target.encode_phrases(phrases, self._num_threads)
+
     def decode_source(self, ids: list[list[int]]) -> list[str]:
         """Return the text of every sentence, one line each, without special ids other than UNK."""
         return self._decode(self.source, ids)
