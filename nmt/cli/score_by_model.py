@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,19 +29,19 @@ def score_by_model(translator: Translator, sources: Lines, targets: Lines, as_js
     from nmt.data.vocabulary import EOS
 
     ended: list[str] = []
-    turned = translator.subwords.target_order == "right_to_left"
+    subwords = translator.subwords
     blocks = sources.blocks(BLOCK), targets.blocks(BLOCK)
     for source, target in zip_longest(*blocks, fillvalue=ended):
         if len(source) != len(target):
             raise unequal_lines(sources, targets)
-        encoded = translator.subwords.encode_target(target)
         log_probs = translator.score(source, target)
-        for tokens, values in zip(encoded, log_probs, strict=True):
-            if as_json:
-                pieces = translator.subwords.target_pieces([*tokens, EOS])
-                print(json.dumps(_fields(pieces, values, turned), ensure_ascii=False))
-            else:
-                print(f"{sum(values):.6f}")
+        if not as_json:
+            print(*(f"{sum(values):.6f}" for values in log_probs), sep="\n")
+            continue
+        encoded, offsets = subwords.encode_target(target), subwords.target_line_offsets(target)
+        for text, tokens, begins, values in zip(target, encoded, offsets, log_probs, strict=True):
+            pieces = subwords.target_pieces([*tokens, EOS])
+            print(json.dumps(_fields(text, pieces, begins, values), ensure_ascii=False))
 
 
 def unequal_lines(sources: Lines, targets: Lines) -> NmtError:
@@ -79,17 +80,27 @@ def warn_of_context(subwords: Subwords) -> None:
         warn("the model was trained on sentences with their context; here each line is alone")
 
 
-def _fields(pieces: list[str], values: list[float], turned: bool) -> dict[str, Any]:
-    """Return the fields of pieces with the EOS; `turned` are those from right to left."""
-    written = [*zip(pieces, values, strict=True)][:-1]
-    words: list[str] = []
-    word_values: list[float] = []
-    for piece, value in written[::-1] if turned else written:
-        if piece.startswith("▁") or not words:
-            words.append("")
-            word_values.append(0.0)
-        words[-1] += piece.removeprefix("▁")
-        word_values[-1] += value
+def _fields(
+    text: str, pieces: list[str], offsets: list[int], values: list[float]
+) -> dict[str, Any]:
+    """Return the fields of a text.
+
+    Args:
+        text: a translation.
+        pieces: its pieces, with tags and the EOS.
+        offsets: offsets of the pieces in the text, without those of tags and the EOS. A tag belongs
+            to the first word.
+        values: the log-probability of each piece.
+    """
+    from nmt.inference.alignment import words_of_pieces
+
+    words = re.findall(r"\S+", text)
+    word_values = [0.0] * len(words)
+    tags = [0] * (len(pieces) - 1 - len(offsets))
+    if words:
+        numbers = tags + words_of_pieces(text, offsets)
+        for number, value in zip(numbers, values[:-1], strict=True):
+            word_values[number] += value
     return {
         "log_probability": sum(values),
         "mean_log_probability": sum(values) / len(values),
