@@ -110,6 +110,20 @@ def test_learned_pieces_replace_bytes() -> None:
     ]
 
 
+def test_pieces_are_learned_from_text_as_casing_and_order_leave_it() -> None:
+    training = SubwordTraining(vocab_size=70, byte_fallback=False, casing="inline")
+    model = train_subwords([*ENGLISH, *GERMAN], training)
+    old = Subwords(model, train_subwords(GERMAN, replace(training, vocab_size=40)))
+    old = old.in_order("right_to_left")
+    upper = [line.upper() for line in ENGLISH]
+    with pytest.raises(NmtError, match="no character that the vocabulary lacks"):
+        with_learned_pieces(old, upper, GERMAN, replace(training, vocab_size=500))
+    new = with_pieces(old, ["▁Aorta"])
+    lower, title = new.encode_source(["aorta", "Aorta"])
+    assert (lower, title[1:]) == ([old.source_size], lower)
+    assert new.decode_source([title]) == ["Aorta"]
+
+
 @pytest.mark.parametrize(
     ("lines", "size", "message"),
     [

@@ -11,7 +11,7 @@ import re
 import unicodedata
 from itertools import accumulate
 
-from nmt.preprocess.segmenters import SPACE, Segmenter
+from nmt.preprocess.segmenters import SPACE, Segmenter, WrappedSegmenter
 
 TITLE, UPPER, CAPITALS = "<case:title>", "<case:upper>", "<case:capitals>"
 """The first letter of the next word, all letters of it, and all letters from here on, are upper."""
@@ -78,21 +78,16 @@ def cased(segmenter: Segmenter) -> Segmenter:
     return CasedSegmenter(segmenter) if segmenter.tags.keys() >= {*MARKS} else segmenter
 
 
-class CasedSegmenter(Segmenter):
+class CasedSegmenter(WrappedSegmenter):
     """A segmenter of text in lower case, with marks."""
 
     def __init__(self, inner: Segmenter) -> None:
         """Wrap a segmenter that has the marks among its tags."""
-        self._inner = inner
+        super().__init__(inner)
         self._ids = {mark: inner.tags[mark] for mark in MARKS}
         self._marks = {token: mark for mark, token in self._ids.items()}
         pieces = enumerate(inner.pieces([*range(inner.size)]))
         self._begins_word = {token for token, piece in pieces if piece.startswith(SPACE)}
-
-    @property
-    def size(self) -> int:
-        """Number of pieces."""
-        return self._inner.size
 
     @property
     def marks_word_begins(self) -> bool:
@@ -102,7 +97,7 @@ class CasedSegmenter(Segmenter):
     @property
     def tags(self) -> dict[str, int]:
         """The tags of the vocabulary, without the marks."""
-        return {piece: token for piece, token in self._inner.tags.items() if piece not in MARKS}
+        return {piece: token for piece, token in self.inner.tags.items() if piece not in MARKS}
 
     def encode(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
         """Return the ids of every line."""
@@ -115,21 +110,17 @@ class CasedSegmenter(Segmenter):
     def sample(self, line: str, alpha: float) -> list[int]:
         """Return the ids of a random segmentation."""
         text, marks = in_lower_case(line)
-        ids = self._marked(self._inner.sample(text, alpha), text, marks)
-        return self._inner.sample(line, alpha) if ids is None else ids
+        ids = self._marked(self.inner.sample(text, alpha), text, marks)
+        return self.inner.sample(line, alpha) if ids is None else ids
 
     def decode(self, ids: list[list[int]], num_threads: int = 1) -> list[str]:
         """Return the text of every sentence."""
         return ["".join(letters) for letters, _ in self._restored(ids, num_threads)]
 
-    def pieces(self, ids: list[int]) -> list[str]:
-        """Return the pieces of the ids."""
-        return self._inner.pieces(ids)
-
     def line_offsets(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
         """Return the offset of each piece in its line; a mark is where the next piece begins."""
         texts, rows = self._segmented(lines, num_threads)
-        offsets = self._inner.line_offsets(texts, num_threads)
+        offsets = self.inner.line_offsets(texts, num_threads)
         parts = zip(rows, offsets, texts, strict=True)
         return [self._placed(row, places, len(text)) for row, places, text in parts]
 
@@ -150,12 +141,12 @@ class CasedSegmenter(Segmenter):
         """
         lowered = [in_lower_case(line, are_whole) for line in lines]
         texts, marks = [text for text, _ in lowered], [marks for _, marks in lowered]
-        rows = self._inner.encode(texts, num_threads)
+        rows = self.inner.encode(texts, num_threads)
         for at, row in enumerate(rows):
             marked = self._marked(row, texts[at], marks[at])
             if marked is None:
                 texts[at] = lines[at]
-                [marked] = self._inner.encode([lines[at]])
+                [marked] = self.inner.encode([lines[at]])
             rows[at] = marked
         return texts, rows
 
@@ -175,8 +166,8 @@ class CasedSegmenter(Segmenter):
     def _restored(self, ids: list[list[int]], threads: int) -> list[tuple[list[str], list[int]]]:
         """Return for each sentence its text, by letters in lower case, and offsets among them."""
         plain = [[token for token in row if token not in self._marks] for row in ids]
-        texts = self._inner.decode(plain, threads)
-        offsets = self._inner.text_offsets(plain, threads)
+        texts = self.inner.decode(plain, threads)
+        offsets = self.inner.text_offsets(plain, threads)
         restored = []
         for row, text, places in zip(ids, texts, offsets, strict=True):
             letters, placed = [*text], self._placed(row, places, len(text))

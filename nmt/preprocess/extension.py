@@ -16,8 +16,9 @@ from sentencepiece import SentencePieceProcessor
 from nmt.data.vocabulary import SPECIAL_PIECES, Vocabulary
 from nmt.errors import NmtError
 from nmt.io import files
+from nmt.preprocess.casing import CasedSegmenter, in_lower_case
 from nmt.preprocess.learning import SubwordTraining, train_subwords
-from nmt.preprocess.segmenters import SPACE, Segmenter, load_processor
+from nmt.preprocess.segmenters import SPACE, Segmenter, WrappedSegmenter, load_processor
 from nmt.preprocess.subwords import Subwords
 
 MAX_BYTES = 1 << 24
@@ -68,10 +69,12 @@ def read_pieces(path: Path) -> list[str]:
 def with_pieces(subwords: Subwords, pieces: Sequence[str]) -> Subwords:
     """Return the subwords with new pieces on each side, which are cut before all others.
 
-    Pieces that a side has are left out there.
+    Pieces that a side has are left out there. With casing, new pieces are in lower case, too.
     """
-    new: Pieces = dict.fromkeys(pieces)
-    return _extended(subwords, (new, new))
+    new: list[Pieces] = [
+        dict.fromkeys(_as_cut(side, pieces)[1]) for side in (subwords.source, subwords.target)
+    ]
+    return _extended(subwords, (new[0], new[1]))
 
 
 def with_tags(subwords: Subwords, source: Sequence[str], target: Sequence[str]) -> Subwords:
@@ -98,7 +101,11 @@ def with_learned_pieces(
     Raises:
         NmtError: the text has no such characters, or `vocab_size` leaves no room for them.
     """
-    sides = (subwords.source, subwords.target)
+    (source_side, source), (target_side, target) = (
+        _as_cut(subwords.source, source),
+        _as_cut(subwords.target, target),
+    )
+    sides = (source_side, target_side)
     texts = [_normalized(*side) for side in zip(subwords.models, (source, target), strict=True)]
     if subwords.shared:
         learned = [_learned(sides, texts[0] + texts[1], subwords.models[0], training)] * 2
@@ -213,6 +220,16 @@ def _learned(
         for token in range(len(processor))
         if (piece := processor.id_to_piece(token)) not in shared
     }
+
+
+def _as_cut(segmenter: Segmenter, lines: Sequence[str]) -> tuple[Segmenter, list[str]]:
+    """Return the innermost segmenter, and lines as it cuts them: with casing, in lower case."""
+    lines = list(lines)
+    while isinstance(segmenter, WrappedSegmenter):
+        if isinstance(segmenter, CasedSegmenter):
+            lines = [in_lower_case(line)[0] for line in lines]
+        segmenter = segmenter.inner
+    return segmenter, lines
 
 
 def _missing_characters(sides: Sequence[Segmenter], lines: list[str]) -> list[str]:
