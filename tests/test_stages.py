@@ -98,6 +98,8 @@ def test_epochs_are_counted_over_stages_and_a_stage_may_end_within_one() -> None
         assert order.first_of(epoch) == updates[0]
         assert len(order.epoch(epoch)) == len(updates)
     assert 47 % order.updates_per_epoch
+    first_stage = sampler((2, *ENDS[1:]))  # which ends within its first epoch
+    assert first_stage.updates_per_epoch == len(first_stage.epoch(1)) == 2 < order.updates_per_epoch
 
 
 @pytest.mark.parametrize(

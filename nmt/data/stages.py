@@ -130,7 +130,7 @@ class StageSampler(RandomSampler):
                 first = stage.until + 1
                 epoch += -(-(first - span.first) // updates)
                 drawn = {name: span.drawn_before(name, first) for name in self._corpora}
-        return self._spans[0].updates_per_epoch
+        return self.first_of(2) - 1
 
     def epoch_of(self, update: int) -> int:
         """Return the epoch (from 1) of an update (from 1)."""
