@@ -67,7 +67,7 @@ def test_an_ensemble_of_logarithms_weighs_it_at_every_token(
     assert len([*fused.translate(["one two", "three"])]) == 2
 
 
-def test_it_does_not_translate_alone(lm: Path, corpus: Path, nmt: Command) -> None:
+def test_it_does_not_translate_alone(lm: Path, trained: Path, corpus: Path, nmt: Command) -> None:
     refused = nmt("translate", "--model", lm, corpus / "test.en")
     assert refused.status == 1
     assert "a language model does not translate alone; add --model RUN" in refused.err
@@ -75,6 +75,9 @@ def test_it_does_not_translate_alone(lm: Path, corpus: Path, nmt: Command) -> No
         "align", "--model", lm, "--source", corpus / "test.en", "--target", corpus / "test.de"
     )
     assert "TransformerLM has no attention" in refused.err
+    for others in ((), ("--model", trained)):
+        refused = nmt("explain", "--model", lm, *others, corpus / "test.en", "--json")
+        assert "a language model reads no source to explain; leave it out" in refused.err
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:

@@ -141,7 +141,13 @@ def explain(
     Returns:
         For each model the explanations of all lines. An ensemble is followed by its members, which
         read the ensemble's translations.
+
+    Raises:
+        NmtError: a language model is among them.
     """
+    models = [model for translator in translators for model in members_of(translator.model)]
+    if not all(model.reads_source for model in models):
+        raise NmtError("a language model reads no source to explain; leave it out")
     kept = [
         at
         for at, line in enumerate(sources)
