@@ -23,7 +23,8 @@ from nmt.inference.config import SearchConfig
 from nmt.io import files
 from nmt.models import ModelConfig
 from nmt.preprocess.segmenters import load_processor
-from nmt.preprocess.subwords import MAX_BYTES, Subwords
+from nmt.preprocess.subword_files import MAX_BYTES
+from nmt.preprocess.subwords import Subwords
 from nmt.recipe.config import build, dump
 from nmt.recipe.registry import Registry
 from nmt.runs import Run

@@ -30,7 +30,8 @@ from nmt.preprocess.dataset_subwords import SCRATCH, find_subwords, given_subwor
 from nmt.preprocess.encoding import Encoded, Encoder, Spool, encode
 from nmt.preprocess.joining import Joiner, document_numbers, joiner_of
 from nmt.preprocess.selection import select_pairs
-from nmt.preprocess.subwords import FILES, Subwords
+from nmt.preprocess.subword_files import FILES
+from nmt.preprocess.subwords import Subwords
 from nmt.preprocess.tags import tagged, tags_of
 from nmt.recipe.config import dump
 from nmt.runtime.processes import available_cores

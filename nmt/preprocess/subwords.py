@@ -18,11 +18,11 @@ from nmt.data.context import CONTEXT_FILE, CONTEXTS, DocumentContext
 from nmt.data.dataset import Dataset
 from nmt.data.directions import DIRECTIONS, DIRECTIONS_FILE, Directions
 from nmt.data.manifest import REMEDY
-from nmt.data.vocabulary import BOS, EOS, PAD, UNK, VOCABULARIES, Vocabulary
+from nmt.data.vocabulary import VOCABULARIES, Vocabulary
 from nmt.errors import NmtError
 from nmt.io import files
 from nmt.io.files import FileFacts
-from nmt.preprocess.bpe import BPE_CODES, BpeCodes
+from nmt.preprocess.bpe import BpeCodes
 from nmt.preprocess.order import (
     ORDER_FILE,
     TARGET_ORDER,
@@ -30,42 +30,14 @@ from nmt.preprocess.order import (
     TargetOrder,
     TokenOrder,
 )
-from nmt.preprocess.segmenters import SPACE, Segmenter, load_processor
+from nmt.preprocess.segmenters import SPACE, Segmenter
+from nmt.preprocess.subword_files import CODES, FILES, LISTS, MODELS, bounded, read_parts
 from nmt.preprocess.subword_models import (
     SubwordModel,
     model_content,
     model_extends,
     segmenter_of,
 )
-
-_MODELS: tuple[tuple[str, ...], ...] = (
-    (),
-    ("subwords.model",),
-    ("subwords.source.model", "subwords.target.model"),
-)
-"""Names of the model files, by their number."""
-
-_CODES: tuple[tuple[str, ...], ...] = (
-    (),
-    ("subwords.codes.json",),
-    ("subwords.source.codes.json", "subwords.target.codes.json"),
-)
-"""Names of the files with codes of BPE in the place of models, by their number."""
-
-_VOCABULARIES: tuple[tuple[str, ...], ...] = (
-    (),
-    ("vocabulary.json",),
-    ("vocabulary.source.json", "vocabulary.target.json"),
-)
-"""Names of the files with lists of pieces, by their number."""
-
-FILES = (
-    *(name for names in (*_MODELS, *_CODES, *_VOCABULARIES) for name in names),
-    DIRECTIONS_FILE,
-    ORDER_FILE,
-    CONTEXT_FILE,
-)
-"""Names of all files that subwords may consist of."""
 
 
 class Subwords:
@@ -99,9 +71,9 @@ class Subwords:
         self.shared = len(vocabularies or models) == 1
         """Whether both sides have the same ids."""
         texts = [VOCABULARIES.text(vocabulary).encode() for vocabulary in vocabularies]
-        names = (_CODES if isinstance(source, BpeCodes) else _MODELS)[len(models)]
+        names = (CODES if isinstance(source, BpeCodes) else MODELS)[len(models)]
         self._files = dict(zip(names, map(model_content, models), strict=True)) | dict(
-            zip(_VOCABULARIES[len(vocabularies)], texts, strict=True)
+            zip(LISTS[len(vocabularies)], texts, strict=True)
         )
         lists = (vocabularies[0], vocabularies[-1]) if vocabularies else (None, None)
         sides = zip(self._models, lists, strict=True)
@@ -129,9 +101,9 @@ class Subwords:
             NmtError: there is no model, or its special ids differ from the format's.
         """
         if not path.is_dir():
-            return cls._read((), lambda name: (_bounded(path), path), num_threads)
+            return cls._read((), lambda name: (bounded(path), path), num_threads)
         present = [name for name in FILES if (path / name).exists()]
-        return cls._read(present, lambda name: (_bounded(path / name), path / name), num_threads)
+        return cls._read(present, lambda name: (bounded(path / name), path / name), num_threads)
 
     @classmethod
     def of(cls, dataset: Dataset, num_threads: int = -1) -> Subwords:
@@ -191,28 +163,15 @@ class Subwords:
             read: returns the content and the path of a file, by its name.
             num_threads: threads for encoding and decoding; -1 for all cores.
         """
-        forms = (*_CODES[1:], _MODELS[2])
-        names = next((names for names in forms if names[0] in present), _MODELS[1])
-        lists = next((names for names in _VOCABULARIES if names and names[0] in present), ())
-        vocabularies = [
-            VOCABULARIES.parse(content, str(path)) for content, path in map(read, lists)
-        ]
-        source, *target = (
-            _checked(content, path, bool(vocabularies)) for content, path in map(read, names)
+        parts = read_parts(present, read)
+        return cls(
+            *parts.models,
+            num_threads,
+            parts.vocabularies,
+            parts.directions,
+            parts.target_order,
+            parts.context,
         )
-        directions = context = None
-        if DIRECTIONS_FILE in present:
-            content, path = read(DIRECTIONS_FILE)
-            directions = DIRECTIONS.parse(content, str(path))
-        order: TokenOrder = "left_to_right"
-        if ORDER_FILE in present:
-            content, path = read(ORDER_FILE)
-            order = TARGET_ORDER.parse(content, str(path)).order
-        if CONTEXT_FILE in present:
-            content, path = read(CONTEXT_FILE)
-            context = CONTEXTS.parse(content, str(path))
-        models = source, target[0] if target else None
-        return cls(*models, num_threads, vocabularies, directions, order, context)
 
     def in_order(self, target_order: TokenOrder) -> Subwords:
         """Return the subwords with another order of the tokens of target sentences."""
@@ -362,34 +321,3 @@ class Subwords:
         if segmenter.separator is not None:
             return lines
         return [line.replace("\n", " ") for line in lines]  # byte pieces can spell a line feed
-
-
-MAX_BYTES = 1 << 28
-"""Largest subword model that is read, in bytes."""
-
-
-def _bounded(path: Path) -> bytes:
-    try:
-        return files.read_bounded(path, MAX_BYTES)
-    except FileNotFoundError:
-        raise NmtError(f"{path}: no such subword model") from None
-
-
-def _checked(content: bytes, path: Path, is_listed: bool) -> SubwordModel:
-    """Return a model or codes after checking it, with its special ids where its ids are used."""
-    if path.name in (*_CODES[1], *_CODES[2]):
-        if not is_listed:
-            raise NmtError(f"{path}: codes without {_VOCABULARIES[1][0]}; import the model again")
-        return BPE_CODES.parse(content, str(path))
-    try:
-        processor = load_processor(content)
-        ids = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
-    except RuntimeError:
-        raise NmtError(f"{path}: not a SentencePiece model") from None
-    if not is_listed and ids != [PAD, UNK, BOS, EOS]:
-        raise NmtError(
-            f"{path}: its ids of pad, unk, bos and eos are {', '.join(map(str, ids))}, not "
-            f"{PAD}, {UNK}, {BOS}, {EOS}; train it with --pad_id={PAD} --unk_id={UNK} "
-            f"--bos_id={BOS} --eos_id={EOS}"
-        )
-    return content
