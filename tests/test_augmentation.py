@@ -165,6 +165,17 @@ def test_tags_stay_and_sentences_of_other_tags_are_not_merged(split: AugmentedSp
         assert np.array_equal(merged.source(index), split.split.source(index))
 
 
+def test_a_pair_without_weight_is_not_merged_with_the_one_before(
+    split: AugmentedSplit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merged = with_all(split, "merged_sentences")
+    weights = np.ones(len(split.split), np.float32)
+    weights[6] = 0
+    monkeypatch.setitem(vars(split.split), "weights", weights)
+    assert np.array_equal(merged.source(5), split.split.source(5))
+    assert not np.array_equal(merged.source(4), split.split.source(4))
+
+
 def test_a_pair_that_would_be_too_long_or_unknown_stays_as_it_is(split: AugmentedSplit) -> None:
     for name in ("merged_sentences", "noise"):
         long = with_all(split, *[name] * 9)

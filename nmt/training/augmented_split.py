@@ -130,8 +130,14 @@ class AugmentedSplit:
         return (source_tags, target_tags), (source_text, target_text)
 
     def _after(self, index: int, tags: tuple[list[int], list[int]]) -> Pair:
-        """Return the text of the next pair; of this one if the next has other tags or an UNK."""
+        """Return the text of the next pair.
+
+        It is that of this pair if the next one has other tags, an UNK, or no weight in the loss.
+        """
         following = min(index + 1, len(self.split) - 1)
+        weights = self.split.weights
+        if weights is not None and weights[following] == 0:
+            following = index
         if UNK in self.split.source(following) or UNK in self.split.target(following):
             following = index
         others, text = self._text(following)
