@@ -103,7 +103,9 @@ def test_rescoring_by_the_weights_has_the_score_that_was_promised(
         "rescore", tmp_path / "list", "--source", tmp_path / "x.de", "--weights", "Model=-1"
     )
     assert before.status == 0
-    assert [*yaml.safe_load(nmt(*flags, "--features", "Other").out)] == ["Other"]
+    alone = nmt(*flags, "--features", "Other")
+    assert [*yaml.safe_load(alone.out)] == ["Other"]
+    assert nmt(*flags, "--features", "Other,Other").out == alone.out
 
 
 def test_lists_and_weights_that_do_not_fit_are_refused(

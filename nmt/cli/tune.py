@@ -115,7 +115,7 @@ def _lists(path: Path, lines: int, reference: Path) -> list[list[Candidate]]:
 
 def _names(lists: list[list[Candidate]], features: str | None, path: Path) -> list[str]:
     """Return the names of the features to weigh."""
-    names = features.split(",") if features else [*lists[0][0].features]
+    names = [*dict.fromkeys(features.split(",") if features else lists[0][0].features)]
     if not names:
         raise NmtError(f"{path}: the translations have no features; add some with nmt rescore")
     return names
