@@ -40,7 +40,7 @@ class Letters:
         lines = [line.replace("\u3000", "a") for line in lines]
         return [[4 + LETTERS.index(it) for it in line if it in LETTERS] for line in lines]
 
-    encode_target = encode_source
+    encode_target = encode_phrases = encode_source
 
     def decode_target(self, ids: list[list[int]]) -> list[str]:
         return ["".join(LETTERS[it - 4] for it in line if it >= 4) for line in ids]
