@@ -108,7 +108,8 @@ def test_epochs_are_counted_over_stages_and_a_stage_may_end_within_one() -> None
         ((20, 20, None), "a stage after update 20 ends at 20; let until increase"),
         ((20, 10, 30), "a stage after update 20 ends at 10; let until increase"),
         ((0, 10, 30), "a stage after update 0 ends at 0; let until increase"),
-        ((None, 10, 30), "a stage after one without an end ends at 10; let until increase"),
+        ((None, 10, 30), "only the last stage may leave out until; add it to the others"),
+        ((10, None, None), "only the last stage may leave out until; add it to the others"),
         ((10, 20, 99), "end at update 99, but max_updates is 100; leave out the last until"),
     ],
 )

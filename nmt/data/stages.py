@@ -39,11 +39,14 @@ class Stage:
 
 def check_stages(stages: Sequence[Stage], max_updates: int) -> None:
     """Raise a ValueError if the stages are not one after the other until training ends."""
+    if any(stage.until is None for stage in stages[:-1]):
+        raise ValueError("stages: only the last stage may leave out until; add it to the others")
     ends = [math.inf if stage.until is None else stage.until for stage in stages]
     for before, end in zip([0, *ends], ends, strict=False):
         if end <= before:
-            after = f"after update {before}" if before < math.inf else "after one without an end"
-            raise ValueError(f"stages: a stage {after} ends at {end}; let until increase")
+            raise ValueError(
+                f"stages: a stage after update {before} ends at {end}; let until increase"
+            )
     if ends and ends[-1] < max_updates:
         raise ValueError(
             f"stages end at update {ends[-1]}, but max_updates is {max_updates}; leave out the "
