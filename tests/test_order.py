@@ -150,7 +150,8 @@ def test_what_needs_the_beginning_first_is_refused(
     assert refused.status == 1
     assert "writes from right to left, which no engine but ctranslate2 and nmt" in refused.err
     refused = nmt("translate", "-m", trained, "-m", here / "run", corpus / "test.en")
-    assert "the models of an ensemble must share them" in refused.err
+    assert f"{here / 'run'}: its target_order is not that of {trained}" in refused.err
+    assert "score an n-best list of one by the other with nmt rescore" in refused.err
     order = ("--set", "preprocess.target_order=right_to_left")
     refused = nmt(
         "preprocess", "--config", recipe, "--train", corpus / "train", "--alignments", *order

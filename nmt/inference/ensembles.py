@@ -26,10 +26,16 @@ def load_members(
     """Load the models of runs or checkpoints, at least one.
 
     Raises:
-        NmtError: a model cannot be loaded, or its subwords differ from those of the first model.
+        NmtError: a model cannot be loaded, or its target order, subwords or context differ from
+            those of the first model.
     """
     members = [load_model(path, device, trust_plugins) for path in paths]
     for path, member in zip(paths, members, strict=True):
+        if member.subwords.target_order != members[0].subwords.target_order:
+            raise NmtError(
+                f"{path}: its target_order is not that of {paths[0]}, and the models of an "
+                "ensemble must share it; score an n-best list of one by the other with nmt rescore"
+            )
         if not member.subwords.is_same_as(members[0].subwords):
             raise NmtError(
                 f"{path}: its subwords are not those of {paths[0]}; the models of an ensemble "
