@@ -80,6 +80,15 @@ def test_it_does_not_translate_alone(lm: Path, trained: Path, corpus: Path, nmt:
         assert "a language model reads no source to explain; leave it out" in refused.err
 
 
+def test_it_is_no_reverse_model(lm: Path, corpus: Path, tmp_path: Path, nmt: Command) -> None:
+    listed = tmp_path / "list.txt"
+    listed.write_text("0 ||| eins ||| LogProbability= -1 ||| -1\n", encoding="utf-8")
+    refused = nmt("rescore", "--reverse", "--model", lm, "--source", corpus / "test.en", listed)
+    assert (refused.status, refused.out) == (1, "")
+    assert "a language model reads no source" in refused.err
+    assert refused.err.endswith("leave out --reverse\n")
+
+
 def test_sizes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(NmtError, match="d_model must be an even number for each of 4 heads"):
         build(ModelConfig, {"arch": "transformer_lm", "d_model": 20, "heads": 4}, "model")

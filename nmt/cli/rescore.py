@@ -13,6 +13,7 @@ from nmt.cli.n_best import Score, parse_weights, rescored
 from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.cli.references import metric_for
 from nmt.cli.score_by_model import open_model
+from nmt.errors import NmtError
 from nmt.io.lines import Lines
 
 if TYPE_CHECKING:
@@ -118,6 +119,11 @@ def rescore(
         scores = _scores_by_metric(metric, reference)
     elif model is not None and source is not None:
         translator = open_model(model, device, trust_plugins, target_lang, source_lang)
+        if reverse and not translator.model.reads_source:
+            raise NmtError(
+                f"{model}: a language model reads no source, so that with --reverse all "
+                "translations of a line would score the same; leave out --reverse"
+            )
         scores = _scores_by_model(translator, reverse)
         name = "Reverse" if reverse else "Model"
     elif model is not None or reverse or not weighted:
