@@ -84,7 +84,7 @@ def test_a_word_has_the_same_pieces_in_any_case(subwords: Subwords) -> None:
 def lines(seed: int, count: int = 400) -> list[str]:
     """Random text with letters that have no single or no other case, and odd spaces."""
     draw = random.Random(seed)
-    letters = "aBcßÄöİıſǅσΣςŉﬁĲⅷⓐ日1.-'…½\u00a8\u200b\u00a0\u3000 "
+    letters = "aBcßÄöİıſǅσΣςŉﬁĲⅷⓐ日1.-'…½\u00a8\u200b\u00a0\u3000▁ "
     some = ["".join(draw.choices(letters, k=draw.randint(0, 12))) for _ in range(count)]
     return some + [line.upper() for line in TEXT] + [line.title() for line in TEXT] + TEXT
 

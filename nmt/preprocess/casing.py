@@ -18,8 +18,8 @@ TITLE, UPPER, CAPITALS = "<case:title>", "<case:upper>", "<case:capitals>"
 
 MARKS = (TITLE, UPPER, CAPITALS)
 
-_WORD = re.compile(r"[^\s\u200b\u200e\u200f\ufeff]+")
-"""A word; SentencePiece takes characters without width for spaces, too."""
+_WORD = re.compile(r"[^\s\u200b\u200e\u200f\u2581\ufeff]+")
+"""A word; SentencePiece takes "▁" and characters without width for spaces, too."""
 
 
 def in_lower_case(line: str, is_whole: bool = True) -> tuple[str, dict[int, str]]:
