@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from math import inf
+from pathlib import Path
+from typing import Any
 
 import pytest
 from sacrebleu.metrics.bleu import BLEU
@@ -112,3 +115,18 @@ def test_pruning_that_cannot_be_is_refused() -> None:
     config.check_count(3)
     with pytest.raises(NmtError, match=r"4 translations of a line: search\.mbr_pruning leaves 3"):
         config.check_count(4)
+
+
+def test_one_hypothesis_to_choose_from_is_worth_a_warning(
+    trained: Path, corpus: Path, nmt: Callable[..., Any]
+) -> None:
+    def messages(*flags: str) -> str:
+        line = ("--model", trained, "--mbr", "chrf", corpus / "test.en")
+        return str(nmt("translate", *line, *flags).err)
+
+    sampled = messages("--strategy", "sample")
+    assert (
+        "sample finds one hypothesis, which agrees with itself; raise search.strategy." in sampled
+    )
+    assert "agrees with itself; take --strategy sample or beam" in messages("--strategy", "greedy")
+    assert "agrees" not in messages("--strategy", "sample", "--set", "search.strategy.samples=2")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from nmt.cli.flags import Settings
 from nmt.errors import NmtError
+from nmt.messages import warn
 from nmt.recipe.config import build
 from nmt.recipe.registry import unknown
 
@@ -32,4 +33,8 @@ def search_settings(settings: Settings, recipe: Mapping[str, Any], count: int = 
     values = settings.load({"search": recipe.get("search") or {}}).section("search")
     search = build(SearchConfig, values, "search")
     search.check_count(count)
+    if search.mbr is not None and search.strategy.max_hypotheses == 1:
+        key = search.strategy.count_key
+        way = f"raise search.strategy.{key}" if key else "take --strategy sample or beam"
+        warn(f"--mbr: {search.strategy.name} finds one hypothesis, which agrees with itself; {way}")
     return search
