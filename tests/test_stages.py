@@ -188,7 +188,7 @@ def test_a_training_resumed_in_each_stage_is_the_one_that_never_stopped(
         ("stages=[{mix: {clean: 0.7, back: 0.2}}]", "mix must sum to 1, not 0.9: clean 0.7, back"),
         ("stages=[{mix: {clean: 1, back: 0}}]", "mix needs shares above 0, not clean 1, back 0"),
         ("stages=[{until: 5, mix: {clean: 1}}]", "stages end at update 5, but max_updates is 12"),
-        ("direction_temperature=5", "stages decide which pairs are drawn"),
+        ("direction_temperature=5", "stages balance directions that have names"),
         ("batching=bucketed", "stages decide which pairs are drawn"),
     ],
 )

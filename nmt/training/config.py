@@ -203,8 +203,9 @@ class TrainConfig:
             raise ValueError("direction_temperature draws sentences anew; take batching random")
         if self.stages and (self.direction_temperature != 1 or self.batching != "random"):
             raise ValueError(
-                "stages decide which pairs are drawn; take batching random and no "
-                "direction_temperature: a direction may be a corpus with a name"
+                "stages decide which pairs are drawn; set batching to random, and leave out "
+                "direction_temperature: stages balance directions that have names in "
+                "preprocess.train"
             )
         check_stages(self.stages, self.max_updates)
         if self.ema_decay and self.optimizer.averages_weights:
