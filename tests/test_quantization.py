@@ -11,7 +11,9 @@ from tiny_models import VOCABULARY, some_sources, tiny
 from torch import Tensor, nn
 from trained_runs import assert_same_checkpoint, records
 
+from nmt.errors import NmtError
 from nmt.models import Model
+from nmt.models.adaptation import adaptations
 from nmt.training.quantization import RoundedLinear, round_linear_layers
 
 
@@ -57,6 +59,13 @@ def test_only_training_rounds() -> None:
     round_linear_layers(model)
     assert not torch.equal(model(sources, sources), built()(sources, sources))
     assert torch.equal(model.eval()(sources, sources), built().eval()(sources, sources))
+
+
+def test_layers_with_low_rank_parts_are_refused() -> None:
+    model = tiny("student_tiny").build(VOCABULARY, VOCABULARY, True)
+    adaptations["lora"].put_on(model)
+    with pytest.raises(NmtError, match="rounds no layer with a part of lora"):
+        round_linear_layers(model)
 
 
 def test_a_rounded_run_resumes_with_the_same_bits(

@@ -11,14 +11,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nmt.errors import NmtError
 from nmt.models import Model
+from nmt.models.adaptation import LowRankLinear
 
 
 def round_linear_layers(model: Model) -> None:
     """Let training round the weights and inputs of linear layers, in place.
 
     A loss applies the output layer itself, which is therefore not rounded.
+
+    Raises:
+        NmtError: layers have low-rank parts, with which they are merged before they become int8.
     """
+    if any(isinstance(module, LowRankLinear) for module in model.modules()):
+        raise NmtError(
+            "train.quantization rounds no layer with a part of lora; leave out one of them"
+        )
     for module in model.modules():
         if type(module) is nn.Linear:  # those that become int8
             module.__class__ = RoundedLinear
