@@ -110,6 +110,8 @@ def test_pruning_that_cannot_be_is_refused() -> None:
         build(SearchConfig, {"mbr": "ter", "mbr_pruning": 3}, "search")
     with pytest.raises(NmtError, match="mbr_pruning must be at least 1, not 0"):
         build(SearchConfig, {"mbr_pruning": 0}, "search")
+    with pytest.raises(NmtError, match="mbr_pruning prunes nothing without mbr; set mbr, such as"):
+        build(SearchConfig, {"mbr_pruning": 3}, "search")
     strategy = {"name": "sample", "samples": 9}
     config = build(SearchConfig, {"mbr": "chrf", "mbr_pruning": 3, "strategy": strategy}, "search")
     config.check_count(3)

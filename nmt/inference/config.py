@@ -90,12 +90,18 @@ class SearchConfig:
         for key in ("max_length_offset", "batch_tokens", "window"):
             if (value := getattr(self, key)) < 1:
                 raise ValueError(f"{key} must be at least 1, not {value}")
-        if self.mbr_pruning is not None and self.mbr_pruning < 1:
-            raise ValueError(f"mbr_pruning must be at least 1, not {self.mbr_pruning}")
-        if self.mbr_pruning is not None and self.mbr is not None and not self.mbr.has_average:
-            raise ValueError(f"mbr_pruning: {self.mbr.name} has no average; choose bleu or chrf")
+        if self.mbr_pruning is not None:
+            self._check_pruning(self.mbr_pruning)
         if self.mbr is not None and self.mbr.needs_source:
             raise ValueError(f"mbr: {self.mbr.name} needs the source; choose chrf or bleu")
+
+    def _check_pruning(self, kept: int) -> None:
+        if kept < 1:
+            raise ValueError(f"mbr_pruning must be at least 1, not {kept}")
+        if self.mbr is None:
+            raise ValueError("mbr_pruning prunes nothing without mbr; set mbr, such as chrf, too")
+        if not self.mbr.has_average:
+            raise ValueError(f"mbr_pruning: {self.mbr.name} has no average; choose bleu or chrf")
 
     def for_language(self, target_lang: str) -> SearchConfig:
         """Return the configuration with "auto" settings resolved for a target language."""
