@@ -99,13 +99,55 @@ def test_weights_that_make_no_sense_are_refused() -> None:
     assert str(error.value) == (
         "list: a translation of line 1: no feature Other; there are LogProbability, Length, Model"
     )
-    for text in ("Length", "Length=x", "=,"):
+    for text in ("Length=x", "=,"):
         with pytest.raises(NmtError) as error:
             parse_weights(text)
         assert (
             str(error.value)
             == f"--weights {text}: expected NAME=NUMBER,NAME=NUMBER,... or a file of nmt tune"
         )
+
+
+def test_weights_that_are_not_finite_sort_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "weights.yaml"
+    path.write_text("Length: 1\nModel: .inf\n")
+    for text, said in {
+        "Length=nan": "the weight of Length is nan",
+        "Length=1,Model=-inf": "the weight of Model is -inf",
+        str(path): "the weight of Model is inf",
+    }.items():
+        with pytest.raises(NmtError) as error:
+            parse_weights(text)
+        assert str(error.value) == f"--weights {text}: {said}, no finite number"
+    with pytest.raises(NmtError) as error:
+        rescore([LIST[0], LIST[1].replace("-2.500000", "nan")], "LogProbability=1")
+    assert str(error.value) == (
+        "list: a translation of line 1: the weighted sum is not a number; check its features"
+    )
+
+
+def test_a_missing_file_of_weights_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NmtError) as error:
+        parse_weights(f"{tmp_path}/nowhere.yaml")
+    assert str(error.value) == (
+        f"--weights {tmp_path}/nowhere.yaml: no such file; give NAME=NUMBER,NAME=NUMBER,... or a "
+        "file of nmt tune"
+    )
+
+
+def test_a_list_without_sources_leaves_out_some_lines_but_not_a_billion() -> None:
+    def weighed(numbers: list[int]) -> list[int]:
+        listed = lines([f"{number} ||| a ||| F= 2 ||| 1" for number in numbers], "list")
+        found = rescored(None, listed, None, "", {"F": 1.0})
+        return [at for at, candidates in enumerate(found) if candidates]
+
+    assert weighed([2, 2, 5]) == [2, 5]
+    with pytest.raises(NmtError) as error:
+        weighed([4, 999_999_999])
+    assert str(error.value) == (
+        "list:2: number 999999999 leaves out 999,999,994 lines, more than 1,000,000; check the "
+        "number"
+    )
 
 
 def test_the_command_adds_the_score_that_the_search_found(

@@ -118,7 +118,7 @@ def test_lists_and_weights_that_do_not_fit_are_refused(
     refused = nmt(*flags[:3], tmp_path / "one")
     assert f"a number above 0, but {tmp_path}/one has 1 lines" in refused.err
     (tmp_path / "far").write_text(f"{10**15} ||| a ||| F= 1 ||| 1\n")  # would fill the memory
-    assert "a number above 2, but" in nmt("tune", tmp_path / "far", *flags[2:]).err
+    assert "far:1: number 1000000000000000 leaves" in nmt("tune", tmp_path / "far", *flags[2:]).err
     refused = nmt(*flags, "--source", tmp_path / "one")
     assert "differ in their number of lines" in refused.err
     (tmp_path / "empty").write_text("")

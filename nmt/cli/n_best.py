@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, groupby, islice
+from math import isfinite, isnan
 from pathlib import Path
 
 import yaml
@@ -19,6 +20,9 @@ BLOCK = 1024
 
 MAX_BYTES = 1 << 16
 """Largest file of weights that is read, in bytes."""
+
+MAX_GAP = 1_000_000
+"""Largest number of successive lines without translations, if there is no source to count."""
 
 Score = Callable[[list[str], list[str]], list[float]]
 """Function of source sentences, or references, and as many translations: a score for each pair."""
@@ -84,10 +88,13 @@ class Candidate:
         """Set the score to the weighted sum of the features.
 
         Raises:
-            NmtError: a feature with a weight is missing; the message begins with `place`.
+            NmtError: a feature with a weight is missing, or the sum is not a number; the message
+                begins with `place`.
         """
         values = self.values(weights, place)
         self.score = sum(map(operator.mul, weights.values(), values))
+        if isnan(self.score):
+            raise NmtError(f"{place}: the weighted sum is not a number; check its features")
 
 
 def _number(value: float) -> str:
@@ -98,12 +105,22 @@ def parse_weights(text: str | None) -> dict[str, float]:
     """Return ``LogProbability=0.5,Length=0.1``, or a file of ``nmt tune``, as weights by name.
 
     Raises:
-        NmtError: the text or the file has another form.
+        NmtError: the text or the file has another form, there is no such file, or a weight is not
+            a finite number.
     """
-    if text is not None and "=" not in text and Path(text).is_file():
-        return _read_weights(Path(text))
+    if not text:
+        return {}
+    weights = _split_weights(text) if "=" in text else _read_weights(Path(text))
+    for name, value in weights.items():
+        if not isfinite(value):
+            raise NmtError(f"--weights {text}: the weight of {name} is {value}, no finite number")
+    return weights
+
+
+def _split_weights(text: str) -> dict[str, float]:
+    """Return the weights of a flag."""
     try:
-        pairs = (weight.split("=") for weight in (text or "").split(",") if text)
+        pairs = (weight.split("=") for weight in text.split(","))
         return {name: float(value) for name, value in pairs}
     except ValueError:
         raise NmtError(
@@ -113,6 +130,11 @@ def parse_weights(text: str | None) -> dict[str, float]:
 
 def _read_weights(path: Path) -> dict[str, float]:
     """Return the weights in a file of YAML or JSON."""
+    if not path.exists():
+        raise NmtError(
+            f"--weights {path}: no such file; give NAME=NUMBER,NAME=NUMBER,... or a file of nmt "
+            "tune"
+        )
     try:
         weights = yaml.safe_load(files.read_bounded(path, MAX_BYTES))
         return {str(name): float(value) for name, value in weights.items()}
@@ -138,8 +160,9 @@ def rescored(
             candidates of a line are sorted by score.
 
     Raises:
-        NmtError: a line has another form, its number is not one of the source's or out of order,
-            the feature exists already, or a feature with a weight is missing.
+        NmtError: a line has another form, its number is not one of the source's or out of order
+            or far above the one before, the feature exists already, or a feature with a weight is
+            missing or makes a sum that is not a number.
     """
     texts = enumerate(chain.from_iterable(sources.blocks(BLOCK))) if sources else None
     new = feature if score else None
@@ -180,6 +203,11 @@ def _with_sources(
             raise NmtError(
                 f"{name}:{at}: number {candidate.number} comes after {number}; sort the list: "
                 "sort -s -n -k 1,1"
+            )
+        if texts is None and (gap := candidate.number - number - 1) > MAX_GAP:
+            raise NmtError(
+                f"{name}:{at}: number {candidate.number} leaves out {gap:,} lines, more than "
+                f"{MAX_GAP:,}; check the number"
             )
         while texts and number < candidate.number:
             if (following := next(texts, None)) is None:
