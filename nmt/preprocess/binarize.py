@@ -230,7 +230,7 @@ def find_corpora(config: PreprocessConfig) -> dict[str, list[Bitext]]:
     train = [
         Bitext(Path(STDIN), None, direction=corpus.direction)
         if corpus.path == STDIN
-        else Bitext.find(corpus.path, *corpus.direction, config.alignments, config.sentence_weights)
+        else Bitext.find(corpus.path, *corpus.direction, config.annotations)
         for corpus in config.corpora
     ]
     bitexts = {"train": train}
@@ -256,8 +256,7 @@ def _copy_of_stdin(directory: Path, direction: Direction, config: PreprocessConf
         path,
         None,
         is_stdin=True,
-        has_links=config.alignments,
-        has_weights=config.sentence_weights,
+        annotations=config.annotations,
         direction=direction,
     )
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 from nmt.data.context import DocumentContext
 from nmt.data.directions import Direction, TagSide
 from nmt.data.manifest import check_language
+from nmt.preprocess.annotations import LINKS, WEIGHTS, Annotation
 from nmt.preprocess.cleaning import Cleaning
 from nmt.preprocess.corpus import Corpus, Text
 from nmt.preprocess.learning import SubwordTraining
@@ -159,6 +160,11 @@ class PreprocessConfig(Cleaning, SubwordTraining):
             self._with_languages(Corpus(path=corpus) if isinstance(corpus, str) else corpus)
             for corpus in self.train
         ]
+
+    @property
+    def annotations(self) -> tuple[Annotation, ...]:
+        """The annotations of the training corpora."""
+        return tuple(kind for kind in (LINKS, WEIGHTS) if getattr(self, kind.key))
 
     @property
     def directions(self) -> tuple[Direction, ...]:

@@ -7,17 +7,18 @@ line 7 for every other tool.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from tqdm import tqdm
 
 from nmt.data.directions import Direction
 from nmt.errors import NmtError
 from nmt.io.lines import COMPRESSED, OnInvalidUtf8, decode, decompressed, named_damage
+from nmt.preprocess.annotations import Annotation, find
 
 CHUNK = 10_000
 """Lines that are read, encoded and written at once."""
@@ -76,16 +77,12 @@ class Chunk:
     source: list[str]
     target: list[str]
     first: int
-    alignments: list[str] | None = None
-    """Word alignments of the pairs in Pharaoh format, if the bitext has any."""
-    name: str = ""
-    """Name of the file of the alignments."""
-    weights: list[str] | None = None
-    """Weights of the pairs in the loss, if the bitext has any."""
-    weights_name: str = ""
-    """Name of the file of the weights."""
     text_names: str = ""
     """Names of the files of the text."""
+    annotations: Mapping[Annotation, list[str]] = field(default_factory=dict)
+    """Annotations of the pairs, if the bitext has any."""
+    names: Mapping[Annotation, str] = field(default_factory=dict)
+    """Names of the files of the annotations."""
 
 
 @dataclass(frozen=True)
@@ -101,10 +98,8 @@ class Block:
     """Empty if `source` holds both columns."""
     position: int
     """Bytes of the source's file, compressed as the file is, read so far."""
-    alignments: bytes = b""
-    """Empty if there are none, or `source` holds them as its third column."""
-    weights: bytes = b""
-    """Empty if there are none, or `source` holds them as its last column."""
+    beside: tuple[bytes, ...] = ()
+    """Lines of the files of annotations; none if `source` holds them in its last columns."""
     corpus: int = 0
     """Index of the bitext among the training corpora."""
 
@@ -117,29 +112,29 @@ class Block:
         """
         bitext, first = self.bitext, self.first
         source = decode(self.source, bitext.names[0], first, on_invalid_utf8)
-        alignments = None
-        if bitext.alignments is not None:
-            alignments = decode(self.alignments, str(bitext.alignments), first, None)
+        names = [str(path) for path in bitext.beside]
         if bitext.target is not None:
             target = decode(self.target, bitext.names[1], first, on_invalid_utf8)
-            names = str(bitext.alignments), str(bitext.weights)
-            weights = None
-            if bitext.weights is not None:
-                weights = decode(self.weights, names[1], first, None)
-            text = " and ".join(bitext.names[:2])
-            return Chunk(source, target, first, alignments, names[0], weights, names[1], text)
-        source, target, *others = self._columns(source)
-        weights = others.pop() if bitext.has_weights else None
-        alignments = others.pop() if bitext.has_links else None
-        name = bitext.names[0]
-        return Chunk(source, target, first, alignments, name, weights, name, name)
+            beside = zip(self.beside, names, strict=True)
+            others = [decode(lines, name, first, None) for lines, name in beside]
+        else:
+            source, target, *others = self._columns(source)
+            names = bitext.names * len(others)
+        kinds = bitext.annotations
+        return Chunk(
+            source,
+            target,
+            first,
+            " and ".join(bitext.names[:2]),
+            dict(zip(kinds, others, strict=True)),
+            dict(zip(kinds, names, strict=True)),
+        )
 
     def _columns(self, rows: list[str]) -> list[list[str]]:
         """Return the columns of rows with tabs."""
-        bitext = self.bitext
-        count = 2 + bitext.has_links + bitext.has_weights
-        fields = "source, one tab and target" + ", one tab and S-T links" * bitext.has_links
-        fields += ", one tab and the weight" * bitext.has_weights
+        columns = ["source", "target", *(kind.column for kind in self.bitext.annotations)]
+        count = len(columns)
+        fields = ", one tab and ".join(columns)
         cells = [row.split("\t") for row in rows]
         for number, row in enumerate(cells, self.first):
             if len(row) != count:
@@ -154,7 +149,7 @@ class Block:
 class Bitext:
     """Two files whose lines are translations of each other, or one file with two columns.
 
-    Word alignments and weights are in files beside them, or in further columns.
+    Annotations are in files beside them, or in further columns.
     """
 
     source: Path
@@ -162,14 +157,10 @@ class Bitext:
     """None if `source` holds all columns, separated by tabs."""
     is_stdin: bool = False
     """Whether `source` is a copy of the standard input."""
-    has_links: bool = False
-    """Whether there are word alignments."""
-    alignments: Path | None = None
-    """File of the word alignments, one line for each pair; None if there is none."""
-    has_weights: bool = False
-    """Whether there are weights."""
-    weights: Path | None = None
-    """File of the weights, one line for each pair; None if there is none."""
+    annotations: tuple[Annotation, ...] = ()
+    """Annotations of the pairs, in the order of files or columns."""
+    beside: tuple[Path, ...] = ()
+    """Files of the annotations, one line for each pair; none if `source` holds them."""
     direction: Direction = ("", "")
     """Source and target language."""
 
@@ -179,37 +170,34 @@ class Bitext:
         path: str,
         source_lang: str,
         target_lang: str,
-        has_links: bool = False,
-        has_weights: bool = False,
+        annotations: tuple[Annotation, ...] = (),
     ) -> Bitext:
         """Return the bitext of the files ``PATH.LANG``, or of the file PATH if PATH ends in .tsv.
 
-        Each file may have .gz, .xz or .zst appended to its name. With `has_links`, PATH.align or
-        the third column of the .tsv holds word alignments; with `has_weights`, PATH.weights or the
-        last column holds weights.
+        Each file may have .gz, .xz or .zst appended to its name. Annotations are in files such as
+        PATH.align, or in the last columns of the .tsv, in their order.
 
         Raises:
             NmtError: a file is missing, or PATH is the file of one language.
         """
         direction = (source_lang, target_lang)
         if ".tsv" in Path(path).suffixes[-2:]:
-            return cls(_find(path), None, False, has_links, None, has_weights, direction=direction)
+            return cls(find(path), None, annotations=annotations, direction=direction)
         try:
-            sides = _find(f"{path}.{source_lang}"), _find(f"{path}.{target_lang}")
+            sides = find(f"{path}.{source_lang}"), find(f"{path}.{target_lang}")
         except NmtError:
             _refuse_one_side(path, direction)
             raise
-        alignments = _beside(path, "align") if has_links else None
-        weights = _beside(path, "weights") if has_weights else None
-        return cls(*sides, False, has_links, alignments, has_weights, weights, direction)
+        beside = tuple(kind.find(path) for kind in annotations)
+        return cls(*sides, annotations=annotations, beside=beside, direction=direction)
 
     def __str__(self) -> str:
         return " and ".join(self.names)
 
     @property
     def files(self) -> list[Path]:
-        """The files that hold the text."""
-        paths = (self.source, self.target, self.alignments, self.weights)
+        """The files that hold the text and its annotations."""
+        paths = (self.source, self.target, *self.beside)
         return [path for path in paths if path is not None]
 
     @property
@@ -238,11 +226,9 @@ class Bitext:
         first = 1 + skip
         for blocks in self._columns(size, skip):
             source, *others = (b"".join(block.lines) for block in blocks)
-            weights = others.pop() if self.weights else b""
-            alignments = others.pop() if self.alignments else b""
-            target = others.pop() if others else b""
+            target, *beside = others or [b""]
             lines, position = blocks[0]
-            yield Block(self, first, len(lines), source, target, position, alignments, weights)
+            yield Block(self, first, len(lines), source, target, position, tuple(beside))
             first += len(lines)
         if first == 1:
             raise NmtError(f"{self}: empty; give files with sentences")
@@ -265,10 +251,8 @@ class Bitext:
         """Return the error for files with these numbers of lines."""
         other = next(at for at, count in enumerate(counts) if count != counts[0])
         remedy = "line n of one must be the translation of line n of the other"
-        if self.files[other] == self.alignments:
-            remedy = "line n must hold the links of pair n, or be empty"
-        elif self.files[other] == self.weights:
-            remedy = "line n must hold the weight of pair n"
+        if other > 1:
+            remedy = f"line n must hold {self.annotations[other - 2].line}"
         return NmtError(
             f"{self.source} has {counts[0]} lines, but {self.files[other]} has {counts[other]}; "
             f"{remedy}"
@@ -280,24 +264,6 @@ class _Lines(NamedTuple):
 
     lines: list[bytes]
     position: int
-
-
-def _find(name: str) -> Path:
-    for suffix in ("", *COMPRESSED):
-        if (path := Path(name + suffix)).is_file():
-            return path
-    raise NmtError(f"no such file: {name}, nor the same with .gz, .xz or .zst behind it")
-
-
-def _beside(path: str, kind: Literal["align", "weights"]) -> Path:
-    """Return the file of the word alignments or of the weights of a bitext."""
-    key, remedy = "alignments", "make it with nmt align, or leave alignments out"
-    if kind == "weights":
-        key, remedy = "sentence_weights", "write a number on each line, or leave the key out"
-    try:
-        return _find(f"{path}.{kind}")
-    except NmtError as error:
-        raise NmtError(f"preprocess.{key}: {error}; {remedy}") from None
 
 
 def _refuse_one_side(path: str, languages: tuple[str, str]) -> None:

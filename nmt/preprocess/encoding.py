@@ -30,6 +30,7 @@ from nmt.data.columns import Sentences
 from nmt.data.manifest import LINK_TYPE
 from nmt.errors import NmtError, UnfinishedError
 from nmt.io import files
+from nmt.preprocess.annotations import LINKS
 from nmt.preprocess.cleaning import Cleaning, CleaningResult, CleaningStats, judge
 from nmt.preprocess.corpus import CHUNK, Block, Chunk
 from nmt.preprocess.duplicates import Keys, mark_repeated, open_marks
@@ -123,7 +124,7 @@ class Encoder:
         if len(keys):
             keys = keys[kept]
         links = None
-        if chunk.alignments is not None:
+        if LINKS in chunk.annotations:
             links = self._links(chunk, lines, sides).keep(kept)
         source_ids, target_ids = (side.keep(kept) for side in sides)
         if self.joiner and numbers is not None:
@@ -131,7 +132,7 @@ class Encoder:
             source_ids, target_ids = self.joiner.examples(source_ids, target_ids, of_document)
         tags = self.tags[block.corpus]
         source_ids, target_ids = source_ids.begun(tags[0]), target_ids.begun(tags[1])
-        empty = replace(block, source=b"", target=b"", alignments=b"", weights=b"")
+        empty = replace(block, source=b"", target=b"", beside=())
         similar = signatures([], [])
         if cleaning.near_duplicates:
             similar = signatures(*(list(itertools.compress(side, kept)) for side in pairs))
@@ -171,7 +172,7 @@ class Encoder:
         fits = np.ones(len(lines), np.bool_)
         for side, text, begins in zip(sides, given, self.subwords.begins_word, strict=True):
             fits &= count_words(side, begins) == [len(text[line].split()) for line in lines]
-        links = read_links(chunk, chunk.name).take(lines)
+        links = read_links(chunk).take(lines)
         kept = np.repeat(fits, links.lengths)
         return Sentences(links.tokens[kept], np.where(fits, links.lengths, 0))
 

@@ -17,25 +17,25 @@ from nmt.data.links import MOST_WORDS
 from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
 from nmt.evaluation.alignments import parse
+from nmt.preprocess.annotations import LINKS
 from nmt.preprocess.corpus import Chunk
 
 _SURE = re.compile(r"(?:\s*[0-9]{1,9}-[0-9]{1,9}(?=\s|$))*\s*")
 
 
-def read_links(chunk: Chunk, name: str) -> Sentences:
+def read_links(chunk: Chunk) -> Sentences:
     """Return the links of every pair of a chunk: numbers of source and target words in turn.
 
     Args:
-        chunk: with alignments.
-        name: of the file of the alignments, for messages.
+        chunk: with links.
 
     Raises:
         NmtError: a line is not in Pharaoh format, or a word is out of range.
     """
-    assert chunk.alignments is not None
+    name, links_of_pairs = chunk.names[LINKS], chunk.annotations[LINKS]
     rows: list[list[int]] = []
     sides = zip(chunk.source, chunk.target, strict=True)
-    for number, (line, pair) in enumerate(zip(chunk.alignments, sides, strict=True), chunk.first):
+    for number, (line, pair) in enumerate(zip(links_of_pairs, sides, strict=True), chunk.first):
         if _SURE.fullmatch(line):  # faster than link by link
             words = list(map(int, line.replace("-", " ").split()))
             links = set(zip(words[::2], words[1::2], strict=True))

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmt.errors import NmtError
+from nmt.preprocess.annotations import WEIGHTS
 from nmt.preprocess.corpus import Chunk
 
 MOST = 1e6
@@ -20,12 +21,13 @@ def read_weights(chunk: Chunk) -> npt.NDArray[np.float32]:
     Raises:
         NmtError: a line is no number from 0 to :data:`MOST`.
     """
-    weights = np.array([_number(text) for text in chunk.weights or ()], np.float32)
+    texts = chunk.annotations.get(WEIGHTS, [])
+    weights = np.array([_number(text) for text in texts], np.float32)
     wrong = np.flatnonzero(~((weights >= 0) & (weights <= MOST)))
-    if chunk.weights and len(wrong):
-        text = chunk.weights[wrong[0]]
+    if len(wrong):
+        text = texts[wrong[0]]
         raise NmtError(
-            f"{chunk.weights_name}: line {chunk.first + wrong[0]}: {text[:40]!r} is no weight; "
+            f"{chunk.names[WEIGHTS]}: line {chunk.first + wrong[0]}: {text[:40]!r} is no weight; "
             f"write a number from 0 to {MOST:,.0f}"
         )
     return weights

@@ -1,0 +1,65 @@
+"""Annotations of pairs: what a corpus says of each in files beside its text, or in last columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from nmt.errors import NmtError
+from nmt.io.lines import COMPRESSED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Annotation:
+    """A kind of annotation of pairs, in the file PREFIX.ENDING or in a column of FILE.tsv."""
+
+    ending: str
+    """Ending of the name of the file."""
+    key: str
+    """Key of the recipe's section ``preprocess`` that has it read."""
+    column: str
+    """What the column of a file with columns holds."""
+    line: str
+    """What line n of the file must hold."""
+    remedy: str
+    """What to do without the file."""
+
+    def find(self, path: str) -> Path:
+        """Return the file beside a text.
+
+        Raises:
+            NmtError: there is none.
+        """
+        try:
+            return find(f"{path}.{self.ending}")
+        except NmtError as error:
+            raise NmtError(f"preprocess.{self.key}: {error}; {self.remedy}") from None
+
+
+LINKS = Annotation(
+    ending="align",
+    key="alignments",
+    column="S-T links",
+    line="the links of pair n, or be empty",
+    remedy="make it with nmt align, or leave alignments out",
+)
+
+WEIGHTS = Annotation(
+    ending="weights",
+    key="sentence_weights",
+    column="the weight",
+    line="the weight of pair n",
+    remedy="write a number on each line, or leave the key out",
+)
+
+
+def find(name: str) -> Path:
+    """Return the file of a name, plain or compressed.
+
+    Raises:
+        NmtError: there is none.
+    """
+    for suffix in ("", *COMPRESSED):
+        if (path := Path(name + suffix)).is_file():
+            return path
+    raise NmtError(f"no such file: {name}, nor the same with .gz, .xz or .zst behind it")
