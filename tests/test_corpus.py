@@ -77,6 +77,24 @@ def test_a_missing_file_is_named_with_its_candidates(tmp_path):
         Bitext.find(str(tmp_path / "c"), "en", "de")
 
 
+def test_a_block_ends_with_a_document_unless_the_document_is_longer(tmp_path):
+    lines = ["a", "b", "", "c", "", "\u3000", "d", "e", "f", "g", "h", "", "i"]
+    plain = bitext(tmp_path, "".join(f"{line}\n" for line in lines).encode())
+    (tmp_path / "c.tsv").write_text("".join(f"{line}\t{line}\n" for line in lines), "utf-8")
+    for name in ("c", "c.tsv"):
+        files = Bitext.find(str(tmp_path / name), "en", "de", has_documents=True)
+        chunks = list(files.chunks(size=4))
+        assert [chunk.source for chunk in chunks] == [
+            ["a", "b", ""], ["c", "", "\u3000"], ["d", "e", "f", "g"], ["h", "", "i"]
+        ]  # fmt: skip
+        assert [chunk.first for chunk in chunks] == [1, 4, 7, 11]
+        for chunk, block in zip(chunks, files.blocks(size=4), strict=True):
+            assert chunk.target == chunk.source
+            assert next(files.blocks(size=4, skip=chunk.first - 1)).decode() == chunk
+            assert block.lines == len(chunk.source)
+    assert sources(plain, size=4) == lines
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 @pytest.mark.parametrize(("more", "fewer"), [(5, 3), (4, 3), (3, 0)])
 def test_files_of_different_length_are_named_with_both_counts(tmp_path, size, more, fewer):

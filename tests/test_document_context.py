@@ -232,6 +232,25 @@ def test_shards_hold_whole_blocks_and_together_everything(
     assert sorted(ends[0] + ends[1]) == sorted(lines)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_documents_are_whole_wherever_they_stand_in_a_corpus(
+    kind: str,
+    workers: int,
+    here: Path,
+    dataset: Callable[[str], Dataset],
+    nmt: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wanted = [pairs(dataset(kind), split) for split in ("train", "valid")]
+    monkeypatch.setattr("nmt.preprocess.corpus.Bitext.blocks.__defaults__", (8, 0))
+    monkeypatch.setattr("nmt.preprocess.corpus.Bitext.chunks.__defaults__", ("error", 8))
+    flags = ("--output-dir", here / "small", "--workers", workers)
+    done = nmt("preprocess", "--config", here / f"{kind}.yaml", *flags)
+    assert done.status == 0, done.err
+    assert [pairs(Dataset.open(here / "small"), split) for split in ("train", "valid")] == wanted
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [

@@ -227,16 +227,19 @@ def find_corpora(config: PreprocessConfig) -> dict[str, list[Bitext]]:
         raise NmtError(f"preprocess: not given: {flags}; say it there or in the recipe")
     if [corpus.path for corpus in config.corpora].count(STDIN) > 1:
         raise NmtError("preprocess: train has - twice, but there is one standard input")
+    by_document = config.documents is not None
     train = [
         Bitext(Path(STDIN), None, direction=corpus.direction)
         if corpus.path == STDIN
-        else Bitext.find(corpus.path, *corpus.direction, config.annotations)
+        else Bitext.find(corpus.path, *corpus.direction, config.annotations, by_document)
         for corpus in config.corpora
     ]
     bitexts = {"train": train}
     for split in SPLITS[1:]:
         if texts := config.held_out(split):
-            bitexts[split] = [Bitext.find(text.path, *text.direction) for text in texts]
+            bitexts[split] = [
+                Bitext.find(text.path, *text.direction, (), by_document) for text in texts
+            ]
             for text in texts:
                 if text.direction not in config.directions:
                     source, target = text.direction
@@ -258,6 +261,7 @@ def _copy_of_stdin(directory: Path, direction: Direction, config: PreprocessConf
         is_stdin=True,
         annotations=config.annotations,
         direction=direction,
+        has_documents=config.documents is not None,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from nmt.data.directions import Direction
 from nmt.errors import NmtError
 from nmt.io.lines import COMPRESSED, OnInvalidUtf8, decode, decompressed, named_damage
 from nmt.preprocess.annotations import Annotation, find
+from nmt.preprocess.document_ends import last_end
 
 CHUNK = 10_000
 """Lines that are read, encoded and written at once."""
@@ -163,6 +165,8 @@ class Bitext:
     """Files of the annotations, one line for each pair; none if `source` holds them."""
     direction: Direction = ("", "")
     """Source and target language."""
+    has_documents: bool = False
+    """Whether blank lines divide the text into documents, so that a block ends with one."""
 
     @classmethod
     def find(
@@ -171,6 +175,7 @@ class Bitext:
         source_lang: str,
         target_lang: str,
         annotations: tuple[Annotation, ...] = (),
+        has_documents: bool = False,
     ) -> Bitext:
         """Return the bitext of the files ``PATH.LANG``, or of the file PATH if PATH ends in .tsv.
 
@@ -181,15 +186,17 @@ class Bitext:
             NmtError: a file is missing, or PATH is the file of one language.
         """
         direction = (source_lang, target_lang)
+        make = partial(
+            cls, annotations=annotations, direction=direction, has_documents=has_documents
+        )
         if ".tsv" in Path(path).suffixes[-2:]:
-            return cls(find(path), None, annotations=annotations, direction=direction)
+            return make(find(path), None)
         try:
             sides = find(f"{path}.{source_lang}"), find(f"{path}.{target_lang}")
         except NmtError:
             _refuse_one_side(path, direction)
             raise
-        beside = tuple(kind.find(path) for kind in annotations)
-        return cls(*sides, annotations=annotations, beside=beside, direction=direction)
+        return make(*sides, beside=tuple(kind.find(path) for kind in annotations))
 
     def __str__(self) -> str:
         return " and ".join(self.names)
@@ -220,11 +227,14 @@ class Bitext:
     def blocks(self, size: int = CHUNK, skip: int = 0) -> Iterator[Block]:
         """Yield the lines after the first `skip`, at most `size` at once.
 
+        A document is in one block, unless it has more than `size` lines.
+
         Raises:
             NmtError: as :meth:`chunks`.
         """
         first = 1 + skip
-        for blocks in self._columns(size, skip):
+        columns = self._columns(size, skip)
+        for blocks in self._by_documents(columns, size) if self.has_documents else columns:
             source, *others = (b"".join(block.lines) for block in blocks)
             target, *beside = others or [b""]
             lines, position = blocks[0]
@@ -232,6 +242,25 @@ class Bitext:
             first += len(lines)
         if first == 1:
             raise NmtError(f"{self}: empty; give files with sentences")
+
+    def _by_documents(
+        self, columns: Iterator[tuple[_Lines, ...]], size: int
+    ) -> Iterator[tuple[_Lines, ...]]:
+        """Yield the same lines so that a block ends where a document does.
+
+        How a block ends depends on the lines from its first one on, and on nothing before.
+        """
+        waiting: list[list[bytes]] = [[] for _ in self.files]
+        position = 0
+        for blocks in columns:
+            position = blocks[0].position
+            waiting = [lines + block.lines for lines, block in zip(waiting, blocks, strict=True)]
+            while len(waiting[0]) >= size:
+                count = last_end(waiting[0], size)
+                yield tuple(_Lines(lines[:count], position) for lines in waiting)
+                waiting = [lines[count:] for lines in waiting]
+        if waiting[0]:
+            yield tuple(_Lines(lines, position) for lines in waiting)
 
     def _columns(self, size: int, skip: int) -> Iterator[tuple[_Lines, ...]]:
         """Yield equally many lines of each file."""

@@ -89,7 +89,7 @@ class Encoder:
         """Return the pairs of the block that are kept and belong to the shard.
 
         Equal pairs belong to the same shard, whichever machine reads them. So if each shard is
-        free of duplicates, the whole dataset is. Of documents, a block belongs to one shard.
+        free of duplicates, the whole dataset is. Of documents, each belongs to one shard.
 
         Raises:
             NmtError: the text cannot be decoded, or a side is empty and `on_empty` is "error".
