@@ -256,6 +256,7 @@ def test_documents_are_whole_wherever_they_stand_in_a_corpus(
     [
         ({"documents": {"context": 0}}, "context must be at least 1, not 0"),
         ({"documents": {"whole": True, "sides": "source"}}, "joined on both sides"),
+        ({"documents": {"whole": True, "context": 1}}, "whole joins all sentences of a document"),
         ({"documents": {}, "clean": ["duplicates"]}, "clean has duplicates, which would tear"),
         ({"documents": {}, "clean": ["near_duplicates"]}, "clean has near_duplicates"),
         ({"documents": {}, "target_order": "right_to_left"}, "target_order left_to_right alone"),
@@ -437,7 +438,7 @@ def test_json_requests_have_context(
     assert (done.status, len(done.out.splitlines())) == (0, 3), done.err
     done = nmt("translate", "--model", run("plain"), "--json-input", tmp_path / "in")
     assert done.status == 1
-    assert "the model was trained on single sentences" in done.err.splitlines()[-1]
+    assert "in, line 1: context: the model was trained on single" in done.err.splitlines()[-1]
     (tmp_path / "in").write_text(json.dumps({"text": "one", "context": ["a\nb"]}))
     done = nmt("translate", "--model", run("source"), "--json-input", tmp_path / "in")
     assert "an entry of context or following is several lines" in done.err

@@ -39,6 +39,7 @@ class Requests:
         self._lines, self._beside, self._is_json = lines, beside, is_json
         self.paths: Sequence[Path | None] = ()
         self._config: SearchConfig | None = None
+        self._has_context = False
 
     @classmethod
     def open(
@@ -56,9 +57,14 @@ class Requests:
         """Whether a person types the lines at a terminal."""
         return self._lines.is_typed
 
-    def configure(self, config: SearchConfig) -> None:
-        """Set the settings of the search, which requests may override."""
-        self._config = config
+    def configure(self, config: SearchConfig, has_context: bool = True) -> None:
+        """Set the settings of the search, which requests may override.
+
+        Args:
+            config: the settings.
+            has_context: whether the model was trained with context.
+        """
+        self._config, self._has_context = config, has_context
         for lines in (self._lines, *self._beside.values()):
             lines.on_invalid_utf8 = config.on_invalid_utf8
 
@@ -86,7 +92,8 @@ class Requests:
             for line in block:
                 number += 1
                 where = f"{self.name}, line {number}"
-                requests.append(Request.read(_parsed(line, where), where, self._config))
+                value = _parsed(line, where)
+                requests.append(Request.read(value, where, self._config, self._has_context))
             yield requests
 
     def _with_wishes(self, most: int) -> Iterator[list[Request]]:

@@ -291,7 +291,7 @@ def translate(
         if typed:
             converse(Session(load, translator, settings, FLAGS, form))
         else:
-            lines.configure(translator.config)
+            lines.configure(translator.config, translator.subwords.context is not None)
             translate_stream(translator, lines, target, world, form)
 
 

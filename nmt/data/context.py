@@ -24,8 +24,8 @@ Span = tuple[int, int]
 class DocumentContext:
     """Content of ``context.json``, and the key ``preprocess.documents``."""
 
-    context: int = 1
-    """Sentences before each one that are joined to it."""
+    context: int | None = None
+    """Sentences before each one that are joined to it; None for 1, and for `whole`."""
     sides: Literal["both", "source"] = "both"
     """Sides with the context."""
     whole: bool = False
@@ -34,11 +34,19 @@ class DocumentContext:
     """Maximum length of joined sentences; fewer are joined if they are longer."""
 
     def __post_init__(self) -> None:
+        if self.context is None and not self.whole:
+            object.__setattr__(self, "context", 1)  # equal to one that says so
         for key in ("context", "max_tokens"):
-            if (value := getattr(self, key)) < 1:
+            value = getattr(self, key)
+            if value is not None and value < 1:
                 raise ValueError(f"{key} must be at least 1, not {value}")
         if self.whole and self.sides == "source":
             raise ValueError("whole documents are joined on both sides; unset sides or whole")
+
+    @property
+    def most_before(self) -> int:
+        """Largest number of sentences that are joined before one, without `whole`."""
+        return self.context or 1
 
     def examples(self, lengths: Sequence[int]) -> list[Span]:
         """Return the spans of a document that training joins.
@@ -57,7 +65,8 @@ class DocumentContext:
     def first(self, lengths: Sequence[int], at: int) -> int:
         """Return the first of the sentences that are joined to the sentence `at`."""
         first, length = at, lengths[at]
-        while first > max(0, at - self.context) and length + lengths[first - 1] <= self.max_tokens:
+        least = max(0, at - self.most_before)
+        while first > least and length + lengths[first - 1] <= self.max_tokens:
             first -= 1
             length += lengths[first]
         return first

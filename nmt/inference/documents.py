@@ -35,7 +35,7 @@ def in_documents(
         context: context of the model.
         count: returns the lengths of lines.
     """
-    before: deque[str] = deque(maxlen=context.context)
+    before: deque[str] = deque(maxlen=context.most_before)
     part: list[str] = []
     room = 0
     for block in blocks:
@@ -89,7 +89,7 @@ def fit(
         before = [line for line in request.context if line.strip()]
         after = [line for line in request.following if line.strip()]
         if not context.whole:
-            before, after = before[-context.context :], []
+            before, after = before[-context.most_before :], []
         room = min(context.max_tokens, most) - lengths[request.text]
         if not request.text.strip() or (context.sides == "both" and not request.is_plain):
             room = 0

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import Tensor
 
 from nmt.data.vocabulary import EOS
-from nmt.errors import NmtError
 from nmt.evaluation.consensus import expected_utilities
 from nmt.inference.alignment import Unit, linked, numbered, piece_starts, word_starts
 from nmt.inference.directed import Directed, by_target
@@ -96,12 +95,7 @@ class LineTranslator(Directed, ABC):
         while window := list(islice(waiting, self.config.window)):
             requests = [line if isinstance(line, Request) else Request(line) for line in window]
             for request in requests:
-                request.check(self.config, count)
-                if self.subwords.context is None and len(request.sentences) > 1:
-                    raise NmtError(
-                        "context: the model was trained on single sentences; leave it out, or "
-                        "train a model with preprocess.documents"
-                    )
+                request.check(self.config, count, self.subwords.context is not None)
             in_context = partial(_in_context, count=count, scored=scored, aligned=aligned)
             yield from by_target(self, requests, in_context)
 

@@ -57,13 +57,16 @@ class Request:
     """Number of distinct translations of this line; None for as many as of other lines."""
 
     @classmethod
-    def read(cls, values: object, where: str, config: SearchConfig) -> Request:
+    def read(
+        cls, values: object, where: str, config: SearchConfig, has_context: bool = True
+    ) -> Request:
         """Return the request that plain values, such as a JSON object, describe.
 
         Args:
             values: the fields of a request; those of `strategy` override the configuration's.
             where: place of the values, for messages.
             config: settings of the search.
+            has_context: whether the model was trained with context.
 
         Raises:
             NmtError: a field is unknown, or a value is wrong.
@@ -78,21 +81,28 @@ class Request:
         if any("\n" in line for line in request.sentences):
             raise NmtError(f"{where}: an entry of context or following is several lines")
         try:
-            request.check(config)
+            request.check(config, has_context=has_context)
         except NmtError as error:
             raise NmtError(f"{where}: {error}") from None
         return request
 
-    def check(self, config: SearchConfig, count: int = 1) -> None:
+    def check(self, config: SearchConfig, count: int = 1, has_context: bool = True) -> None:
         """Check what can be known before the search.
 
         Args:
             config: settings of the search.
             count: number of translations of lines that ask for no other.
+            has_context: whether the model was trained with context.
 
         Raises:
-            NmtError: the strategy cannot find so many translations, or cannot place phrases.
+            NmtError: the strategy cannot find so many translations, or cannot place phrases; or the
+                model takes no context.
         """
+        if len(self.sentences) > 1 and not has_context:
+            raise NmtError(
+                "context: the model was trained on single sentences; leave it out, or train a "
+                "model with preprocess.documents"
+            )
         strategy = self.strategy or config.strategy
         if self.n_best is not None and self.n_best < 1:
             raise NmtError(f"n_best must be at least 1, not {self.n_best}")

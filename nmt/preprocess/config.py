@@ -144,6 +144,9 @@ class PreprocessConfig(Cleaning, SubwordTraining):
         _ = self.part
 
     def _check_documents(self) -> None:
+        assert self.documents
+        if self.documents.whole and self.documents.context is not None:
+            raise ValueError("documents: whole joins all sentences of a document; unset context")
         torn = "duplicates" if self.drops_duplicates else "near_duplicates"
         if self.drops_duplicates or self.near_duplicates:
             raise ValueError(f"documents: clean has {torn}, which would tear documents apart")
