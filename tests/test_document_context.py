@@ -212,6 +212,23 @@ def test_a_line_that_is_blank_on_one_side_is_an_error(here: Path, nmt: Command) 
     assert "uneven.de: line 2 is blank on one side only" in done.err
 
 
+def test_files_without_blank_lines_cost_one_warning(here: Path, nmt: Command) -> None:
+    for name in ("undivided", "divided"):
+        for language in ("en", "de"):
+            lines = (here / f"valid.{language}").read_text().splitlines()
+            kept = lines if name == "divided" else filter(None, lines)
+            (here / f"{name}.{language}").write_text("".join(f"{line}\n" for line in kept))
+    command = ("preprocess", "--config", here / "both.yaml", "--output-dir", here / "undivided-bin")
+    train = f"preprocess.train=[{here}/undivided, {here}/divided]"
+    done = nmt(*command, "--set", train, "--valid", here / "undivided")
+    assert done.status == 0, done.err
+    [warning] = (line for line in done.err.splitlines() if "warning" in line)
+    name = f"{here}/undivided.en"
+    assert f"no blank line is in {name}, {name}: the whole file is one document; write" in warning
+    done = nmt(*command, "--train", here / "divided")
+    assert (done.status, "warning" in done.err) == (0, False)
+
+
 def test_shards_hold_whole_blocks_and_together_everything(
     here: Path, dataset: Callable[[str], Dataset], nmt: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import STDIN, Bitext, Chunk, Text, watched
 from nmt.preprocess.dataset_subwords import SCRATCH, find_subwords, given_subwords
 from nmt.preprocess.encoding import Encoded, Encoder, Spool, encode
-from nmt.preprocess.joining import Joiner, document_numbers, joiner_of
+from nmt.preprocess.joining import Joiner, document_numbers, joiner_of, warn_of_undivided
 from nmt.preprocess.selection import select_pairs
 from nmt.preprocess.subword_files import FILES
 from nmt.preprocess.subwords import Subwords
@@ -84,6 +85,8 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
         _copy_of_stdin(scratch, bitext.direction, config) if str(bitext.source) == STDIN else bitext
         for bitext in corpora.pop("train")
     ]
+    if config.documents:
+        warn_of_undivided([*train, *chain.from_iterable(corpora.values())])
     held_out = {
         name: [
             (bitext.direction, chunk)

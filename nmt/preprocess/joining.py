@@ -6,7 +6,7 @@ each sentence but the last would be.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, islice
 
@@ -17,7 +17,8 @@ from nmt.data.context import DocumentContext, Span
 from nmt.data.manifest import Ids
 from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
-from nmt.preprocess.corpus import Chunk
+from nmt.messages import warn
+from nmt.preprocess.corpus import Bitext, Chunk
 from nmt.preprocess.segmenters import SEPARATOR, Segmenter, WrappedSegmenter
 
 
@@ -77,6 +78,20 @@ def document_numbers(chunk: Chunk) -> Ids:
             "blank lines between documents must be on both sides"
         )
     return np.where(blank, 0, np.cumsum(blank) + 1)
+
+
+def warn_of_undivided(bitexts: Iterable[Bitext]) -> None:
+    """Print a warning if texts have no blank line, so that each is one document."""
+    whole = [
+        bitext.names[0]
+        for bitext in bitexts
+        if all(line.strip() for chunk in bitext.chunks("replace") for line in chunk.source)
+    ]
+    if whole:
+        warn(
+            f"no blank line is in {', '.join(whole)}: the whole file is one document; write blank "
+            "lines between documents, on both sides"
+        )
 
 
 @dataclass(frozen=True)
