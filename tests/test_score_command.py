@@ -315,6 +315,59 @@ def test_every_sentence_has_a_line(two: list[str]):
     }
 
 
+@pytest.fixture
+def documents(files: Path) -> tuple[str, ...]:
+    """References and two systems of three documents; blank lines also begin and end the files."""
+    lines = {
+        "test.de": ["", "a b c d e", "f g h", "", "", "i j k l m", "", "n o p q", "r s t u", " "],
+        "good.txt": ["", "a b c d e", "f h", "", "", "i j k l", "", "n o p q", "r s t u", ""],
+        "bad.txt": ["", "a b x d e", "", "", " ", "i j k", "", "n p o q", "r t s u", ""],
+    }
+    for name, text in lines.items():
+        Path(name).write_text("".join(f"{line}\n" for line in text))
+        found = [part.strip().replace("\n", " ") for part in Path(name).read_text().split("\n\n")]
+        Path(f"joined.{name}").write_text("".join(f"{part}\n" for part in found if part))
+    return "--reference", "test.de", "bad.txt", "good.txt"
+
+
+@pytest.mark.parametrize(
+    "flags", [("--paired", "bs", "--samples", "50"), (), ("--sentence-level",)]
+)
+def test_documents_are_scored_as_if_they_were_sentences(
+    documents: tuple[str, ...], flags: tuple[str, ...]
+):
+    chosen = ("--metric", "bleu", "--metric", "ter", "--json", *flags)
+    found = output(*documents, "--by-document", *chosen)
+    joined = [name if name.startswith("-") else f"joined.{name}" for name in documents]
+    expected = output(*joined, *chosen).replace("joined.", "")
+    assert found.count('|unit:document"') == found.count("\n") == expected.count("\n")
+    assert found.replace("|unit:document", "") == expected
+    assert output(*documents, *chosen) != found
+
+
+def test_documents_have_the_same_blank_lines_on_all_sides(documents: tuple[str, ...]):
+    done = run(*documents, "--by-document", "--table", "text")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.count("|unit:document") == 2  # BLEU and chrF
+    assert "documents of test.de, 3 lines" in done.stdout
+    Path("bad.txt").write_text("a\n" * 10)
+    assert message(*documents, "--by-document") == (
+        "bad.txt: line 1 has text, but that line of test.de is blank; the blank lines between "
+        "documents must be in the same places"
+    )
+    Path("test.en").write_text("a\n" * 9)
+    assert message(*documents[:2], "good.txt", "--source", "test.en", "--by-document") == (
+        "source of test.de has 9 lines, but test.de has 10; "
+        "line n of one must translate as line n of the other"
+    )
+    Path("test.de").write_text("a\n" * 10)
+    done = run("--reference", "test.de", "bad.txt", "--by-document")
+    assert (done.exit_code, done.stderr) == (
+        0,
+        "nmt: warning: no blank line is in test.de: all of it is scored as one document\n",
+    )
+
+
 def test_a_protocol_for_test_sets_scores_no_sentences():
     flags = ("--reference", "test.de", "output.txt", "--sentence-level", "--metric", "paper_bleu")
     assert message(*flags).startswith("paper_bleu: a BLEU that is not smoothed says nothing of one")
@@ -397,6 +450,7 @@ def test_a_model_scores_pairs_of_lines(trained: Path, nmt: Callable[..., Any]) -
         "--paired": ("bs",),
         "--confidence": (),
         "--samples": (100,),
+        "--by-document": (),
         "--sentence-level": (),
         "--table": ("latex",),
     }

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,16 +12,14 @@ from nmt.cli.console import check_stdin
 from nmt.cli.direction import SourceLang
 from nmt.cli.flags import Settings, recipe_flags
 from nmt.cli.plugins import import_named
-from nmt.cli.references import References, Systems, read_systems, warn_of_unspaced
+from nmt.cli.references import References, read_systems, warn_of_unspaced
 from nmt.cli.score_by_model import open_model, score_by_model
+from nmt.cli.score_report import Report
 from nmt.io.lines import Lines
-from nmt.messages import say
 from nmt.recipe.config import build
 
 if TYPE_CHECKING:
-    from nmt.evaluation.comparison import Resampling
     from nmt.evaluation.metrics import Metric
-    from nmt.evaluation.testsets import TestSet
 
 EXAMPLE = "Example: nmt score --reference test.de --metric bleu --metric ter output.txt"
 
@@ -123,6 +119,15 @@ Alignments = Annotated[
         rich_help_panel=METRICS,
     ),
 ]
+ByDocument = Annotated[
+    bool,
+    typer.Option(
+        "--by-document",
+        help="Score documents as if they were sentences; blank lines of the references divide "
+        "them.",
+        rich_help_panel=METRICS,
+    ),
+]
 SentenceLevel = Annotated[
     bool,
     typer.Option(
@@ -197,53 +202,6 @@ TableForm = Annotated[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """Statistics and form of the scores of metrics."""
-
-    paired: Literal["bs", "ar"] | None
-    confidence: bool
-    samples: int | None
-    seed: int
-    sentence_level: bool
-    as_json: bool
-    table: Literal["text", "markdown", "latex"] | None
-
-    @property
-    def needs_metrics(self) -> bool:
-        """Whether an option is given that has a meaning for metrics only."""
-        wanted = self.paired or self.confidence or self.samples or self.sentence_level
-        return bool(wanted or self.table)
-
-    def check(self, systems: int) -> None:
-        """Raise a BadParameter if options do not go together."""
-        if self.as_json and self.table is not None:
-            raise typer.BadParameter("give either --json or --table")
-        if self.sentence_level and (self.paired or self.confidence or self.table):
-            raise typer.BadParameter(
-                "--sentence-level goes with no --paired, --confidence or --table"
-            )
-        if self.paired and systems == 1:
-            raise typer.BadParameter(
-                "--paired compares systems: give two or more, the baseline first"
-            )
-        if self.samples is not None and not (self.paired or self.confidence):
-            raise typer.BadParameter("--samples goes with --paired or --confidence")
-
-    def write(self, systems: Systems, test_set: TestSet, metrics: Sequence[Metric]) -> None:
-        """Print the scores of all systems."""
-        from nmt.evaluation.comparison import Resampling
-
-        if self.sentence_level:
-            _print_sentences(systems, test_set, metrics, self.as_json)
-            return
-        resampling = Resampling(
-            paired=self.paired, confidence=self.confidence, count=self.samples, seed=self.seed
-        )
-        form = self.table or ("text" if len(systems) > 1 else None)
-        _print_scores(systems, test_set, metrics, resampling, "json" if self.as_json else form)
-
-
 @recipe_flags(FLAGS)
 def score(
     hypotheses: Hypotheses = None,
@@ -258,6 +216,7 @@ def score(
     *,
     settings: Settings,
     alignments: Alignments = None,
+    by_document: ByDocument = False,
     sentence_level: SentenceLevel = False,
     paired: Paired = None,
     confidence: Confidence = False,
@@ -284,19 +243,19 @@ def score(
         confidence=confidence,
         samples=samples,
         seed=seed,
+        by_document=by_document,
         sentence_level=sentence_level,
         as_json=as_json,
         table=table,
     )
-    metric = settings.flags["score.metrics"]
     if model is None:
         _score_by_metrics(files, references, alignments, report, settings)
         return
     references.check_source()
-    if reference or metric or alignments or report.needs_metrics:
+    if reference or settings.flags["score.metrics"] or alignments or report.needs_metrics:
         raise typer.BadParameter(
-            "--model goes with no --reference, --metric, --alignments, --paired, --confidence, "
-            "--samples, --sentence-level or --table"
+            "--model goes with no --reference, --metric, --alignments, --by-document, --paired, "
+            "--confidence, --samples, --sentence-level or --table"
         )
     if len(files) > 1:
         raise typer.BadParameter("--model scores one file at a time")
@@ -317,6 +276,8 @@ def _score_by_metrics(
     references.check(alignments)
     if alignments is not None and settings.flags["score.metrics"]:
         raise typer.BadParameter("--alignments goes with no --metric: the metric of links is aer")
+    if alignments is not None and report.by_document:
+        raise typer.BadParameter("--alignments goes with no --by-document: links are of sentences")
     report.check(len(files))
     if references.source is not None and references.reference is None:
         raise typer.BadParameter("--source goes with --reference or --model; others have their own")
@@ -346,41 +307,3 @@ def _metrics_of_links(files: dict[str, Sequence[str]]) -> list[Metric]:
 
     check_lines(files)
     return [AlignmentErrorRate()]
-
-
-def _print_scores(
-    systems: Systems,
-    test_set: TestSet,
-    metrics: Sequence[Metric],
-    resampling: Resampling,
-    form: Literal["text", "markdown", "latex", "json"] | None,
-) -> None:
-    from nmt.evaluation.comparison import compare
-    from nmt.evaluation.tables import table
-
-    results = compare(systems, test_set.references, metrics, test_set.sources, resampling)
-    if form is None or form == "json":
-        for result in results:
-            print(result if form is None else json.dumps(result.fields(), ensure_ascii=False))
-    else:
-        print(table(results, form, str(test_set)))
-
-
-def _print_sentences(
-    systems: Systems, test_set: TestSet, metrics: Sequence[Metric], as_json: bool
-) -> None:
-    columns = []
-    for name, hypotheses in systems.items():
-        for metric in (metric.for_sentences() for metric in metrics):
-            counts = metric.checked_counts(hypotheses, test_set.references, test_set.sources)
-            columns.append([(name, metric.total([row])) for row in counts])
-    if not as_json:
-        for number, ((name, first), *_) in enumerate(columns, 1):
-            say(f"column {number}: {name}, {first.metric}, {first.signature}")
-    for number, row in enumerate(zip(*columns, strict=True), 1):
-        if as_json:
-            for name, value in row:
-                fields = {"system": name, "line": number, **vars(value)}
-                print(json.dumps(fields, ensure_ascii=False))
-        else:
-            print("\t".join(f"{value.value:.2f}" for _, value in row))
