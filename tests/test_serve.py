@@ -30,6 +30,7 @@ from websockets.sync.client import connect
 
 from nmt.errors import NmtError
 from nmt.inference import Request
+from nmt.serve import batching
 from nmt.serve.access import Keys, Limits, Rates
 from nmt.serve.app import application
 from nmt.serve.batching import Batcher, QueueFullError
@@ -514,7 +515,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_lines_of_like_length_travel_together_and_a_document_does_not_hold_up_others() -> None:
+def test_a_document_does_not_hold_up_others() -> None:
     async def steps(batcher: Batcher, processes: Processes) -> None:
         document = ask(batcher, ["aaaa", "b" * 9, "cccc", "dddd", *["e" * 9] * 5])
         await settle()
@@ -524,8 +525,8 @@ def test_lines_of_like_length_travel_together_and_a_document_does_not_hold_up_ot
             await settle()
             processes.finish(number)
         assert processes.texts == [
-            ["aaaa", "cccc", "dddd"],
-            ["b" * 9, "e" * 9, "e" * 9],
+            ["aaaa", "b" * 9, "cccc"],
+            ["dddd", "e" * 9, "e" * 9],
             ["x", "yyyy", "e" * 9],
             ["zzzz"],
             ["e" * 9, "e" * 9],
@@ -538,11 +539,42 @@ def test_lines_of_like_length_travel_together_and_a_document_does_not_hold_up_ot
     gather(steps)
 
 
+def test_a_request_gives_a_batch_few_lines_if_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "TURN", 1)
+
+    async def steps(batcher: Batcher, processes: Processes) -> None:
+        for lines in (["now"], ["a", "b", "c"], ["d", "e"]):
+            ask(batcher, lines)
+            await settle()
+        for number in range(2):
+            processes.finish(number)
+            await settle()
+        assert processes.texts == [["now"], ["a", "d", "b"], ["e", "c"]]
+
+    gather(steps)
+
+
+def test_short_lines_do_not_travel_with_long_ones() -> None:
+    async def steps(batcher: Batcher, processes: Processes) -> None:
+        ask(batcher, ["now"])
+        await settle()
+        for length in (500, 9, 1000, 200, 1001):
+            ask(batcher, ["l" * length])
+        for number in range(3):
+            await settle()
+            processes.finish(number)
+        await settle()
+        lengths = [[len(text) for text in texts] for texts in processes.texts[1:]]
+        assert lengths == [[500, 1000], [9, 200], [1001]]
+
+    gather(steps)
+
+
 def test_processes_share_the_lines_that_wait() -> None:
     async def steps(batcher: Batcher, processes: Processes) -> None:
         job = ask(batcher, ["aaaa", "b", "cccc", "d"])
         await settle()
-        assert processes.texts == [["aaaa", "cccc"], ["b", "d"]]
+        assert processes.texts == [["aaaa", "b"], ["cccc", "d"]]
         later = ask(batcher, ["e"])
         for number in range(3):
             processes.finish(number)

@@ -161,7 +161,7 @@ def serve(
     precision: Precision = "fp32",
     shortlist: Shortlist = False,
     workers: Workers = None,
-    batch_lines: BatchLines = 64,
+    batch_lines: BatchLines = 128,
 ) -> None:
     """Translate over HTTP.
 

@@ -7,11 +7,17 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import ceil
 
 from nmt.inference import Request
 from nmt.serve.processes import WorkerKilledError
 from nmt.serve.work import Batch, Fields, Wish
+
+TURN = 32
+"""Most lines that a job gives to a batch while other jobs wait."""
+SHORT = 200
+"""Characters up to which lines count as equally long."""
 
 Translate = Callable[[Batch], Awaitable[list[list[Fields]]]]
 """Function that lets a process translate a batch."""
@@ -38,6 +44,17 @@ class Job:
     """Number of lines without a result."""
     done: asyncio.Future[None]
 
+    def size(self, line: int) -> int:
+        """Return the number of characters of a line, at least SHORT."""
+        return max(SHORT, len(self.requests[line].text))
+
+    def take(self, most: int, size: int) -> list[int]:
+        """Take lines that wait, at most so many, half to twice as long as `size`."""
+        fitting = (at for at in self.waiting if size <= 2 * self.size(at) <= 4 * size)
+        taken = list(islice(fitting, most))
+        self.waiting = sorted({*self.waiting} - {*taken})
+        return taken
+
     def finish(self, line: int, result: list[Fields]) -> None:
         """Note the result of a line."""
         self.results[line] = result
@@ -55,10 +72,11 @@ class Job:
 class Batcher:
     """Gathers the lines of all clients into batches for a few processes.
 
-    The jobs take turns. A free process gets the next line of the job whose turn it is, and with it
-    lines of all jobs that have the same wish: those of the nearest length, if there are more than a
-    batch holds. So lines of one length travel together, and a long document holds up nobody. No
-    process takes more than its share of all lines, so that another does not stand idle.
+    The jobs take turns. A free process gets the next lines of the job whose turn it is, and with
+    them lines of the jobs behind it that have the same wish. A job gives a few dozen at a time, so
+    that a long document holds up nobody. Only lines half to twice as long as the first go with it,
+    since the longest line holds up a whole batch. No process takes more than its share of all
+    lines, so that another does not stand idle.
     """
 
     def __init__(
@@ -143,19 +161,19 @@ class Batcher:
         if not self.jobs:
             return []
         first = self.jobs[0]
-        length = len(first.requests[first.waiting[0]].text)
-        candidates = [
-            (abs(len(job.requests[line].text) - length), at, line)
-            for at, job in enumerate(self.jobs)
-            if job.wish == first.wish
-            for line in job.waiting
-        ]
+        size = first.size(first.waiting[0])
         share = ceil((self.num_waiting + self.num_running) / self.slots)
-        most = min(share, self.batch_lines)
-        chosen = [(self.jobs[at], line) for _, at, line in sorted(candidates)[:most]]
-        for job, line in chosen:
-            job.waiting.remove(line)
-        self.jobs.rotate(-1)
+        room = min(share, self.batch_lines)
+        chosen: list[tuple[Job, int]] = []
+        turns = deque(job for job in self.jobs if job.wish == first.wish)
+        while turns and room:
+            job = turns.popleft()
+            if lines := job.take(min(TURN, room), size):
+                chosen += [(job, line) for line in lines]
+                room -= len(lines)
+                self.jobs.remove(job)
+                self.jobs.append(job)
+                turns.append(job)
         return chosen
 
     async def _run(self, lines: list[tuple[Job, int]]) -> None:
