@@ -1,38 +1,35 @@
-"""Translate lines with any engine: batches, n-best lists, alignments and minimum Bayes risk."""
+"""Translate lines with any engine: windows of requests, long lines, context and n-best lists."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
-from math import isfinite
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from torch import Tensor
+from typing import Any
 
 from nmt.data.vocabulary import EOS
-from nmt.evaluation.consensus import expected_utilities
-from nmt.inference.alignment import Unit, linked, numbered, piece_starts, word_starts
-from nmt.inference.directed import Directed, by_target
+from nmt.inference.alignment import Unit
+from nmt.inference.bayes_risk import by_consensus
+from nmt.inference.config import SearchConfig
+from nmt.inference.directed import by_target
 from nmt.inference.distinct import distinct_lists
 from nmt.inference.documents import check_form, fit, in_documents, translate_joined
+from nmt.inference.forced_decoder import ForcedDecoder
 from nmt.inference.long_lines import parts
 from nmt.inference.request import Request, Sentence
 from nmt.inference.translation import Counts, Translation
 from nmt.io.lines import refuse_one_string
 from nmt.languages import has_spaces
+from nmt.preprocess.subwords import Subwords
 from nmt.search import Hypothesis
 
-if TYPE_CHECKING:
-    from nmt.preprocess.subwords import Subwords
-from nmt.inference.config import SearchConfig
-
-T = TypeVar("T")
+Pass = Callable[[Sequence[Translation], Sequence[list[int]]], list[Translation]]
+"""Adds to translations what the model says of them, given the tokens of their sources."""
 
 
-class LineTranslator(Directed, ABC):
+class LineTranslator(ForcedDecoder):
     """A translator of lines; each engine implements a subclass.
 
     Attributes:
@@ -44,11 +41,6 @@ class LineTranslator(Directed, ABC):
     ) -> None:
         super().__init__(subwords, config, languages)
         self.counts = Counts()
-
-    @property
-    def usual_unit(self) -> Unit:
-        """Default unit of alignments: pieces if a language has no spaces between words."""
-        return "words" if all(map(has_spaces, self.languages)) else "pieces"
 
     def translate(self, lines: Iterable[str | Request]) -> Iterator[str]:
         """Yield one translation per line, in order; reads at most a window of lines ahead.
@@ -152,70 +144,16 @@ class LineTranslator(Directed, ABC):
             **units,
         }
 
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[float]]:
-        """Return the log-probability of each token of given translations, the EOS last.
-
-        Args:
-            sources: lines.
-            targets: the translation of each line.
-
-        Raises:
-            TypeError: `sources` or `targets` is one string.
-        """
-        refuse_one_string(sources, "sources")
-        refuse_one_string(targets, "targets")
-        return self.log_probabilities(*self._encode_pairs(sources, targets))
-
-    def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """Align the words of given translations with the words of the sources.
-
-        Args:
-            sources: lines.
-            targets: the translation of each line.
-
-        Returns:
-            For each pair of lines, pairs of a source word and a target word, numbered from 0.
-
-        Raises:
-            TypeError: `sources` or `targets` is one string.
-            NmtError: the model has no attention.
-        """
-        refuse_one_string(sources, "sources")
-        refuse_one_string(targets, "targets")
-        weights = self.text_attention(*self._encode_pairs(sources, targets))
-        offsets = zip(
-            self.subwords.source_offsets(list(sources)),
-            self.subwords.target_line_offsets(list(targets)),
-            strict=True,
-        )
-        return [
-            numbered(
-                linked(source, source_offsets, target, target_offsets, pair_weights),
-                (word_starts(source), word_starts(target)),
-            )
-            for source, target, (source_offsets, target_offsets), pair_weights in zip(
-                sources, targets, offsets, weights, strict=True
-            )
-        ]
-
-    def _encode_pairs(
-        self, sources: Sequence[str], targets: Sequence[str]
-    ) -> tuple[list[list[int]], list[list[int]]]:
-        """Return the tokens of sources and targets, each with EOS."""
-        encoded = (
-            self.subwords.encode_source(list(sources)),
-            self.subwords.encode_target(list(targets)),
-        )
-        ended = [[[*tokens, EOS] for tokens in lines] for lines in encoded]
-        return ended[0], ended[1]
-
     def _translate_parts(
         self, requests: list[Request], count: int, scored: bool, aligned: Unit | None
     ) -> list[list[Translation]]:
         nothing = Hypothesis([], 0.0, 0.0, finished=True)
         sentences = self.encode(requests)
         counts = [request.n_best or count for request in requests]
-        searched = self._ranked(self._search(sentences, counts))
+        searched = self._search(sentences, counts)
+        if (metric := self.config.mbr) is not None:
+            decode, most = self.subwords.decode_target, self.config.mbr_pruning
+            searched = by_consensus(searched, decode, metric, most)
         flat = [
             (at, hypothesis)
             for at, (hypotheses, wanted) in enumerate(zip(searched, counts, strict=True))
@@ -225,70 +163,16 @@ class LineTranslator(Directed, ABC):
         translations: list[list[Translation]] = [[] for _ in requests]
         for (at, hypothesis), text in zip(flat, texts, strict=True):
             translations[at].append(Translation(requests[at].text, text, hypothesis))
-        if scored:
-            self._add(translations, sentences, self._token_log_probabilities)
+        passes: list[Pass] = [self.with_scores] if scored else []
         if aligned:
-            self._add(translations, sentences, partial(self._links, aligned))
+            passes.append(partial(self.with_links, unit=aligned))
+        for forced in passes:  # over the translations of lines that are not blank
+            places = [(at, nth) for at in sentences for nth in range(len(translations[at]))]
+            sources = [sentences[at].source for at, _ in places]
+            changed = forced([translations[at][nth] for at, nth in places], sources)
+            for (at, nth), translation in zip(places, changed, strict=True):
+                translations[at][nth] = translation
         return translations
-
-    def _add(
-        self,
-        translations: list[list[Translation]],
-        sentences: dict[int, Sentence],
-        values: Callable[[list[Translation], list[Sentence]], list[dict[str, Any]]],
-    ) -> None:
-        """Set fields of the translations of lines that are not blank, by a forced pass."""
-        flat = [(at, nth) for at in sentences for nth in range(len(translations[at]))]
-        fields_of_all = values(
-            [translations[at][nth] for at, nth in flat], [sentences[at] for at, _ in flat]
-        )
-        for (at, nth), fields in zip(flat, fields_of_all, strict=True):
-            translations[at][nth] = replace(translations[at][nth], **fields)
-
-    def _token_log_probabilities(
-        self, translations: list[Translation], sentences: list[Sentence]
-    ) -> list[dict[str, Any]]:
-        outputs = [translation.hypothesis.output for translation in translations]
-        log_probs = self.log_probabilities([sentence.source for sentence in sentences], outputs)
-        return [{"token_log_probabilities": token_log_probs} for token_log_probs in log_probs]
-
-    def _links(
-        self, unit: Unit, translations: list[Translation], sentences: list[Sentence]
-    ) -> list[dict[str, Any]]:
-        outputs = [translation.hypothesis.output for translation in translations]
-        weights = self.text_attention([sentence.source for sentence in sentences], outputs)
-        sources = self.subwords.source_offsets([translation.source for translation in translations])
-        texts = self.subwords.target_offsets(
-            [translation.hypothesis.tokens for translation in translations]
-        )
-        fields: list[dict[str, Any]] = []
-        for translation, source, text, pair_weights in zip(
-            translations, sources, texts, weights, strict=True
-        ):
-            links = linked(translation.source, source, translation.text, text, pair_weights, unit)
-            fields.append({"links": links})
-            if unit == "pieces":
-                fields[-1]["piece_starts"] = piece_starts(source), piece_starts(text)
-        return fields
-
-    def _ranked(self, lists: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
-        """Sort the hypotheses by minimum Bayes risk, if the configuration has a metric for it."""
-        if self.config.mbr is None:
-            return lists
-        flat = [hypothesis.tokens for hypotheses in lists for hypothesis in hypotheses]
-        texts = iter(self.subwords.decode_target(flat))
-        ranked = []
-        for hypotheses in lists:
-            candidates = list(islice(texts, len(hypotheses)))
-            metric, most = self.config.mbr, self.config.mbr_pruning
-            values = expected_utilities(candidates, metric, most) if candidates else []
-            scored = [
-                replace(hypothesis, score=value)
-                for hypothesis, value in zip(hypotheses, values, strict=True)
-                if isfinite(value)  # or pruned
-            ]
-            ranked.append(sorted(scored, key=lambda hypothesis: -hypothesis.score))
-        return ranked
 
     def _parts(self, request: Request) -> list[Request]:
         if self.config.on_long_line == "cut" or not request.is_plain:
@@ -341,13 +225,6 @@ class LineTranslator(Directed, ABC):
                 self.counts.truncated += len(tokens) > most
         return sentences
 
-    def text_attention(
-        self, sources: Sequence[list[int]], targets: Sequence[list[int]]
-    ) -> list[Tensor]:
-        """Return the attention as :meth:`attention` does, without that of and to tags."""
-        source, target = map(len, self.subwords.tags)
-        return [weights[target:, source:] for weights in self.attention(sources, targets)]
-
     @abstractmethod
     def find(
         self, sentences: dict[int, Sentence], count: int = 1
@@ -362,16 +239,6 @@ class LineTranslator(Directed, ABC):
             The line number and the hypotheses, best first, of each sentence; sentences in any
             order.
         """
-
-    @abstractmethod
-    def log_probabilities(
-        self, sources: Sequence[list[int]], targets: Sequence[list[int]]
-    ) -> list[list[float]]:
-        """Return the log-probability of each token of given targets; sources end with EOS."""
-
-    @abstractmethod
-    def attention(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[Tensor]:
-        """Return the attention of each target token to each source token: [T, S] for each pair."""
 
 
 def _in_context(

@@ -9,29 +9,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from nmt.data.batches import as_groups, as_rows
+from nmt.inference.config import SearchConfig
 from nmt.inference.forced import (
     attention_weights,
     next_log_probabilities,
     token_log_probabilities,
 )
+from nmt.inference.line_translator import LineTranslator
 from nmt.inference.request import Sentence
 from nmt.inference.shortlister import Shortlister
 from nmt.inference.workers import Workers
 from nmt.models.base import Model
+from nmt.preprocess.subwords import Subwords
 from nmt.runtime.precision import InferencePrecision, autocast
 from nmt.search import Avoided, Constraint, Hypothesis, Prefixes, Strategy
 from nmt.search.coverage import with_coverage
 
-if TYPE_CHECKING:
-    from nmt.preprocess.subwords import Subwords
-from nmt.inference.config import SearchConfig
-from nmt.inference.line_translator import LineTranslator, T
+T = TypeVar("T")
 
 SHORT = 16
 """Minimum number of tokens that a sentence counts as: each row holds scores of the vocabulary."""
