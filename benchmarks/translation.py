@@ -144,6 +144,7 @@ def ctranslate2_searches(
     ids = {token: at for at, token in enumerate(target)}
 
     def translate(beam: int, lines: list[str]) -> tuple[list[str], int]:
+        """Return the translations of lines by a beam, and the number of their tokens."""
         tokens = [[source[id_] for id_ in line] for line in export.subwords.encode_source(lines)]
         results = engine.translate_batch(
             tokens,

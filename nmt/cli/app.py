@@ -85,6 +85,7 @@ def _command(name: str) -> Any:
 
     @functools.wraps(command)
     def run(*arguments: object, **options: object) -> None:
+        """Run the command; name standard output in its errors, and tell how it was interrupted."""
         try:
             with named(STDOUT):  # errors of other files name these files
                 command(*arguments, **options)

@@ -46,6 +46,7 @@ def with_markup(dialect: Dialect) -> Form:
     def write(
         translator: LineTranslator, lines: Sequence[str | Request], numbers: Iterable[int]
     ) -> list[str]:
+        """Return the translation of each line, with the line's tags."""
         from nmt.inference.markup import translate_markup
 
         if translator.subwords.context:
@@ -61,6 +62,7 @@ def n_best(count: int) -> Form:
     def write(
         translator: LineTranslator, lines: Sequence[str | Request], numbers: Iterable[int]
     ) -> list[str]:
+        """Return the translations of each line, each with the number of the line."""
         return [
             "\n".join(f"{number} ||| {_moses(translation)}" for translation in of_line)
             for number, of_line in zip(numbers, translator.translations(lines, count), strict=False)
@@ -75,6 +77,7 @@ def as_json(count: int, aligned: Unit | None = None) -> Form:
     def write(
         translator: LineTranslator, lines: Sequence[str | Request], numbers: Iterable[int]
     ) -> list[str]:
+        """Return an object for each line."""
         written = []
         by_line = translator.translations(lines, count, scored=True, aligned=aligned)
         for number, (best, *others) in zip(numbers, by_line, strict=False):

@@ -218,6 +218,7 @@ def _loader(
     options = Options(checked, shortlist=shortlist)
 
     def load_one(paths: list[Path]) -> LineTranslator:
+        """Return the translator of a model or an ensemble."""
         chosen = pick_engine(engine, paths)
         if warning := chosen.check_precision(checked, place):
             warn(f"--precision {warning}")
@@ -225,6 +226,7 @@ def _loader(
         return opened.translator(search_settings(settings, opened.recipe), options)
 
     def load() -> list[LineTranslator]:
+        """Return a translator for each direction of each model, and say which they are."""
         translators = [one for group in groups for one in load_one(group).by_direction()]
         for translator in translators:
             alone = "; without context, a line is alone" if translator.subwords.context else ""

@@ -284,6 +284,7 @@ class Spool:
             out = {name: stack.enter_context(self._open(name)) for name in [*self._names, *NUMBERS]}
 
             def save() -> None:
+                """Write the progress, behind all that it counts."""
                 for name, file in out.items():
                     file.flush()
                     os.fsync(file.fileno())
@@ -320,6 +321,7 @@ class Spool:
             }
 
             def column(name: str, pairs: int) -> Sentences:
+                """Return the next sentences of a column."""
                 counts = np.fromfile(opened[f"{name}.lengths"], "<i4", pairs).astype(np.int64)
                 dtype = self._dtypes[name]
                 return Sentences(

@@ -37,6 +37,7 @@ def sentences_of_epochs(
 
     @lru_cache(maxsize=1)
     def in_epoch(epoch: int) -> Padded:
+        """Return the sentences of an epoch, the same ones if it is asked for twice in a row."""
         augmented = AugmentedSplit(
             split=split,
             subwords=subwords,

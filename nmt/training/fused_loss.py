@@ -152,6 +152,7 @@ class _Gradients:
 
     @classmethod
     def zeros(cls, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> _Gradients:
+        """Return gradients in the shapes of these tensors, to which slices are added."""
         return cls(
             torch.empty_like(inputs),  # each slice sets its rows
             torch.zeros_like(weight, dtype=torch.float32),
