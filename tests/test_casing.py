@@ -163,6 +163,18 @@ def test_phrases_in_capitals_leave_the_rest_of_the_line_as_it_is(
     assert sentence.prefix == directed.tags[1]
 
 
+@pytest.mark.parametrize(
+    ("line", "rest"), [("a man", "the man"), ("A MAN", "THE MAN"), ("the NATO", "the man")]
+)
+def test_a_beginning_in_capitals_is_that_of_a_line_in_capitals_alone(
+    subwords: Subwords, line: str, rest: str
+) -> None:
+    request = Request(line, prefix="NATO EU")
+    sentence = request.encode([EOS], subwords, has_spaces=True)
+    [others] = subwords.encode_target(["the man"])
+    assert subwords.decode_target([[*sentence.prefix, *others]]) == [f"NATO EU {rest}"]
+
+
 def test_tags_and_sampled_subwords_go_with_marks(subwords: Subwords, tmp_path: Path) -> None:
     subwords.directions = None
     directed = tagged(subwords, ("en", "de"))

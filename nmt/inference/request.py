@@ -140,10 +140,11 @@ class Request:
         _, tags = subwords.tags
         if not any(texts):
             return Sentence(source, tags, strategy=self.strategy)
-        [beginning] = subwords.encode_target([self.prefix])
-        phrases = subwords.encode_phrases([*required, *self.avoid])
-        forced = [beginning[len(tags) :], *phrases[: len(required)]]
-        avoided = list(filter(None, phrases[len(required) :]))
+        phrases = subwords.encode_phrases(texts)
+        if self.text.isupper():  # with casing, all of the translation is in capitals, too
+            phrases[0] = subwords.encode_target([self.prefix])[0][len(tags) :]
+        forced, avoided = phrases[: 1 + len(required)], phrases[1 + len(required) :]
+        avoided = list(filter(None, avoided))
         for text, phrase in zip(texts, forced, strict=False):
             if any(_contains(phrase, other) for other in avoided):
                 raise NmtError(f"{text!r} must appear, but contains a phrase to avoid")
