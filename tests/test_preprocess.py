@@ -233,6 +233,20 @@ def test_a_shared_model_does_not_go_with_separate_vocabularies(here):
         preprocess(config(subword_model="old/subwords.model", separate_vocabularies=True))
 
 
+def test_casing_does_not_go_with_subwords_without_marks(here):
+    preprocess(config(output_dir="old", casing="inline"))
+    preprocess(config(subword_model="old", casing="inline"))
+    preprocess(config(subword_model="old"))
+    for key in ("subword_model", "extend_vocabulary"):
+        there = pretrained_subwords(here)
+        with pytest.raises(NmtError) as error:
+            preprocess(config(casing="inline", **{key: there}))
+        assert str(error.value) == (
+            f"preprocess: casing is inline, but the subwords of {there} have no marks of casing; "
+            "leave it out, or learn new subwords"
+        )
+
+
 def test_the_manifest_holds_the_whole_recipe_but_what_does_not_shape_the_data(here):
     recipe = preprocess(config(seed=3)).recipe
     assert recipe["seed"] == 3

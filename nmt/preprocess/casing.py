@@ -78,6 +78,13 @@ def cased(segmenter: Segmenter) -> Segmenter:
     return CasedSegmenter(segmenter) if segmenter.tags.keys() >= {*MARKS} else segmenter
 
 
+def is_cased(segmenter: Segmenter) -> bool:
+    """Return whether a segmenter, or one inside it, has inline casing."""
+    if isinstance(segmenter, CasedSegmenter):
+        return True
+    return isinstance(segmenter, WrappedSegmenter) and is_cased(segmenter.inner)
+
+
 class CasedSegmenter(WrappedSegmenter):
     """A segmenter of text in lower case, with marks."""
 

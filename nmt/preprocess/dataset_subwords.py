@@ -12,6 +12,7 @@ from nmt.data.manifest import MANIFEST
 from nmt.errors import NmtError
 from nmt.io import files
 from nmt.messages import say
+from nmt.preprocess.casing import is_cased
 from nmt.preprocess.cleaning import CleaningStats, nothing_left
 from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import Bitext, Chunk, watched
@@ -44,6 +45,11 @@ def find_subwords(
             raise NmtError(
                 f"preprocess: separate_vocabularies is set, but {key} {path} is one for both "
                 "sides; unset one of them"
+            )
+        if config.casing == "inline" and not is_cased(subwords.source):
+            raise NmtError(
+                f"preprocess: casing is inline, but the subwords of {path} have no marks of casing"
+                "; leave it out, or learn new subwords"
             )
         subwords = subwords.in_order(config.target_order)
         subwords.directions = _directions(config, subwords.directions)
