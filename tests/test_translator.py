@@ -17,11 +17,13 @@ from nmt.errors import NmtError
 from nmt.evaluation.consensus import expected_utilities
 from nmt.evaluation.metrics import metrics
 from nmt.inference import Request, SearchConfig, Translator
+from nmt.inference.distinct import Lists, distinct_lists
 from nmt.inference.kernels import convert
 from nmt.inference.request import Sentence
 from nmt.models import architectures
 from nmt.models.base import State
 from nmt.recipe.config import build
+from nmt.search import Hypothesis
 
 LETTERS = "abcdefghijkl"
 
@@ -106,6 +108,24 @@ def test_a_list_has_different_texts_and_begins_with_the_translation() -> None:
     assert len(set(several.subwords.decode_target([it.tokens for it in found]))) < len(found) == 4
 
 
+@pytest.mark.parametrize(
+    ("count", "lists"),
+    [(4, [4, 8, 16, 32]), (50, [50, 100, 200, 256]), (100, [100, 200, 256]), (200, [200, 400])],
+)
+def test_the_search_for_distinct_texts_has_an_end(count: int, lists: list[int]) -> None:
+    asked = []
+
+    def find(sentences: dict[int, Sentence], count: int) -> Lists:
+        asked.append(count)
+        yield from ((at, [Hypothesis([4], 0.0, 0.0, True)] * count) for at in sentences)
+
+    sentences = {at: Sentence([4, EOS]) for at in range(2)}
+    decode = Letters().decode_target
+    found = dict(distinct_lists(find, decode, sentences, count))
+    assert {at: len(hypotheses) for at, hypotheses in found.items()} == {0: 1, 1: 1}
+    assert asked == lists
+
+
 def batches(translator: Translator) -> list[Tensor]:
     assert isinstance(translator.model, Reverser)
     return translator.model.batches
@@ -174,7 +194,7 @@ def test_workers_have_several_batches_each(workers: int, sizes: list[int]) -> No
     config = build(SearchConfig, {"strategy": "greedy"}, "search")
     shared = Translator(Reverser(), Letters(), config, workers=workers)  # type: ignore[arg-type]
     sentences = {at: Sentence([4, EOS], [], []) for at in range(16)}
-    assert [len(batch) for batch in shared._batches(config.strategy, sentences)] == sizes
+    assert [len(batch) for batch in shared._batches(1, sentences)] == sizes
 
 
 def test_a_sentence_longer_than_a_batch_has_one_of_its_own() -> None:

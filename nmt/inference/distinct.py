@@ -2,7 +2,7 @@
 
 A search finds hypotheses that differ in their tokens. Several hypotheses may segment the same text
 into different subwords. If too few distinct texts remain, the search runs again for a list twice as
-long, up to eight times the requested length. After that, the list of a sentence stays too short.
+long, up to a limit. After that, the list of a sentence stays too short.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from nmt.inference.request import Sentence
 from nmt.search import Hypothesis
 
-LONGER_LISTS = (1, 2, 4, 8)
-"""Factors of the requested number of hypotheses, in turn. Few sentences need more than two.
+LONGER = 8
+"""Largest factor of the requested number of hypotheses, which bounds the time of the search. Few
+sentences need more than two."""
 
-The last factor bounds the time of the search.
-"""
+LONGEST = 256
+"""Number of hypotheses above which a list is at most twice as long as requested. Drawing distinct
+samples takes memory that grows with the square of their number."""
 
 Lists = Iterable[tuple[int, list[Hypothesis]]]
 
@@ -38,17 +40,16 @@ def distinct_lists(
     Yields:
         The number of a sentence and its hypotheses, best first; sentences in any order.
     """
-    for factor in LONGER_LISTS:
-        asked, too_few = factor * count, {}
+    asked, longest = count, max(2 * count, min(LONGER * count, LONGEST))
+    while sentences:
+        too_few = {}
         for at, hypotheses in find(sentences, asked):
             by_text: dict[str, Hypothesis] = {}
             texts = decode([hypothesis.tokens for hypothesis in hypotheses])
             for text, hypothesis in zip(texts, hypotheses, strict=True):
                 by_text.setdefault(text, hypothesis)
-            if len(by_text) < count and len(hypotheses) >= asked and factor < LONGER_LISTS[-1]:
+            if len(by_text) < count and len(hypotheses) >= asked and asked < longest:
                 too_few[at] = sentences[at]
             else:
                 yield at, list(by_text.values())
-        if not too_few:
-            return
-        sentences = too_few
+        sentences, asked = too_few, min(2 * asked, longest)

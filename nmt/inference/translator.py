@@ -90,7 +90,7 @@ class Translator(LineTranslator):
         batches = [
             (strategy, batch)
             for strategy, group in alike.items()
-            for batch in self._batches(strategy, group)
+            for batch in self._batches(max(strategy.rows_per_sentence, count), group)
         ]
         results = self._workers.map(
             [(strategy, [sentences[at] for at in batch], count) for strategy, batch in batches]
@@ -122,16 +122,17 @@ class Translator(LineTranslator):
         with self._inference(), autocast(self.precision, self.device):
             return function(self.model, sources, targets, self.device)
 
-    def _batches(
-        self, strategy: Strategy, sentences: dict[int, Sentence]
-    ) -> Iterator[Sequence[int]]:
+    def _batches(self, rows: int, sentences: dict[int, Sentence]) -> Iterator[Sequence[int]]:
         """Yield sentences of similar length with at most `batch_tokens`, or a single sentence.
 
         Each of several workers gets at least `BATCHES_A_WORKER` batches if there are enough
         sentences.
+
+        Args:
+            rows: number of hypotheses of each sentence.
+            sentences: sentences by line number.
         """
-        longest_first = sorted(sentences, key=lambda at: -len(sentences[at].source))
-        rows, start = strategy.rows_per_sentence, 0
+        longest_first, start = sorted(sentences, key=lambda at: -len(sentences[at].source)), 0
         lengths = {at: max(SHORT, len(sentence.source)) for at, sentence in sentences.items()}
         shares = 1 if self._workers.count == 1 else BATCHES_A_WORKER * self._workers.count
         share = -(-rows * sum(lengths.values()) // shares)
