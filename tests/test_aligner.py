@@ -116,6 +116,9 @@ def test_a_corpus_in_reverse_order_aligns_itself(
     gold, found = Path(f"{prefix}.align").read_text().splitlines(), done.out.splitlines()
     rate = AlignmentErrorRate()
     assert rate.compute(rate.counts(found, gold, gold))[0] < 12
+    links, empty = sum(len(line.split()) for line in found), found.count("")
+    last = f"aligned {len(found):,} pairs: {links:,} links, {empty:,} pairs without\n"
+    assert done.err.endswith(last)
     again = nmt("align", "--source", f"{prefix}.en", "--target", f"{prefix}.de")
     assert again.out == done.out
     some = nmt("align", "--source", f"{prefix}.en", "--target", f"{prefix}.de", "--max-pairs", 60)

@@ -15,6 +15,7 @@ from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.cli.score_by_model import BLOCK, open_model, unequal_lines
 from nmt.errors import NmtError
 from nmt.io.lines import Lines
+from nmt.messages import say
 
 if TYPE_CHECKING:
     from nmt.inference import Translator
@@ -78,8 +79,11 @@ def align(
     else:
         translator = open_model(model, device, trust_plugins, target_lang, source_lang)
         aligned = _align_by_model(translator, layer, source, target)
+    pairs = total = empty = 0
     for links in aligned:
         print(" ".join(f"{source_word}-{target_word}" for source_word, target_word in links))
+        pairs, total, empty = pairs + 1, total + len(links), empty + (not links)
+    say(f"aligned {pairs:,} pairs: {total:,} links, {empty:,} pairs without")
 
 
 def _align_by_model(
