@@ -23,10 +23,15 @@ def test_a_dry_run_tries_everything_says_what_it_takes_and_trains_nothing(
 ) -> None:
     run = tmp_path / "run"
     done = train(run, "--dry-run")
-    assert done.status == 0
+    assert (done.status, done.out) == (0, "")
     for name in ("parameters", "target tokens per update", "updates per epoch", "disk", "about"):
         assert f"\n{name}" in done.err
     assert "training ended: dry run" in done.err
+    assert not run.exists()
+    failed = train(run, "--dry-run", "--init-from", tmp_path / "missing")
+    assert (failed.status, run.exists()) == (1, False)
+    run.mkdir()
+    assert train(run, "--dry-run").out == f"{run}\n"
     assert not list(run.glob("update_*"))
     assert not list(run.glob(".*"))
 

@@ -232,6 +232,7 @@ def test_a_run_without_a_checkpoint_is_begun_anew_with_another_recipe(
     train: Any, trained: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
+    run.mkdir()
     assert train(run, "--seed", 9, "--lr", 1.0, "--dry-run").status == 0
     (run / "log.jsonl").write_text('{"record": "train", "update": 1}\n')  # and was then killed
     assert train(run).status == 0

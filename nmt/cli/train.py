@@ -69,7 +69,7 @@ DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run",
-        help="Run the preflight check, print what training takes, and stop.",
+        help="Run the preflight check, print what training takes, and stop. A new run is removed.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -107,9 +107,10 @@ def train(*, settings: Settings, dry_run: DryRun = False, plot: Plot = False) ->
     signal = _signal(reason)
     if world.is_main:
         say(f"training ended: {_in_words(reason, signal, run)}")
-        print(run.path)
-        if plot:
-            _plot(run)
+        if run.exists(run.path):  # else it was a dry run
+            print(run.path)
+            if plot:
+                _plot(run)
     if signal is not None:
         raise typer.Exit(128 + signal)
 

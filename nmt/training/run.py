@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -91,7 +93,7 @@ def train(
     Args:
         experiment: all settings.
         world: this process among its peers.
-        dry_run: whether to stop after the preflight check, before the first update.
+        dry_run: whether to stop after the preflight check, and to remove the run if it is new.
         trust_plugins: whether plugins of the run in `init_from` may be imported.
 
     Returns:
@@ -117,7 +119,7 @@ def train(
     split, held_out = dataset.split("train"), dataset.split("valid")
     split.check()
     held_out.check()
-    with Run.locked(Path(config.save_dir), world.is_main):
+    with _locked(Path(config.save_dir), dry_run, world):
         run = _open_run(experiment, dataset, subwords, world)
         if world.is_main and not dry_run:
             run = run.with_recipe(_recipe_from_now_on(run, experiment))
@@ -143,6 +145,18 @@ def train(
             if trainer.state.update == first and reason in REMEDIES:
                 report.say(f"nothing to do after update {first}: {REMEDIES[reason]}")
     return run, reason
+
+
+@contextmanager
+def _locked(directory: Path, dry_run: bool, world: World) -> Iterator[None]:
+    """Lock the directory of a run, and remove a new one after a dry run."""
+    is_new = not directory.exists()
+    try:
+        with Run.locked(directory, world.is_main):
+            yield
+    finally:
+        if dry_run and is_new and world.is_main:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _check_use(model: Model, config: TrainConfig) -> None:
