@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -330,6 +332,25 @@ def test_a_model_that_does_not_fit_gives_way_to_a_smaller_one(
     fitting = "none"
     with pytest.raises(NmtError, match="no model fits into the memory of this machine"):
         advise._measure(tmp_path, cast("Any", None), facts(29_000), None, lines.append)
+
+
+def test_sigterm_leaves_no_temporary_files(
+    quick: None, nmt: Any, write_numbers: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = []
+
+    def killed(path: Path, *_: object) -> None:
+        scratch.append(path)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(advise, "_measure", killed)
+    write_numbers(Path("corpus/train"), 200, seed=3)
+    done = nmt("init", "corpus/train", "-s", "en", "-t", "de")
+    assert (done.status, done.out) == (128 + signal.SIGTERM, "")
+    assert [path.exists() for path in scratch] == [False]
+    assert not Path("nmt.yaml").exists()
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_recipe_is_not_overwritten(

@@ -1,5 +1,9 @@
 """The command ``nmt init``."""
 
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -61,7 +65,8 @@ def init(
         check_writable(output.parent)
     from nmt.advice.advise import advise
 
-    advice = advise(tuple(train), (source_lang, target_lang), minutes, say)
+    with _exit_at_sigterm():
+        advice = advise(tuple(train), (source_lang, target_lang), minutes, say)
     if dry_run:
         show(advice.text.rstrip("\n"))
         return
@@ -70,3 +75,13 @@ def init(
     say("\n".join(advice.head[1:]))
     config = "" if output == RECIPE else f" --config {output}"
     say(f"next: nmt preprocess{config} && nmt train{config}")
+
+
+@contextmanager
+def _exit_at_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the program as Ctrl-C does, so that temporary files are removed."""
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
