@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trained_runs import assert_same_checkpoint, records
+from trained_runs import assert_resumes_as_if_it_never_stopped
 
 from nmt.data.columns import Sentences
 from nmt.data.dataset import Dataset
@@ -200,14 +200,7 @@ def test_a_resumed_run_with_augmentation_is_the_one_that_never_stopped(
     train: Any, tmp_path: Path
 ) -> None:
     chosen = "train.augmentation=[typos, {name: merged_sentences, share: 0.3}]"
-    often = ("--set", "train.log_every=4", "--valid-every", 3, "--set", chosen)
-    assert train(tmp_path / "whole", *often, "--max-updates", 12).status == 0
-    for updates in (6, 12):
-        assert train(tmp_path / "parts", *often, "--max-updates", updates).status == 0
-    assert records(tmp_path / "parts") == records(tmp_path / "whole")
-    assert_same_checkpoint(tmp_path / "parts" / "last", tmp_path / "whole" / "last")
-    assert train(tmp_path / "plain", *often[:-2], "--max-updates", 12).status == 0
-    assert records(tmp_path / "plain") != records(tmp_path / "whole")
+    assert_resumes_as_if_it_never_stopped(train, tmp_path, "--set", chosen)
 
 
 @pytest.mark.parametrize(

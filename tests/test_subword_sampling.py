@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from trained_runs import assert_same_checkpoint, records
+from trained_runs import assert_resumes_as_if_it_never_stopped
 
 from nmt.data.batches import make_batch
 from nmt.data.columns import Sentences
@@ -135,14 +135,7 @@ def test_processes_together_are_fed_what_one_is(sampled: Any) -> None:
 def test_a_resumed_run_with_sampled_subwords_is_the_one_that_never_stopped(
     train: Any, tmp_path: Path
 ) -> None:
-    often = ("--set", "train.log_every=4", "--valid-every", 3, "--subword-sampling", 0.2)
-    assert train(tmp_path / "whole", *often, "--max-updates", 12).status == 0
-    for updates in (6, 12):
-        assert train(tmp_path / "parts", *often, "--max-updates", updates).status == 0
-    assert records(tmp_path / "parts") == records(tmp_path / "whole")
-    assert_same_checkpoint(tmp_path / "parts" / "last", tmp_path / "whole" / "last")
-    assert train(tmp_path / "plain", *often[:-2], "--max-updates", 12).status == 0
-    assert records(tmp_path / "plain") != records(tmp_path / "whole")
+    assert_resumes_as_if_it_never_stopped(train, tmp_path, "--subword-sampling", 0.2)
 
 
 def test_a_share_is_between_none_and_all(train: Any, tmp_path: Path) -> None:

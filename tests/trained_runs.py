@@ -34,6 +34,22 @@ def assert_same_checkpoint(one: Path, other: Path) -> None:
         assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
+def assert_resumes_as_if_it_never_stopped(train: Any, directory: Path, *settings: object) -> None:
+    """A training in two parts is that of one part; without the settings it is another one."""
+    often = ("--set", "train.log_every=4", "--valid-every", 3)
+    for name, updates, values in (
+        ("whole", (12,), settings),
+        ("parts", (6, 12), settings),
+        ("plain", (12,), ()),
+    ):
+        for last in updates:
+            assert train(directory / name, *often, *values, "--max-updates", last).status == 0
+    whole, parts, plain = (directory / name for name in ("whole", "parts", "plain"))
+    assert records(parts) == records(whole)
+    assert_same_checkpoint(parts / "last", whole / "last")
+    assert records(plain) != records(whole)
+
+
 def last_update(run: Path) -> int:
     log = run / "log.jsonl"
     complete = log.read_text().rpartition("\n")[0].splitlines() if log.exists() else []

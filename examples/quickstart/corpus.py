@@ -58,10 +58,15 @@ def write_splits(output_dir: Path, pairs_by_split: dict[str, list[Pair]]) -> Non
     """Writes one file per split and language, each whole or not at all, and gold alignments."""
     output_dir.mkdir(parents=True, exist_ok=True)
     for split, pairs in pairs_by_split.items():
-        write_lines(output_dir / f"{split}.en", [pair.english for pair in pairs])
-        write_lines(output_dir / f"{split}.de", [pair.german for pair in pairs])
+        write_sides(output_dir / split, pairs)
         if split != "train":
             write_lines(output_dir / f"{split}.align", [alignment(pair) for pair in pairs])
+
+
+def write_sides(path: Path, pairs: Sequence[Pair]) -> None:
+    """Writes PATH.en and PATH.de, a line for each pair."""
+    write_lines(path.with_name(f"{path.name}.en"), [pair.english for pair in pairs])
+    write_lines(path.with_name(f"{path.name}.de"), [pair.german for pair in pairs])
 
 
 def alignment(pair: Pair) -> str:

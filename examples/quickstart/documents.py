@@ -15,13 +15,14 @@ from pathlib import Path
 
 import phrases
 from clauses import Clause, Tense
-from corpus import write_lines
+from corpus import write_sides
 from dice import Dice
 from lexicon import Noun, Pair, nouns_by_key, verbs_by_frame
 from simple_sentences import INANIMATE, finished, main_clause, predication
 from writer import OBJECT_FRAMES, Writer
 
 GENDERS = ("m", "f")
+BLANK = Pair("", "")
 NUM_HELD_OUT_DOCUMENTS = 250
 DEFAULT_SEED = 1
 DEFAULT_TRAIN_DOCUMENTS = 8000
@@ -72,10 +73,8 @@ def documents(seed: int) -> Iterator[list[Pair]]:
 
 
 def write_documents(path: Path, written: Sequence[Sequence[Pair]]) -> None:
-    """Writes PATH.en and PATH.de, with a blank line after each document."""
-    for language in ("english", "german"):
-        lines = [line for pairs in written for line in (*(getattr(p, language) for p in pairs), "")]
-        write_lines(path.with_suffix({"english": ".en", "german": ".de"}[language]), lines[:-1])
+    """Writes PATH.en and PATH.de, with a blank line between two documents."""
+    write_sides(path, [pair for pairs in written for pair in (*pairs, BLANK)][:-1])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
