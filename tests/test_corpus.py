@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from nmt.errors import NmtError
+from nmt.preprocess.annotations import DOCUMENT_IDS
 from nmt.preprocess.cleaning import Cleaning, CleaningResult, judge
 from nmt.preprocess.corpus import Bitext
 
@@ -93,6 +94,19 @@ def test_a_block_ends_with_a_document_unless_the_document_is_longer(tmp_path):
             assert next(files.blocks(size=4, skip=chunk.first - 1)).decode() == chunk
             assert block.lines == len(chunk.source)
     assert sources(plain, size=4) == lines
+
+
+def test_a_block_ends_where_the_id_of_the_document_changes(tmp_path):
+    ids, annotations = [*"aaabbcccccd"], (DOCUMENT_IDS,)
+    lines = [f"{number}" for number in range(len(ids))]
+    bitext(tmp_path, "".join(f"{line}\n" for line in lines).encode())
+    (tmp_path / "c.docid").write_text("".join(f"{text}\n" for text in ids))
+    rows = zip(lines, ids, strict=True)
+    (tmp_path / "c.tsv").write_text("".join(f"{line}\t{line}\t{text}\n" for line, text in rows))
+    for name in ("c", "c.tsv"):
+        chunks = Bitext.find(str(tmp_path / name), "en", "de", annotations, True).chunks(size=4)
+        found = ["".join(chunk.annotations[DOCUMENT_IDS]) for chunk in chunks]
+        assert found == ["aaa", "bb", "cccc", "cd"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])

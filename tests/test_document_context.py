@@ -249,6 +249,67 @@ def test_shards_hold_whole_blocks_and_together_everything(
     assert sorted(ends[0] + ends[1]) == sorted(lines)
 
 
+def with_ids(here: Path, directory: Path, name: str, as_columns: bool = False) -> str:
+    """Write a corpus without its blank lines, and the ids of documents; return its path."""
+    sides = [(here / f"{name}.{end}").read_text().split("\n\n") for end in ("en", "de")]
+    rows = [
+        (source, target, f"{number % 7}")  # an id may come again later
+        for number, document in enumerate(zip(*sides, strict=True))
+        for source, target in zip(*map(str.splitlines, document), strict=True)
+    ]
+    if as_columns:
+        (directory / f"{name}.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+        return str(directory / f"{name}.tsv")
+    for end, column in zip(("en", "de", "docid"), zip(*rows, strict=True), strict=True):
+        (directory / f"{name}.{end}").write_text("".join(f"{cell}\n" for cell in column))
+    return str(directory / name)
+
+
+@pytest.mark.parametrize("size", [8, 10_000])
+@pytest.mark.parametrize("as_columns", [False, True])
+def test_ids_divide_documents_like_blank_lines(
+    as_columns: bool,
+    size: int,
+    here: Path,
+    dataset: Callable[[str], Dataset],
+    nmt: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nmt.preprocess.corpus.Bitext.blocks.__defaults__", (size, 0))
+    monkeypatch.setattr("nmt.preprocess.corpus.Bitext.chunks.__defaults__", ("error", size))
+    train, valid = (with_ids(here, tmp_path, name, as_columns) for name in ("train", "valid"))
+    corpora = ("--train", train, "--valid", valid, "--set", "preprocess.document_ids=true")
+    command = ("preprocess", "--config", here / "both.yaml", "--output-dir", tmp_path / "bin")
+    done = nmt(*command, *corpora)
+    assert (done.status, "warning" in done.err) == (0, False), done.err
+    made = Dataset.open(tmp_path / "bin")
+    for split in ("train", "valid"):
+        assert pairs(made, split) == pairs(dataset("both"), split)
+    assert made.split("valid").source_text() == dataset("both").split("valid").source_text()
+
+
+def test_a_mistake_in_ids_costs_one_line(here: Path, nmt: Command, tmp_path: Path) -> None:
+    train = with_ids(here, tmp_path, "train")
+    keys = ("--set", "preprocess.document_ids=true", "--output-dir", tmp_path / "bin")
+    command = ("preprocess", "--config", here / "both.yaml", "--train", train, *keys)
+
+    def message(*more: object) -> str:
+        done = nmt(*command, *more)
+        assert done.status == 1
+        return str(done.err.splitlines()[-1])
+
+    assert "preprocess.document_ids: no such file: " in message()  # of the validation set
+    command += ("--valid", with_ids(here, tmp_path, "valid"))
+    path = Path(f"{train}.docid")
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:6], " \n", *lines[7:]]))
+    assert "train.docid: line 7 has no id of a document; write one on each line" in message()
+    path.write_text("".join(lines[1:]))
+    assert "line n must hold the id of the document of pair n" in message()
+    assert "document_ids needs documents" in message("--set", "preprocess.documents=null")
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_documents_are_whole_wherever_they_stand_in_a_corpus(

@@ -200,13 +200,17 @@ def test_documents(place: Workplace) -> None:
         path.write_text(
             "".join(f"{line}\n" + "\n" * (at % 5 == 4) for at, line in enumerate(lines))
         )
+        ids = (f"{at // 3}\n" for at in range(len(path.read_text().splitlines())))
+        path.with_suffix(".docid").write_text("".join(ids))
     outputs = run_page(place, "guides/documents.md")
     assert outputs[0].startswith("data-bin\ncheckpoints\nbleu = ")
     lines = place.lines("corpus/test.en")
     assert len(place.lines("test.de")) == len(lines) == 12
     assert not place.lines("test.de")[5]
-    assert outputs[1].startswith("bleu = ")
-    assert len(outputs[1].splitlines()) == 1 + 2
+    assert outputs[1].startswith("by-ids\nbleu = ")
+    assert len(place.lines("divided.de")) == 12 + 3
+    assert outputs[2].startswith("bleu = ")
+    assert len(outputs[2].splitlines()) == 1 + 2
 
 
 def test_large_corpora(place: Workplace) -> None:

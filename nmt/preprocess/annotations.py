@@ -52,6 +52,14 @@ WEIGHTS = Annotation(
     remedy="write a number on each line, or leave the key out",
 )
 
+DOCUMENT_IDS = Annotation(
+    ending="docid",
+    key="document_ids",
+    column="the id of the document",
+    line="the id of the document of pair n",
+    remedy="write an id on each line, or leave the key out for blank lines between documents",
+)
+
 
 def find(name: str) -> Path:
     """Return the file of a name, plain or compressed.

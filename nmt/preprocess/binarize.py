@@ -29,7 +29,13 @@ from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import STDIN, Bitext, Chunk, Text, watched
 from nmt.preprocess.dataset_subwords import SCRATCH, find_subwords, given_subwords
 from nmt.preprocess.encoding import Encoded, Encoder, Spool, encode
-from nmt.preprocess.joining import Joiner, document_numbers, joiner_of, warn_of_undivided
+from nmt.preprocess.joining import (
+    Joiner,
+    document_numbers,
+    joiner_of,
+    warn_of_undivided,
+    with_blank_lines,
+)
 from nmt.preprocess.selection import select_pairs
 from nmt.preprocess.subword_files import FILES
 from nmt.preprocess.subwords import Subwords
@@ -89,7 +95,7 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
         warn_of_undivided([*train, *chain.from_iterable(corpora.values())])
     held_out = {
         name: [
-            (bitext.direction, chunk)
+            (bitext.direction, with_blank_lines(chunk))
             for bitext in bitexts
             for chunk in bitext.chunks(config.on_invalid_utf8)
         ]
@@ -185,6 +191,8 @@ def _recipe(config: PreprocessConfig) -> dict[str, Any]:
         del recipe["sentence_weights"]
     if config.documents is None:
         del recipe["documents"]
+    if not config.document_ids:
+        del recipe["document_ids"]
     for corpus in recipe["train"]:
         for key in ("source_lang", "target_lang", "name", "tag"):
             if isinstance(corpus, dict) and corpus[key] is None:
@@ -241,7 +249,8 @@ def find_corpora(config: PreprocessConfig) -> dict[str, list[Bitext]]:
     for split in SPLITS[1:]:
         if texts := config.held_out(split):
             bitexts[split] = [
-                Bitext.find(text.path, *text.direction, (), by_document) for text in texts
+                Bitext.find(text.path, *text.direction, config.held_out_annotations, by_document)
+                for text in texts
             ]
             for text in texts:
                 if text.direction not in config.directions:

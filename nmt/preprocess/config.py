@@ -9,7 +9,7 @@ from typing import TypeVar
 from nmt.data.context import DocumentContext
 from nmt.data.directions import Direction, TagSide
 from nmt.data.manifest import check_language
-from nmt.preprocess.annotations import LINKS, WEIGHTS, Annotation
+from nmt.preprocess.annotations import DOCUMENT_IDS, LINKS, WEIGHTS, Annotation
 from nmt.preprocess.cleaning import Cleaning
 from nmt.preprocess.corpus import Corpus, Text
 from nmt.preprocess.learning import SubwordTraining
@@ -71,6 +71,11 @@ class PreprocessConfig(Cleaning, SubwordTraining):
     before each one (Tiedemann and Scherrer 2017), on both ``sides`` or on the source alone (both,
     source). ``{whole: true}`` joins whole documents, and their halves, quarters and so on (Sun et
     al. 2022). Joined sentences have at most ``max_tokens`` tokens, 512 by default."""
+
+    document_ids: bool = False
+    """Divide the corpora by ids instead of blank lines: read the id of the document of each pair
+    from the file PREFIX.docid, or from a last column of FILE.tsv and of stdin. Another id than that
+    of the line before begins a document."""
 
     alignments: bool = False
     """Read word alignments of the training pairs, for `train.guided_alignment`: from the file
@@ -135,6 +140,8 @@ class PreprocessConfig(Cleaning, SubwordTraining):
             )
         if self.documents:
             self._check_documents()
+        elif self.document_ids:
+            raise ValueError("document_ids needs documents; set documents, or unset document_ids")
         if self.extend_vocabulary and self.subword_model:
             raise ValueError("extend_vocabulary and subword_model are both set; unset one of them")
         if self.new_pieces and not self.extend_vocabulary:
@@ -167,7 +174,12 @@ class PreprocessConfig(Cleaning, SubwordTraining):
     @property
     def annotations(self) -> tuple[Annotation, ...]:
         """The annotations of the training corpora."""
-        return tuple(kind for kind in (LINKS, WEIGHTS) if getattr(self, kind.key))
+        return tuple(kind for kind in (LINKS, WEIGHTS, DOCUMENT_IDS) if getattr(self, kind.key))
+
+    @property
+    def held_out_annotations(self) -> tuple[Annotation, ...]:
+        """The annotations of the splits valid and test."""
+        return (DOCUMENT_IDS,) if self.document_ids else ()
 
     @property
     def directions(self) -> tuple[Direction, ...]:

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from nmt.data.directions import Direction
 from nmt.errors import NmtError
 from nmt.io.lines import COMPRESSED, OnInvalidUtf8, decode, decompressed, named_damage
-from nmt.preprocess.annotations import Annotation, find
+from nmt.preprocess.annotations import DOCUMENT_IDS, Annotation, find
 from nmt.preprocess.document_ends import last_end
 
 CHUNK = 10_000
@@ -166,7 +166,7 @@ class Bitext:
     direction: Direction = ("", "")
     """Source and target language."""
     has_documents: bool = False
-    """Whether blank lines divide the text into documents, so that a block ends with one."""
+    """Whether blank lines or ids divide the text into documents, so that a block ends with one."""
 
     @classmethod
     def find(
@@ -251,12 +251,12 @@ class Bitext:
         How a block ends depends on the lines from its first one on, and on nothing before.
         """
         waiting: list[list[bytes]] = [[] for _ in self.files]
-        position = 0
+        position, has_ids = 0, DOCUMENT_IDS in self.annotations
         for blocks in columns:
             position = blocks[0].position
             waiting = [lines + block.lines for lines, block in zip(waiting, blocks, strict=True)]
             while len(waiting[0]) >= size:
-                count = last_end(waiting[0], size)
+                count = last_end(waiting[-1 if has_ids else 0], size, has_ids)
                 yield tuple(_Lines(lines[:count], position) for lines in waiting)
                 waiting = [lines[count:] for lines in waiting]
         if waiting[0]:

@@ -7,10 +7,12 @@ each sentence but the last would be.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, groupby, islice
+from operator import ne
 
 import numpy as np
+import numpy.typing as npt
 
 from nmt.data.columns import Sentences
 from nmt.data.context import DocumentContext, Span
@@ -18,6 +20,7 @@ from nmt.data.manifest import Ids
 from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
 from nmt.messages import warn
+from nmt.preprocess.annotations import DOCUMENT_IDS
 from nmt.preprocess.corpus import Bitext, Chunk
 from nmt.preprocess.segmenters import SEPARATOR, Segmenter, WrappedSegmenter
 
@@ -63,7 +66,23 @@ class JoinedSegmenter(WrappedSegmenter):
 
 
 def document_numbers(chunk: Chunk) -> Ids:
-    """Return the number of the document of each pair [n], from 1; 0 for a blank line.
+    """Return the number of the document of each pair [n], from 1; 0 for a blank line between two.
+
+    Raises:
+        NmtError: a line has no id; or without ids, a line is blank on one side only.
+    """
+    if DOCUMENT_IDS not in chunk.annotations:
+        blank = blank_pairs(chunk)
+        return np.where(blank, 0, np.cumsum(blank) + 1)
+    ids = [text.strip() for text in chunk.annotations[DOCUMENT_IDS]]
+    if "" in ids:
+        name, line = chunk.names[DOCUMENT_IDS], chunk.first + ids.index("")
+        raise NmtError(f"{name}: line {line} has no id of a document; write one on each line")
+    return 1 + np.cumsum([False, *map(ne, ids, ids[1:])])
+
+
+def blank_pairs(chunk: Chunk) -> npt.NDArray[np.bool_]:
+    """Return whether each pair [n] is blank, as between documents.
 
     Raises:
         NmtError: a line is blank on one side only.
@@ -77,20 +96,43 @@ def document_numbers(chunk: Chunk) -> Ids:
             f"{chunk.text_names}: line {chunk.first + differing[0]} is blank on one side only; the "
             "blank lines between documents must be on both sides"
         )
-    return np.where(blank, 0, np.cumsum(blank) + 1)
+    return blank
+
+
+def with_blank_lines(chunk: Chunk) -> Chunk:
+    """Return pairs with a blank line between documents in the place of ids.
+
+    Raises:
+        NmtError: as :func:`document_numbers`, or a line is blank on one side only.
+    """
+    if DOCUMENT_IDS not in chunk.annotations:
+        return chunk
+    blank_pairs(chunk)  # while the numbers of lines are those of the files
+    is_behind_another = chunk.first > 1
+    begins = np.diff(document_numbers(chunk), prepend=1 - is_behind_another).tolist()
+    source, target = (
+        [
+            text
+            for begins_document, line in zip(begins, side, strict=True)
+            for text in (["", line] if begins_document else [line])
+        ]
+        for side in (chunk.source, chunk.target)
+    )
+    return replace(chunk, source=source, target=target, annotations={}, names={})
 
 
 def warn_of_undivided(bitexts: Iterable[Bitext]) -> None:
-    """Print a warning if texts have no blank line, so that each is one document."""
+    """Print a warning if texts have no ids and no blank line, so that each is one document."""
     whole = [
         bitext.names[0]
         for bitext in bitexts
-        if all(line.strip() for chunk in bitext.chunks("replace") for line in chunk.source)
+        if DOCUMENT_IDS not in bitext.annotations
+        and all(line.strip() for chunk in bitext.chunks("replace") for line in chunk.source)
     ]
     if whole:
         warn(
             f"no blank line is in {', '.join(whole)}: the whole file is one document; write blank "
-            "lines between documents, on both sides"
+            "lines between documents, on both sides, or set preprocess.document_ids"
         )
 
 
