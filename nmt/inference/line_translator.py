@@ -64,8 +64,8 @@ class LineTranslator(ForcedDecoder):
                 context, the lines between blank lines are a document. A :class:`Request` with a
                 prefix, phrases or terminology is never split, but cut.
             count: number of distinct translations per line, unless its request has another; fewer
-                only if the model has no more. The n-th translation of a split line joins the n-th
-                translation of each part.
+                only if the search finds no more. The n-th translation of a split line joins the
+                n-th translation of each part.
             scored: whether to compute the log-probability of each token, in another pass of the
                 model over the translations.
             aligned: unit to align with the source, in another pass of the model, or None; see
