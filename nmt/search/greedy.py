@@ -52,10 +52,10 @@ class Greedy(Strategy):
         state = model.start(source, longest)
         last, sums = torch.full((len(source), 1), BOS), torch.zeros(len(source), 1)
         for step in range(1, longest + 1):
-            logits = model.step(last, state)[:, 0]
-            log_probabilities = logits.log_softmax(-1, dtype=torch.float32)
+            logits = model.step(last, state)[:, 0].float()
+            log_probabilities = logits.log_softmax(-1)
             # numpy finds a maximum, the first of equals, in a tenth of torch's time.
-            values = logits.detach().float().numpy()
+            values = logits.detach().numpy()
             values[:, PAD] = values[:, BOS] = float("-inf")
             tokens = values.argmax(-1)
             last = torch.from_numpy(tokens)[:, None]
