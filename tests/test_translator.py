@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from nmt.errors import NmtError
 from nmt.evaluation.consensus import expected_utilities
 from nmt.evaluation.metrics import metrics
 from nmt.inference import Request, SearchConfig, Translator
+from nmt.inference import translator as translator_module
 from nmt.inference.distinct import Lists, distinct_lists
 from nmt.inference.kernels import convert
 from nmt.inference.request import Sentence
@@ -146,6 +148,18 @@ def test_blank_lines_give_empty_lines_without_the_model() -> None:
     blank = translator()
     assert list(blank.translate(["", "  ", "\t\r", "\u2028", "\u3000", "?!"])) == [""] * 6
     assert batches(blank) == []
+
+
+def test_batches_with_a_shortlist_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(translator_module, "SHORTLIST_TOKENS", 32)  # two short sentences
+    for strategy in ("greedy", "beam"):
+        few = translator(strategy=strategy)
+        everything: Any = SimpleNamespace(
+            search=lambda strategy, *wanted, model=few.model: strategy.search(model, *wanted)
+        )
+        few.shortlister = SimpleNamespace(choose=lambda *_, chosen=everything: chosen)
+        assert list(few.translate(["ab", "c", "d", "e", "f"])) == ["ba", "c", "d", "e", "f"]
+        assert [len(batch) for batch in batches(few)] == [2, 2, 1]
 
 
 def test_no_more_than_a_window_is_read_ahead() -> None:

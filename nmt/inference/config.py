@@ -71,7 +71,7 @@ class SearchConfig:
     batch_tokens: int = 16384
     """Maximum number of source tokens in a batch, including padding, times the rows of the search
     (beam size or samples). A sentence of fewer than 16 tokens counts as 16. More is faster on a GPU
-    until its memory is full."""
+    until its memory is full. With a shortlist on a CPU, a batch has at most 4,096 source tokens."""
 
     window: int = 4096
     """Number of lines read ahead and sorted by length, so that batches contain little padding."""

@@ -40,6 +40,10 @@ BATCHES_A_WORKER = 4
 """Minimum number of batches per worker. Long sentences take more steps: with one batch each, one
 worker would wait for another."""
 
+SHORTLIST_TOKENS = 4096
+"""Source tokens of a batch with a shortlist, on a CPU: the more sentences, the more tokens each
+step computes logits of, because a batch has those of all its sentences."""
+
 
 class Translator(LineTranslator):
     """Translates lines with a model of this package."""
@@ -137,6 +141,8 @@ class Translator(LineTranslator):
         shares = 1 if self._workers.count == 1 else BATCHES_A_WORKER * self._workers.count
         share = -(-rows * sum(lengths.values()) // shares)
         limit = min(self.config.batch_tokens, share)
+        if self.shortlister is not None and self.device.type == "cpu":
+            limit = min(limit, rows * SHORTLIST_TOKENS)
         while start < len(longest_first):
             size = max(1, limit // (rows * lengths[longest_first[start]]))
             yield longest_first[start : start + size]
