@@ -12,6 +12,8 @@ from trained_runs import trainer_state
 
 from nmt.data.batches import Batch
 from nmt.data.dataset import Dataset
+from nmt.errors import NmtError
+from nmt.runs import Run
 from nmt.runtime.distributed import World
 from nmt.training.preflight import fit_micro_batches, longest_batch, misfit
 from nmt.training.trainer import Trainer
@@ -34,6 +36,20 @@ def test_a_dry_run_tries_everything_says_what_it_takes_and_trains_nothing(
     assert train(run, "--dry-run").out == f"{run}\n"
     assert not list(run.glob("update_*"))
     assert not list(run.glob(".*"))
+
+
+def test_a_dry_run_leaves_the_new_run_of_another_process(
+    train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+
+    def locked(directory: Path, is_main: bool) -> None:
+        directory.mkdir()
+        raise NmtError("another training has begun here")
+
+    monkeypatch.setattr(Run, "locked", locked)
+    assert train(run, "--dry-run").err.endswith("another training has begun here\n")
+    assert run.exists()
 
 
 def test_a_dry_run_leaves_the_log_of_a_run_as_it_is(train, tmp_path: Path) -> None:

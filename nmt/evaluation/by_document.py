@@ -27,7 +27,7 @@ def by_document(
     has_text = [bool(line.strip()) for line in test_set.references]
     groups = groupby(range(len(has_text)), key=has_text.__getitem__)
     documents = [[*lines] for is_document, lines in groups if is_document]
-    if all(has_text):
+    if documents and all(has_text):
         warn(f"no blank line is in {test_set.name}: all of it is scored as one document")
 
     def joined(name: str, side: Sequence[str]) -> list[str]:

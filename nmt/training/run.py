@@ -151,12 +151,12 @@ def train(
 def _locked(directory: Path, dry_run: bool, world: World) -> Iterator[None]:
     """Lock the directory of a run, and remove a new one after a dry run."""
     is_new = not directory.exists()
-    try:
-        with Run.locked(directory, world.is_main):
+    with Run.locked(directory, world.is_main):
+        try:
             yield
-    finally:
-        if dry_run and is_new and world.is_main:
-            shutil.rmtree(directory, ignore_errors=True)
+        finally:
+            if dry_run and is_new and world.is_main:
+                shutil.rmtree(directory, ignore_errors=True)
 
 
 def _check_use(model: Model, config: TrainConfig) -> None:
