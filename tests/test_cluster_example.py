@@ -23,7 +23,7 @@ CLUSTER = Path(__file__).parents[1] / "examples/cluster"
 PROGRAMS = {
     "srun": 'echo $$ > step; exec "$@"',
     "scancel": '[[ $* == "--signal TERM 7" ]] && kill -TERM "$(< step)"',
-    "scontrol": '[[ $1 == requeue ]] && echo "$2" >> requeued || echo localhost',
+    "scontrol": 'if [[ $1 == requeue ]]; then echo "$2" >> requeued; else cat job; fi',
     "torchrun": f'while [[ $1 != -m ]]; do shift; done; exec {sys.executable} "$@"',
 }
 OPTIONS = ("--max-updates", "300", "--save-every", "50", "--set", "train.log_every=5")
@@ -39,6 +39,7 @@ def place(tmp_path: Path) -> Path:
         program = tmp_path / "bin" / name
         program.write_text(f"#!/usr/bin/env bash\n{script}\n")
         program.chmod(0o755)
+    (tmp_path / "job").write_text("PreemptEligibleTime=2026-01-01T00:00:00 PreemptTime=None\n")
     return tmp_path
 
 
@@ -78,7 +79,19 @@ def run_job(place: Path, programs: Path) -> Callable[..., tuple[int, str]]:
     return run
 
 
-def test_a_training_requeued_at_its_limit_ends_as_if_nothing_had_been(
+def _reach_the_limit(process: subprocess.Popen[str], place: Path) -> None:
+    process.send_signal(signal.SIGUSR1)
+
+
+def _preempt(process: subprocess.Popen[str], place: Path) -> None:
+    """As Slurm within a partition's GraceTime: only the step is told."""
+    (place / "job").write_text("PreemptTime=2026-01-01T00:00:00\n")
+    os.kill(int((place / "step").read_text()), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("interrupt", [_reach_the_limit, _preempt])
+def test_a_requeued_training_ends_as_if_nothing_had_been(
+    interrupt: Callable[[subprocess.Popen[str], Path], None],
     place: Path,
     programs: Path,
     run_job: Callable[..., tuple[int, str]],
@@ -95,7 +108,7 @@ def test_a_training_requeued_at_its_limit_ends_as_if_nothing_had_been(
         while last_update(run) < 10:
             assert process.poll() is None, process.communicate()
             time.sleep(0.01)
-        process.send_signal(signal.SIGUSR1)
+        interrupt(process, place)
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM, out
     assert (place / "requeued").read_text() == "7\n"
