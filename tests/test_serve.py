@@ -152,6 +152,11 @@ def test_lines_have_the_fields_of_translate(address: str, expected: dict[str, st
         assert "eins" not in translation["text"].split()
     for wrong, message in (
         ({"text": "one", "avoids": []}, "line 1: unknown key 'avoids'; did you mean 'avoid'?"),
+        (
+            {"text": "one", "context": ["two"]},
+            "line 1: context: the model was trained on single sentences; leave it out, or train a "
+            "model with preprocess.documents",
+        ),
         ({"text": "one", "strategy": {"beam": 101}}, "line 1: at most 100 hypotheses, not 101"),
     ):
         status, answer = call(f"{address}/v1/translate", wanted | {"lines": [wrong]})

@@ -85,7 +85,9 @@ def router(service: Service, origins: Sequence[str] = ()) -> APIRouter:
             aligned=wanted.alignments,
             dialect=wanted.markup,
         )
-        lines = _lines(wanted, service.models.config(wish.pair))
+        lines = _lines(
+            wanted, service.models.config(wish.pair), service.models.has_context(wish.pair)
+        )
         work = service.translate(request, lines, wish)
         translations = await while_connected(request, work, service.limits.seconds)
         return Answer(translations=translations)
@@ -154,8 +156,8 @@ def _is_admitted(socket: WebSocket, origins: Sequence[str]) -> bool:
     return origin.partition("://")[2] == socket.headers.get("host")
 
 
-def _lines(wanted: Wanted, config: SearchConfig) -> list[Line]:
-    """Return the lines with what is wanted of each.
+def _lines(wanted: Wanted, config: SearchConfig, has_context: bool) -> list[Line]:
+    """Return the lines with what is wanted of each, for a model with or without context.
 
     Raises:
         RefusedError: a request is wrong, or goes without markup.
@@ -164,7 +166,9 @@ def _lines(wanted: Wanted, config: SearchConfig) -> list[Line]:
     if wanted.markup and (has_requests or wanted.n_best > 1 or wanted.scores or wanted.alignments):
         raise RefusedError(400, "markup goes without requests, n_best, scores and alignments")
     return [
-        Line(line) if isinstance(line, str) else _request(line, f"line {number}", config)
+        Line(line)
+        if isinstance(line, str)
+        else _request(line, f"line {number}", config, has_context)
         for number, line in enumerate(wanted.lines, start=1)
     ]
 
@@ -173,9 +177,9 @@ def _text_of(lines: Sequence[str | dict[str, Any]]) -> str:
     return "\n".join(line if isinstance(line, str) else str(line.get("text")) for line in lines)
 
 
-def _request(fields: dict[str, Any], where: str, config: SearchConfig) -> Line:
+def _request(fields: dict[str, Any], where: str, config: SearchConfig, has_context: bool) -> Line:
     try:
-        request = Line.read(fields, where, config)
+        request = Line.read(fields, where, config, has_context)
     except NmtError as error:
         raise RefusedError(400, str(error)) from None
     rows = (request.strategy or config.strategy).rows_per_sentence

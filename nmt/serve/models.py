@@ -66,6 +66,10 @@ class Models:
         """Settings of the search of the model of two languages."""
         return self._running.configs[pair]
 
+    def has_context(self, pair: Pair) -> bool:
+        """Return whether the model of two languages was trained with context."""
+        return pair in self._running.with_context
+
     @property
     def processes(self) -> int:
         """Number of batches that are translated at the same time."""
@@ -96,6 +100,7 @@ class _Running:
     def __init__(self, by_pair: dict[Pair, LineTranslator], processes: int, can_fork: bool) -> None:
         self.pairs = list(by_pair)
         self.configs = {pair: translator.config for pair, translator in by_pair.items()}
+        self.with_context = {pair for pair, one in by_pair.items() if one.subwords.context}
         self.processes = processes
         translating = Translating(by_pair)
         self.apply: Callable[[Batch], Awaitable[list[list[Fields]]]]
