@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
+from nmt.errors import NmtError
 from nmt.serve.access import Keys, Limits
 from nmt.serve.connection import Connection
 from nmt.serve.server import STALLED, _listen, _Server, run
@@ -89,14 +91,20 @@ def test_a_connection_that_is_lost_has_no_timer(
 
 
 def test_a_client_that_takes_nothing_is_cut_off() -> None:
-    import socket
-
     with _listen(uvicorn.Config(_app, port=0)) as listening:
         client = socket.create_connection(listening.getsockname())
         accepted, _ = listening.accept()
         with client, accepted:
             timeout = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
     assert timeout == 1000 * STALLED
+
+
+def test_a_port_in_use_costs_one_line_with_the_remedy() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        busy = f"cannot listen at 127.0.0.1, port {port}: Address already in use; choose another "
+        with pytest.raises(NmtError, match=f"^{busy}--host or --port$"):
+            _listen(uvicorn.Config(_app, port=port))
 
 
 def test_a_proxy_finds_the_connections_open_that_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:

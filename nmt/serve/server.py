@@ -77,8 +77,9 @@ def _listen(config: uvicorn.Config) -> socket.socket:
     try:
         listening = socket.create_server((config.host, config.port), family=family, backlog=4096)
     except OSError as error:
+        reason, _, _ = (error.strerror or str(error)).partition(" (while ")  # Python adds a call
         raise NmtError(
-            f"cannot listen at {config.host}, port {config.port}: {error.strerror or error}; "
+            f"cannot listen at {config.host}, port {config.port}: {reason}; "
             "choose another --host or --port"
         ) from None
     # A body would wait for the acknowledgement of its headers. Accepted connections inherit this.
