@@ -399,7 +399,10 @@ def test_held_out_files_of_other_languages_are_not_overwritten(
 def test_minutes_without_an_end_are_refused(quick: None, nmt: Any, minutes: str) -> None:
     refused = nmt("init", "train", "-s", "en", "-t", "de", "--minutes", minutes)
     assert refused.status == 2
-    assert "Invalid value for '--minutes'" in refused.err
+    assert refused.err == (
+        f"nmt: error: Invalid value for '--minutes': {minutes} is not between 0.01 and 1,000,000; "
+        "leave it out to train as long as the corpus deserves (see nmt init --help)\n"
+    )
 
 
 def test_a_recipe_that_cannot_be_written_is_refused_before_the_machine_is_measured(

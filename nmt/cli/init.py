@@ -18,6 +18,19 @@ from nmt.messages import say
 EXAMPLE = "Example: nmt init corpus/train -s en -t de --minutes 10"
 
 
+LEAST_MINUTES, MOST_MINUTES = 0.01, 1e6
+
+
+def _check_minutes(minutes: float | None) -> float | None:
+    """Return the minutes of a training; refuse too few, too many, and NaN."""
+    if minutes is None or LEAST_MINUTES <= minutes <= MOST_MINUTES:
+        return minutes
+    raise typer.BadParameter(
+        f"{minutes:g} is not between {LEAST_MINUTES} and {MOST_MINUTES:,.0f}; leave it out to "
+        "train as long as the corpus deserves"
+    )
+
+
 def init(
     train: Annotated[
         list[str],
@@ -37,8 +50,7 @@ def init(
     minutes: Annotated[
         float | None,
         typer.Option(
-            min=0.01,
-            max=1e6,
+            callback=_check_minutes,
             help="Minutes of training at hand, without preprocessing and validation. Without it, "
             "as long as the corpus deserves.",
             show_default=False,
