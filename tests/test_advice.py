@@ -112,6 +112,17 @@ def test_training_ends_in_time_at_the_measured_speed(
         assert chosen.size is SIZES[0] or 60 * minutes * chosen.speed >= chosen.size.needs
 
 
+@every_case
+def test_a_kill_costs_a_tenth_of_the_training_or_half_an_hour(
+    pairs: int, device: str, minutes: float | None
+) -> None:
+    chosen = plan(facts(pairs), SPEEDS[device], device, minutes)
+    train = as_sections(decide(pairs, device, minutes))["train"]
+    end, lost = chosen.seconds(chosen.updates), chosen.seconds(train["save_every"])
+    assert lost <= max(1.05 * min(end / 10, 1800), chosen.seconds(1))
+    assert lost >= min(end / 50, 1700)  # else training would do little but save
+
+
 def test_more_text_or_more_time_never_takes_a_smaller_model() -> None:
     names = [size.name for size in SIZES]
     for device in SPEEDS:

@@ -23,6 +23,10 @@ VALIDATIONS = 5
 """Validations during a training with a limit of time; they take time, too."""
 LONG_VALIDATIONS = 40
 """Validations during a training without one, for its patience."""
+SAVES = 10
+"""Least number of checkpoints during a training, so that a kill costs at most a tenth of it."""
+LONGEST_LOSS = 1800.0
+"""Seconds of a long training that a kill costs at most."""
 SMALL_VALID = 100
 """Pairs of a validation set below which its loss is a better measure than BLEU."""
 
@@ -211,7 +215,10 @@ def _validation(corpus: CorpusFacts, plan: Plan) -> Iterator[Choice]:
     count = VALIDATIONS if plan.minutes is not None else LONG_VALIDATIONS
     every = _rounded(max(1, plan.updates // count))
     yield Choice("train.valid_every", every, f"every {duration(plan.seconds(every))}")
-    yield Choice("train.save_every", every, "nmt train resumes from the last checkpoint")
+    lost = min(plan.seconds(plan.updates) / SAVES, LONGEST_LOSS)
+    save_every = _rounded(min(every, int(lost / plan.seconds(1))))
+    resumes = f"every {duration(plan.seconds(save_every))}: a kill costs no more"
+    yield Choice("train.save_every", save_every, resumes)
     yield Choice("train.log_every", max(1, min(100, every)), "")
     if corpus.valid_pairs < SMALL_VALID:
         few = f"BLEU of {corpus.valid_pairs} pairs is mostly chance"
