@@ -165,6 +165,13 @@ def test_reasons_stand_beside_the_values() -> None:
     assert "too little text in 0:01:00" in reasons["model.arch"]
 
 
+def test_a_limit_of_time_says_how_many_updates_it_holds() -> None:
+    reasons = {choice.key: choice.reason for choice in decide(29_000, "cpu", 2)}
+    held = "without validation: about 1,080 updates at 9,000 target tokens/s"
+    assert reasons["train.max_minutes"] == held
+    assert reasons["train.max_updates"] == "twice as many, so that max_minutes ends training"
+
+
 def test_a_duration_has_days() -> None:
     assert duration(59.6) == "0:01:00"
     assert duration(90_000) == "1 day, 1:00:00"

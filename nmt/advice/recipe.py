@@ -188,13 +188,15 @@ def _train(corpus: CorpusFacts, plan: Plan, device: str) -> Iterator[Choice]:
     yield Choice("train.tokens_per_update", plan.tokens_per_update, unit)
     if device == "cuda":
         yield Choice("train.max_tokens", "auto", "the largest micro-batch that fits")
-    end = f"{duration(plan.seconds(plan.updates))} at {plan.speed:,.0f} target tokens/s"
+    speed = f"at {plan.speed:,.0f} target tokens/s"
     if plan.minutes is None:
-        yield Choice("train.max_updates", plan.updates, f"{end}; the text {times(plan.epochs)}")
+        end = f"{duration(plan.seconds(plan.updates))} {speed}; the text {times(plan.epochs)}"
+        yield Choice("train.max_updates", plan.updates, end)
     else:
-        about = f"about {plan.updates:,} are made in {end}"
-        yield Choice("train.max_updates", 2 * plan.updates, about)
-        yield Choice("train.max_minutes", _plain(plan.minutes), "without validation")
+        held = f"without validation: about {plan.updates:,} updates {speed}"
+        yield Choice("train.max_minutes", _plain(plan.minutes), held)
+        twice = "twice as many, so that max_minutes ends training"
+        yield Choice("train.max_updates", 2 * plan.updates, twice)
     warm = duration(plan.seconds(plan.warmup_updates))
     schedule = {
         "name": "inverse_sqrt",
