@@ -107,6 +107,8 @@ def test_the_better_half_of_a_corpus_is_kept(
     assert kept == [rows[at] for at in sorted(best)]
     assert f"kept {len(kept)} of {len(rows)} pairs" in done.err
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
+    none = nmt("filter", "crawl.tsv.gz", *models, "--keep", 0)
+    assert (none.out, none.err.splitlines()[-1]) == ("", f"kept 0 of {len(rows)} pairs"), none.err
     (tmp_path / "crawl.tsv").write_text(text, newline="")
     again = nmt("filter", "-", *models, "--keep", 0.5, stdin=tmp_path / "crawl.tsv")
     assert again.out.splitlines() == [row.removesuffix("\r") for row in kept]
@@ -118,6 +120,9 @@ def test_mistakes_are_answered(tmp_path: Path, trained: Path, reverse: Path, nmt
     models = ("--forward", trained, "--reverse", reverse)
     done = nmt("filter", tmp_path / "a.tsv", *models)
     assert (done.status, "give either --keep or --threshold" in done.err) == (2, True)
+    one_file = ("--keep", 1, "-o", tmp_path / "b", "--scores", tmp_path / "." / "b")
+    done = nmt("filter", tmp_path / "a.tsv", *models, *one_file)
+    assert (done.status, "--output and --scores are the same file" in done.err) == (2, True)
     done = nmt("filter", tmp_path / "a.tsv", *same, "--keep", 1)
     assert "--forward translates en to de, but --reverse en to de; give models of" in done.err
     done = nmt("filter", tmp_path / "a.tsv", *models, "--keep", 1, "-o", tmp_path / "b")

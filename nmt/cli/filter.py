@@ -91,6 +91,8 @@ def filter_pairs(
     """
     if (keep is None) == (threshold is None):
         raise typer.BadParameter("give either --keep or --threshold")
+    if output is not None and scores is not None and output.resolve() == scores.resolve():
+        raise typer.BadParameter("--output and --scores are the same file; give two")
     from nmt.data.directions import DIRECTIONS_FILE
     from nmt.runs import find_checkpoint
     from nmt.runs.checkpoint import WEIGHTS
@@ -127,7 +129,8 @@ def filter_pairs(
                 with writer(scores, is_main=True) as stream:
                     for values, _ in cut.masks():
                         stream.writelines(f"{value:.9g}\n".encode() for value in values)
-    say(f"kept {kept:,} of {cut.pairs:,} pairs, with scores of {cut.least:.6g} and more")
+    least = f", with scores of {cut.least:.6g} and more" if kept else ""
+    say(f"kept {kept:,} of {cut.pairs:,} pairs{least}")
 
 
 @contextmanager
