@@ -590,6 +590,19 @@ def test_processes_share_the_lines_that_wait() -> None:
     gather(steps, slots=2)
 
 
+def test_processes_share_more_lines_than_a_batch_holds() -> None:
+    async def steps(batcher: Batcher, processes: Processes) -> None:
+        job = ask(batcher, list("abcdefg"))
+        await settle()
+        assert processes.texts == [["a", "b", "c"], ["d", "e", "f"]]
+        for number in range(3):
+            processes.finish(number)
+            await settle()
+        assert [line[0]["text"] for line in await job] == list("ABCDEFG")
+
+    gather(steps, slots=2)
+
+
 def test_the_lines_of_a_client_who_leaves_are_not_translated() -> None:
     async def steps(batcher: Batcher, processes: Processes) -> None:
         ask(batcher, ["first"])

@@ -148,6 +148,7 @@ class Batcher:
             if self.running and self.num_waiting < self.batch_lines:
                 await asyncio.sleep(self.pause)
             if lines := self._next():
+                self.num_running += len(lines)
                 task = asyncio.create_task(self._run(lines))
                 self.running.add(task)
                 task.add_done_callback(self.running.discard)
@@ -179,7 +180,6 @@ class Batcher:
     async def _run(self, lines: list[tuple[Job, int]]) -> None:
         """Translate a batch, and let go of its process."""
         start = time.monotonic()
-        self.num_running += len(lines)
         try:
             await self._translate(lines)
         finally:
