@@ -669,6 +669,24 @@ def test_a_line_that_kills_its_process_spares_the_others() -> None:
     gather(steps)
 
 
+def test_a_line_that_killed_its_process_is_not_tried_again_for_a_client_who_left() -> None:
+    async def steps(batcher: Batcher, processes: Processes) -> None:
+        bad, worse, good = (ask(batcher, [text]) for text in ("bad", "worse", "good"))
+        await settle()
+        processes.futures[0].set_exception(WorkerKilledError("killed"))
+        await settle()
+        bad.cancel()
+        worse.cancel()
+        await settle()
+        processes.futures[1].set_exception(WorkerKilledError("killed"))
+        await settle()
+        assert processes.texts == [["bad", "worse", "good"], ["bad"], ["good"]]
+        processes.finish(2)
+        assert (await good)[0][0]["text"] == "GOOD"
+
+    gather(steps)
+
+
 def test_a_request_that_kills_its_process_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
     async def translate(batch: Batch) -> Any:
         raise WorkerKilledError("a process was killed while it translated")

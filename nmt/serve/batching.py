@@ -192,15 +192,19 @@ class Batcher:
         """Give each job its results; after an error, each job is tried alone.
 
         So an error, or a line whose translation kills its process, is that of one job. A job that
-        is alone is tried twice, for it may not be to blame: perhaps the machine lacked memory.
+        is alone is tried twice, for it may not be to blame: perhaps the machine lacked memory. No
+        job is tried whose client went away.
         """
+        lines = [(job, line) for job, line in lines if not job.done.done()]
         jobs = list(dict.fromkeys(job for job, _ in lines))
+        if not jobs:
+            return
         try:
             batch = Batch(jobs[0].wish, [job.requests[line] for job, line in lines])
             results = await self._translate_batch(batch)
         except Exception as error:
             if len(jobs) > 1:
-                for job in [job for job in jobs if not job.done.done()]:
+                for job in jobs:
                     await self._translate([(of, line) for of, line in lines if of is job])
             elif isinstance(error, WorkerKilledError) and not is_again:
                 await self._translate(lines, is_again=True)
