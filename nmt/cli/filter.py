@@ -89,10 +89,7 @@ def filter_pairs(
     both models assign the pair a similar, high probability. With torchrun all processes share the
     pairs.
     """
-    if (keep is None) == (threshold is None):
-        raise typer.BadParameter("give either --keep or --threshold")
-    if output is not None and scores is not None and output.resolve() == scores.resolve():
-        raise typer.BadParameter("--output and --scores are the same file; give two")
+    _check(keep, threshold, output, scores)
     from nmt.data.directions import DIRECTIONS_FILE
     from nmt.runs import find_checkpoint
     from nmt.runs.checkpoint import WEIGHTS
@@ -131,6 +128,16 @@ def filter_pairs(
                         stream.writelines(f"{value:.9g}\n".encode() for value in values)
     least = f", with scores of {cut.least:.6g} and more" if kept else ""
     say(f"kept {kept:,} of {cut.pairs:,} pairs{least}")
+
+
+def _check(
+    keep: float | None, threshold: float | None, output: Path | None, scores: Path | None
+) -> None:
+    """Raise a BadParameter if options do not go together."""
+    if (keep is None) == (threshold is None):
+        raise typer.BadParameter("give either --keep or --threshold")
+    if output is not None and scores is not None and output.resolve() == scores.resolve():
+        raise typer.BadParameter("--output and --scores are the same file; give two")
 
 
 @contextmanager
