@@ -137,7 +137,8 @@ def test_a_split_that_is_not_there_is_answered_with_those_that_are(tmp_path):
 @pytest.mark.parametrize("make", [lambda path: None, Path.mkdir, Path.touch])
 def test_what_is_not_a_dataset_is_refused(tmp_path, make):
     make(tmp_path / "data")
-    with pytest.raises(NmtError, match=r"data: not a dataset \(no manifest.json\)"):
+    refused = r"data: not a dataset \(no manifest.json\); make one .* recipe `nmt init` writes$"
+    with pytest.raises(NmtError, match=refused):
         Dataset.open(tmp_path / "data")
 
 

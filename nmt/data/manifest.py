@@ -181,7 +181,8 @@ class Manifest:
             manifest._check_files()
         except (FileNotFoundError, NotADirectoryError):
             raise NmtError(
-                f"{path}: not a dataset (no {MANIFEST}); make one with `nmt preprocess`"
+                f"{path}: not a dataset (no {MANIFEST}); make one with `nmt preprocess`, whose "
+                "recipe `nmt init` writes"
             ) from None
         except ValueError as error:
             raise NmtError(f"{file}: damaged: {error}; {REMEDY}") from None

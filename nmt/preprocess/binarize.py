@@ -235,7 +235,10 @@ def find_corpora(config: PreprocessConfig) -> dict[str, list[Bitext]]:
             missing.insert(0, key)
     if missing:
         flags = ", ".join(f"--{key.replace('_', '-')}" for key in missing)
-        raise NmtError(f"preprocess: not given: {flags}; say it there or in the recipe")
+        raise NmtError(
+            f"preprocess: not given: {flags}; say it there or in the recipe, which "
+            "`nmt init` writes"
+        )
     if [corpus.path for corpus in config.corpora].count(STDIN) > 1:
         raise NmtError("preprocess: train has - twice, but there is one standard input")
     by_document = config.documents is not None

@@ -156,7 +156,9 @@ MISTAKES = {
         "corpus/train.en: a file of one language; give the prefix: corpus/train",
     ),
     "nothing to read beside a dataset": Mistake(
-        "preprocess", "preprocess: not given: --train, --valid; say it there or in the recipe"
+        "preprocess",
+        "preprocess: not given: --train, --valid; say it there or in the recipe, which `nmt init` "
+        "writes",
     ),
     "files of different length": Mistake(
         PREPROCESS,
@@ -189,7 +191,8 @@ MISTAKES = {
     ),
     "no dataset": Mistake(
         f"{TRAIN} --data corpus",
-        "corpus: not a dataset (no manifest.json); make one with `nmt preprocess`",
+        "corpus: not a dataset (no manifest.json); make one with `nmt preprocess`, whose recipe "
+        "`nmt init` writes",
     ),
     "a dataset of another version": Mistake(
         TRAIN,
