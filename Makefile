@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
 
-# Tests, with a process for each core.
-PYTEST := $(BIN)/python -m pytest -q -n auto
+# Tests, with a process for each core. One that hangs fails, with the stack of each thread.
+PYTEST := $(BIN)/python -m pytest -q -n auto \
+    -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 TESTS ?= tests
 
 .PHONY: demo test test-avx2 test-slow fuzz lint docs docs-serve clean
