@@ -7,7 +7,7 @@ import pty
 import re
 import signal
 import sys
-from collections.abc import Iterator
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,29 +111,30 @@ def test_there_are_no_alternatives_of_nothing(session: Session) -> None:
 
 def test_a_terminal_has_a_prompt_history_and_lines_that_can_be_cancelled(trained: Path) -> None:
     process, terminal = at_a_terminal("translate", "--model", str(trained), "--strategy", "beam")
+
+    def answer(keys: bytes, end: str = f"\n{PROMPT}") -> str:
+        """What the terminal shows up to `end` after keys are typed."""
+        # A Ctrl-C before Python waits for keys, or with others, is heard at the next key only.
+        while Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+            time.sleep(0.01)
+        os.write(terminal, keys)
+        return shown(terminal, end)
+
     try:
-        shown = screens(terminal)
-        assert WELCOME in next(shown)
-        answers = []
-        for keys in (
-            b"one two\n",
-            b"thr\x03",
-            b":set beam=0\n",
-            b":set beam=3\n",
-            b"\x10\x10\x10\n",  # Ctrl-P: the first line again, from the history
-            b":alternatives\n",
-        ):
-            os.write(terminal, keys)
-            answers.append(next(shown))
+        assert WELCOME in shown(terminal, f"\n{PROMPT}")
+        first = answer(b"one two\n")
+        assert first.startswith("one two")  # echoed, with the translation below
+        answer(b"thr", "thr")
+        answer(b"\x03")
+        assert "nmt: error: search.strategy: beam must be" in answer(b":set beam=0\n")
+        assert answer(b":set beam=3\n").endswith("search.strategy.beam = 3")
+        # Ctrl-P: the first line again, from the history
+        assert answer(b"\x10\x10\x10\n").endswith(first)
+        assert len(re.findall(r"^ +-\d", answer(b":alternatives\n"), re.MULTILINE)) == 3
         os.write(terminal, b"\x04")
         assert os.waitpid(process, 0)[1] == 0
     finally:
         os.close(terminal)  # which ends the process, if it has not ended
-    assert answers[0].startswith("one two")  # echoed, with the translation below
-    assert "nmt: error: search.strategy: beam must be" in answers[2]
-    assert answers[3].endswith("search.strategy.beam = 3")
-    assert answers[4].endswith(answers[0])
-    assert len(re.findall(r"^ +-\d", answers[5], re.MULTILINE)) == 3
 
 
 def at_a_terminal(*arguments: str) -> tuple[int, int]:
@@ -154,11 +155,9 @@ def at_a_terminal(*arguments: str) -> tuple[int, int]:
         os._exit(status)
 
 
-def screens(terminal: int) -> Iterator[str]:
-    """Yield what the terminal shows before each prompt."""
+def shown(terminal: int, end: str) -> str:
+    """What the terminal shows before `end`."""
     text = ""
-    while True:
-        while f"\n{PROMPT}" not in text:
-            text += os.read(terminal, 4096).decode().replace("\r", "")
-        before, _, text = text.partition(f"\n{PROMPT}")
-        yield before
+    while end not in text:
+        text += os.read(terminal, 4096).decode().replace("\r", "")
+    return text.partition(end)[0]
