@@ -233,9 +233,12 @@ def test_a_run_without_a_checkpoint_is_begun_anew_with_another_recipe(
 ) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    assert train(run, "--seed", 9, "--lr", 1.0, "--dry-run").status == 0
+    message = f"nmt: warning: {run}: training there left no checkpoint; it begins anew\n"
+    done = train(run, "--seed", 9, "--lr", 1.0, "--dry-run")
+    assert (done.status, message in done.err) == (0, False)
     (run / "log.jsonl").write_text('{"record": "train", "update": 1}\n')  # and was then killed
-    assert train(run).status == 0
+    done = train(run)
+    assert (done.status, message in done.err) == (0, True)
     assert records(run) == records(trained)
     assert_same_checkpoint(run / "last", trained / "last")
     assert Run.open(run).recipe == {

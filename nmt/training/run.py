@@ -176,6 +176,8 @@ def _open_run(experiment: Experiment, dataset: Dataset, subwords: Subwords, worl
     path = Path(experiment.train.save_dir)
     manifest = dataset.manifest
     if world.is_main and not (Run.exists(path) and Run.open(path).checkpoint_paths()):
+        if (path / "log.jsonl").exists():
+            warn(f"{path}: training there left no checkpoint; it begins anew")
         (path / "log.jsonl").unlink(missing_ok=True)
         remove_translations(path)
         (path / BASE).unlink(missing_ok=True)
