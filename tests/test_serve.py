@@ -38,7 +38,7 @@ from nmt.serve.bodies import RefusedError, within
 from nmt.serve.lines import _translations
 from nmt.serve.processes import WorkerKilledError
 from nmt.serve.service import Service
-from nmt.serve.work import Batch, Wish
+from nmt.serve.work import Batch, Translating, Wish
 
 SEARCH = ("--strategy", "beam", "--beam", 2, "--workers", 2)
 PLAIN = Wish(("en", "de"))
@@ -409,6 +409,11 @@ def test_sigterm_finishes_what_was_accepted_and_sighup_loads_the_models_again(
     assert [status for status, _ in answers] == [200, 200]
     for _, answer in answers:
         assert [line[0]["text"] for line in answer["translations"]] == [expected[x] for x in lines]
+
+
+def test_lines_that_wait_are_refused_when_the_models_change_to_other_languages() -> None:
+    with pytest.raises(NmtError, match="en-de is not served any more"):
+        Translating({})(Batch(PLAIN, [Request("one")]))
 
 
 def _num_waiting(address: str) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nmt.errors import NmtError
 from nmt.inference import LineTranslator, Request
 from nmt.inference.alignment import Unit
 from nmt.inference.alternatives import alternatives
@@ -52,8 +53,14 @@ class Translating:
         self.translators = translators
 
     def __call__(self, batch: Batch) -> list[list[Fields]]:
-        """Return the translations of each line, best first."""
-        wish, translator = batch.wish, self.translators[batch.wish.pair]
+        """Return the translations of each line, best first.
+
+        Raises:
+            NmtError: the models loaded last have other languages, or cannot do what is wished.
+        """
+        wish, translator = batch.wish, self.translators.get(batch.wish.pair)
+        if translator is None:
+            raise NmtError(f"{'-'.join(wish.pair)} is not served any more")
         if wish.dialect:
             lines = [request.text for request in batch.requests]
             return [[{"text": text}] for text in translate_markup(translator, lines, wish.dialect)]
