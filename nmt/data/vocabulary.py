@@ -13,6 +13,9 @@ PAD, UNK, BOS, EOS = 0, 1, 2, 3
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 """Names of the special ids, in the order of the ids."""
 
+SPACE = "\u2581"
+"""SentencePiece's character for a space."""
+
 EXCLUDED = -1e4
 """Logit of a token that an imported model never predicts: its probability is 0 in every format."""
 

@@ -11,9 +11,8 @@ import re
 from importlib import import_module
 from typing import Any
 
-from nmt.data.vocabulary import SPECIAL_PIECES
+from nmt.data.vocabulary import SPACE, SPECIAL_PIECES
 from nmt.export.huggingface_files import Layout
-from nmt.preprocess.segmenters import SPACE
 
 UNIGRAM = 1
 NORMAL, USER_DEFINED = 1, 4

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from random import Random
 from typing import Any, Literal
 
 from nmt.data.vocabulary import UNK, Vocabulary
@@ -128,7 +129,7 @@ class BpePieces(Segmenter):
             for line in lines
         ]
 
-    def sample(self, line: str, alpha: float) -> list[int]:
+    def sample(self, line: str, alpha: float, draw: Random) -> list[int]:
         """Raise an NmtError: these codes have one segmentation only."""
         raise NmtError(
             "subword sampling needs SentencePiece models, and this dataset has BPE codes; "

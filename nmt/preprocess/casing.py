@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from itertools import accumulate
+from random import Random
 
-from nmt.preprocess.segmenters import SPACE, Segmenter, WrappedSegmenter
+from nmt.data.vocabulary import SPACE
+from nmt.preprocess.segmenters import Segmenter, WrappedSegmenter
 
 TITLE, UPPER, CAPITALS = "<case:title>", "<case:upper>", "<case:capitals>"
 """The first letter of the next word, all letters of it, and all letters from here on, are upper."""
@@ -114,11 +116,11 @@ class CasedSegmenter(WrappedSegmenter):
         """Return the ids of every phrase, without the mark of a line in capitals."""
         return self._segmented(phrases, num_threads, are_whole=False)[1]
 
-    def sample(self, line: str, alpha: float) -> list[int]:
+    def sample(self, line: str, alpha: float, draw: Random) -> list[int]:
         """Return the ids of a random segmentation."""
         text, marks = in_lower_case(line)
-        ids = self._marked(self.inner.sample(text, alpha), text, marks)
-        return self.inner.sample(line, alpha) if ids is None else ids
+        ids = self._marked(self.inner.sample(text, alpha, draw), text, marks)
+        return self.inner.sample(line, alpha, draw) if ids is None else ids
 
     def decode(self, ids: list[list[int]], num_threads: int = 1) -> list[str]:
         """Return the text of every sentence."""

@@ -13,12 +13,13 @@ from pathlib import Path
 
 from sentencepiece import SentencePieceProcessor
 
-from nmt.data.vocabulary import SPECIAL_PIECES, Vocabulary
+from nmt.data.vocabulary import SPACE, SPECIAL_PIECES, Vocabulary
 from nmt.errors import NmtError
 from nmt.io import files
 from nmt.preprocess.casing import CasedSegmenter, in_lower_case
 from nmt.preprocess.learning import SubwordTraining, train_subwords
-from nmt.preprocess.segmenters import SPACE, Segmenter, WrappedSegmenter, load_processor
+from nmt.preprocess.random_segmentation import are_ranks
+from nmt.preprocess.segmenters import Segmenter, WrappedSegmenter, load_processor
 from nmt.preprocess.subwords import Subwords
 
 MAX_BYTES = 1 << 24
@@ -205,7 +206,7 @@ def _learned(
         [text for line in lines if (text := known.sub(" ", line).strip())],
         SubwordTraining(
             vocab_size=training.vocab_size - old_size + len(shared),
-            model_type="bpe" if _are_ranks(_scores(load_processor(old))) else "unigram",
+            model_type="bpe" if are_ranks(_scores(load_processor(old))) else "unigram",
             character_coverage=training.character_coverage,
             byte_fallback=False,
             normalization="identity",
@@ -260,11 +261,6 @@ def _scores(processor: SentencePieceProcessor) -> list[float]:
     ]
 
 
-def _are_ranks(scores: Sequence[float]) -> bool:
-    """Return whether the scores of pieces are ranks, as in BPE, and no log-probabilities."""
-    return all(score.is_integer() for score in scores)
-
-
 def _record(piece: str, score: float | None, old: Sequence[float], unchosen: int) -> bytes:
     """Return a piece as a field of SentencePiece's ``ModelProto``, to append to a model.
 
@@ -273,7 +269,7 @@ def _record(piece: str, score: float | None, old: Sequence[float], unchosen: int
     """
     if score is None:
         kind, value = unchosen, 0.0
-    elif _are_ranks(old):
+    elif are_ranks(old):
         kind, value = NORMAL, min(old) - 1 + score
     else:
         kind, value = NORMAL, min(max(score, min(old)), max(old))

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, islice
 from operator import ne
+from random import Random
 
 import numpy as np
 import numpy.typing as npt
@@ -39,9 +40,9 @@ class JoinedSegmenter(WrappedSegmenter):
         ids = iter(self.inner.encode([*chain.from_iterable(texts)], num_threads))
         return [self._joined([*islice(ids, len(sentences))]) for sentences in texts]
 
-    def sample(self, line: str, alpha: float) -> list[int]:
+    def sample(self, line: str, alpha: float, draw: Random) -> list[int]:
         """Return the ids of a random segmentation."""
-        return self._joined([self.inner.sample(part, alpha) for part in line.split("\n")])
+        return self._joined([self.inner.sample(part, alpha, draw) for part in line.split("\n")])
 
     def decode(self, ids: list[list[int]], num_threads: int = 1) -> list[str]:
         """Return the text of every sequence, a line for each sentence."""

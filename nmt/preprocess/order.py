@@ -8,6 +8,7 @@ usual order everywhere: segmentation turns the tokens round, and decoding turns 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from random import Random
 from typing import Literal
 
 from nmt.errors import NmtError
@@ -56,9 +57,9 @@ class ReversedSegmenter(WrappedSegmenter):
         """Return the ids of every phrase, the last one first."""
         return _reversed(self.inner.encode_phrases(phrases, num_threads))
 
-    def sample(self, line: str, alpha: float) -> list[int]:
+    def sample(self, line: str, alpha: float, draw: Random) -> list[int]:
         """Return the ids of a random segmentation, the last one first."""
-        return self.inner.sample(line, alpha)[::-1]
+        return self.inner.sample(line, alpha, draw)[::-1]
 
     def decode(self, ids: list[list[int]], num_threads: int = 1) -> list[str]:
         """Return the text of every sentence."""

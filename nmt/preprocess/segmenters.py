@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from functools import cached_property
+from random import Random
 from typing import Any
 
 import sentencepiece
 
-from nmt.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
-
-SPACE = "\u2581"
-"""SentencePiece's character for a space."""
+from nmt.data.vocabulary import BOS, EOS, PAD, SPACE, UNK, Vocabulary
+from nmt.preprocess.random_segmentation import RandomSegmentation
 
 TAG = re.compile(r">>([^>\s]*)<<")
 """A language tag, spelled as in OPUS-MT, such as ``>>deu<<``."""
@@ -66,8 +65,11 @@ class Segmenter(ABC):
         return self.encode(phrases, num_threads)
 
     @abstractmethod
-    def sample(self, line: str, alpha: float) -> list[int]:
-        """Return the ids of a random segmentation, by SentencePiece's generator and `alpha`."""
+    def sample(self, line: str, alpha: float, draw: Random) -> list[int]:
+        """Return the ids of a random segmentation.
+
+        See :meth:`nmt.preprocess.random_segmentation.RandomSegmentation.sample`.
+        """
 
     @abstractmethod
     def decode(self, ids: list[list[int]], num_threads: int = 1) -> list[str]:
@@ -117,9 +119,9 @@ class WrappedSegmenter(Segmenter):
         """Return the ids of every phrase, as they are within a line."""
         return self.inner.encode_phrases(phrases, num_threads)
 
-    def sample(self, line: str, alpha: float) -> list[int]:
+    def sample(self, line: str, alpha: float, draw: Random) -> list[int]:
         """Return the ids of a random segmentation."""
-        return self.inner.sample(line, alpha)
+        return self.inner.sample(line, alpha, draw)
 
     def decode(self, ids: list[list[int]], num_threads: int = 1) -> list[str]:
         """Return the text of every sentence."""
@@ -167,12 +169,13 @@ class SentencePiece(Segmenter):
         ids: list[list[int]] = self.processor.encode(lines, num_threads=num_threads)
         return ids
 
-    def sample(self, line: str, alpha: float) -> list[int]:
+    def sample(self, line: str, alpha: float, draw: Random) -> list[int]:
         """Return the ids of a random segmentation."""
-        ids: list[int] = self.processor.encode(
-            line, enable_sampling=True, nbest_size=-1, alpha=alpha
-        )
-        return ids
+        return self._random.sample(line, alpha, draw)
+
+    @cached_property
+    def _random(self) -> RandomSegmentation:
+        return RandomSegmentation(self.processor)
 
     def decode(self, ids: list[list[int]], num_threads: int = 1) -> list[str]:
         """Return the text of every sentence."""
@@ -235,13 +238,10 @@ class ListedPieces(Segmenter):
         cut = self._inner.processor.encode(texts, return_type=str, num_threads=num_threads)
         return [self._identified(tag, pieces) for tag, pieces in zip(tags, cut, strict=True)]
 
-    def sample(self, line: str, alpha: float) -> list[int]:
+    def sample(self, line: str, alpha: float, draw: Random) -> list[int]:
         """Return the ids of a random segmentation."""
         [tag], [text] = self._without_tags([line])
-        pieces = self._inner.processor.encode(
-            text, return_type=str, enable_sampling=True, nbest_size=-1, alpha=alpha
-        )
-        return self._identified(tag, pieces)
+        return self._identified(tag, self._inner.pieces(self._inner.sample(text, alpha, draw)))
 
     def decode(self, ids: list[list[int]], num_threads: int = 1) -> list[str]:
         """Return the text of every sentence."""

@@ -18,7 +18,7 @@ from nmt.data.context import CONTEXT_FILE, CONTEXTS, DocumentContext
 from nmt.data.dataset import Dataset
 from nmt.data.directions import DIRECTIONS, DIRECTIONS_FILE, Directions
 from nmt.data.manifest import REMEDY
-from nmt.data.vocabulary import VOCABULARIES, Vocabulary
+from nmt.data.vocabulary import SPACE, VOCABULARIES, Vocabulary
 from nmt.errors import NmtError
 from nmt.io import files
 from nmt.io.files import FileFacts
@@ -30,7 +30,7 @@ from nmt.preprocess.order import (
     TargetOrder,
     TokenOrder,
 )
-from nmt.preprocess.segmenters import SPACE, Segmenter
+from nmt.preprocess.segmenters import Segmenter
 from nmt.preprocess.subword_files import CODES, FILES, LISTS, MODELS, bounded, read_parts
 from nmt.preprocess.subword_models import (
     SubwordModel,

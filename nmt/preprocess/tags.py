@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
+from random import Random
 
 from nmt.data.context import DocumentContext
 from nmt.data.directions import Direction, Directions
@@ -128,9 +129,9 @@ class TaggedSegmenter(WrappedSegmenter):
         """Return the ids of every line."""
         return [self._begun(ids) for ids in self.inner.encode(lines, num_threads)]
 
-    def sample(self, line: str, alpha: float) -> list[int]:
+    def sample(self, line: str, alpha: float, draw: Random) -> list[int]:
         """Return the ids of a random segmentation."""
-        return self._begun(self.inner.sample(line, alpha))
+        return self._begun(self.inner.sample(line, alpha, draw))
 
     def decode(self, ids: list[list[int]], num_threads: int = 1) -> list[str]:
         """Return the text of every sentence."""

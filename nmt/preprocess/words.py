@@ -13,9 +13,9 @@ import numpy as np
 from sentencepiece import SentencePieceProcessor
 
 from nmt.data.columns import Sentences
-from nmt.data.vocabulary import UNK
+from nmt.data.vocabulary import SPACE, UNK
 from nmt.preprocess.joining import JoinedSegmenter
-from nmt.preprocess.segmenters import SPACE, Segmenter, SentencePiece
+from nmt.preprocess.segmenters import Segmenter, SentencePiece
 from nmt.preprocess.subwords import Subwords
 
 Encode = Callable[[list[str]], Sentences]

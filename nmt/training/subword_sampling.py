@@ -11,10 +11,10 @@ import hashlib
 import struct
 from dataclasses import dataclass
 from functools import cached_property
+from random import Random
 from typing import Protocol
 
 import numpy as np
-import sentencepiece
 from numpy.typing import NDArray
 
 from nmt.data.batches import as_rows
@@ -56,8 +56,8 @@ class SampledSplit:
     split: Sentences
     subwords: Subwords
     alpha: float
-    """SentencePiece's alpha. For BPE: the share of merges left out, 0 for none. For unigram models:
-    the exponent of the probabilities; a greater one gives less variety."""
+    """For BPE: the share of merges left out, 0 for none. For unigram models: the exponent of the
+    probabilities; a greater one gives less variety."""
     seed: int
     epoch: int = 0
 
@@ -74,15 +74,15 @@ class SampledSplit:
         for place, (index, ids, text) in enumerate(zip(indices, rows, texts, strict=True)):
             if UNK not in ids:
                 sampled = divided[place][0] + self._sample(segmenter, side, int(index), text)
-                rows[place] = sampled if 0 < len(sampled) <= longest else ids
+                is_usable = 0 < len(sampled) <= longest and UNK not in sampled
+                rows[place] = sampled if is_usable else ids
         table: NDArray[np.int64] = as_rows([[*row, EOS] for row in rows], pad).numpy()
         return table
 
     def _sample(self, segmenter: Segmenter, side: Side, index: int, text: str) -> list[int]:
         key = struct.pack("<4sqqq", side.encode()[:4], self.seed, self.epoch, index)
         digest = hashlib.blake2b(key, digest_size=4).digest()
-        sentencepiece.set_random_generator_seed(int.from_bytes(digest, "little"))
-        return segmenter.sample(text, self.alpha)
+        return segmenter.sample(text, self.alpha, Random(int.from_bytes(digest, "little")))
 
     @cached_property
     def _longest(self) -> dict[Side, int]:
