@@ -19,8 +19,11 @@ from sentencepiece import SentencePieceProcessor
 
 from nmt.data.vocabulary import SPACE
 
-KNOWN_WORDS = 1 << 15
-"""Words whose segmentations are kept; about 50 MiB."""
+KNOWN_WORDS = 1 << 14
+"""Words whose segmentations are kept: 50 MiB of German and English ones."""
+
+LONGEST_KEPT = 32
+"""Characters of the longest word that is kept; lines without spaces are longer, and differ."""
 
 UNKNOWN_PENALTY = 10.0
 """By how much a character without a piece scores less than any piece, as in SentencePiece."""
@@ -123,7 +126,8 @@ class RandomSegmentation:
 
     def _drawn(self, word: str, alpha: float, draw: Random) -> list[str]:
         """Return random pieces; the last one is drawn first."""
-        choices = self._choices(word, alpha)
+        weigh = self._choices if len(word) <= LONGEST_KEPT else self._weigh
+        choices = weigh(word, alpha)
         pieces: list[str] = []
         end = len(word)
         while end:
