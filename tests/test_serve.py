@@ -475,7 +475,7 @@ def test_mistakes_on_the_command_line(trained: Path, nmt: Callable[..., Any]) ->
     assert twice.status == 1
     assert "ensemble stand in one --model, with commas" in twice.err
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        busy = nmt("serve", "--model", trained, "--port", taken.getsockname()[1])
+        busy = nmt("serve", "--model", trained / "none", "--port", taken.getsockname()[1])
     assert busy.status == 1
     assert "choose another --host or --port" in busy.err
 

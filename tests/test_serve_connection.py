@@ -15,7 +15,7 @@ from uvicorn.server import ServerState
 from nmt.errors import NmtError
 from nmt.serve.access import Keys, Limits
 from nmt.serve.connection import Connection
-from nmt.serve.server import STALLED, _listen, _Server, run
+from nmt.serve.server import STALLED, _Server, listen, run
 from nmt.serve.service import Service
 
 
@@ -91,7 +91,7 @@ def test_a_connection_that_is_lost_has_no_timer(
 
 
 def test_a_client_that_takes_nothing_is_cut_off() -> None:
-    with _listen(uvicorn.Config(_app, port=0)) as listening:
+    with listen("127.0.0.1", 0) as listening:
         client = socket.create_connection(listening.getsockname())
         accepted, _ = listening.accept()
         with client, accepted:
@@ -104,7 +104,7 @@ def test_a_port_in_use_costs_one_line_with_the_remedy() -> None:
         port = other.getsockname()[1]
         busy = f"cannot listen at 127.0.0.1, port {port}: Address already in use; choose another "
         with pytest.raises(NmtError, match=f"^{busy}--host or --port$"):
-            _listen(uvicorn.Config(_app, port=port))
+            listen("127.0.0.1", port)
 
 
 def test_a_proxy_finds_the_connections_open_that_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,12 +177,13 @@ def serve(
         from nmt.serve.access import Keys, Limits
         from nmt.serve.explaining import Explainer
         from nmt.serve.models import Models
-        from nmt.serve.server import run
+        from nmt.serve.server import listen, run
         from nmt.serve.service import Service
     except ImportError as error:
         raise NmtError(f"{error.name} is not installed; pip install 'nmt-toolkit[serve]'") from None
 
     keep_few_kernels()
+    listen(host, port).close()  # else a port in use would show only after the models are loaded
     limits = Limits(
         lines=max_lines,
         characters=max_characters,

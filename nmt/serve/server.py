@@ -64,7 +64,7 @@ def run(
     Connection.header_seconds = service.limits.header_seconds
     server = _Server(config, service)
     try:
-        sockets = [_listen(config)]
+        sockets = [listen(host, port)]
         name, number = sockets[0].getsockname()[:2]
         server.address = f"http://{f'[{name}]' if ':' in name else name}:{number}"
         server.run(sockets=sockets)
@@ -72,14 +72,19 @@ def run(
         service.models.close()
 
 
-def _listen(config: uvicorn.Config) -> socket.socket:
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens at an address.
+
+    Raises:
+        NmtError: it cannot be listened at.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listening = socket.create_server((config.host, config.port), family=family, backlog=4096)
+        listening = socket.create_server((host, port), family=family, backlog=4096)
     except OSError as error:
         reason, _, _ = (error.strerror or str(error)).partition(" (while ")  # Python adds a call
         raise NmtError(
-            f"cannot listen at {config.host}, port {config.port}: {reason}; "
+            f"cannot listen at {host}, port {port}: {reason}; "
             "choose another --host or --port"
         ) from None
     # A body would wait for the acknowledgement of its headers. Accepted connections inherit this.
