@@ -84,8 +84,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         reason, _, _ = (error.strerror or str(error)).partition(" (while ")  # Python adds a call
         raise NmtError(
-            f"cannot listen at {host}, port {port}: {reason}; "
-            "choose another --host or --port"
+            f"cannot listen at {host}, port {port}: {reason}; choose another --host or --port"
         ) from None
     # A body would wait for the acknowledgement of its headers. Accepted connections inherit this.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
