@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 import nmt
 from nmt.data.vocabulary import BOS, EOS
 from nmt.errors import NmtError
 from nmt.export.base import export_formats, export_run
 from nmt.imports import import_formats, import_model
+from nmt.inference import SearchConfig
+from nmt.recipe.config import build
 from nmt.runs import load_model
 
 FILES = Path(__file__).parent / "fairseq"
@@ -160,6 +163,13 @@ def test_a_run_with_codes_is_fine_tuned(
     options = "--lr 0.0001 --max-tokens 99 --valid-every 1 --save-every 1 --device cpu"
     assert nmt(*f"{train} {options}".split()).status == 0
     before, after = load_model(Path("run")), load_model(Path("tuned"))
+    searches = [
+        build(
+            SearchConfig, yaml.safe_load(Path(run, "recipe.yaml").read_text())["search"], "search"
+        )
+        for run in ("run", "tuned")
+    ]
+    assert searches[0] == searches[1] != SearchConfig()
     assert after.subwords.is_same_as(before.subwords)
     difference = after.model.output.weight - before.model.output.weight
     assert 0 < difference.abs().max() < 0.001

@@ -123,11 +123,12 @@ def _experiment(settings: Settings) -> "Experiment":
     from nmt.training.config import TrainConfig
     from nmt.training.run import Experiment
 
-    recipe = settings.load({"model": DEFAULT_MODEL})
+    base = {"model": DEFAULT_MODEL}
+    recipe = settings.load(base)
     train = recipe.section("train")
     if parent := train.get("init_from"):
         run = train.get("save_dir", TrainConfig.save_dir)
-        recipe = settings.load({"model": _model_of(run) or _model_of(parent) or DEFAULT_MODEL})
+        recipe = settings.load(_settings_of(run) or _settings_of(parent) or base)
     return Experiment(
         model=build(ModelConfig, recipe.section("model"), "model"),  # type: ignore[type-abstract]
         train=build(TrainConfig, recipe.section("train"), "train"),
@@ -136,13 +137,14 @@ def _experiment(settings: Settings) -> "Experiment":
     )
 
 
-def _model_of(path: object) -> dict[str, Any] | None:
-    """Return the section `model` of a run or of a checkpoint's run; None if there is no run."""
+def _settings_of(path: object) -> dict[str, Any] | None:
+    """Return the model and the search of a run or of a checkpoint's run; None if there is none."""
     from nmt.runs import Run
 
     run = Path(str(path))
     try:
-        return Run.open(run if Run.exists(run) else run.resolve().parent).section("model")
+        trained = Run.open(run if Run.exists(run) else run.resolve().parent)
+        return {name: trained.section(name) for name in ("model", "search")}
     except NmtError:  # training names it, if it needs the weights
         return None
 

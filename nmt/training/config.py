@@ -54,9 +54,10 @@ class TrainConfig:
     """Epochs after which training ends, if `max_updates` is not reached before. A resumed run may
     raise it under the same condition as `max_updates`."""
     init_from: MayChange[str | None] = None
-    """Run or checkpoint whose weights a new run starts from; the counters start at 0. The
-    vocabulary must be the same, or have new pieces behind the old ones: preprocess with
-    `subword_model` or `extend_vocabulary` set to that run. A resumed run may leave it out."""
+    """Run or checkpoint whose weights a new run starts from; the counters start at 0, and `model`
+    and `search` have its values where the recipe has none. The vocabulary must be the same, or have
+    new pieces behind the old ones: preprocess with `subword_model` or `extend_vocabulary` set to
+    that run. A resumed run may leave it out."""
     freeze: tuple[str, ...] = ()
     """Weights that are not trained: shell patterns of their names in `model.safetensors`, such as
     "encoder.*". Put a pattern that begins with `*` in quotes."""
