@@ -38,6 +38,21 @@ def test_a_dry_run_tries_everything_says_what_it_takes_and_trains_nothing(
     assert not list(run.glob(".*"))
 
 
+def test_a_run_that_could_not_begin_is_not_in_the_way_of_a_corrected_command(
+    train, trained: Path, tmp_path: Path
+) -> None:
+    begun = ("--max-updates", 1, "--init-from", trained)
+    for run in (tmp_path / "run", tmp_path / "made"):
+        exists = run.name == "made"
+        if exists:
+            run.mkdir()
+        failed = train(run, *begun, "--set", "model.d_ff=48")
+        assert f"--init-from {trained}: different shapes" in failed.err
+        assert (failed.status, run.exists()) == (1, exists)
+        done = train(run, *begun)
+        assert (done.status, done.out) == (0, f"{run}\n"), done.err
+
+
 def test_a_dry_run_leaves_the_new_run_of_another_process(
     train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,15 +138,17 @@ def _experiment(settings: Settings) -> "Experiment":
 
 
 def _settings_of(path: object) -> dict[str, Any] | None:
-    """Return the model and the search of a run or of a checkpoint's run; None if there is none."""
+    """Return the model and the search of a trained run, or of a checkpoint's; None without one."""
     from nmt.runs import Run
 
     run = Path(str(path))
     try:
         trained = Run.open(run if Run.exists(run) else run.resolve().parent)
-        return {name: trained.section(name) for name in ("model", "search")}
+        if trained.checkpoint_paths():
+            return {name: trained.section(name) for name in ("model", "search")}
     except NmtError:  # training names it, if it needs the weights
-        return None
+        pass
+    return None
 
 
 def _plot(run: "Run") -> None:

@@ -14,10 +14,10 @@ from nmt.recipe.config import flatten
 from nmt.report.charts import Chart
 from nmt.report.curves import Axis, Curve, seed_group
 from nmt.report.datasets import dataset_of, facts
-from nmt.report.log import LOG, Log, read_log
+from nmt.report.log import Log, read_log
 from nmt.report.panels import Panel, panels
 from nmt.report.translations import Translations, significance
-from nmt.runs import Run
+from nmt.runs import LOG, Run
 
 NOT_KEPT = "The run keeps no translations: they are written where train.valid_metrics has a metric."
 

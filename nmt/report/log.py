@@ -16,8 +16,6 @@ from nmt.errors import NmtError
 from nmt.io import files
 from nmt.report.curves import Curve
 
-LOG = "log.jsonl"
-
 REQUIRED = {"train": ("loss", "lr", "seconds"), "validation": ("loss",)}
 """Numbers that every record of a kind has."""
 

@@ -20,10 +20,11 @@ whole or not at all, and each of its files has a checksum. No file is ever unpic
 from nmt.runs.base import Base
 from nmt.runs.checkpoint import Checkpoint, average
 from nmt.runs.loading import LoadedModel, complete_model, find_checkpoint, load_model
-from nmt.runs.run import Run
+from nmt.runs.run import LOG, Run
 from nmt.runs.weights import check_same_shapes, set_weights, weights_of
 
 __all__ = [
+    "LOG",
     "Base",
     "Checkpoint",
     "LoadedModel",

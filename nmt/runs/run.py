@@ -26,6 +26,7 @@ from nmt.runs.plugins import read_plugins, write_plugins
 from nmt.runs.recipe import RECIPE, read_recipe, write_recipe
 from nmt.runs.weights import Tensors
 
+LOG = "log.jsonl"
 SHORTLIST = "shortlist.safetensors"
 
 REMEDY = "copy the run again from where it came from, or train it again"

@@ -23,7 +23,7 @@ from nmt.models import Model, ModelConfig
 from nmt.plugins import plugin_sources
 from nmt.preprocess.subwords import Subwords
 from nmt.recipe.config import build, changeable, dump, flatten
-from nmt.runs import Checkpoint, Run
+from nmt.runs import LOG, Checkpoint, Run
 from nmt.runs.base import BASE
 from nmt.runs.building import build_new
 from nmt.runs.plugins import differing, read_plugins, write_plugins
@@ -149,13 +149,14 @@ def train(
 
 @contextmanager
 def _locked(directory: Path, dry_run: bool, world: World) -> Iterator[None]:
-    """Lock the directory of a run, and remove a new one after a dry run."""
+    """Lock the directory of a run, and remove a new one in which no training has begun."""
     is_new = not directory.exists()
     with Run.locked(directory, world.is_main):
         try:
             yield
         finally:
-            if dry_run and is_new and world.is_main:
+            has_begun = (directory / LOG).exists() or any(directory.glob("update_*"))
+            if is_new and world.is_main and (dry_run or not has_begun):
                 shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -176,9 +177,9 @@ def _open_run(experiment: Experiment, dataset: Dataset, subwords: Subwords, worl
     path = Path(experiment.train.save_dir)
     manifest = dataset.manifest
     if world.is_main and not (Run.exists(path) and Run.open(path).checkpoint_paths()):
-        if (path / "log.jsonl").exists():
+        if (path / LOG).exists():
             warn(f"{path}: training there left no checkpoint; it begins anew")
-        (path / "log.jsonl").unlink(missing_ok=True)
+        (path / LOG).unlink(missing_ok=True)
         remove_translations(path)
         (path / BASE).unlink(missing_ok=True)
         if experiment.model.adaptation is not None:
@@ -323,7 +324,7 @@ def _open_report(trainer: Trainer, dry_run: bool) -> Report:
     """Return the report that continues the run's log."""
     config, run, update = trainer.config, trainer.run, trainer.state.update
     return Report(
-        run.path / "log.jsonl",
+        run.path / LOG,
         trainer.last_update,
         update,
         quiet=not trainer.world.is_main,
