@@ -123,8 +123,12 @@ def test_lists_and_weights_that_do_not_fit_are_refused(
     assert "differ in their number of lines" in refused.err
     (tmp_path / "empty").write_text("")
     assert "no translations" in nmt("tune", tmp_path / "empty", *flags[2:]).err
-    (tmp_path / "nan").write_text("0 ||| a ||| F= nan ||| 1\n")
-    assert "a feature is not a finite number" in nmt("tune", tmp_path / "nan", *flags[2:]).err
+    for value in ("nan", "inf", "-1e200"):
+        (tmp_path / "odd").write_text(f"0 ||| a ||| F= {value} ||| 1\n")
+        refused = nmt("tune", tmp_path / "odd", *flags[2:])
+        assert "a feature is not a number from -1e+100 to 1e+100; leave it" in refused.err
+    refused = nmt("tune", tmp_path / "odd", flags[2], tmp_path / "empty")
+    assert f"{tmp_path}/empty: no references; give a line for each of the list" in refused.err
     (tmp_path / "bare").write_text("0 ||| a |||  ||| 1\n")
     assert "the translations have no features" in nmt("tune", tmp_path / "bare", *flags[2:]).err
     for text in ("[1]", "Model: x", "a: [", "x", "[" * 9999, f"a: 1{'0' * 400}"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import chain, islice
-from math import isfinite
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +19,9 @@ from nmt.io.lines import Lines
 from nmt.messages import say
 
 EXAMPLE = "Example: nmt tune --reference test.de list.txt > weights.yaml"
+
+GREATEST = 1e100
+"""The greatest value of a feature, whose square is still a finite number."""
 
 NBest = Annotated[
     Path | None,
@@ -72,6 +74,8 @@ def tune(
     chosen = metric_for(metric, reference)
     files = [Lines.open(path) for path in (reference, source) if path is not None]
     references, *others = (lines.read() for lines in files)
+    if not references:
+        raise NmtError(f"{reference}: no references; give a line for each of the list")
     if any(len(sources) != len(references) for sources in others):
         raise unequal_lines(*files)
     lists = _lists(listed, len(references), reference)
@@ -83,8 +87,11 @@ def tune(
         candidate.values(names, f"{listed}: a translation of line {candidate.number}")
         for candidate in candidates
     ]
-    if not all(map(isfinite, chain.from_iterable(values))):
-        raise NmtError(f"{listed}: a feature is not a finite number; leave it out by --features")
+    if not all(abs(value) <= GREATEST for value in chain.from_iterable(values)):
+        raise NmtError(
+            f"{listed}: a feature is not a number from -{GREATEST:g} to {GREATEST:g}; leave it out "
+            "by --features"
+        )
     numbers = [candidate.number for candidate in candidates]
     counts = chosen.checked_counts(
         [candidate.text for candidate in candidates],
