@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from nmt.cli.app import app
+from nmt.migration import habits
 from nmt.migration.habits import HABITS, NAMES
 
 Command = Callable[..., Any]
@@ -66,6 +67,28 @@ def test_every_remedy_exists(command: str, remedy: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("generate", "no command 'generate'; use nmt translate (see nmt --help)"),
+        ("average_models", "no command 'average_models'; use nmt average-checkpoints (see nmt"),
+        ("trian", "No such command 'trian'. Did you mean 'train'? (see nmt --help)"),
+    ],
+)
+def test_a_command_of_another_toolkit_is_answered_with_ours(
+    name: str, message: str, nmt: Command
+) -> None:
+    done = nmt(name, "--help")
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith(f"nmt: error: {message}")
+
+
+def test_no_command_has_the_name_that_another_toolkit_has_for_another_one() -> None:
+    elsewhere = {name for names in habits.COMMANDS.values() for name in names.split()}
+    assert habits.COMMANDS.keys() <= COMMANDS.keys()
+    assert not elsewhere & COMMANDS.keys()
+
+
+@pytest.mark.parametrize(
     ("line", "answer"),
     [
         ("translate --lenpen 1", "--lenpen is an option of fairseq; use --length-penalty power "
@@ -92,6 +115,7 @@ def test_every_remedy_exists(command: str, remedy: str) -> None:
         ("translate --pruning 3", "no option --pruning; use --set search.strategy.pruning=VALUE"),
         ("train --schedule cosine", "no option --schedule; use --set train.schedule=VALUE"),
         ("translate --beem 3", "no option --beem; did you mean --beam?"),
+        ("train --max_updates 5", "no option --max_updates; use --max-updates"),
         ("train --frobnicate", "no option --frobnicate"),
     ],
 )  # fmt: skip

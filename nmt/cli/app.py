@@ -13,7 +13,7 @@ import typer
 
 from nmt import __version__
 from nmt.cli.console import write_utf8
-from nmt.cli.habits import answer
+from nmt.cli.habits import answer, our_command
 from nmt.cli.help import Command, Group
 from nmt.errors import LostPeerError, NmtError, explain
 from nmt.io.files import named
@@ -119,6 +119,12 @@ class _Program(Group):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{**settings, "commands": _Commands()})
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that is asked for; refuse another toolkit's name of it."""
+        if ours := our_command(args[0]):
+            ctx.fail(f"no command {args[0]!r}; use nmt {ours}")
+        return super().resolve_command(ctx, args)
 
     def get_params(self, ctx: Any) -> Any:
         """Return the options of the program, which are flags."""

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nmt.migration.habits import HABITS
+from nmt.migration.habits import COMMANDS, HABITS
 from nmt.recipe.registry import nearest
+
+
+def our_command(name: str) -> str | None:
+    """Return our command for the name that another toolkit has for it, or None."""
+    asked = name.replace("_", "-")
+    return next((ours for ours, others in COMMANDS.items() if asked in others.split()), None)
 
 
 def answer(command: str, option: str, ours: Iterable[str]) -> str:
@@ -25,6 +31,9 @@ def answer(command: str, option: str, ours: Iterable[str]) -> str:
         ]
         if owners:
             return f"{option} is an option of {_listed(owners)}; {habit.remedy}"
+    ours = list(ours)
+    if asked in ours:
+        return f"no option {option}; use {asked}"
     if path := _key(command, asked):
         return f"no option {option}; use --set {path}=VALUE"
     names = {name.lstrip("-"): name for name in ours if name.startswith("--")}

@@ -48,6 +48,16 @@ NAMES = {
     "transformers": "transformers",
 }
 
+COMMANDS = {
+    "preprocess": "binarize build-vocab prepare prepare-data",
+    "translate": "decode decoder generate infer interactive predict",
+    "average-checkpoints": "average average-models avg",
+    "score": "eval evaluate scorer",
+    "rescore": "rerank",
+    "serve": "server",
+}
+"""For each command, the names that other toolkits have for it."""
+
 CLEAN_TEXT = "leave it out: text goes in and text comes out"
 
 HABITS = {
