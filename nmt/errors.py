@@ -30,6 +30,22 @@ class NmtError(Exception):
     """
 
 
+class UnknownKeyError(NmtError):
+    """A key that a part of the recipe does not have.
+
+    Attributes:
+        where: the part, such as ``train``.
+        key: the key as written.
+    """
+
+    def __init__(self, where: str, key: str, problem: str) -> None:
+        super().__init__(where, key, problem)
+        self.where, self.key, self.problem = where, key, problem
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}"
+
+
 class UnfinishedError(NmtError):
     """An interrupted task: its results so far are kept, and the same command resumes it."""
 

@@ -126,6 +126,33 @@ def test_an_unknown_option_is_answered_with_ours(line: str, answer: str, nmt: Co
     assert done.err == f"nmt: error: {answer} (see nmt {command} --help)\n"
 
 
+@pytest.mark.parametrize(
+    ("assignment", "answer"),
+    [
+        ("train.batch_size=4", "train: 'batch_size' is an option of fairseq, Sockeye and OpenNMT; "
+         "use train.tokens_per_update, the target tokens of one update over all devices"),
+        ("train.lr_scheduler=cosine", "train: 'lr_scheduler' is an option of fairseq; use "
+         "train.schedule"),
+        ("search.lenpen=1", "search: 'lenpen' is an option of fairseq; use --length-penalty power "
+         "--alpha A"),
+        ("batch_size=4", "--set batch_size: 'batch_size' is an option of fairseq, Sockeye and "
+         "OpenNMT; use train.tokens_per_update, the target tokens of one update over all devices"),
+        ("train.dropout=0.1", "train: unknown key 'dropout'; did you mean 'model.dropout'?"),
+        ("train.label_smoothing=0.1", "train: unknown key 'label_smoothing'; did you mean "
+         "'loss.smoothing'?"),
+        ("train.patienc=1", "train: unknown key 'patienc'; did you mean 'patience'?"),
+        ("train.schedule.max_update=1", "train.schedule: unknown key 'max_update'; known: "
+         "factor, lr, name, warmup_updates"),
+    ],
+)  # fmt: skip
+def test_an_unknown_key_is_answered_with_ours(
+    assignment: str, answer: str, nmt: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = nmt("train", "--set", assignment)
+    assert (done.status, done.out, done.err) == (1, "", f"nmt: error: {answer}\n")
+
+
 def test_habits_that_mean_the_same_are_accepted(
     trained: Path, corpus: Path, tmp_path: Path, nmt: Command
 ) -> None:

@@ -131,7 +131,15 @@ def test_a_plugin_that_cannot_be_imported_is_named():
     ("text", "expected"),
     [
         ("trian: {}", "nmt.yaml: unknown section 'trian'; did you mean 'train'?"),
-        ("1: {}", "nmt.yaml: unknown section '1'; known: model, preprocess, score, search, train"),
+        (
+            "1: {}",
+            "nmt.yaml: unknown section '1'; known: model, preprocess, score, search, train; "
+            "`nmt recipe` converts configurations of other toolkits",
+        ),
+        (
+            "max_updates: 3",
+            "nmt.yaml: max_updates: a key without its section; did you mean 'train.max_updates'?",
+        ),
         ("- train", "nmt.yaml: expected sections (preprocess, model, train, search, score)"),
         ("train", "nmt.yaml: expected sections (preprocess, model, train, search, score)"),
         ("train: 3", "nmt.yaml: train: expected keys and values"),

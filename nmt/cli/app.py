@@ -13,9 +13,9 @@ import typer
 
 from nmt import __version__
 from nmt.cli.console import write_utf8
-from nmt.cli.habits import answer, our_command
+from nmt.cli.habits import answer, answer_key, our_command
 from nmt.cli.help import Command, Group
-from nmt.errors import LostPeerError, NmtError, explain
+from nmt.errors import LostPeerError, NmtError, UnknownKeyError, explain
 from nmt.io.files import named
 from nmt.messages import one_line, say
 from nmt.runtime.memory import is_out_of_memory
@@ -177,6 +177,8 @@ def main() -> None:
         sys.stdout.flush()
     except LostPeerError as error:
         os._exit(_fail(str(error), 1))
+    except UnknownKeyError as error:
+        status = _fail(answer_key(error), 1)
     except NmtError as error:
         status = _fail(str(error), 1)
     except _InterruptedError as error:

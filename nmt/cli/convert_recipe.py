@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt.cli import preprocess, train
 from nmt.cli.console import show
-from nmt.cli.flags import SEARCH_FLAGS, flags_of
+from nmt.cli.habits import keys_of_flags
 from nmt.errors import NmtError
 from nmt.messages import one_line, say
 
@@ -63,9 +62,7 @@ def convert(
     options = _options(what)
     if gpus is not None:
         options.devices = gpus
-    tables = (preprocess.FLAGS, train.FLAGS, {"Search": SEARCH_FLAGS})
-    flags = {flag.long: flag.path for table in tables for flag in flags_of(table)}
-    draft = recipe_of(toolkit, options, flags)
+    draft = recipe_of(toolkit, options, keys_of_flags())
     show(yaml.safe_dump(draft.recipe, sort_keys=False, allow_unicode=True).rstrip("\n"))
     for note in draft.notes:
         say(one_line(note))

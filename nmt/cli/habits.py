@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nmt.migration.habits import COMMANDS, HABITS
+from nmt.cli.flags import SEARCH_FLAGS, flags_of
+from nmt.errors import UnknownKeyError
+from nmt.migration.habits import COMMANDS, HABITS, Habit
 from nmt.recipe.registry import nearest
 
 
@@ -24,13 +26,8 @@ def answer(command: str, option: str, ours: Iterable[str]) -> str:
     """
     asked = option.replace("_", "-")
     for habit in HABITS.get(command, ()):
-        owners = [
-            name
-            for name, options in habit.toolkits()
-            if asked in (other.replace("_", "-") for other in options)
-        ]
-        if owners:
-            return f"{option} is an option of {_listed(owners)}; {habit.remedy}"
+        if owners := _owners(habit, asked):
+            return f"{option} is an option of {owners}; {habit.remedy}"
     ours = list(ours)
     if asked in ours:
         return f"no option {option}; use {asked}"
@@ -42,8 +39,42 @@ def answer(command: str, option: str, ours: Iterable[str]) -> str:
     return f"no option {option}"
 
 
-def _listed(names: list[str]) -> str:
-    *others, last = names
+def answer_key(error: UnknownKeyError) -> str:
+    """Return the message for a section, or a key of a section, that the recipe does not have."""
+    from nmt.cli.recipe import SECTIONS, homes
+
+    where, key = error.where, error.key
+    if where not in SECTIONS and not where.startswith("--set "):  # a file, or a part of a section
+        return str(error)
+    keys, asked = keys_of_flags(), f"--{key}".replace("_", "-")
+    if here := [path for path in (*homes(key), keys.get(asked)) if path]:
+        return f"{where}: unknown key {key!r}; did you mean {here[0].removeprefix(f'{where}.')!r}?"
+    for habit in (habit for habits in HABITS.values() for habit in habits):
+        if owners := _owners(habit, asked):
+            remedy = habit.remedy
+            if path := habit.key(keys):
+                _, comma, meaning = remedy.partition(",")
+                remedy = f"use {path}{comma}{meaning}"
+            return f"{where}: {key!r} is an option of {owners}; {remedy}"
+    return str(error)
+
+
+def keys_of_flags() -> dict[str, str]:
+    """Return the key of the recipe that each option of ``nmt`` sets."""
+    from nmt.cli import preprocess, train
+
+    tables = (preprocess.FLAGS, train.FLAGS, {"Search": SEARCH_FLAGS})
+    return {flag.long: flag.path for table in tables for flag in flags_of(table)}
+
+
+def _owners(habit: Habit, option: str) -> str:
+    """Return the toolkits that have an option, as the end of a sentence; empty if none has it."""
+    names = [
+        name
+        for name, options in habit.toolkits()
+        if option in (other.replace("_", "-") for other in options)
+    ]
+    *others, last = names or [""]
     return f"{', '.join(others)} and {last}" if others else last
 
 

@@ -16,12 +16,12 @@ from typing import Annotated, Any
 import typer
 
 from nmt.cli.plugins import import_named
-from nmt.errors import NmtError
+from nmt.errors import NmtError, UnknownKeyError
 from nmt.io.files import open_regular
 from nmt.messages import say
 from nmt.plugins import TRUST, import_plugins, is_trusted, not_imported, plugin_names
 from nmt.recipe.config import parse_assignment, parse_yaml, set_path
-from nmt.recipe.registry import unknown
+from nmt.recipe.registry import nearest, unknown
 from nmt.recipe.schema import Schema
 
 RECIPE = Path("nmt.yaml")
@@ -39,6 +39,7 @@ SECTIONS = {
 """Dataclass of each section, and the default of a section that is a choice."""
 
 SCHEMA = Schema(SECTIONS)
+CONVERT = "; `nmt recipe` converts configurations of other toolkits"
 
 ConfigFlag = Annotated[
     Path | None,
@@ -159,7 +160,7 @@ def read(config: Path | None) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise NmtError(f"{path}: expected sections ({', '.join(SECTIONS)})")
     for name, section in values.items():
-        _check_section(str(name), str(path))
+        _check_section(str(name), str(path), CONVERT)
         if name != "plugins" and not isinstance(section, (dict, type(None))):
             raise NmtError(f"{path}: {name}: expected keys and values")
     return {name: section for name, section in values.items() if section is not None}
@@ -186,9 +187,13 @@ def homes(key: str) -> list[str]:
     return sorted(paths, key=lambda path: path.count("."))
 
 
-def _check_section(name: str, where: str) -> None:
-    if name not in (*SECTIONS, "plugins"):
-        raise NmtError(f"{where}: {unknown('section', name, SECTIONS)}")
+def _check_section(name: str, where: str, hint: str = "") -> None:
+    if name in (*SECTIONS, "plugins"):
+        return
+    if paths := homes(name):
+        raise NmtError(f"{where}: {name}: a key without its section; did you mean {paths[0]!r}?")
+    hint = "" if nearest(name, SECTIONS) else hint
+    raise UnknownKeyError(where, name, unknown("section", name, SECTIONS) + hint)
 
 
 def _merge(values: dict[str, Any], layer: Mapping[str, Any]) -> None:

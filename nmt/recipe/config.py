@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
 
-from nmt.errors import NmtError
+from nmt.errors import NmtError, UnknownKeyError
 from nmt.recipe.registry import Registry, unknown
 
 T = TypeVar("T")
@@ -58,7 +58,8 @@ def build(kind: type[T], values: object, where: str, base: T | None = None) -> T
     converted: dict[str, object] = {}
     for key, value in values.items():
         if key not in known:
-            raise NmtError(f"{where}: {_unknown_key(str(key), base, known, where)}")
+            problem = _unknown_key(str(key), base, known, where)
+            raise UnknownKeyError(where, str(key), problem)
         current = getattr(base, key) if base is not None else _default(known[key])
         converted[key] = _convert(hints[key], value, f"{where}.{key}", current)
     try:

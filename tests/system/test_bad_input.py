@@ -112,7 +112,7 @@ MISTAKES = {
     ),
     "an unknown key in the recipe": Mistake(
         "train",
-        "train: unknown key 'max_update'; did you mean 'max_updates'?",
+        "train: 'max_update' is an option of fairseq; use train.max_updates",
         text("nmt.yaml", "train: {max_update: 1}\n"),
     ),
     "an unknown key on the command line": Mistake(
