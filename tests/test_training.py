@@ -135,16 +135,11 @@ def test_a_run_from_before_random_batching_keeps_its_buckets(train: Any, run: Pa
 def test_a_changed_recipe_is_refused_with_the_names_of_the_keys(train: Any, run: Path) -> None:
     done = train(run, "--dropout", 0.5, "--lr", 0.02, "--set", "model.d_ff=64", "--save-every", 1)
     assert done.status == 1
-    refused, allowed = done.err.split("Use another --save-dir; ")
-    assert refused == (
+    assert done.err == (
         f"nmt: error: {run}: the run there was begun with another recipe: "
         "model.d_ff was 32, is 64; model.dropout was 0.3, is 0.5; "
-        "train.schedule.lr was 0.01, is 0.02. "
-    )
-    assert re.fullmatch(
-        r"a resumed run may change only model\.alignment_layer, model\.alignment_head, "
-        r"train\..*train\.timeout_minutes\n",
-        allowed,
+        "train.schedule.lr was 0.01, is 0.02. Resume with the old values, or use another "
+        "--save-dir for a new run; docs/recipe.md marks the keys that a resumed run may change\n"
     )
 
 
@@ -155,7 +150,7 @@ def test_the_last_update_may_change_only_where_the_schedule_does_not_depend_on_i
     assert train(*cosine, "--max-updates", 2).status == 0
     done = train(*cosine, "--max-updates", 4)
     assert done.status == 1
-    assert "another recipe: train.max_updates was 2, is 4. Use another --save-dir" in done.err
+    assert "another recipe: train.max_updates was 2, is 4. Resume with the old values" in done.err
 
 
 def test_the_plateaus_of_a_run_are_those_of_one_that_was_never_stopped(
@@ -335,7 +330,7 @@ def test_a_run_begins_with_the_weights_of_another_and_counts_anew(
     assert recipe["train"]["init_from"] == str(trained / "last")
     done = train(run, *tuned[2:], "--init-from", trained, "--max-updates", 4)
     assert done.status == 1
-    assert f"train.init_from was {trained / 'last'}, is {trained}. Use another" in done.err
+    assert f"train.init_from was {trained / 'last'}, is {trained}. Resume with" in done.err
 
 
 def test_weights_of_other_languages_are_taken_with_a_warning(

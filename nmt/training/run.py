@@ -234,7 +234,8 @@ def _refuse_changes(run: Run, experiment: Experiment) -> None:
     if changed:
         raise NmtError(
             f"{run.path}: the run there was begun with another recipe: {'; '.join(changed)}. "
-            f"Use another --save-dir; a resumed run may change only {', '.join(may_change)}"
+            "Resume with the old values, or use another --save-dir for a new run; "
+            "docs/recipe.md marks the keys that a resumed run may change"
         )
 
 
