@@ -213,7 +213,10 @@ def test_the_base_must_be_there_and_the_same(
     run, name = tmp_path / "runs" / "run", json.loads((adapted / "base.json").read_text())
     shutil.copytree(adapted, run, symlinks=True)
     base = run / name["checkpoint"]
-    missing = f"{base}: missing; put the one that {run} adapts there, or a link to it"
+    missing = (
+        f"{base}: missing, but {run} adapts this checkpoint; "
+        f"put the run that {run} began with there, or a link to that run"
+    )
     done = nmt("translate", "--model", run, stdin=corpus / "test.en")
     assert (done.status, done.err) == (1, f"nmt: error: {missing}\n")
     done = train(run, "--set", SETTINGS[adapted.name], "--set", "train.ema_decay=0.9")
@@ -227,7 +230,7 @@ def test_the_base_must_be_there_and_the_same(
     base.symlink_to((trained / "update_0000002").resolve())
     done = nmt("translate", "--model", run, stdin=corpus / "test.en")
     assert done.status == 1
-    assert f"{base}: another checkpoint than that which {run} adapts" in done.err
+    assert f"{base}: not the checkpoint that {run} adapts" in done.err
 
 
 def test_an_adaptation_needs_a_trained_model_of_the_same_vocabulary(

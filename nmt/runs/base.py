@@ -55,12 +55,12 @@ class Base:
             NmtError: the checkpoint is missing, damaged, or another one.
         """
         path = run / self.checkpoint
-        remedy = f"put the one that {run} adapts there, or a link to it"
+        remedy = f"put the run that {run} began with there, or a link to that run"
         if not path.exists():
-            raise NmtError(f"{path}: missing; {remedy}")
+            raise NmtError(f"{path}: missing, but {run} adapts this checkpoint; {remedy}")
         checkpoint = Checkpoint.open(path)
         if checkpoint.files[WEIGHTS].sha256 != self.weights:
-            raise NmtError(f"{path}: another checkpoint than that which {run} adapts; {remedy}")
+            raise NmtError(f"{path}: not the checkpoint that {run} adapts; {remedy}")
         return checkpoint
 
 
