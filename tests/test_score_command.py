@@ -171,8 +171,7 @@ def test_text_without_spaces_in_a_language_with_them_is_warned_of():
 def test_both_numbers_of_lines_are_named_when_they_differ():
     Path("output.txt").write_text("a\nb\nc\n")
     assert message("--reference", "test.de", "output.txt") == (
-        "output.txt has 3 lines, but test.de has 1; "
-        "line n of one must translate as line n of the other"
+        "output.txt has 3 lines, but test.de has 1; line n of both must belong to the same sentence"
     )
 
 
@@ -358,7 +357,7 @@ def test_documents_have_the_same_blank_lines_on_all_sides(documents: tuple[str, 
     Path("test.en").write_text("a\n" * 9)
     assert message(*documents[:2], "good.txt", "--source", "test.en", "--by-document") == (
         "source of test.de has 9 lines, but test.de has 10; "
-        "line n of one must translate as line n of the other"
+        "line n of both must belong to the same sentence"
     )
     Path("test.de").write_text("a\n" * 10)
     done = run("--reference", "test.de", "bad.txt", "--by-document")

@@ -90,7 +90,7 @@ def read_systems(files: Sequence[Path], test_set: TestSet) -> Systems:
         if count != expected:
             raise NmtError(
                 f"{lines.name} has {count} lines, but {test_set.name} has {expected}; "
-                "line n of one must translate as line n of the other"
+                "line n of both must belong to the same sentence"
             )
     return systems
 

@@ -34,7 +34,7 @@ def by_document(
         if len(side) != len(has_text):
             raise NmtError(
                 f"{name} has {len(side)} lines, but {test_set.name} has {len(has_text)}; "
-                "line n of one must translate as line n of the other"
+                "line n of both must belong to the same sentence"
             )
         for number, (line, is_sentence) in enumerate(zip(side, has_text, strict=True), 1):
             if line.strip() and not is_sentence:

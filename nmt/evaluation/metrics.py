@@ -102,7 +102,7 @@ class Metric(ABC):
         if len(hypotheses) != len(references):
             raise NmtError(
                 f"{len(hypotheses)} hypotheses but {len(references)} references; "
-                "line n of one must translate as line n of the other"
+                "line n of both must belong to the same sentence"
             )
         if not references:
             raise NmtError("nothing to score: no hypotheses and no references")
@@ -112,7 +112,7 @@ class Metric(ABC):
         elif len(sources) != len(references):
             raise NmtError(
                 f"{len(sources)} source lines but {len(references)} references; "
-                "line n of one must translate as line n of the other"
+                "line n of both must belong to the same sentence"
             )
         return self.counts(hypotheses, references, sources or ())
 

@@ -317,7 +317,7 @@ MISTAKES = {
     "more translations than references": Mistake(
         f"{SCORE} corpus/valid.de",
         "corpus/valid.de has 20 lines, but corpus/test.de has 10; "
-        "line n of one must translate as line n of the other",
+        "line n of both must belong to the same sentence",
     ),
     "references and translations both from stdin": Mistake(
         "score --reference -",
