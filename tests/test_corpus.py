@@ -154,7 +154,9 @@ def test_a_damaged_gzip_file_is_named(tmp_path, damage):
     text = "\n".join(str(random.Random(1).random()) for _ in range(500)).encode()
     (tmp_path / "c.en.gz").write_bytes(damage(gzip.compress(text)))
     (tmp_path / "c.de").write_bytes(text)
-    with pytest.raises(NmtError, match=r"c.en.gz: the gzip file is truncated or damaged"):
+    with pytest.raises(
+        NmtError, match=r"c.en.gz: (the gzip file is truncated or damaged|not a gzip file);"
+    ):
         list(Bitext.find(str(tmp_path / "c"), "en", "de").chunks())
 
 

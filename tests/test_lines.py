@@ -102,6 +102,16 @@ def test_a_damaged_file_is_named(
     )
 
 
+def test_text_whose_name_ends_with_gz_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.gz"
+    path.write_text("Just text.\n")
+    with pytest.raises(NmtError) as error:
+        list(Lines.open(path)._raw())
+    assert str(error.value) == (
+        f"{path}: not a gzip file; drop .gz from its name, or fetch it again"
+    )
+
+
 def pipe(write: Callable[[int], object]) -> Iterator[list[str]]:
     """Blocks of at most two lines of what a thread writes into a pipe."""
     reading, writing = os.pipe()

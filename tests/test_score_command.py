@@ -193,7 +193,7 @@ def test_bytes_that_are_not_utf8_are_named_by_file_and_line():
 ZIPPED = gzip.compress(b"a b c d e\n" * 99, mtime=0)
 
 
-@pytest.mark.parametrize("content", [b"a b", ZIPPED[:-9], ZIPPED[:10] + b"\xff" + ZIPPED[11:]])
+@pytest.mark.parametrize("content", [ZIPPED[:-9], ZIPPED[:10] + b"\xff" + ZIPPED[11:]])
 def test_a_damaged_gzip_file_is_refused(content: bytes):
     Path("output.gz").write_bytes(content)
     assert message("--reference", "test.de", "output.gz") == (

@@ -127,6 +127,9 @@ def refuse_one_string(lines: object, name: str) -> None:
         )
 
 
+GZIP_MAGIC = b"\x1f\x8b"
+
+
 def decompressed(file: io.BufferedReader, path: Path) -> BinaryIO:
     """Return a stream of the decompressed content of a file.
 
@@ -135,7 +138,7 @@ def decompressed(file: io.BufferedReader, path: Path) -> BinaryIO:
         path: the file's path; its suffix tells the compression format, if any.
 
     Raises:
-        NmtError: a compressed file is empty, or a package is missing.
+        NmtError: a compressed file is empty or not compressed, or a package is missing.
     """
     if path.suffix not in COMPRESSED:
         return file
@@ -144,6 +147,8 @@ def decompressed(file: io.BufferedReader, path: Path) -> BinaryIO:
     with named_damage(path):
         if file.peek(1)[:1] in (b"", b"\0"):  # for which gzip and xz would give an empty text
             raise EOFError
+    if path.suffix == ".gz" and not GZIP_MAGIC.startswith(file.peek(2)[:2]):
+        raise NmtError(f"{path}: not a gzip file; drop .gz from its name, or fetch it again")
     module = {".gz": gzip, ".xz": lzma, ".zst": zstd}[path.suffix]
     # Without a buffer these modules read lines in Python, several times more slowly.
     return io.BufferedReader(cast(io.RawIOBase, module.open(file)), 1 << 18)
