@@ -117,6 +117,8 @@ def test_no_command_has_the_name_that_another_toolkit_has_for_another_one() -> N
         ("translate --beem 3", "no option --beem; did you mean --beam?"),
         ("train --max_updates 5", "no option --max_updates; use --max-updates"),
         ("train --frobnicate", "no option --frobnicate"),
+        ("recipe --from fairseq fairseq-train data-bin --arch transformer", "no option --arch; put "
+         "the command of the other toolkit in quotes"),
     ],
 )  # fmt: skip
 def test_an_unknown_option_is_answered_with_ours(line: str, answer: str, nmt: Command) -> None:

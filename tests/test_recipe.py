@@ -154,7 +154,10 @@ def test_a_file_that_is_no_recipe_costs_one_line_with_its_place(text: str, expec
 
 
 def test_a_recipe_that_is_asked_for_must_exist():
-    expected = "other.yaml: cannot read the recipe: No such file or directory"
+    expected = (
+        "other.yaml: cannot read the recipe: No such file or directory; "
+        "check the path, or write one with `nmt init`"
+    )
     assert message(Path("other.yaml"), None, {}) == expected
     with pytest.raises(NmtError, match="cannot read the recipe"):
         read(Path("other.yaml"))

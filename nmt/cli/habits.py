@@ -36,6 +36,8 @@ def answer(command: str, option: str, ours: Iterable[str]) -> str:
     names = {name.lstrip("-"): name for name in ours if name.startswith("--")}
     if similar := nearest(option.lstrip("-"), names):
         return f"no option {option}; did you mean {names[similar]}?"
+    if command == "recipe":
+        return f"no option {option}; put the command of the other toolkit in quotes"
     return f"no option {option}"
 
 

@@ -174,6 +174,8 @@ def _text(path: Path, is_given: bool) -> str:
         if len(content) <= MAX_BYTES:
             return content.decode("utf-8")
         reason = f"larger than {MAX_BYTES:,} bytes"
+    except FileNotFoundError:
+        reason = "No such file or directory; check the path, or write one with `nmt init`"
     except OSError as error:
         reason = error.strerror or str(error)
     except UnicodeDecodeError:

@@ -86,7 +86,9 @@ MISTAKES = {
         status=2,
     ),
     "a recipe that is not there": Mistake(
-        "train --config no.yaml", "no.yaml: cannot read the recipe: No such file or directory"
+        "train --config no.yaml",
+        "no.yaml: cannot read the recipe: No such file or directory; "
+        "check the path, or write one with `nmt init`",
     ),
     "a recipe that is not YAML": Mistake(
         "train",
