@@ -91,6 +91,10 @@ def test_rescoring_by_the_weights_has_the_score_that_was_promised(
     done = nmt(*flags, "--metric", "chrf")
     assert done.status == 0, done.err
     assert [*yaml.safe_load(done.out)] == ["Model", "Other"]
+    assert done.err.startswith(
+        f"nmt: warning: {flags[1]}: no translations of 1 of the 3 lines of {flags[3]}; "
+        "they count as empty\n"
+    )
     assert done.out == nmt(*flags, "--metric", "chrf").out
     (tmp_path / "weights.yaml").write_text(done.out)
     weights = ("--weights", tmp_path / "weights.yaml")

@@ -16,7 +16,7 @@ from nmt.cli.references import metric_for
 from nmt.cli.score_by_model import unequal_lines
 from nmt.errors import NmtError
 from nmt.io.lines import Lines
-from nmt.messages import say
+from nmt.messages import say, warn
 
 EXAMPLE = "Example: nmt tune --reference test.de list.txt > weights.yaml"
 
@@ -116,6 +116,11 @@ def _lists(path: Path, lines: int, reference: Path) -> list[list[Candidate]]:
     if not lists:
         raise NmtError(f"{path}: no translations; give an n-best list")
     lists += [[] for _ in range(lines - len(lists))]
+    if missing := lists.count([]):
+        warn(
+            f"{path}: no translations of {missing:,} of the {lines:,} lines of {reference}; "
+            "they count as empty"
+        )
     zeros = {name: [0.0] for name in next(filter(None, lists))[0].features}
     return [row or [Candidate(number, "", zeros, 0.0)] for number, row in enumerate(lists)]
 
