@@ -207,6 +207,26 @@ def test_a_merged_run_can_be_adapted_further(
         torch.testing.assert_close(weights[name], weight)
 
 
+@pytest.mark.parametrize(
+    "other", [SETTINGS["lora"], "model.adaptation={name: adapters, d_bottleneck: 5}"]
+)
+def test_a_run_with_adapters_takes_no_other_adaptation(
+    adapt: Any, nmt: Any, train: Any, tmp_path: Path, other: str
+) -> None:
+    few = ("--max-updates", 1, "--warmup-updates", 1)
+    assert adapt(tmp_path / "first", "adapters", *few).status == 0
+    merged = tmp_path / "merged"
+    merge = ("--run", tmp_path / "first", "--last", 1, "--output", merged)
+    assert nmt("average-checkpoints", *merge).status == 0
+    done = train(tmp_path / "run", "--init-from", merged, "--set", other, *few)
+    assert (done.status, done.err) == (
+        1,
+        f"nmt: error: --init-from {merged}: it has adapters already; leave model.adaptation out to "
+        "train them further, or begin with the run that they were put on\n",
+    )
+    assert train(tmp_path / "run", "--init-from", merged, *few).status == 0
+
+
 def test_the_base_must_be_there_and_the_same(
     adapted: Path, nmt: Any, train: Any, trained: Path, corpus: Path, tmp_path: Path
 ) -> None:

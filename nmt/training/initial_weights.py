@@ -6,24 +6,27 @@ from pathlib import Path
 
 from nmt.errors import NmtError
 from nmt.models import Model
-from nmt.models.adaptation import adaptation_weights
+from nmt.models.adaptation import Adaptation, adaptation_weights
 from nmt.preprocess.subwords import Subwords
+from nmt.recipe.config import dump
 from nmt.runs import Base, Run, find_checkpoint, load_model, set_weights
 from nmt.runs.base import BASE
 from nmt.runs.weights import Tensors
 from nmt.training.extension import extended_weights
 
 
-def find_base(init_from: str | None, run: Path, subwords: Subwords) -> Base:
+def find_base(init_from: str | None, run: Path, subwords: Subwords, adaptation: Adaptation) -> Base:
     """Return the checkpoint that a new run adapts.
 
     Args:
         init_from: the trained run or checkpoint.
         run: directory of the new run.
         subwords: subwords of the new run.
+        adaptation: the adaptation of the new run.
 
     Raises:
-        NmtError: there is no such checkpoint, it is itself an adaptation, or it has other subwords.
+        NmtError: there is no such checkpoint, it is itself an adaptation, it has parts of another
+            adaptation, or it has other subwords.
     """
     if init_from is None:
         raise NmtError("model.adaptation adapts a trained model: give it with --init-from")
@@ -33,6 +36,11 @@ def find_base(init_from: str | None, run: Path, subwords: Subwords) -> Base:
             f"--init-from {init_from}: an adaptation itself; merge it with "
             f"`nmt average-checkpoints --run {parent.path} --last 1 --output merged`, and adapt "
             "that run"
+        )
+    if (parts := parent.section("model").get("adaptation")) not in (None, dump(adaptation)):
+        raise NmtError(
+            f"--init-from {init_from}: it has {parts['name']} already; leave model.adaptation out "
+            "to train them further, or begin with the run that they were put on"
         )
     if not subwords.is_same_as(parent.subwords):
         raise NmtError(

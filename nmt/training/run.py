@@ -182,8 +182,8 @@ def _open_run(experiment: Experiment, dataset: Dataset, subwords: Subwords, worl
         (path / LOG).unlink(missing_ok=True)
         remove_translations(path)
         (path / BASE).unlink(missing_ok=True)
-        if experiment.model.adaptation is not None:
-            find_base(experiment.train.init_from, path, subwords).save(path)
+        if (adaptation := experiment.model.adaptation) is not None:
+            find_base(experiment.train.init_from, path, subwords, adaptation).save(path)
         Run.create(
             path,
             languages=(manifest.source_lang, manifest.target_lang),
