@@ -223,7 +223,7 @@ def test_empty_translations_are_scored_as_any_other(name: str):
 
 @pytest.mark.parametrize("name", BY_REFERENCE)
 def test_hypotheses_and_references_must_pair_up(name: str):
-    with pytest.raises(NmtError, match=r"^3 hypotheses but 2 references; line n of one"):
+    with pytest.raises(NmtError, match=r"^3 hypotheses but 2 references; line n of both"):
         metrics[name].score(["a", "b", "c"], ["a", "b"])
 
 
@@ -255,7 +255,7 @@ def test_a_new_metric_is_what_it_counts_what_that_makes_and_a_signature():
 def test_a_metric_that_needs_the_source_says_so():
     with pytest.raises(NmtError, match=r"^mine needs the text that was translated; give --source$"):
         Exact(name="mine").score(["a"], ["a"])
-    with pytest.raises(NmtError, match=r"^2 source lines but 1 references; line n of one"):
+    with pytest.raises(NmtError, match=r"^2 source lines but 1 references; line n of both"):
         Exact(name="mine").score(["a"], ["a"], ["x", "y"])
 
 

@@ -25,7 +25,8 @@ COMMANDS = list(typer.main.get_command(app).commands)  # type: ignore[attr-defin
 def here(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with a corpus, a text to translate, its reference and a list of translations."""
     shutil.copytree(corpus, tmp_path / "corpus")
-    (tmp_path / "list.txt").write_text("0 ||| eins ||| LogProbability= -1.0 ||| -1.0\n")
+    entries = (f"{line} ||| eins ||| LogProbability= -1.0 ||| -1.0\n" for line in range(10))
+    (tmp_path / "list.txt").write_text("".join(entries))
     shutil.copy(corpus / "test.en", tmp_path / "input.txt")
     shutil.copy(corpus / "test.de", tmp_path / "test.de")
     monkeypatch.chdir(tmp_path)
