@@ -15,6 +15,9 @@ from torch import Tensor, nn
 
 from nmt.training.moving_average import WeightAverage
 
+PIECE = 65536
+"""Numbers of a weight that a CPU steps together; at most; their state takes 1 MB."""
+
 
 class ScheduleFreeAdamW(torch.optim.Optimizer):
     """Schedule-free AdamW (Defazio et al. 2024).
@@ -72,34 +75,46 @@ class ScheduleFreeAdamW(torch.optim.Optimizer):
         lr_squares = clock.setdefault("lr_squares", first.new_zeros(())).add_(taken * lr**2)
         share = taken * lr**2 / lr_squares.clamp(min=torch.finfo(lr_squares.dtype).tiny)
         correction = 1.0 - self._betas[1] ** step.clamp(min=1.0)
+        moment_share = taken * (1.0 - self._betas[1])
+        z_rate = taken * lr
+        y_rate = z_rate * (1.0 - self._betas[0] * (1.0 - share))
         for group in self.param_groups:
             for weight in group["params"]:
-                if weight.grad is not None:
-                    gradient = weight.grad.masked_fill(found_inf.bool(), 0.0)
-                    scaled = self._scale(weight, gradient, correction, taken)
-                    scaled.add_(weight, alpha=group["weight_decay"])
-                    self._move(weight, scaled, taken * lr, share)
+                if weight.grad is None:
+                    continue
+                for y, z, moment, gradient in _pieces(*self._tensors(weight)):
+                    # Zero in a skipped step. (On a CPU, masked_fill takes seven times as long.)
+                    finite = gradient.nan_to_num(0.0, 0.0, 0.0).mul_(taken)
+                    moment.lerp_(finite.square(), moment_share)
+                    direction = finite.div_((moment / correction).sqrt_().add_(self._eps))
+                    if group["weight_decay"]:
+                        direction.add_(y, alpha=group["weight_decay"])
+                    # x goes by `share` towards z, z against the direction, y stays between both.
+                    # Rates and a share of 0 leave all three exactly as they are.
+                    y.lerp_(z, share)
+                    y.addcmul_(direction, y_rate, value=-1.0)
+                    z.addcmul_(direction, z_rate, value=-1.0)
 
-    def _scale(
-        self, weight: nn.Parameter, gradient: Tensor, correction: Tensor, taken: Tensor
-    ) -> Tensor:
-        """Add the gradient to the second moment, and return it divided by the moment's root."""
-        state = self.state[weight]
-        moment: Tensor = state.setdefault("exp_avg_sq", torch.zeros_like(weight))
-        moment.lerp_(gradient.square(), taken * (1.0 - self._betas[1]))
-        return gradient / (moment / correction).sqrt_().add_(self._eps)
-
-    def _move(self, weight: nn.Parameter, direction: Tensor, rate: Tensor, share: Tensor) -> None:
-        """Move z by `rate` against a direction, x by `share` towards z, and y between both.
-
-        A rate and a share of 0 leave all three exactly as they are.
-        """
+    def _tensors(self, weight: nn.Parameter) -> tuple[Tensor, ...]:
+        """Return y, z, the second moment and the gradient of a weight."""
         state = self.state[weight]
         if "z" not in state:
             state["z"] = weight.detach().clone()
-        weight.lerp_(state["z"], share)
-        weight.sub_(direction * (rate * (1.0 - self._betas[0] * (1.0 - share))))
-        state["z"].sub_(direction * rate)
+            state["exp_avg_sq"] = torch.zeros_like(weight)
+        assert weight.grad is not None
+        return weight, state["z"], state["exp_avg_sq"], weight.grad
+
+
+def _pieces(*tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
+    """Return tensors of one shape whole, or on a CPU piece by piece.
+
+    All numbers that a step computes for a piece fit in a core's cache.
+    """
+    if not tensors[0].is_cpu:
+        return [tensors]
+    number = tensors[0].numel() // PIECE + 1
+    rows = (tensor.view(tensor.shape or (1,)) for tensor in tensors)
+    return zip(*(tensor.chunk(number) for tensor in rows), strict=True)
 
 
 class ScheduleFreeAverage(WeightAverage):
