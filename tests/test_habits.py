@@ -119,9 +119,14 @@ def test_no_command_has_the_name_that_another_toolkit_has_for_another_one() -> N
         ("train --frobnicate", "no option --frobnicate"),
         ("recipe --from fairseq fairseq-train data-bin --arch transformer", "no option --arch; put "
          "the command of the other toolkit in quotes"),
+        ("train data-bin", "unexpected argument data-bin; use --data data-bin"),
+        ("translate --model a b text", "unexpected argument text; give each model its own --model"),
+        ("inspect a b", "unexpected argument b"),
     ],
 )  # fmt: skip
-def test_an_unknown_option_is_answered_with_ours(line: str, answer: str, nmt: Command) -> None:
+def test_an_option_or_argument_that_is_not_ours_is_answered(
+    line: str, answer: str, nmt: Command
+) -> None:
     command, *_ = words = line.split()
     done = nmt(*words)
     assert (done.status, done.out) == (2, "")

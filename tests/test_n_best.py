@@ -108,17 +108,18 @@ def test_weights_that_make_no_sense_are_refused() -> None:
         )
 
 
-def test_weights_that_are_not_finite_sort_nothing(tmp_path: Path) -> None:
+def test_weights_that_are_no_numbers_to_add_sort_nothing(tmp_path: Path) -> None:
     path = tmp_path / "weights.yaml"
     path.write_text("Length: 1\nModel: .inf\n")
     for text, said in {
         "Length=nan": "the weight of Length is nan",
         "Length=1,Model=-inf": "the weight of Model is -inf",
         str(path): "the weight of Model is inf",
+        "Model=-1e101": "the weight of Model is -1e+101",
     }.items():
         with pytest.raises(NmtError) as error:
             parse_weights(text)
-        assert str(error.value) == f"--weights {text}: {said}, no finite number"
+        assert str(error.value) == f"--weights {text}: {said}, no number from -1e+100 to 1e+100"
     with pytest.raises(NmtError) as error:
         rescore([LIST[0], LIST[1].replace("-2.500000", "nan")], "LogProbability=1")
     assert str(error.value) == (
@@ -203,6 +204,8 @@ def test_a_metric_chooses_the_translation_nearest_to_the_reference(
         assert (chosen.status, chosen.out) == (0, "eine Katze\n\nzwei\n")
     listed = nmt(*flags).out.splitlines()
     assert listed[1] == "0 ||| eine Katze ||| F= 2 chrf= 100 ||| 1.000000"
+    warning = f"{tmp_path / 'list'}: lines of {tmp_path / 'x.de'} without translations: 1"
+    assert warning in nmt(*flags).err
     assert nmt(*flags, "--model", tmp_path).status == 2
     assert nmt("rescore", tmp_path / "list").status == 2
     assert "unknown" in nmt(*flags, "--metric", "chrrf").err

@@ -329,6 +329,9 @@ def test_the_text_is_given_once(run: Path, tmp_path: Path, nmt: Callable[..., An
     done = nmt("translate", "--model", run, run)  # meant as an ensemble
     assert done.status == 2
     assert f"{run} is a directory; give each model its own --model" in done.err
+    done = nmt("translate", "--model", f"{run},{run}", text)
+    assert (done.status, done.out) == (2, "")
+    assert f"{run},{run} does not exist; give each model its own --model" in done.err
 
 
 def test_an_unknown_precision_is_an_error(run: Path, tmp_path: Path) -> None:

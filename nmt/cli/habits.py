@@ -41,6 +41,18 @@ def answer(command: str, option: str, ours: Iterable[str]) -> str:
     return f"no option {option}"
 
 
+OPTIONS_FOR_ARGUMENTS = {"preprocess": "--train", "train": "--data", "serve": "--model"}
+"""For commands without arguments, the option that users of other toolkits give as one."""
+
+
+def answer_arguments(command: str, arguments: list[str]) -> str:
+    """Return the message for more arguments than a command takes."""
+    if option := OPTIONS_FOR_ARGUMENTS.get(command):
+        return f"unexpected argument {arguments[0]}; use {option} {arguments[0]}"
+    message = f"unexpected argument {arguments[0]}"
+    return f"{message}; give each model its own --model" if command == "translate" else message
+
+
 def answer_key(error: UnknownKeyError) -> str:
     """Return the message for a section, or a key of a section, that the recipe does not have."""
     from nmt.cli.recipe import SECTIONS, homes

@@ -9,6 +9,8 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from nmt.cli.habits import answer_arguments
+
 _NOTE = re.compile(r"\[(?:default: |env var: |required|x[<>]|\w+ only)[^\]]*\]")
 _SHORT_NOTE = re.compile(r"\[default: [^\] ]{,20}\]")
 
@@ -18,6 +20,14 @@ Rows = list[tuple[str, str]]
 
 class Command(TyperCommand):
     """A command whose options are in panels at a terminal."""
+
+    allow_extra_args = True  # `invoke` refuses them
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command, unless there are more arguments than it takes."""
+        if ctx.args:
+            ctx.fail(answer_arguments(ctx.info_name, ctx.args))
+        return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options."""

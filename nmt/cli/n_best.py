@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, groupby, islice
-from math import isfinite, isnan
+from math import isnan
 from pathlib import Path
 
 import yaml
@@ -20,6 +20,9 @@ BLOCK = 1024
 
 MAX_BYTES = 1 << 16
 """Largest file of weights that is read, in bytes."""
+
+GREATEST = 1e100
+"""The greatest weight, and feature to tune one for; its square is still a finite number."""
 
 MAX_GAP = 1_000_000
 """Largest number of successive lines without translations, if there is no source to count."""
@@ -106,14 +109,17 @@ def parse_weights(text: str | None) -> dict[str, float]:
 
     Raises:
         NmtError: the text or the file has another form, there is no such file, or a weight is not
-            a finite number.
+            a number from -`GREATEST` to `GREATEST`.
     """
     if not text:
         return {}
     weights = _split_weights(text) if "=" in text else _read_weights(Path(text))
     for name, value in weights.items():
-        if not isfinite(value):
-            raise NmtError(f"--weights {text}: the weight of {name} is {value}, no finite number")
+        if not abs(value) <= GREATEST:
+            raise NmtError(
+                f"--weights {text}: the weight of {name} is {value}, no number from -{GREATEST:g} "
+                f"to {GREATEST:g}"
+            )
     return weights
 
 

@@ -15,6 +15,7 @@ from nmt.cli.references import metric_for
 from nmt.cli.score_by_model import open_model
 from nmt.errors import NmtError
 from nmt.io.lines import Lines
+from nmt.messages import warn
 
 if TYPE_CHECKING:
     from nmt.inference import Translator
@@ -131,11 +132,16 @@ def rescore(
     texts = reference or source
     check_stdin(texts, listed)
     sources = Lines.open(texts) if texts else None
+    missing = 0
     for candidates in rescored(sources, Lines.open(listed), scores, feature or name, weighted):
+        missing += not candidates
         if best:
             print(candidates[0].text if candidates else "")
         else:
             print(*candidates, sep="\n", end="\n" if candidates else "")
+    if missing:
+        of, what = f" of {texts}" if texts else "", "; they are printed empty" if best else ""
+        warn(f"{listed}: lines{of} without translations: {missing:,}{what}")
 
 
 def _scores_by_model(translator: Translator, reverse: bool) -> Score:

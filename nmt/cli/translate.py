@@ -320,6 +320,9 @@ def _engine(
     """
     from nmt.inference.engines import pick_engine
 
+    for path in models:
+        listed = "," in str(path) and not path.exists()
+        _refuse(listed, f"{path} does not exist; give each model its own --model")
     if name == "auto" and needs_nmt:
         name = "nmt"
         say("engine nmt: CTranslate2 has no requirements on single lines, and no alignments")

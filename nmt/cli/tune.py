@@ -10,7 +10,7 @@ import typer
 import yaml
 
 from nmt.cli.console import check_stdin
-from nmt.cli.n_best import Candidate, rescored
+from nmt.cli.n_best import GREATEST, Candidate, rescored
 from nmt.cli.plugins import PluginFlag, import_named
 from nmt.cli.references import metric_for
 from nmt.cli.score_by_model import unequal_lines
@@ -19,9 +19,6 @@ from nmt.io.lines import Lines
 from nmt.messages import say, warn
 
 EXAMPLE = "Example: nmt tune --reference test.de list.txt > weights.yaml"
-
-GREATEST = 1e100
-"""The greatest value of a feature, whose square is still a finite number."""
 
 NBest = Annotated[
     Path | None,
