@@ -45,8 +45,10 @@ PLAIN = Wish(("en", "de"))
 
 
 @contextmanager
-def server(run: Path, *options: object) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A server's address, and its process."""
+def server(
+    run: Path, *options: object, hang_up: bool = False
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A server's address, and its process, which may get SIGHUP before it is ready."""
     command = [sys.executable, "-m", "nmt", "serve", "--model", run, "--port", 0, *SEARCH]
     process = subprocess.Popen(
         [*map(str, command), *map(str, options)],
@@ -56,6 +58,10 @@ def server(run: Path, *options: object) -> Iterator[tuple[str, subprocess.Popen[
     )
     try:
         assert process.stdout
+        assert process.stderr
+        if hang_up:
+            assert "serves" in process.stderr.readline()
+            process.send_signal(signal.SIGHUP)
         address = process.stdout.readline().strip()
         assert address.startswith("http://127.0.0.1:"), process.communicate()[1]
         yield address, process
@@ -409,6 +415,12 @@ def test_sigterm_finishes_what_was_accepted_and_sighup_loads_the_models_again(
     assert [status for status, _ in answers] == [200, 200]
     for _, answer in answers:
         assert [line[0]["text"] for line in answer["translations"]] == [expected[x] for x in lines]
+
+
+def test_sighup_before_the_server_is_ready_loads_the_models_again(trained: Path) -> None:
+    with server(trained, hang_up=True) as (_, process):
+        assert process.stderr
+        assert any("loaded the models again" in line for line in process.stderr)
 
 
 def test_lines_that_wait_are_refused_when_the_models_change_to_other_languages() -> None:

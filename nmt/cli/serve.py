@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -182,6 +183,7 @@ def serve(
     except ImportError as error:
         raise NmtError(f"{error.name} is not installed; pip install 'nmt-toolkit[serve]'") from None
 
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it waits until the server is ready
     keep_few_kernels()
     listen(host, port).close()  # else a port in use would show only after the models are loaded
     limits = Limits(
@@ -195,8 +197,7 @@ def serve(
     settings.load()  # import the plugins, which the models may need
     groups = [[Path(path) for path in group.split(",")] for group in model or ["checkpoints"]]
     load = _loader(groups, settings, device, engine, precision, shortlist)
-    models = Models(load, workers)
-    service = Service(models, limits, keys, batch_lines)
+    service = Service(Models(load, workers), limits, keys, batch_lines)
     explainer = Explainer(
         groups, lambda paths, pair: open_models(paths, "cpu", settings, (pair[1], pair[0]))
     )

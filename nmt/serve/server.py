@@ -106,6 +106,7 @@ class _Server(uvicorn.Server):
         """Start to answer."""
         await super().startup(sockets)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
         print(self.address, flush=True)
 
     def _reload(self) -> None:
