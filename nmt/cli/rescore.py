@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 EXAMPLE = """Examples:
 nmt rescore --model averaged --source input.txt list.txt > rescored.txt
 nmt rescore --weights LogProbability=1 --best list.txt > likeliest.txt
-nmt rescore --reference corpus/train.de --weights chrf=1 --best list.txt > nearest.de"""
+nmt rescore --reference test.de --weights chrf=1 --best list.txt > nearest.de"""
 
 
 Model = Annotated[
