@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,15 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from nmt.data.vocabulary import PAD
+
+
+class Shares(NamedTuple):
+    """Weights of what one of two passes adds to the loss."""
+
+    cross_entropy: float
+    divergence: float
+    """Of KL(p || q), with p this pass's predictions and q the other's."""
+
 
 SLICE_ELEMENTS = {"cpu": 1 << 23, "cuda": 1 << 26}
 """Number of logits of a slice of tokens, by device; in float32 they take 32 MiB and 256 MiB.
@@ -212,11 +221,11 @@ class _SumOfLogits:
             gradients.bias -= factor * self.tokens
 
 
-class SlicedDivergence(torch.autograd.Function):
-    """Weighted sum of KL(p1 || p2) and KL(p2 || p1), and its gradient, a slice at a time.
+class SlicedAgreement(torch.autograd.Function):
+    """Cross-entropies of two passes and divergences between them, a slice of tokens at a time.
 
-    Summed over the tokens, in nats. p1 and p2 are the predictions from the first and the second
-    half of the decoder output [2P, D]; the gradient reaches both.
+    The passes are the halves of the decoder output [2P, D]. The logits of a slice are computed
+    once; the gradient reaches both passes.
     """
 
     @staticmethod
@@ -225,58 +234,110 @@ class SlicedDivergence(torch.autograd.Function):
         decoder_output: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        shares: tuple[float, float],
+        labels: Tensor,
+        masses: tuple[float, float, float],
+        shares: tuple[Shares, Shares],
         wants_gradient: bool,
         token_weights: Tensor | None,
-    ) -> Tensor:
-        """Return the divergence and, with `wants_gradient`, keep its gradients.
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss and the negative log-likelihoods, and keep the loss's gradients.
 
         Args:
             ctx: autograd's context.
             decoder_output: decoder output [2P, D].
             weight: of the output layer [V, D].
             bias: of the output layer [V], or None.
-            shares: weights of KL(p1 || p2) and KL(p2 || p1).
+            labels: [P] int64.
+            masses: target probability of the label, of every other token, and of padding.
+            shares: what counts of each pass.
             wants_gradient: whether to compute the gradients.
-            token_weights: factors of the divergences [P]; None for 1.
+            token_weights: factors of the loss [P], but not of the likelihoods; None for 1.
+
+        Returns:
+            The loss, and the negative log-likelihood of each pass [2].
         """
-        device = decoder_output.device.type
+        device, tokens = decoder_output.device.type, len(labels)
         inputs, matrix, offset = _in_autocast_dtype(decoder_output, weight, bias)
-        halves = inputs.view(2, len(inputs) // 2, inputs.shape[1])  # [2, P, D]
-        share = torch.tensor(shares, device=decoder_output.device)[:, None, None]
-        # A slice holds two passes, and about four tables [2, R, V] at a time.
-        rows = max(1, SLICE_ELEMENTS[device] // (8 * len(weight)))
-        total = torch.zeros((), dtype=torch.float64, device=decoder_output.device)
+        # A slice holds two passes, and some eight tables [R, V] of float32 at a time.
+        rows = max(1, SLICE_ELEMENTS[device] // (4 * len(weight)))
+        sums = torch.zeros(2, 2, dtype=torch.float64, device=decoder_output.device)
         gradients = _Gradients.zeros(inputs, weight, bias) if wants_gradient else None
+        room = inputs.new_empty(min(rows, tokens), len(weight))
         with torch.autocast(device, enabled=False):
-            for first in range(0, halves.shape[1], rows):
-                part = halves[:, first : first + rows]  # [2, R, D]
-                log_p = F.linear(part, matrix, offset).log_softmax(-1, dtype=torch.float32)
-                p = log_p.exp()  # [2, R, V]
-                log_ratio = log_p - log_p.flip(0)
-                divergences = (p * log_ratio).sum(-1, keepdim=True)  # [2, R, 1]
-                factors = share
-                if token_weights is not None:
-                    factors = share * token_weights[first : first + rows, None]
-                total += (factors * divergences).sum(dtype=torch.float64)
-                if gradients is None:
-                    continue
-                # With respect to one pass's logits: the divergence from that pass, then that to it.
-                d_logits = factors * p * (log_ratio - divergences)
-                d_logits += factors.flip(0) * (p - p.flip(0))
-                d_logits = d_logits.to(matrix.dtype)
-                gradients.inputs.view_as(halves)[:, first : first + rows] = d_logits @ matrix
-                gradients.weight += d_logits.flatten(0, 1).t() @ part.flatten(0, 1)
-                if gradients.bias is not None:
-                    gradients.bias += d_logits.sum((0, 1), dtype=torch.float32)
+            for first in range(0, tokens, rows):
+                gold = labels[first : first + rows, None]
+                factors = (
+                    None if token_weights is None else token_weights[first : first + rows, None]
+                )
+                parts = [slice(start, start + len(gold)) for start in (first, tokens + first)]
+                log_p = [
+                    F.linear(inputs[part], matrix, offset).log_softmax(-1, dtype=torch.float32)
+                    for part in parts
+                ]
+                p = [table.exp() for table in log_p]
+                for one, other in ((0, 1), (1, 0)):
+                    pair = (log_p[one], log_p[other], p[one], p[other])
+                    *costs, d_logits = _agreement(*pair, gold, masses, shares[one], shares[other])
+                    if factors is not None:
+                        costs[0] *= factors
+                        d_logits *= factors
+                    sums[one] += torch.stack([cost.sum(dtype=torch.float64) for cost in costs])
+                    if gradients is not None:
+                        gradients.add(parts[one], d_logits, inputs, matrix, room[: len(gold)])
         if gradients is not None:
             gradients.save(ctx, decoder_output, weight)
-        return total.float()
+        loss, nll = sums[:, 0].sum().float(), sums[:, 1].float()
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
 
     @staticmethod
-    def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, d_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         """Return the kept gradients times the gradient of the loss."""
-        return *_chain(ctx, d_loss), None, None, None
+        return *_chain(ctx, d_loss), None, None, None, None, None
+
+
+def _agreement(
+    log_p: Tensor,
+    log_q: Tensor,
+    p: Tensor,
+    q: Tensor,
+    gold: Tensor,
+    masses: tuple[float, float, float],
+    p_shares: Shares,
+    q_shares: Shares,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the loss of a slice of one pass, p, beside another, q, and its gradient.
+
+    Args:
+        log_p: logarithms of this pass's predictions [R, V] float32.
+        log_q: those of the other pass [R, V].
+        p: the predictions themselves [R, V].
+        q: and the other pass's [R, V].
+        gold: labels [R, 1].
+        masses: target probability of the label, of every other token, and of padding.
+        p_shares: what counts of this pass.
+        q_shares: what counts of the other pass.
+
+    Returns:
+        The loss [R, 1]; the negative log-likelihood [R, 1]; and the gradient [R, V] of this loss
+        and of the other pass's divergence with respect to this pass's logits.
+    """
+    label_mass, other_mass, pad_mass = masses
+    nll = -log_p.gather(1, gold)
+    cross_entropy = (label_mass - other_mass) * nll
+    cross_entropy -= other_mass * log_p.sum(1, keepdim=True)
+    cross_entropy -= (pad_mass - other_mass) * log_p[:, PAD, None]
+    ratio = log_p - log_q
+    divergence = (p * ratio).sum(1, keepdim=True)
+    loss = p_shares.cross_entropy * cross_entropy + p_shares.divergence * divergence
+    d_logits = ratio.mul_(p_shares.divergence)
+    d_logits += p_shares.cross_entropy + q_shares.divergence - p_shares.divergence * divergence
+    d_logits *= p
+    d_logits -= q_shares.divergence * q
+    d_logits -= p_shares.cross_entropy * other_mass
+    d_logits[:, PAD] -= p_shares.cross_entropy * (pad_mass - other_mass)
+    label = torch.full_like(nll, -p_shares.cross_entropy * (label_mass - other_mass))
+    return loss, nll, d_logits.scatter_add_(1, gold, label)
 
 
 def _softmax_without_label_(

@@ -20,7 +20,7 @@ from nmt.models import Model
 from nmt.recipe.registry import Registry
 from nmt.runs import Run
 from nmt.training.criterion import Criterion, CutoffCriterion, TokenCriterion
-from nmt.training.fused_loss import SlicedDivergence, SlicedLoss
+from nmt.training.fused_loss import Shares, SlicedAgreement, SlicedLoss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,21 +155,16 @@ class LabelSmoothedCrossEntropy(TokenLoss):
         return -(label * math.log(label) + (vocabulary - 1) * other * math.log(other))
 
 
-@losses.register("r_drop")
 @dataclass(frozen=True, kw_only=True)
-class RDrop(LabelSmoothedCrossEntropy):
-    """R-Drop (Liang et al. 2021): two passes with different dropout should agree.
+class AgreementLoss(LabelSmoothedCrossEntropy):
+    """Label smoothing, and a divergence between the predictions of two passes."""
 
-    The loss is the sum of both passes' cross-entropies, plus `alpha` times the mean of the two
-    divergences KL(p1 || p2) and KL(p2 || p1). An update takes twice the time.
-    """
-
-    definition: Literal["tensor2tensor", "fairseq", "uniform", "annotated"] = "uniform"
-    """Definition of label_smoothed_cross_entropy; the authors take "uniform"."""
-    alpha: float = 5.0
-    """Weight of the divergence; the authors' for translation."""
+    alpha: float = 1.0
+    """Weight of the divergence."""
 
     passes: ClassVar[int] = 2
+    shares: ClassVar[tuple[Shares, Shares]]
+    """What counts of each pass; its divergence is multiplied by `alpha`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -183,20 +178,43 @@ class RDrop(LabelSmoothedCrossEntropy):
         labels: Tensor,
         weights: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss of both passes [2P, D], and their mean negative log-likelihood."""
-        of_passes = None if weights is None else weights.repeat(self.passes)
-        repeated = labels.repeat(self.passes)
-        loss, nll = super().__call__(decoder_output, output, repeated, of_passes)
-        shares, wants_gradient = (0.5, 0.5), torch.is_grad_enabled()
-        divergence = SlicedDivergence.apply(  # type: ignore[no-untyped-call]
-            decoder_output, output.weight, output.bias, shares, wants_gradient, weights
+        """Return the loss of both passes [2P, D], and their mean negative log-likelihood.
+
+        A pass whose cross-entropy does not count adds no likelihood.
+        """
+        vocabulary = output.weight.shape[0]
+        one, two = (Shares(ce, self.alpha * kl) for ce, kl in self.shares)
+        masses, wants_gradient = self.masses(vocabulary), torch.is_grad_enabled()
+        layer = output.weight, output.bias
+        loss, nll = SlicedAgreement.apply(  # type: ignore[no-untyped-call]
+            decoder_output, *layer, labels, masses, (one, two), wants_gradient, weights
         )
-        return loss + self.alpha * divergence, nll / self.passes
+        total = len(labels) if weights is None else weights.sum()
+        counted = one.cross_entropy + two.cross_entropy
+        mean = (one.cross_entropy * nll[0] + two.cross_entropy * nll[1]) / counted
+        return loss - counted * self.constant(vocabulary) * total, mean
+
+
+@losses.register("r_drop")
+@dataclass(frozen=True, kw_only=True)
+class RDrop(AgreementLoss):
+    """R-Drop (Liang et al. 2021): two passes with different dropout should agree.
+
+    The loss is the sum of both passes' cross-entropies, plus `alpha` times the mean of the two
+    divergences KL(p1 || p2) and KL(p2 || p1). An update takes twice the time.
+    """
+
+    definition: Literal["tensor2tensor", "fairseq", "uniform", "annotated"] = "uniform"
+    """Definition of label_smoothed_cross_entropy; the authors take "uniform"."""
+    alpha: float = 5.0
+    """Weight of the divergence; the authors' for translation."""
+
+    shares: ClassVar[tuple[Shares, Shares]] = (Shares(1.0, 0.5), Shares(1.0, 0.5))
 
 
 @losses.register("simcut")
 @dataclass(frozen=True, kw_only=True)
-class SimCut(LabelSmoothedCrossEntropy):
+class SimCut(AgreementLoss):
     """SimCut (Gao et al. 2022): predictions without some tokens' embeddings should be the same.
 
     A second pass sets the embeddings of random tokens to zero, of the source and of the target so
@@ -209,30 +227,13 @@ class SimCut(LabelSmoothedCrossEntropy):
     cutoff: float = 0.05
     """Probability with which a token's embedding is zero in the second pass; the authors'."""
 
-    passes: ClassVar[int] = 2
+    shares: ClassVar[tuple[Shares, Shares]] = (Shares(1.0, 1.0), Shares(0.0, 0.0))
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.alpha < 0.0:
-            raise ValueError(f"alpha must not be negative, is {self.alpha}")
         if not 0.0 <= self.cutoff < 1.0:
             raise ValueError(f"cutoff lies in [0, 1), not {self.cutoff}")
 
     def criterion(self, model: Model, run: Run, compile: bool = False) -> Criterion:
         """Return a criterion with a pass without, and one with the cutoff."""
         return CutoffCriterion(model, self, self.cutoff, compile)
-
-    def __call__(
-        self,
-        decoder_output: Tensor,
-        output: nn.Linear,
-        labels: Tensor,
-        weights: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Return the loss of both passes [2P, D], and the first's negative log-likelihood."""
-        loss, nll = super().__call__(decoder_output[: len(labels)], output, labels, weights)
-        shares, wants_gradient = (1.0, 0.0), torch.is_grad_enabled()
-        divergence = SlicedDivergence.apply(  # type: ignore[no-untyped-call]
-            decoder_output, output.weight, output.bias, shares, wants_gradient, weights
-        )
-        return loss + self.alpha * divergence, nll
