@@ -76,4 +76,4 @@ def test_an_unknown_size_of_multi30k_is_refused() -> None:
         ["bash", EXAMPLES / "multi30k/run.sh", "huge"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert done.stderr.endswith("run.sh [tiny|small]\n")
+    assert done.stderr.endswith("run.sh [tiny|tiny_teacher|small]\n")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Multi30k English-German, from text to scores: run.sh [tiny|small]
+# Multi30k English-German, from text to scores: run.sh [tiny|tiny_teacher|small]
 #
 # Give MULTI30K=DIR where the files are there already (train.en.gz, train.lc.norm.tok.en.gz, ...);
 # without it they are fetched. A step whose result is in work/ is not done again, and training that
@@ -8,8 +8,9 @@ set -euo pipefail
 
 case ${1:-tiny} in
   tiny) recipe=tiny kind=.lc.norm.tok model=averaged ;;
+  tiny_teacher) recipe=tiny_teacher kind=.lc.norm.tok model=run/last ;;
   small) recipe=small kind='' model=run ;; # its checkpoints are averages already
-  *) echo "usage: $0 [tiny|small]" >&2 && exit 2 ;;
+  *) echo "usage: $0 [tiny|tiny_teacher|small]" >&2 && exit 2 ;;
 esac
 corpus=${MULTI30K:+$(cd "$MULTI30K" && pwd)}
 cd "$(dirname "$0")"
