@@ -60,6 +60,10 @@ def test_plugins_without_a_value_are_none() -> None:
         ("import sys\nsys.exit(3)", " ({file}, line 2): SystemExit: 3"),
         ("class E(BaseException): pass\nraise E", " ({file}, line 2): E: "),
         ("def", ": SyntaxError: invalid syntax (my_raises.py, line 1)"),
+        (
+            "from nmt.evaluation.metrics import metrics\nmetrics.add('bleu', metrics['chrf'])",
+            " ({file}, line 2): ValueError: metric 'bleu' is registered twice",
+        ),
         ("import no_such_module", " ({file}, line 1): No module named 'no_such_module'; looked "),
     ],
 )

@@ -18,6 +18,9 @@ from pathlib import Path
 
 from nmt.errors import NmtError
 
+PACKAGE = Path(__file__).resolve().parents[1]
+"""Directory of this package's code."""
+
 TRUST = "NMT_TRUST_PLUGINS"
 """Environment variable; the value 1 has the effect of ``--trust-plugins``."""
 
@@ -118,9 +121,11 @@ def _import(module: str, where: str, looked: str) -> None:
 def _line(error: BaseException) -> str:
     """Return file and line of a plugin's error for a message; empty if no line was run."""
     frames = traceback.extract_tb(error.__traceback__)
-    run = [frame for frame in frames if not _is_of_import(frame.filename)]
+    run = [frame for frame in frames if not _is_ours(frame.filename)]
     return f" ({run[-1].filename}, line {run[-1].lineno})" if run else ""
 
 
-def _is_of_import(file: str) -> bool:
-    return file in (__file__, importlib.__file__) or file.startswith("<frozen importlib")
+def _is_ours(file: str) -> bool:
+    """Return whether a file is part of this package, or of Python's import."""
+    is_of_import = file == importlib.__file__ or file.startswith("<frozen importlib")
+    return is_of_import or Path(file).is_relative_to(PACKAGE)
