@@ -218,8 +218,8 @@ def test_int8_is_near_fp32_and_every_linear_layer_is_converted() -> None:
     expected = model(SOURCE, TARGET)
     convert(model, "int8", CPU)
     assert not any(type(module) is torch.nn.Linear for module in model.modules())
-    difference = (model(SOURCE, TARGET) - expected).abs().max()
-    assert 0 < difference < 0.1 * expected.std()
+    difference = (model(SOURCE, TARGET) - expected).square().mean().sqrt()
+    assert 0 < difference < 0.05 * expected.std()  # 0.04 on processors that need 7-bit inputs
 
 
 @torch.no_grad()
