@@ -25,8 +25,10 @@ import os
 import socket
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice, pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -56,6 +58,9 @@ from nmt.runtime.precision import LOW, autocast, pick_precision
 from nmt.training.config import TrainConfig
 from nmt.training.report import peak_memory_mb
 from nmt.training.trainer import Trainer
+
+Step = Callable[[Update], object]
+"""Trains on one update."""
 
 SYNTHETIC_PAIRS = 100_000
 KERNELS = 25
@@ -178,7 +183,7 @@ class Setting:
     data: Path
     threads: int
 
-    def engine(self, world: World) -> tuple[Callable[[Update], object], Iterator[Update]]:
+    def engine(self, world: World) -> tuple[Step, Iterator[Update]]:
         """A step of this engine, and its updates."""
         keep_freed_memory()  # as the command does
         keep_few_kernels()
@@ -188,22 +193,20 @@ class Setting:
         trainer = Trainer(None, self.train, model.to(world.device), split, world)  # type: ignore[arg-type]
         return lambda update: trainer.step(update, 1e-4), trainer.loader.updates(1)
 
-    def bucketed(self, world: World) -> tuple[Callable[[Update], object], Iterator[Update]]:
+    def bucketed(self, world: World) -> tuple[Step, Iterator[Update]]:
         """A step of this engine, and updates of sentences of similar length."""
         return replace(self, train=replace(self.train, batching="bucketed")).engine(world)
 
-    def compiled(self, world: World) -> tuple[Callable[[Update], object], Iterator[Update]]:
+    def compiled(self, world: World) -> tuple[Step, Iterator[Update]]:
         """A step of this engine, compiled, and its updates."""
         return replace(self, train=replace(self.train, compile=True)).engine(world)
 
-    def padded(self, world: World) -> tuple[Callable[[Update], object], Iterator[Update]]:
+    def padded(self, world: World) -> tuple[Step, Iterator[Update]]:
         """A step of this engine with padding, and random updates in one micro-batch each."""
         Transformer.decode_packs = Model.decode_packs  # type: ignore[method-assign]
         return self.engine(world)
 
-    def plain(
-        self, world: World, kind: type[Plain] = Plain
-    ) -> tuple[Callable[[Update], object], Iterator[Update]]:
+    def plain(self, world: World, kind: type[Plain] = Plain) -> tuple[Step, Iterator[Update]]:
         """A step of the plain loop, and updates bucketed by length, as such loops have them."""
         dataset, _ = self._dataset_and_model()
         loop = kind(self.model, self.train, dataset.manifest.source_vocabulary, world)
@@ -218,7 +221,7 @@ class Setting:
         )
         return loop.step, loader.updates(1)
 
-    def peer(self, world: World) -> tuple[Callable[[Update], object], Iterator[Update]]:
+    def peer(self, world: World) -> tuple[Step, Iterator[Update]]:
         """A step of the loop around transformers' model, and updates as of the plain loop."""
         return self.plain(world, Peer)
 
@@ -281,23 +284,30 @@ def work(
     with join(setting.train.device) as world:
         step, stream = getattr(setting, name)(world)
         while updates := pipe.recv():
-            ready = list(islice(stream, abs(updates)))
+            ready = deque(islice(stream, abs(updates)))
+            target_tokens = sum(update.target_tokens for update in ready)
+            take = partial(take_all, step, ready)
             if updates < 0:
-                pipe.send(profiled(lambda ready=ready: [step(it) for it in ready], world.device))
+                pipe.send(profiled(take, world.device))
                 continue
             world.barrier()
             start = time.perf_counter()
-            for update in ready:
-                step(update)
+            take()
             if world.device.type == "cuda":
                 torch.cuda.synchronize()
             pipe.send(
                 {
                     "seconds": time.perf_counter() - start,
-                    "target_tokens": sum(update.target_tokens for update in ready),
+                    "target_tokens": target_tokens,
                     "megabytes": peak_memory_mb(),
                 }
             )
+
+
+def take_all(step: Step, ready: deque[Update]) -> None:
+    """Trains on every update and lets go of it, as training does, so that memory peaks alike."""
+    while ready:
+        step(ready.popleft())
 
 
 def profiled(run: Callable[[], object], device: torch.device) -> dict[str, float]:
