@@ -2,6 +2,7 @@ import math
 import re
 import shutil
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,8 @@ from nmt.data.dataset import Dataset
 from nmt.errors import NmtError
 from nmt.runs import Run
 from nmt.runtime.distributed import World
-from nmt.training.preflight import fit_micro_batches, longest_batch, misfit
+from nmt.training.preflight import fit_micro_batches, longest_batch, misfit, unfinished_decay
+from nmt.training.schedules import schedules
 from nmt.training.trainer import Trainer
 from nmt.training.validation import Validation
 
@@ -249,6 +251,36 @@ def test_the_remedy_of_a_long_warm_up_fits_the_time() -> None:
     assert said is not None
     assert said.endswith("with `nmt init`, or take --warmup-updates 6")
     assert misfit(6, 100_000, 10.0, 600.0) is None
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine"])
+def test_a_decay_that_time_cuts_short_is_a_warning_with_the_number_of_updates(name: str) -> None:
+    schedule = replace(schedules[name], lr=1e-3, warmup_updates=100)
+    said = unfinished_decay(schedule, 10_000, 0.1, 505.0)
+    assert said is not None
+    assert said.startswith(
+        "max_minutes ends training after about 5,050 of 10,000 updates, with 50%"
+    )
+    assert said.endswith("--max-updates 5050")
+    assert unfinished_decay(schedule, 5050, 0.1, 505.0) is None
+    assert unfinished_decay(schedule, 5100, 0.1, 505.0) is None  # nearly at its end
+    assert unfinished_decay(schedule, 10_000, 0.1, math.inf) is None
+
+
+def test_a_decay_that_does_not_depend_on_the_last_update_is_never_cut_short() -> None:
+    schedule = replace(schedules["inverse_sqrt"], lr=1e-3, warmup_updates=100)
+    assert unfinished_decay(schedule, 10_000, 0.1, 500.0) is None
+
+
+def test_a_training_whose_time_ends_before_its_decay_begins_with_a_warning(
+    train, tmp_path: Path
+) -> None:
+    linear = ("--set", "train.schedule={name: linear, lr: 0.001, warmup_updates: 1}")
+    updates = ("--max-updates", 10**6, "--max-minutes", 5)
+    done = train(tmp_path / "cut", *linear, *updates, "--dry-run")
+    assert done.status == 0
+    (line,) = [line for line in done.err.splitlines() if line.startswith("nmt: warning: ")]
+    assert "of the highest learning rate; for the linear schedule to reach its end" in line
 
 
 def test_a_training_that_ends_before_its_warm_up_begins_with_a_warning(

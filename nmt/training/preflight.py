@@ -27,6 +27,7 @@ from nmt.messages import warn
 from nmt.runs import Checkpoint
 from nmt.training.parallel import gather_tensors
 from nmt.training.report import peak_memory_mb
+from nmt.training.schedules import Schedule
 from nmt.training.sequence import SequenceLoss
 from nmt.training.trainer import Trainer
 from nmt.training.validation_by_direction import Validations
@@ -215,6 +216,32 @@ def misfit(warmup_updates: int, updates: int, seconds: float, limit: float) -> s
     return None
 
 
+FINISHED = 0.1
+"""Share of the highest learning rate by which a decay may miss its end."""
+
+
+def unfinished_decay(schedule: Schedule, updates: int, seconds: float, limit: float) -> str | None:
+    """Return a warning if time is likely to end training far from the end of its decay, else None.
+
+    Args:
+        schedule: of the learning rate.
+        updates: updates of the whole training.
+        seconds: estimated seconds of an update.
+        limit: seconds after which training ends; infinite without a limit.
+    """
+    possible = limit / seconds
+    if updates <= TRIAL or not schedule.warmup_updates <= possible < updates:
+        return None
+    left = schedule.decay(int(possible), updates)
+    if not schedule.depends_on_max_updates or left - schedule.decay(updates, updates) < FINISHED:
+        return None
+    return (
+        f"max_minutes ends training after about {possible:,.0f} of {updates:,} updates, with "
+        f"{left:.0%} of the highest learning rate; for the {schedule.name} schedule to reach its "
+        f"end, take --max-updates {max(1, int(possible))}"
+    )
+
+
 def _in_words(seconds: float) -> str:
     """Return a duration in its largest unit."""
     units = {"day": 86400, "hour": 3600, "minute": 60, "second": 1}
@@ -234,9 +261,12 @@ def _describe(trainer: Trainer, seconds_per_token: float, kept: int) -> Rows:
     to_go = f"{updates:,}"
     if limit < updates * per_update:
         to_go += f", of which about {limit / per_update:,.0f} fit into max_minutes"
-    warmup = config.schedule.warmup_updates
-    if world.is_main and (warning := misfit(warmup, trainer.last_update, per_update, limit)):
-        warn(warning)
+    for warning in (
+        misfit(config.schedule.warmup_updates, trainer.last_update, per_update, limit),
+        unfinished_decay(config.schedule, trainer.last_update, per_update, limit),
+    ):
+        if warning and world.is_main:
+            warn(warning)
     processes = "1 process" if world.size == 1 else f"{world.size} processes"
     batches = len(first.batches)
     shown = "1 micro-batch" if batches == 1 else f"{batches} micro-batches"
