@@ -36,9 +36,10 @@ HEAD = """\
 `docs/make_recipe_reference.py` generates this page from the dataclasses that define the keys.
 
 A recipe has the sections `preprocess`, `model`, `train`, `search` and `score`, and `plugins`, a
-list of modules to import, which may lie next to the recipe. Every command reads `nmt.yaml` in the
-current directory, or the file given with `--config`. `--set section.key=value` overrides the file,
-and a command's own options override both. Plugins of an `nmt.yaml` that was found, not given, are
+list of modules to import, which may lie next to the recipe. `nmt preprocess`, `train`,
+`translate`, `score`, `explain` and `serve` read `nmt.yaml` in the current directory, or the file
+given with `--config`. `--set section.key=value` overrides the file, and a command's own options
+override both. Plugins of an `nmt.yaml` that was found, not given, are
 imported only with `--plugin` or `--trust-plugins`.
 
 A missing key has the default below. Where a key takes a *choice*, the recipe gives a name

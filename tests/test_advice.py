@@ -443,6 +443,9 @@ def test_a_corpus_that_cannot_be_read_costs_one_line(quick: None, nmt: Any) -> N
     Path("train.de").write_text("eins\nzwei\n")
     unequal = nmt("init", "train", "-s", "en", "-t", "de")
     assert unequal.err.startswith("nmt: error: train.en has 1 lines, but train.de has 2;")
+    Path("train.de").write_bytes("Tür\n".encode("latin-1"))
+    latin = nmt("init", "train", "-s", "en", "-t", "de")
+    assert latin.err == ("nmt: error: train.de:1: byte 0xfc is not UTF-8; convert it with iconv\n")
     same = nmt("init", "train", "-s", "en", "-t", "en")
     assert same.status == 1
     assert "source_lang and target_lang are both 'en'" in same.err

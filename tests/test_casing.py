@@ -139,6 +139,7 @@ def test_marks_where_no_text_has_them_do_no_harm(subwords: Subwords) -> None:
     [man] = subwords.encode_target(["man"])
     text = subwords.decode_target
     assert text([[upper, title, *man, upper]]) == ["MAN"]
+    assert text([[title, title, *man], [title, title, title, *man]]) == ["Man", "Man"]
     assert text([[title]]) == [""]
     assert text([[], [upper, *man, EOS]]) == ["", "MAN"]
     assert text([[*man, capitals, *man, title, *man]]) == ["man MAN MAN"]

@@ -124,7 +124,7 @@ def test_a_yaml_value_becomes_the_type_of_its_field(key: str, text: str, value: 
         ("updates", "many", "train.updates: expected a whole number, not 'many'"),
         ("updates", ".inf", "train.updates: expected a whole number, not inf"),
         ("updates", ".nan", "train.updates: expected a whole number, not nan"),
-        ("updates", "null", "train.updates: expected a whole number, not None"),
+        ("updates", "null", "train.updates: expected a whole number, not nothing"),
         ("updates", "[1]", "train.updates: expected a whole number, not [1]"),
         ("updates", "1e30", "train.updates: expected a whole number, not '1e30'"),
         (

@@ -151,6 +151,8 @@ def test_a_request_chooses_its_target_language(
     list(translator.translate([Request("one two", target_lang="de")]))
     assert translator.counts.target_tokens > before > 0
     # Without -t every line that is not blank needs a language.
+    assert nmt(*command).out.splitlines() == alone
+    (tmp_path / "in").write_text(json.dumps({"text": "one"}))
     done = nmt(*command)
     assert done.status == 1
     assert "the model translates into de, en and fr; choose one with -t" in done.err
@@ -160,7 +162,7 @@ def test_a_request_chooses_its_target_language(
     done = nmt(*command, "-t", "fr")
     assert done.status == 1
     assert done.err.splitlines()[-1].endswith(
-        "the model does not translate into 'it', only into de, en and fr"
+        "the model does not translate into 'it', only into de, en and fr (line 'one')"
     )
 
 

@@ -59,6 +59,8 @@ def test_a_phrase_to_avoid_that_a_shortlist_lacks_masks_nothing() -> None:
             {"text": "a", "terminology": {"a": "b"}},
             "line 1: search.strategy: beam cannot place phrases that must appear; use lexical_beam",
         ),
+        ({"text": 3}, "line 1: text is 3; put it in quotes"),
+        ({"text": "a", "terminology": {"": "b"}}, "line 1: terminology has an empty term"),
         ({"text": "a", "strategy": {"bean": 2}}, "line 1.strategy: unknown key 'bean'; did you"),
     ],
 )
@@ -201,4 +203,25 @@ def test_phrases_to_avoid_come_from_a_file_line_by_line(
     files = ("--avoid", avoid, "--require", required, "--strategy", "lexical_beam")
     done = nmt("translate", text, "--model", trained, *files)
     assert done.status == 1
-    assert done.err.endswith("must appear, but contains a phrase to avoid\n")
+    expected = "must appear, but contains a phrase to avoid (line 'one two')\n"
+    assert done.err.endswith(expected)
+
+
+def test_a_line_that_no_search_can_serve_is_shown(
+    trained: Path, tmp_path: Path, nmt: Callable[..., Any]
+) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text('{"text": "one"}\n{"text": "two", "strategy": "greedy"}\n')
+    flags = ("--json-input", "--strategy", "beam", "--beam", 2, "--n-best", 2)
+    done = nmt("translate", path, "--model", trained, *flags)
+    assert done.status == 1
+    assert "greedy finds at most 1" in done.err
+    assert done.err.endswith("(line 'two')\n")
+
+
+def test_a_blank_line_has_as_many_log_probabilities_as_tokens(
+    trained: Path, tmp_path: Path, nmt: Callable[..., Any]
+) -> None:
+    (done,) = translate(trained, tmp_path, nmt, [{"text": " "}])
+    assert (done["text"], done["tokens"]) == ("", ["</s>"])
+    assert done["token_log_probabilities"] == [0.0]

@@ -37,7 +37,10 @@ def test_the_state_is_as_it_was_saved() -> None:
     [
         ({"seconds": []}, ".seconds: expected a number, not []"),
         ({"validations_since_best": -1}, ": validations_since_best must be at least 0, not -1"),
-        ({"running_stats": [{"loss": None}]}, ".running_stats.loss: expected a number, not None"),
+        (
+            {"running_stats": [{"loss": None}]},
+            ".running_stats.loss: expected a number, not nothing",
+        ),
         ({"more": 1}, ": unknown key 'more'"),
         ({"update": 5}, ".update: 5 instead of 6"),
     ],

@@ -121,7 +121,7 @@ def advise(train: Sequence[str], languages: Languages, minutes: float | None, sa
 
 
 def _count(path: str, languages: Languages) -> int:
-    return sum(len(chunk.source) for chunk in Bitext.find(path, *languages).chunks())
+    return sum(len(chunk.source) for chunk in Bitext.find(path, *languages).chunks(None))
 
 
 def _trial(scratch: Path, text: Survey, languages: Languages) -> Trial:

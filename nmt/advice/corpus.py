@@ -119,6 +119,6 @@ def _watched(doing: str, bitexts: Iterable[Bitext]) -> Iterator[Chunk]:
     """Yield the pairs of all bitexts, with a count of them on a terminal."""
     with tqdm(desc=doing, unit=" pairs", unit_scale=True, disable=None, leave=False) as bar:
         for bitext in bitexts:
-            for chunk in bitext.chunks():
+            for chunk in bitext.chunks(on_invalid_utf8=None):  # no recipe could replace it
                 yield chunk
                 bar.update(len(chunk.source))

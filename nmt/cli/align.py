@@ -12,7 +12,7 @@ import typer
 from nmt.cli.console import check_stdin
 from nmt.cli.direction import SourceLang, TargetLang
 from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
-from nmt.cli.score_by_model import BLOCK, open_model, unequal_lines
+from nmt.cli.score_by_model import BLOCK, only_model, open_model, unequal_lines
 from nmt.errors import NmtError
 from nmt.io.lines import Lines
 from nmt.messages import say
@@ -35,7 +35,7 @@ def align(
         Path, typer.Option(help="Its translation, line by line; plain, .gz, .xz or .zst.")
     ],
     model: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
             help="A run (its best checkpoint) or one of its checkpoints, whose attention is used.  "
             "[default: learn from these pairs alone]",
@@ -72,12 +72,13 @@ def align(
     """
     check_stdin(source, target)
     import_named(plugin)
-    if model is None:
+    chosen = only_model(model)
+    if chosen is None:
         if layer is not None:
             raise NmtError("--layer is a layer of a model; give --model, too")
         aligned = _align_corpus(source, target, max_pairs)
     else:
-        translator = open_model(model, device, trust_plugins, target_lang, source_lang)
+        translator = open_model(chosen, device, trust_plugins, target_lang, source_lang)
         aligned = _align_by_model(translator, layer, source, target)
     pairs = total = empty = 0
     for links in aligned:

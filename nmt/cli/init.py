@@ -1,5 +1,6 @@
 """The command ``nmt init``."""
 
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -85,7 +86,7 @@ def init(
     for path in advice.write(output):
         print(path)
     say("\n".join(advice.head[1:]))
-    config = "" if output == RECIPE else f" --config {output}"
+    config = "" if output == RECIPE else f" --config {shlex.quote(str(output))}"
     say(f"next: nmt preprocess{config} && nmt train{config}")
 
 

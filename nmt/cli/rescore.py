@@ -12,7 +12,7 @@ from nmt.cli.direction import SourceLang, TargetLang
 from nmt.cli.n_best import Score, parse_weights, rescored
 from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.cli.references import metric_for
-from nmt.cli.score_by_model import open_model
+from nmt.cli.score_by_model import only_model, open_model
 from nmt.errors import NmtError
 from nmt.io.lines import Lines
 from nmt.messages import warn
@@ -27,7 +27,7 @@ nmt rescore --reference test.de --weights chrf=1 --best list.txt > nearest.de"""
 
 
 Model = Annotated[
-    Path | None,
+    list[Path] | None,
     typer.Option(help="A run (its best checkpoint) or one of its checkpoints.", show_default=False),
 ]
 Source = Annotated[
@@ -112,22 +112,23 @@ def rescore(
     listed = n_best or Path("-")
     weighted = parse_weights(weights)
     import_named(plugin)
+    chosen = only_model(model)
     scores: Score | None = None
     name = metric
     if reference is not None:
-        if model is not None or source is not None or reverse:
+        if chosen is not None or source is not None or reverse:
             raise typer.BadParameter("give either --reference, or --model and --source")
         scores = _scores_by_metric(metric, reference)
-    elif model is not None and source is not None:
-        translator = open_model(model, device, trust_plugins, target_lang, source_lang)
+    elif chosen is not None and source is not None:
+        translator = open_model(chosen, device, trust_plugins, target_lang, source_lang)
         if reverse and not translator.model.reads_source:
             raise NmtError(
-                f"{model}: a language model reads no source, so that with --reverse all "
+                f"{chosen}: a language model reads no source, so that with --reverse all "
                 "translations of a line would score the same; leave out --reverse"
             )
         scores = _scores_by_model(translator, reverse)
         name = "Reverse" if reverse else "Model"
-    elif model is not None or reverse or not weighted:
+    elif chosen is not None or reverse or not weighted:
         raise typer.BadParameter("give --model and --source, or --reference, or --weights alone")
     texts = reference or source
     check_stdin(texts, listed)

@@ -13,7 +13,7 @@ from nmt.cli.direction import SourceLang
 from nmt.cli.flags import Settings, recipe_flags
 from nmt.cli.plugins import import_named
 from nmt.cli.references import References, read_systems, warn_of_unspaced
-from nmt.cli.score_by_model import open_model, score_by_model
+from nmt.cli.score_by_model import only_model, open_model, score_by_model
 from nmt.cli.score_report import Report
 from nmt.io.lines import Lines
 from nmt.recipe.config import build
@@ -174,7 +174,7 @@ Seed = Annotated[
     ),
 ]
 ModelPath = Annotated[
-    Path | None,
+    list[Path] | None,
     typer.Option(
         metavar="PATH",
         help="Run or checkpoint: print the log-probability that it gives to each translation.",
@@ -248,7 +248,8 @@ def score(
         as_json=as_json,
         table=table,
     )
-    if model is None:
+    chosen = only_model(model)
+    if chosen is None:
         _score_by_metrics(files, references, alignments, report, settings)
         return
     references.check_source()
@@ -261,7 +262,7 @@ def score(
         raise typer.BadParameter("--model scores one file at a time")
     sources = references.source_lines()
     import_named(settings.plugins)
-    translator = open_model(model, device, settings.trust_plugins, *languages)
+    translator = open_model(chosen, device, settings.trust_plugins, *languages)
     score_by_model(translator, sources, Lines.open(files[0]), as_json)
 
 

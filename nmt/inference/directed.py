@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from nmt.data.directions import Direction, Directions
 from nmt.inference.config import SearchConfig
-from nmt.inference.request import Request
+from nmt.inference.request import Request, naming_line
 from nmt.messages import warn
 from nmt.preprocess.subwords import Subwords
 from nmt.preprocess.tags import directions_of, tagged
@@ -39,6 +39,11 @@ class Directed:
         """The directions of the model: those trained or, of other models, those of its tags."""
         subwords, _, languages = self._general
         return directions_of(subwords, languages)
+
+    @property
+    def needs_target(self) -> bool:
+        """Whether each line must say its target language, for none was chosen."""
+        return bool(self.subwords.directions) and self.subwords.tags == ([], [])
 
     def into(
         self: AnyDirected, target: str | None = None, source: str | None = None
@@ -76,7 +81,7 @@ class Directed:
         Raises:
             NmtError: the model does not have the language, or needs one.
         """
-        if target is None and (not self.subwords.directions or self.subwords.tags != ([], [])):
+        if target is None and not self.needs_target:
             return self
         if target not in self._by_target:
             self._by_target[target] = self.into(target)
@@ -98,15 +103,23 @@ def by_target(
 
     Args:
         translator: translator of the requests that name no target language.
-        requests: lines.
+        requests: lines; a blank one needs no language.
         translate: returns the results of requests with the same target language.
 
     Raises:
         NmtError: the model does not have a language.
     """
+    any_target = translator.directions.targets[0] if translator.needs_target else None
+    targets = [
+        request.target_lang or (None if request.text.strip() else any_target)
+        for request in requests
+    ]
     results: dict[int, Result] = {}
-    for target in dict.fromkeys(request.target_lang for request in requests):
-        chosen = [at for at, request in enumerate(requests) if request.target_lang == target]
-        of_target = translate(translator.into_target(target), [requests[at] for at in chosen])
-        results.update(zip(chosen, of_target, strict=True))
+    for target in dict.fromkeys(targets):
+        chosen = [at for at, wanted in enumerate(targets) if wanted == target]
+        with naming_line(requests[chosen[0]]):
+            of_this_target = translator.into_target(target)
+        results.update(
+            zip(chosen, translate(of_this_target, [requests[at] for at in chosen]), strict=True)
+        )
     return [results[at] for at in range(len(requests))]

@@ -18,7 +18,7 @@ from nmt.inference.distinct import distinct_lists
 from nmt.inference.documents import check_form, fit, in_documents, translate_joined
 from nmt.inference.forced_decoder import ForcedDecoder
 from nmt.inference.long_lines import parts
-from nmt.inference.request import Request, Sentence
+from nmt.inference.request import Request, Sentence, naming_line
 from nmt.inference.translation import Counts, Translation
 from nmt.io.lines import refuse_one_string
 from nmt.languages import has_spaces
@@ -87,7 +87,8 @@ class LineTranslator(ForcedDecoder):
         while window := list(islice(waiting, self.config.window)):
             requests = [line if isinstance(line, Request) else Request(line) for line in window]
             for request in requests:
-                request.check(self.config, count, self.subwords.context is not None)
+                with naming_line(request):
+                    request.check(self.config, count, self.subwords.context is not None)
             in_context = partial(_in_context, count=count, scored=scored, aligned=aligned)
             yield from by_target(self, requests, in_context)
 
@@ -162,7 +163,10 @@ class LineTranslator(ForcedDecoder):
         texts = self.subwords.decode_target([hypothesis.tokens for _, hypothesis in flat])
         translations: list[list[Translation]] = [[] for _ in requests]
         for (at, hypothesis), text in zip(flat, texts, strict=True):
-            translations[at].append(Translation(requests[at].text, text, hypothesis))
+            # Of a blank line, which the passes below leave out, EOS is certain.
+            log_probs = (0.0,) if scored and at not in sentences else ()
+            line = requests[at].text
+            translations[at].append(Translation(line, text, hypothesis, log_probs))
         passes: list[Pass] = [self.with_scores] if scored else []
         if aligned:
             passes.append(partial(self.with_links, unit=aligned))
@@ -221,7 +225,8 @@ class LineTranslator(ForcedDecoder):
         encoded = self.subwords.encode_source(texts)
         for at, (request, tokens) in enumerate(zip(requests, encoded, strict=True)):
             if tokens and not request.text.isspace():
-                sentences[at] = request.encode([*tokens[:most], EOS], self.subwords, spaced)
+                with naming_line(request):
+                    sentences[at] = request.encode([*tokens[:most], EOS], self.subwords, spaced)
                 self.counts.truncated += len(tokens) > most
         return sentences
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from nmt.errors import NmtError
@@ -16,6 +19,9 @@ from nmt.search import Strategy
 
 if TYPE_CHECKING:
     from nmt.preprocess.subwords import Subwords
+
+MOST_SHOWN = 80
+"""Characters of a line that a message shows at most."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,10 @@ class Request:
         has_strategy = values.get("strategy") is not None
         base = cls("", strategy=config.strategy if has_strategy else None)
         request = build(cls, values, where, base)
+        if not isinstance(values["text"], str):
+            raise NmtError(f"{where}: text is {json.dumps(values['text'])}; put it in quotes")
+        if "" in request.terminology:
+            raise NmtError(f"{where}: terminology has an empty term; leave it out")
         if "\n" in request.text:
             raise NmtError(f"{where}: text is several lines; make a request of each")
         if any("\n" in line for line in request.sentences):
@@ -195,6 +205,16 @@ class Sentence:
     def least_length(self) -> int:
         """Minimum target length: the tokens of prefix and phrases, and EOS."""
         return len(self.forced) + 1
+
+
+@contextmanager
+def naming_line(request: Request) -> Iterator[None]:
+    """Add the line of a request to the message of an NmtError."""
+    try:
+        yield
+    except NmtError as error:
+        line = shorten(request.text, MOST_SHOWN, placeholder="...")
+        raise NmtError(f"{error} (line {line!r})") from None
 
 
 def _contains(tokens: Sequence[int], phrase: Sequence[int]) -> bool:

@@ -68,11 +68,10 @@ def _raise(letters: list[str], mark: str, start: int) -> None:
     for at in range(start, len(letters)):
         if mark != CAPITALS and letters[at].isspace():
             return
-        raised = letters[at].upper()
-        if raised != letters[at]:
-            letters[at] = raised
-            if mark == TITLE:
-                return
+        has_case = letters[at].upper() != letters[at].lower()
+        letters[at] = letters[at].upper()
+        if has_case and mark == TITLE:
+            return
 
 
 def cased(segmenter: Segmenter) -> Segmenter:

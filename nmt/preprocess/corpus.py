@@ -213,7 +213,7 @@ class Bitext:
         return ["stdin"] if self.is_stdin else [str(file) for file in self.files]
 
     def chunks(
-        self, on_invalid_utf8: OnInvalidUtf8 = "error", size: int = CHUNK
+        self, on_invalid_utf8: OnInvalidUtf8 | None = "error", size: int = CHUNK
     ) -> Iterator[Chunk]:
         """Yield the pairs, at most `size` at once.
 
