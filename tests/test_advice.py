@@ -393,11 +393,10 @@ def test_a_recipe_is_not_overwritten(
     assert yaml.safe_load(shown.out)["preprocess"]["valid"] == "corpus/val"
     assert Path("nmt.yaml").read_text() == "train: {seed: 2}\n"
     assert not Path("held-out").exists()
-    other = nmt(*arguments, "--output", "new/other.yaml")
-    assert other.out == "new/other.yaml\n"
-    assert other.err.endswith(
-        "next: nmt preprocess --config new/other.yaml && nmt train --config new/other.yaml\n"
-    )
+    other = nmt(*arguments, "--output", "new/my recipe.yaml")
+    assert other.out == "new/my recipe.yaml\n"
+    config = "--config 'new/my recipe.yaml'"  # to copy
+    assert other.err.endswith(f"next: nmt preprocess {config} && nmt train {config}\n")
 
 
 def test_held_out_files_of_other_languages_are_not_overwritten(

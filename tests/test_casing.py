@@ -49,6 +49,7 @@ TEXT = [
         ("T-Shirt", "T-Shirt", {}),
         ("STRASSE oder Straße", "strasse oder straße", {0: UPPER, 2: TITLE}),
         ("\u0130stanbul und \u1e9e", "\u0130stanbul und \u1e9e", {}),
+        ("\u0130STANBUL", "\u0130stanbul", {0: UPPER}),
         ("日本 ١٢", "日本 ١٢", {}),
         ("  Ann\u00a0sees ", "  ann\u00a0sees ", {0: TITLE}),
         ("", "", {}),

@@ -281,6 +281,11 @@ def test_a_training_whose_time_ends_before_its_decay_begins_with_a_warning(
     assert done.status == 0
     (line,) = [line for line in done.err.splitlines() if line.startswith("nmt: warning: ")]
     assert "of the highest learning rate; for the linear schedule to reach its end" in line
+    run = tmp_path / "resumed"
+    assert train(run, *linear, "--max-updates", 10**6, "--max-minutes", 0.001).status == 0
+    resumed = train(run, *linear, *updates, "--dry-run")
+    assert resumed.status == 0
+    assert "nmt: warning: " not in resumed.err  # no remedy is left
 
 
 def test_a_training_that_ends_before_its_warm_up_begins_with_a_warning(

@@ -15,6 +15,7 @@ from nmt.cli.requests import Requests
 from nmt.data.vocabulary import BOS, PAD
 from nmt.errors import NmtError
 from nmt.inference import Request, SearchConfig
+from nmt.inference.request import naming_line
 from nmt.search import Avoided, Greedy, strategies
 
 CONFIG = SearchConfig()
@@ -217,6 +218,14 @@ def test_a_line_that_no_search_can_serve_is_shown(
     assert done.status == 1
     assert "greedy finds at most 1" in done.err
     assert done.err.endswith("(line 'two')\n")
+
+
+@pytest.mark.parametrize("line", ["one", "x" * 80, "这" * 81, "one two " * 20])
+def test_a_message_shows_the_beginning_of_its_line(line: str) -> None:
+    with pytest.raises(NmtError) as error, naming_line(Request(line)):
+        raise NmtError("bad")
+    shown = line if len(line) <= 80 else f"{line[:77]}..."
+    assert str(error.value) == f"bad (line {shown!r})"
 
 
 def test_a_blank_line_has_as_many_log_probabilities_as_tokens(

@@ -444,9 +444,6 @@ def test_a_model_scores_pairs_of_lines(trained: Path, nmt: Callable[..., Any]) -
     done = nmt("score", "output.txt", "test.de", "--model", trained, "--source", "test.de")
     assert (done.status, done.out) == (2, "")
     assert "--model scores one file at a time" in done.err
-    done = nmt("score", "output.txt", "--model", trained, "--model", "b", "--source", "test.de")
-    assert (done.status, done.out) == (2, "")
-    assert "--model is one model here; run the command for each" in done.err
     refused = {
         "--metric": ("bleu",),
         "--paired": ("bs",),

@@ -6,7 +6,8 @@
 # MULTI30K=DIR is a directory that has the files, as for run.sh. A step whose result is in work/ is
 # not done again, and training that was interrupted goes on.
 set -euo pipefail
-export MULTI30K=${MULTI30K:+$(cd "$MULTI30K" && pwd)}
+MULTI30K=${MULTI30K:+$(cd "$MULTI30K" && pwd)} # a directory that is not there ends the script here
+export MULTI30K
 cd "$(dirname "$0")"
 
 bash run.sh tiny_teacher

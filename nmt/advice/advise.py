@@ -121,7 +121,9 @@ def advise(train: Sequence[str], languages: Languages, minutes: float | None, sa
 
 
 def _count(path: str, languages: Languages) -> int:
-    return sum(len(chunk.source) for chunk in Bitext.find(path, *languages).chunks(None))
+    return sum(
+        len(chunk.source) for chunk in Bitext.find(path, *languages).chunks(on_invalid_utf8=None)
+    )
 
 
 def _trial(scratch: Path, text: Survey, languages: Languages) -> Trial:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from nmt.cli.one_model import model_or_default
 from nmt.cli.plugins import TrustFlag
 from nmt.errors import NmtError
 from nmt.messages import say
@@ -15,13 +16,14 @@ EXAMPLE = "Example: nmt calibrate --data data-bin --model checkpoints"
 def calibrate(
     data: Annotated[Path, typer.Option(help="Dataset of the run.")] = Path("data-bin"),
     model: Annotated[
-        Path,
+        list[Path] | None,
         typer.Option(
             envvar="NMT_MODEL",
             help="Run (its best checkpoint) or checkpoint; an older calibration of the run is "
-            "replaced.",
+            "replaced.  [default: checkpoints]",
+            show_default=False,
         ),
-    ] = Path("checkpoints"),
+    ] = None,
     sentences: Annotated[
         int, typer.Option(min=1, help="The most validation pairs to read, spread over the set.")
     ] = 1000,
@@ -41,9 +43,12 @@ def calibrate(
     from nmt.runs.calibration import Calibration
     from nmt.runs.checkpoint import WEIGHTS
 
-    dataset, loaded = Dataset.open(data), load_model(model, trust_plugins=trust_plugins)
+    chosen = model_or_default(model)
+    dataset, loaded = Dataset.open(data), load_model(chosen, trust_plugins=trust_plugins)
     if not Subwords.of(dataset).is_same_as(loaded.subwords):
-        raise NmtError(f"{data}: its subwords are not those of {model}; give the run's own dataset")
+        raise NmtError(
+            f"{data}: its subwords are not those of {chosen}; give the run's own dataset"
+        )
     split = dataset.split("valid")
     split.check()
     ranges = measure_ranges(loaded.model, split, sentences)

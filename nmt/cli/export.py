@@ -5,6 +5,7 @@ from typing import Annotated, cast, get_args
 
 import typer
 
+from nmt.cli.one_model import model_or_default
 from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.errors import NmtError
 from nmt.messages import say
@@ -16,11 +17,13 @@ EXAMPLE = "Example: nmt export --format ctranslate2 --model checkpoints --output
 def export(
     output: Annotated[Path, typer.Option(help="Directory to write; an older export is replaced.")],
     model: Annotated[
-        Path,
+        list[Path] | None,
         typer.Option(
-            envvar="NMT_MODEL", help="A run (its best checkpoint) or one of its checkpoints."
+            envvar="NMT_MODEL",
+            help="A run (its best checkpoint) or one of its checkpoints.  [default: checkpoints]",
+            show_default=False,
         ),
-    ] = Path("checkpoints"),
+    ] = None,
     format_: Annotated[
         str,
         typer.Option("--format", metavar="NAME", help="ctranslate2, huggingface, marian or onnx."),
@@ -49,6 +52,7 @@ def export(
         raise NmtError(f"--precision: {unknown('value', stored, kinds)}")
     import_named(plugin)  # a plugin may register the format
     kind = export_formats[format_]
-    exported = export_run(model, kind, cast("Stored", stored), output, trust_plugins)
-    say(f"exported {model} to {exported.format}")
+    run = model_or_default(model)
+    exported = export_run(run, kind, cast("Stored", stored), output, trust_plugins)
+    say(f"exported {run} to {exported.format}")
     print(exported.path)

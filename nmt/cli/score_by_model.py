@@ -8,8 +8,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from nmt.errors import NmtError
 from nmt.io.lines import Lines
 from nmt.messages import warn
@@ -74,16 +72,6 @@ def open_model(
     warn_of_context(loaded.subwords)
     general = Translator(loaded.model, loaded.subwords, SearchConfig(), place, languages=languages)
     return general.into(target_lang, source_lang)
-
-
-def only_model(models: list[Path] | None) -> Path | None:
-    """Return the model of ``--model``, if there is one; several would elsewhere be an ensemble."""
-    if models and len(models) > 1:
-        raise typer.BadParameter(
-            "--model is one model here; run the command for each. nmt rescore adds a feature at a "
-            "time to an n-best list"
-        )
-    return models[0] if models else None
 
 
 def warn_of_context(subwords: Subwords) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from nmt.cli.one_model import model_or_default
 from nmt.errors import NmtError
 from nmt.messages import say
 
@@ -14,11 +15,14 @@ EXAMPLE = "Example: nmt shortlist --data data-bin --model checkpoints"
 def shortlist(
     data: Annotated[Path, typer.Option(help="Dataset to learn from.")] = Path("data-bin"),
     model: Annotated[
-        Path,
+        list[Path] | None,
         typer.Option(
-            envvar="NMT_MODEL", help="Run that is given the shortlist; an older one is replaced."
+            envvar="NMT_MODEL",
+            help="Run that is given the shortlist; an older one is replaced.  [default: "
+            "checkpoints]",
+            show_default=False,
         ),
-    ] = Path("checkpoints"),
+    ] = None,
     first: Annotated[
         int, typer.Option(min=1, help="Most frequent target tokens, on every line's list.")
     ] = 100,
@@ -46,12 +50,15 @@ def shortlist(
     from nmt.preprocess.subwords import Subwords
     from nmt.runs import Run
 
-    if not Run.exists(model):
-        raise NmtError(f"{model}: not a run; give the directory of one with --model")
-    run, dataset = Run.open(model), Dataset.open(data)
+    chosen = model_or_default(model)
+    if not Run.exists(chosen):
+        raise NmtError(f"{chosen}: not a run; give the directory of one with --model")
+    run, dataset = Run.open(chosen), Dataset.open(data)
     subwords = Subwords.of(dataset)
     if not subwords.is_same_as(run.subwords):
-        raise NmtError(f"{data}: its subwords are not those of {model}; give the run's own dataset")
+        raise NmtError(
+            f"{data}: its subwords are not those of {chosen}; give the run's own dataset"
+        )
     config = LexiconConfig(first=first, best=best, max_pairs=max_pairs, iterations=iterations)
     for name in ("train", "valid"):
         dataset.split(name).check()

@@ -42,7 +42,7 @@ class Directed:
 
     @property
     def needs_target(self) -> bool:
-        """Whether each line must say its target language, for none was chosen."""
+        """Whether no target language was chosen; with several, each line must name one."""
         return bool(self.subwords.directions) and self.subwords.tags == ([], [])
 
     def into(

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from nmt.errors import NmtError
@@ -213,8 +212,9 @@ def naming_line(request: Request) -> Iterator[None]:
     try:
         yield
     except NmtError as error:
-        line = shorten(request.text, MOST_SHOWN, placeholder="...")
-        raise NmtError(f"{error} (line {line!r})") from None
+        line = request.text
+        shown = line if len(line) <= MOST_SHOWN else f"{line[: MOST_SHOWN - 3]}..."
+        raise NmtError(f"{error} (line {shown!r})") from None
 
 
 def _contains(tokens: Sequence[int], phrase: Sequence[int]) -> bool:

@@ -217,6 +217,11 @@ class Bitext:
     ) -> Iterator[Chunk]:
         """Yield the pairs, at most `size` at once.
 
+        Args:
+            on_invalid_utf8: see :class:`nmt.io.lines.Lines`; without it there is no setting to name
+                in the message.
+            size: number of pairs.
+
         Raises:
             NmtError: the files differ in their number of lines or have none, are not UTF-8
                 (unless such bytes are replaced), or end in the middle of a compressed stream.

@@ -38,7 +38,8 @@ Rows = list[tuple[str, str]]
 def preflight(trainer: Trainer, validation: Validations) -> Rows:
     """Run the preflight check, and return estimates of the training as (name, value) pairs.
 
-    Warns if training is likely to end before the model learns.
+    Warns if a new training is likely to end before the model learns, or far from the end of its
+    decay.
 
     Raises:
         NmtError: training or validation does not fit the device, the checkpoints do not fit the
@@ -230,10 +231,12 @@ def unfinished_decay(schedule: Schedule, updates: int, seconds: float, limit: fl
         limit: seconds after which training ends; infinite without a limit.
     """
     possible = limit / seconds
-    if updates <= TRIAL or not schedule.warmup_updates <= possible < updates:
+    if updates <= TRIAL or not schedule.depends_on_max_updates:
+        return None
+    if not schedule.warmup_updates <= possible < updates:  # it ends in warm-up, or in time
         return None
     left = schedule.decay(int(possible), updates)
-    if not schedule.depends_on_max_updates or left - schedule.decay(updates, updates) < FINISHED:
+    if left - schedule.decay(updates, updates) < FINISHED:
         return None
     return (
         f"max_minutes ends training after about {possible:,.0f} of {updates:,} updates, with "
@@ -261,12 +264,13 @@ def _describe(trainer: Trainer, seconds_per_token: float, kept: int) -> Rows:
     to_go = f"{updates:,}"
     if limit < updates * per_update:
         to_go += f", of which about {limit / per_update:,.0f} fit into max_minutes"
-    for warning in (
-        misfit(config.schedule.warmup_updates, trainer.last_update, per_update, limit),
-        unfinished_decay(config.schedule, trainer.last_update, per_update, limit),
-    ):
-        if warning and world.is_main:
-            warn(warning)
+    if trainer.state.update == 0 and world.is_main:  # a resumed run may not change its schedule
+        for warning in (
+            misfit(config.schedule.warmup_updates, trainer.last_update, per_update, limit),
+            unfinished_decay(config.schedule, trainer.last_update, per_update, limit),
+        ):
+            if warning:
+                warn(warning)
     processes = "1 process" if world.size == 1 else f"{world.size} processes"
     batches = len(first.batches)
     shown = "1 micro-batch" if batches == 1 else f"{batches} micro-batches"
