@@ -506,7 +506,7 @@ def test_beginnings_and_phrases_come_from_files_line_by_line(
     assert (done.status, done.out) == (1, "")
     assert done.err == (
         "nmt: error: search.strategy: beam cannot place phrases that must appear; "
-        "use lexical_beam\n"
+        "use lexical_beam (line 'on a mat')\n"
     )
 
 

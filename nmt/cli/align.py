@@ -73,8 +73,7 @@ def align(
     """
     check_stdin(source, target)
     import_named(plugin)
-    chosen = only_model(model)
-    if chosen is None:
+    if (chosen := only_model(model)) is None:
         if layer is not None:
             raise NmtError("--layer is a layer of a model; give --model, too")
         aligned = _align_corpus(source, target, max_pairs)

@@ -249,8 +249,7 @@ def score(
         as_json=as_json,
         table=table,
     )
-    chosen = only_model(model)
-    if chosen is None:
+    if (chosen := only_model(model)) is None:
         _score_by_metrics(files, references, alignments, report, settings)
         return
     references.check_source()

@@ -340,8 +340,8 @@ def _convert_scalar(hint: Any, value: object, where: str) -> object:
             return int(number)
     remedy = "; put it in quotes" if hint is str and isinstance(value, bool) else ""
     limit = " below 2^63" if hint is int and type(value) is int else ""
-    found = "nothing" if value is None else repr(value)
-    raise NmtError(f"{where}: expected {_EXPECTED[hint]}{limit}, not {found}{remedy}")
+    shown = "nothing" if value is None else repr(value)
+    raise NmtError(f"{where}: expected {_EXPECTED[hint]}{limit}, not {shown}{remedy}")
 
 
 def _number(value: object) -> float | None:
