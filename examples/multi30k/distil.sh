@@ -6,8 +6,8 @@
 # MULTI30K=DIR is a directory that has the files, as for run.sh. A step whose result is in work/ is
 # not done again, and training that was interrupted goes on.
 set -euo pipefail
-MULTI30K=${MULTI30K:+$(cd "$MULTI30K" && pwd)} # a directory that is not there ends the script here
-export MULTI30K
+MULTI30K=${MULTI30K:+$(cd "$MULTI30K" && pwd)}
+export MULTI30K # apart, because export hides a failure of cd
 cd "$(dirname "$0")"
 
 bash run.sh tiny_teacher

@@ -178,6 +178,7 @@ class _Loader(yaml.SafeLoader):
         self._sizes: dict[int, int] = {}  # number of values in a node, by the node's id
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Return the next node; refuse too many values or levels, and an alias inside itself."""
         event = self.peek_event()  # type: ignore[no-untyped-call]
         before = self._count
         self._depth += 1
@@ -197,12 +198,14 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def compose_scalar_node(self, anchor: dict[Any, yaml.Node]) -> yaml.ScalarNode:
+        """Return the next scalar; refuse a number with too many digits."""
         node = super().compose_scalar_node(anchor)
         if node.tag.endswith((":int", ":float")) and len(node.value) > MAX_DIGITS:
             raise _refused(f"a number of {len(node.value):,} characters", node)
         return node
 
     def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        """Return the next mapping; refuse a key that is given twice."""
         node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
         for key, _ in node.value:
@@ -213,6 +216,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Return the value of a node; refuse text that is not of the node's type."""
         try:
             return super().construct_object(node, deep)
         except (ArithmeticError, AttributeError, LookupError, ValueError):
