@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nmt.cli.chosen_model import only_model
 from nmt.cli.console import check_stdin
 from nmt.cli.direction import SourceLang, TargetLang
-from nmt.cli.one_model import only_model
 from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.cli.score_by_model import BLOCK, open_model, unequal_lines
 from nmt.errors import NmtError

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from nmt.cli.chosen_model import default_run
 from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.messages import say
 
@@ -19,7 +20,9 @@ def average_checkpoints(
     ] = None,
     run: Annotated[
         Path | None,
-        typer.Option(help="Run directory, for --last and --best.  [default: checkpoints]"),
+        typer.Option(
+            help="Run directory, for --last and --best.  [default: train.save_dir of nmt.yaml]"
+        ),
     ] = None,
     last: Annotated[int | None, typer.Option(min=1, help="Average the newest N.")] = None,
     best: Annotated[
@@ -48,7 +51,7 @@ def average_checkpoints(
     from nmt.training.average import average_run, pick_best, pick_last
 
     import_named(plugin)
-    run = run or Path("checkpoints")
+    run = run or default_run()
     if last is not None:
         chosen = pick_last(run, last)
     elif best is not None:

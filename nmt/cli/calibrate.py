@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.one_model import model_or_default
+from nmt.cli.chosen_model import default_dataset, model_or_default
 from nmt.cli.plugins import TrustFlag
 from nmt.errors import NmtError
 from nmt.messages import say
@@ -14,13 +14,18 @@ EXAMPLE = "Example: nmt calibrate --data data-bin --model checkpoints"
 
 
 def calibrate(
-    data: Annotated[Path, typer.Option(help="Dataset of the run.")] = Path("data-bin"),
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Dataset of the run.  [default: train.data of nmt.yaml]", show_default=False
+        ),
+    ] = None,
     model: Annotated[
         list[Path] | None,
         typer.Option(
             envvar="NMT_MODEL",
             help="Run (its best checkpoint) or checkpoint; an older calibration of the run is "
-            "replaced.  [default: checkpoints]",
+            "replaced.  [default: train.save_dir of nmt.yaml]",
             show_default=False,
         ),
     ] = None,
@@ -43,7 +48,7 @@ def calibrate(
     from nmt.runs.calibration import Calibration
     from nmt.runs.checkpoint import WEIGHTS
 
-    chosen = model_or_default(model)
+    chosen, data = model_or_default(model), data or default_dataset()
     dataset, loaded = Dataset.open(data), load_model(chosen, trust_plugins=trust_plugins)
     if not Subwords.of(dataset).is_same_as(loaded.subwords):
         raise NmtError(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nmt.cli.chosen_model import default_run
 from nmt.cli.console import OutputFlag, check_output, check_stdin
 from nmt.cli.direction import SourceLang, TargetLang
 from nmt.cli.flags import SEARCH_FLAGS, Settings, recipe_flags
@@ -42,7 +43,7 @@ Models = Annotated[
         metavar="PATH",
         envvar="NMT_MODEL",
         help="A run (its best checkpoint) or one of its checkpoints. Several models, each with a "
-        "--model of its own, form an ensemble.  [default: checkpoints]",
+        "--model of its own, form an ensemble.  [default: the recipe's train.save_dir]",
         show_default=False,
     ),
 ]
@@ -136,7 +137,7 @@ def explain(
     from nmt.explain.figure import figure
 
     languages = target_lang, source_lang
-    groups = [model or [Path("checkpoints")], *([path] for path in compare or ())]
+    groups = [model or [default_run(settings.load())], *([path] for path in compare or ())]
     opened = [open_models(paths, device, settings, languages) for paths in groups]
     explanations = _explain([translator for translator, _ in opened], lines)
     facts = [fact for _, facts in opened for fact in facts]

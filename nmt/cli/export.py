@@ -5,7 +5,7 @@ from typing import Annotated, cast, get_args
 
 import typer
 
-from nmt.cli.one_model import model_or_default
+from nmt.cli.chosen_model import model_or_default
 from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.errors import NmtError
 from nmt.messages import say
@@ -20,7 +20,8 @@ def export(
         list[Path] | None,
         typer.Option(
             envvar="NMT_MODEL",
-            help="A run (its best checkpoint) or one of its checkpoints.  [default: checkpoints]",
+            help="A run (its best checkpoint) or one of its checkpoints.  [default: "
+            "train.save_dir of nmt.yaml]",
             show_default=False,
         ),
     ] = None,

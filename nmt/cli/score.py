@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from nmt.cli.chosen_model import only_model
 from nmt.cli.console import check_stdin
 from nmt.cli.direction import SourceLang
 from nmt.cli.flags import Settings, recipe_flags
-from nmt.cli.one_model import only_model
 from nmt.cli.plugins import import_named
 from nmt.cli.references import References, read_systems, warn_of_unspaced
 from nmt.cli.score_by_model import open_model, score_by_model

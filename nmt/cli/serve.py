@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nmt.cli.chosen_model import default_run
 from nmt.cli.flags import SEARCH_FLAGS, Settings, recipe_flags
 from nmt.cli.search import number_format, search_settings
 from nmt.errors import NmtError
@@ -33,7 +34,8 @@ Models = Annotated[
         metavar="PATH[,PATH]",
         envvar="NMT_MODEL",
         help="A run, one of its checkpoints, or an export; several with commas between them form "
-        "an ensemble. Give a --model for each pair of languages.  [default: checkpoints]",
+        "an ensemble. Give a --model for each pair of languages.  [default: the "
+        "recipe's train.save_dir]",
         show_default=False,
         rich_help_panel=INPUT,
     ),
@@ -194,14 +196,19 @@ def serve(
         lines_per_minute=lines_per_minute,
     )
     keys = Keys(api_keys)
-    settings.load()  # import the plugins, which the models may need
-    groups = [[Path(path) for path in group.split(",")] for group in model or ["checkpoints"]]
+    recipe = settings.load()  # imports the plugins, which the models may need
+    groups = _groups(model) or [[default_run(recipe)]]
     load = _loader(groups, settings, device, engine, precision, shortlist)
     service = Service(Models(load, workers), limits, keys, batch_lines)
     explainer = Explainer(
         groups, lambda paths, pair: open_models(paths, "cpu", settings, (pair[1], pair[0]))
     )
     run(service, host, port, allow_origin or (), log_requests, explainer)
+
+
+def _groups(models: list[str] | None) -> list[list[Path]]:
+    """Return the members of each model; more than one for an ensemble."""
+    return [[Path(path) for path in group.split(",")] for group in models or ()]
 
 
 def _loader(

@@ -5,21 +5,28 @@ from typing import Annotated
 
 import typer
 
-from nmt.cli.one_model import model_or_default
+from nmt.cli.chosen_model import default_dataset, model_or_default
 from nmt.errors import NmtError
 from nmt.messages import say
 
 EXAMPLE = "Example: nmt shortlist --data data-bin --model checkpoints"
 
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        help="Dataset to learn from.  [default: train.data of nmt.yaml]", show_default=False
+    ),
+]
+
 
 def shortlist(
-    data: Annotated[Path, typer.Option(help="Dataset to learn from.")] = Path("data-bin"),
+    data: Data = None,
     model: Annotated[
         list[Path] | None,
         typer.Option(
             envvar="NMT_MODEL",
             help="Run that is given the shortlist; an older one is replaced.  [default: "
-            "checkpoints]",
+            "train.save_dir of nmt.yaml]",
             show_default=False,
         ),
     ] = None,
@@ -50,7 +57,7 @@ def shortlist(
     from nmt.preprocess.subwords import Subwords
     from nmt.runs import Run
 
-    chosen = model_or_default(model)
+    chosen, data = model_or_default(model), data or default_dataset()
     if not Run.exists(chosen):
         raise NmtError(f"{chosen}: not a run; give the directory of one with --model")
     run, dataset = Run.open(chosen), Dataset.open(data)

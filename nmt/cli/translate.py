@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nmt.cli import forms
+from nmt.cli.chosen_model import default_run
 from nmt.cli.console import check_output, check_stdin
 from nmt.cli.direction import SourceLang, TargetLang
 from nmt.cli.flags import SEARCH_FLAGS, Settings, recipe_flags
@@ -93,7 +94,8 @@ Models = Annotated[
         metavar="PATH",
         envvar="NMT_MODEL",
         help="A run (its best checkpoint), one of its checkpoints, or an export. Several models, "
-        "each with a --model of its own, form an ensemble.  [default: checkpoints]",
+        "each with a --model of its own, form an ensemble.  [default: the recipe's "
+        "train.save_dir]",
         show_default=False,
         rich_help_panel=INPUT,
     ),
@@ -272,9 +274,9 @@ def translate(
     from nmt.runtime.memory import keep_few_kernels
 
     keep_few_kernels()
-    settings.load()  # import the plugins, which the model may need
+    recipe = settings.load()  # imports the plugins, which the model may need
     with join(device, WAIT_MINUTES) as world, writer(output, world.is_main) as target:
-        models = model or [Path("checkpoints")]
+        models = model or [default_run(recipe)]
         typed = lines.is_typed and target.isatty() and world.size == 1 and not wishes
         workers = _num_workers(workers or (1 if typed else None), world.device.type)
         options = _options(precision, workers, shortlist, compile)
