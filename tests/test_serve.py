@@ -32,7 +32,7 @@ from nmt.errors import NmtError
 from nmt.inference import Request
 from nmt.serve import batching
 from nmt.serve.access import Keys, Limits, Rates
-from nmt.serve.app import application
+from nmt.serve.app import Ended, application
 from nmt.serve.batching import Batcher, QueueFullError
 from nmt.serve.bodies import RefusedError, within
 from nmt.serve.lines import _translations
@@ -220,7 +220,7 @@ def test_a_stream_answers_each_line_before_the_next_arrives(
             client.sendall(f"{len(bad) + 1:x}\r\n{bad}\n\r\n".encode())
             assert b"0\r\n\r\n" not in answer.read()  # cut off, not ended
     status, answer = call(f"{address}/v1/stream?{query}", b"x" * 301)
-    assert (status, answer["error"]) == (413, "a line of 301 characters; at most 300")
+    assert (status, answer["error"]) == (413, "the line has 301 characters; at most 300")
 
 
 def test_a_stream_waits_for_room() -> None:
@@ -343,7 +343,9 @@ def test_work_that_takes_too_long_is_given_up() -> None:
         ),
         ("/v1/translate", b'{"target_lang": "\\ud800", "lines": []}', 400, "auto-? is not served"),
         ("/v1/translate", {"lines": []}, 400, "target_lang: Field required"),
-        ("/v1/translate", {"target_lang": "", "lines": [], "beam": 2}, 400, "beam: Extra"),
+        ("/v1/translate", {"target_lang": "", "lines": [], "beam": 2}, 400, "unknown key 'beam'"),
+        ("/v1/translate", b"{bad", 400, "the body is not JSON: "),
+        ("/v1/translate", {"target_lang": "de", "lines": ["a", 5]}, 400, "line 2: give a text"),
         ("/v1/translate", b'{"target_lang": "de", "lines": ["\\ud800"]}', 400, "half a character"),
         (
             "/v1/translate",
@@ -415,6 +417,43 @@ def test_sigterm_finishes_what_was_accepted_and_sighup_loads_the_models_again(
     assert [status for status, _ in answers] == [200, 200]
     for _, answer in answers:
         assert [line[0]["text"] for line in answer["translations"]] == [expected[x] for x in lines]
+
+
+def test_a_server_without_its_page_logs_no_text(trained: Path) -> None:
+    with server(trained, "--no-page", "--log-requests") as (address, process):
+        for path in ("/", "/v1/settings", "/v1/explain"):
+            assert call(f"{address}{path}")[0] == 404
+        assert call(f"{address}/translate?q=secret", {"q": "secret"})[0] == 400
+        with pytest.raises(InvalidStatus):
+            connect(f"{address.replace('http', 'ws')}/translate?q=secret", origin="http://a")
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    assert out == ""
+    assert "secret" not in err
+    for answered in ("GET / | 404", "POST /translate | 400", "WebSocket /translate | 403"):
+        assert f" | {answered}\n" in err
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_a_request_that_the_end_of_the_server_cancels_is_answered_or_cut(is_begun: bool) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if is_begun:
+            await send({"type": "http.response.start", "status": 200})
+        await asyncio.sleep(60)
+
+    async def cancel() -> None:
+        request = asyncio.ensure_future(Ended(app)({"type": "http"}, send, send))
+        await settle()
+        request.cancel()
+        await request
+
+    asyncio.run(cancel())
+    assert [message.get("status") for message in sent] == ([200] if is_begun else [503, None])
 
 
 def test_sighup_before_the_server_is_ready_loads_the_models_again(trained: Path) -> None:

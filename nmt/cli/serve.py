@@ -17,6 +17,7 @@ from nmt.messages import say, warn
 
 if TYPE_CHECKING:
     from nmt.inference import LineTranslator
+    from nmt.serve.explaining import Open
 
 EXAMPLE = "Example: nmt serve --model runs/en-de --model runs/de-en"
 
@@ -137,7 +138,7 @@ LogRequests = Annotated[
     bool,
     typer.Option(
         "--log-requests",
-        help="Log method, path and status of each request, never its text.",
+        help="Log client, method, path and status of each request, never its text.",
         rich_help_panel=INPUT,
     ),
 ]
@@ -176,7 +177,6 @@ def serve(
     from nmt.runtime.memory import keep_few_kernels
 
     try:
-        from nmt.cli.explain import open_models
         from nmt.serve.access import Keys, Limits
         from nmt.serve.explaining import Explainer
         from nmt.serve.models import Models
@@ -200,10 +200,15 @@ def serve(
     groups = _groups(model) or [[default_run(recipe)]]
     load = _loader(groups, settings, device, engine, precision, shortlist)
     service = Service(Models(load, workers), limits, keys, batch_lines)
-    explainer = Explainer(
-        groups, lambda paths, pair: open_models(paths, "cpu", settings, (pair[1], pair[0]))
-    )
+    explainer = None if no_page else Explainer(groups, _opener(settings))
     run(service, host, port, allow_origin or (), log_requests, explainer)
+
+
+def _opener(settings: Settings) -> Open:
+    """Return a function that opens a model for explanations, from a language into another."""
+    from nmt.cli.explain import open_models
+
+    return lambda paths, pair: open_models(paths, "cpu", settings, (pair[1], pair[0]))
 
 
 def _groups(models: list[str] | None) -> list[list[Path]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -14,11 +14,13 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nmt import __version__
 from nmt.serve import alternatives, libretranslate, lines, pages
 from nmt.serve.bodies import RefusedError, WholeBodies
 from nmt.serve.explaining import Explainer
+from nmt.serve.log import Logged
 from nmt.serve.metrics import Counted
 from nmt.serve.service import Service
 
@@ -43,8 +45,37 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 """Refusals for /openapi.json, in the place of the status 422 that FastAPI would name."""
 
 
+class Ended:
+    """Answers a request that the end of the server cancels; one begun is cut off."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the application answer."""
+        is_begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal is_begun
+            is_begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noted)
+        except asyncio.CancelledError:
+            if scope["type"] != "http":
+                raise
+            if not is_begun:
+                await RefusedError(503, "the server ends; ask again").response()(
+                    scope, receive, send
+                )
+
+
 def application(
-    service: Service, origins: Sequence[str] = (), explainer: Explainer | None = None
+    service: Service,
+    origins: Sequence[str] = (),
+    explainer: Explainer | None = None,
+    log: bool = False,
 ) -> FastAPI:
     """Return the application of a service.
 
@@ -52,6 +83,7 @@ def application(
         service: translates.
         origins: origins whose pages may use the server (CORS).
         explainer: explains translations, for the page; None leaves the page out.
+        log: whether to log each request.
     """
 
     @asynccontextmanager
@@ -72,7 +104,10 @@ def application(
     if explainer is not None:
         app.include_router(pages.router(service, explainer), responses=REFUSALS)
     app.add_middleware(WholeBodies, limits=service.limits)
+    app.add_middleware(Ended)
     app.add_middleware(Counted, metrics=service.metrics)
+    if log:
+        app.add_middleware(Logged)
     if origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
@@ -113,9 +148,18 @@ def _answer_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def refuse_values(_: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"] if part != "body")
-        if first["loc"] == ("body",):
-            message = "the body is not a JSON object with Content-Type: application/json"
-            return RefusedError(400, message).response()
-        return RefusedError(400, f"{where or 'body'}: {first['msg']}").response()
+        return RefusedError(400, _mistake(error.errors()[0])).response()
+
+
+def _mistake(error: Mapping[str, Any]) -> str:
+    """Return a mistake that pydantic has found in a request, in the words of other messages."""
+    place = [part for part in error["loc"] if part != "body"]
+    if error["type"] == "json_invalid":
+        return f"the body is not JSON: {error['ctx']['error']}, at character {place[0]}"
+    if not place:
+        return "the body is not a JSON object with Content-Type: application/json"
+    if error["type"] == "extra_forbidden":
+        return f"unknown key {place[-1]!r}; /openapi.json lists the keys"
+    if place[0] == "lines" and len(place) > 1:
+        return f'line {place[1] + 1}: give a text, or an object with the field "text"'
+    return f"{'.'.join(map(str, place))}: {error['msg']}"

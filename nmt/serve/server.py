@@ -42,7 +42,7 @@ def run(
         host: address to listen at.
         port: port, or 0 for any that is free.
         origins: origins whose pages may use the server.
-        log: whether to log method, path and status of each request.
+        log: whether to log client, method, path and status of each request.
         explainer: explains translations, for the page; None leaves the page out.
 
     Raises:
@@ -51,11 +51,11 @@ def run(
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a file for each connection
     config = uvicorn.Config(
-        application(service, origins, explainer),
+        application(service, origins, explainer, log),
         host=host,
         port=port,
-        log_level="info" if log else "warning",
-        access_log=log,
+        log_level="warning",
+        access_log=False,  # its lines have the query
         http=Connection,  # by h11, which limits the bytes of headers; httptools does not
         timeout_graceful_shutdown=GRACE,
         timeout_keep_alive=KEPT,

@@ -92,19 +92,21 @@ class Service:
         """
         limits = self.limits
         self.check_count(len(requests))
-        for request in requests:
+        for number, request in enumerate(requests, start=1):
+            where = f"line {number}" if len(requests) > 1 else "the line"
             terms = chain.from_iterable(request.terminology.items())
             whole = "".join(
                 (*request.sentences, request.prefix, *request.phrases, *request.avoid, *terms)
             )
             if len(whole) > limits.characters:
                 raise RefusedError(
-                    413, f"a line of {len(whole):,} characters; at most {limits.characters:,}"
+                    413,
+                    f"{where} has {len(whole):,} characters; at most {limits.characters:,}",
                 )
             try:
                 whole.encode()
             except UnicodeEncodeError:  # as JSON allows: "\\ud800"
-                raise RefusedError(400, "a line has half a character, which is no text") from None
+                raise RefusedError(400, f"{where} has half a character, which is no text") from None
 
     def check_count(self, lines: int) -> None:
         """Refuse more lines than a request may have.
