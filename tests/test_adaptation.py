@@ -193,7 +193,8 @@ def test_a_merged_run_can_be_adapted_further(
     adapted: Path, nmt: Any, train: Any, tmp_path: Path
 ) -> None:
     done = train(tmp_path / "run", "--init-from", adapted, "--set", SETTINGS[adapted.name])
-    merge = f"nmt average-checkpoints --run {adapted} --last 1 --output merged"
+    best = (adapted / "best").resolve()
+    merge = f"nmt average-checkpoints {best} --output merged"
     assert (done.status, done.err) == (
         1,
         f"nmt: error: --init-from {adapted}: an adaptation itself; merge it with `{merge}`, and "

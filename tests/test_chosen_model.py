@@ -65,3 +65,23 @@ def test_commands_take_run_and_dataset_of_the_recipe(
     done = nmt(*command, stdin=Path("lines"))
     assert (done.status, done.out) == (1, "")
     assert done.err.splitlines()[-1].startswith("nmt: error: no/such/")
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ("{save_dri: x}", "nmt: error: train: unknown key 'save_dri'; did you mean 'save_dir'?"),
+        ("{save_dir: [x]}", "nmt: error: train.save_dir: expected text, not ['x']"),
+    ],
+)
+def test_a_mistake_in_the_recipe_chooses_no_other_run(
+    train: str,
+    message: str,
+    nmt: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("nmt.yaml").write_text(f"train: {train}\n")
+    done = nmt("export", "--output", "exported")
+    assert (done.status, done.err.splitlines()) == (1, [message])

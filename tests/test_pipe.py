@@ -144,10 +144,10 @@ def test_a_line_of_many_characters_is_cut_or_split_and_counted(
     warning = capsys.readouterr().err.splitlines()[1]
     if on_long_line == "cut":
         assert long.encode().startswith(copied)
-        assert warning.startswith("nmt: warning: 1 lines were cut to 256 pieces;")
+        assert warning.startswith("nmt: warning: lines cut to 256 pieces: 1;")
     else:
         assert copied == long.encode()
-        assert warning == "nmt: warning: 1 lines were split into parts of at most 256 pieces"
+        assert warning == "nmt: warning: lines split into parts of at most 256 pieces: 1"
 
 
 class Counter:

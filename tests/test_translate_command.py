@@ -423,10 +423,11 @@ def test_lines_that_were_cut_split_or_lost_their_text_are_reported(
     upper.counts = Counts(0, 1, 2, 3)
     translate_stream(upper, stream(b"a\n"), io.BytesIO(), World())  # type: ignore[arg-type]
     assert capsys.readouterr().err.splitlines()[1:] == [
-        "nmt: warning: 1 lines were cut to 1024 pieces; "
+        "nmt: warning: lines cut to 1024 pieces: 1; "
         "use --on-long-line split, or raise search.max_source_length",
-        "nmt: warning: 2 lines were split into parts of at most 1024 pieces",
-        "nmt: warning: 3 lines that are not blank have empty translations",
+        "nmt: warning: lines split into parts of at most 1024 pieces: 2",
+        "nmt: warning: empty translations of lines that are not blank: 3; "
+        "train longer, or raise --alpha",
     ]
 
 

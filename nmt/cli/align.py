@@ -38,6 +38,7 @@ def align(
     model: Annotated[
         list[Path] | None,
         typer.Option(
+            metavar="PATH",
             help="A run (its best checkpoint) or one of its checkpoints, whose attention is used.  "
             "[default: learn from these pairs alone]",
             show_default=False,

@@ -23,6 +23,7 @@ def calibrate(
     model: Annotated[
         list[Path] | None,
         typer.Option(
+            metavar="PATH",
             envvar="NMT_MODEL",
             help="Run (its best checkpoint) or checkpoint; an older calibration of the run is "
             "replaced.  [default: train.save_dir of nmt.yaml]",

@@ -7,6 +7,8 @@ from pathlib import Path
 import typer
 
 from nmt.cli.recipe import SCHEMA, Recipe, read
+from nmt.errors import NmtError, UnknownKeyError
+from nmt.recipe.registry import unknown
 
 
 def only_model(models: list[Path] | None) -> Path | None:
@@ -33,4 +35,11 @@ def default_dataset() -> Path:
 
 def _path(key: str, recipe: Recipe | None = None) -> Path:
     train = (recipe or Recipe(read(None))).section("train")
-    return Path(str(train.get(key, SCHEMA.key(f"train.{key}").default)))
+    keys = {path.split(".")[1] for path in SCHEMA.paths() if path.startswith("train.")}
+    for name in train:
+        if name not in keys:
+            raise UnknownKeyError("train", name, unknown("key", name, keys))
+    value = train.get(key, SCHEMA.key(f"train.{key}").default)
+    if not isinstance(value, str):
+        raise NmtError(f"train.{key}: expected text, not {value!r}")
+    return Path(value)

@@ -19,6 +19,7 @@ def export(
     model: Annotated[
         list[Path] | None,
         typer.Option(
+            metavar="PATH",
             envvar="NMT_MODEL",
             help="A run (its best checkpoint) or one of its checkpoints.  [default: "
             "train.save_dir of nmt.yaml]",

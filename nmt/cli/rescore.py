@@ -29,7 +29,11 @@ nmt rescore --reference test.de --weights chrf=1 --best list.txt > nearest.de"""
 
 Model = Annotated[
     list[Path] | None,
-    typer.Option(help="A run (its best checkpoint) or one of its checkpoints.", show_default=False),
+    typer.Option(
+        metavar="PATH",
+        help="A run (its best checkpoint) or one of its checkpoints.",
+        show_default=False,
+    ),
 ]
 Source = Annotated[
     Path | None,

@@ -24,6 +24,7 @@ def shortlist(
     model: Annotated[
         list[Path] | None,
         typer.Option(
+            metavar="PATH",
             envvar="NMT_MODEL",
             help="Run that is given the shortlist; an older one is replaced.  [default: "
             "train.save_dir of nmt.yaml]",

@@ -90,13 +90,16 @@ def _report(lines: int, seconds: float, counts: list[float], longest: int) -> No
     )
     if truncated:
         warn(
-            f"{truncated:.0f} lines were cut to {longest} pieces; "
+            f"lines cut to {longest} pieces: {truncated:.0f}; "
             "use --on-long-line split, or raise search.max_source_length"
         )
     if split:
-        warn(f"{split:.0f} lines were split into parts of at most {longest} pieces")
+        warn(f"lines split into parts of at most {longest} pieces: {split:.0f}")
     if empty:
-        warn(f"{empty:.0f} lines that are not blank have empty translations")
+        warn(
+            f"empty translations of lines that are not blank: {empty:.0f}; "
+            "train longer, or raise --alpha"
+        )
 
 
 def _shared(

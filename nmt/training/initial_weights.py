@@ -34,8 +34,7 @@ def find_base(init_from: str | None, run: Path, subwords: Subwords, adaptation: 
     if Base.load(parent.path) is not None:
         raise NmtError(
             f"--init-from {init_from}: an adaptation itself; merge it with "
-            f"`nmt average-checkpoints --run {parent.path} --last 1 --output merged`, and adapt "
-            "that run"
+            f"`nmt average-checkpoints {checkpoint.path} --output merged`, and adapt that run"
         )
     if (parts := parent.section("model").get("adaptation")) not in (None, dump(adaptation)):
         raise NmtError(

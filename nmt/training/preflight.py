@@ -212,7 +212,7 @@ def misfit(warmup_updates: int, updates: int, seconds: float, limit: float) -> s
         fitting = max(1, int(possible) // 10)
         return f"{warm_up}, training after {end}, before it learns: {remedy.format(fitting)}"
     if warmup_updates * seconds > LONGEST_WARMUP.total_seconds():
-        fitting = max(1, int(LONGEST_WARMUP.total_seconds() / seconds) // 10)
+        fitting = max(1, int(LONGEST_WARMUP.total_seconds() / seconds))
         return f"{warm_up}: {remedy.format(fitting)}"
     return None
 
