@@ -319,7 +319,7 @@ def test_after_init_the_other_commands_need_no_option(
     assert written.status == 0, written.err
     sets = [f"held-out/{split}.{side}" for split in ("valid", "test") for side in LANGUAGES]
     assert written.out.split() == [*sets, "nmt.yaml"]
-    assert "train: 400 pairs, of which about " in written.err
+    assert "train: 400 pairs, about 16% of them repeated\n" in written.err
     assert "\nLittle text: from 5,000 pairs of Multi30k a model learned to BLEU 18." in written.err
     assert "the tiny model trains on " in written.err
     second = r"0:00:\d\d"  # a busy machine is slow

@@ -176,9 +176,9 @@ def _show_corpus(
     say: Say,
 ) -> None:
     """Print the facts about the corpus."""
-    repeated = facts.pairs - facts.distinct
+    repeated = 1 - facts.distinct / facts.pairs
     source, target = trial.mean_lengths
-    say(f"train: {facts.pairs:,} pairs, of which about {repeated:,} are repeated")
+    say(f"train: {facts.pairs:,} pairs, about {repeated:.0%} of them repeated")
     for split, path in (("valid", facts.valid), ("test", facts.test)):
         origin = "set aside from train" if split in new_sets else "found"
         say(f"{split}: {pairs[split]:,} pairs, {path}, {origin}")
