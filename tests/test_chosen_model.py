@@ -1,4 +1,4 @@
-"""Commands that work with one model refuse a second, which would be an ensemble elsewhere."""
+"""The model of a command: one where a second would be an ensemble, and by default the recipe's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from nmt.cli.chosen_model import default_dataset, model_or_default, only_model
+from nmt.cli.chosen_model import Places, default_dataset, model_or_default, only_model
+from nmt.training.config import TrainConfig
 
 
 @pytest.mark.parametrize(
@@ -40,38 +41,53 @@ def test_no_model_is_the_run_that_the_recipe_trains(
     assert model_or_default([Path("run")]) == only_model([Path("run")]) == Path("run")
 
 
+def test_the_defaults_are_those_of_the_recipe() -> None:
+    config = TrainConfig()
+    assert vars(Places()) == {"data": config.data, "save_dir": config.save_dir}
+
+
 @pytest.mark.parametrize(
-    "command",
+    ("command", "missing"),
     [
-        ("average-checkpoints", "--last", 2),
-        ("calibrate",),  # opens the dataset first
-        ("explain", "lines"),
-        ("export", "--output", "exported"),
-        ("serve", "--port", 0),
-        ("shortlist",),
-        ("translate",),
+        (("average-checkpoints", "--last", 2), "no/run"),
+        (("calibrate", "--model", "other"), "no/data"),
+        (("calibrate", "--data", "{dataset}"), "no/run"),
+        (("explain", "lines"), "no/run"),
+        (("export", "--output", "exported"), "no/run"),
+        (("serve", "--port", 0), "no/run"),
+        (("shortlist", "--model", "{run}"), "no/data"),
+        (("shortlist",), "no/run"),
+        (("translate",), "no/run"),
+        (("translate", "--config", "other.yaml"), "another/run"),
+        (("explain", "lines", "--config", "other.yaml"), "another/run"),
+        (("serve", "--port", 0, "--set", "train.save_dir=set/run"), "set/run"),
     ],
-    ids=lambda command: command[0],
 )
 def test_commands_take_run_and_dataset_of_the_recipe(
     command: tuple[object, ...],
+    missing: str,
+    trained: Path,
+    dataset: Path,
     nmt: Callable[..., Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("nmt.yaml").write_text("train: {save_dir: no/such/run, data: no/such/dataset}\n")
+    Path("nmt.yaml").write_text("train: {save_dir: no/run, data: no/data}\n")
+    Path("other.yaml").write_text("train: {save_dir: another/run}\n")
     Path("lines").write_text("")
-    done = nmt(*command, stdin=Path("lines"))
+    words = [str(word).format(run=trained, dataset=dataset) for word in command]
+    done = nmt(*words, stdin=Path("lines"))
     assert (done.status, done.out) == (1, "")
-    assert done.err.splitlines()[-1].startswith("nmt: error: no/such/")
+    assert done.err.splitlines()[-1].startswith(f"nmt: error: {missing}")
 
 
 @pytest.mark.parametrize(
     ("train", "message"),
     [
-        ("{save_dri: x}", "nmt: error: train: unknown key 'save_dri'; did you mean 'save_dir'?"),
-        ("{save_dir: [x]}", "nmt: error: train.save_dir: expected text, not ['x']"),
+        ("{save_dri: x}", "train: unknown key 'save_dri'; did you mean 'save_dir'?"),
+        ("{save_dir: [x]}", "train.save_dir: expected text, not ['x']"),
+        ("{save_dir: null}", "train.save_dir: expected text, not nothing"),
     ],
 )
 def test_a_mistake_in_the_recipe_chooses_no_other_run(
@@ -84,4 +100,14 @@ def test_a_mistake_in_the_recipe_chooses_no_other_run(
     monkeypatch.chdir(tmp_path)
     Path("nmt.yaml").write_text(f"train: {train}\n")
     done = nmt("export", "--output", "exported")
-    assert (done.status, done.err.splitlines()) == (1, [message])
+    assert (done.status, done.err.splitlines()) == (1, [f"nmt: error: nmt.yaml: {message}"])
+
+
+def test_a_key_that_is_no_text_costs_one_line(
+    nmt: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("nmt.yaml").write_text("train: {1: x}\n")
+    done = nmt("translate", stdin=Path("nmt.yaml"))
+    assert (done.status, done.err.count("\n")) == (1, 1)
+    assert "unknown key '1'" in done.err

@@ -32,9 +32,9 @@ from nmt.errors import NmtError
 from nmt.inference import Request
 from nmt.serve import batching
 from nmt.serve.access import Keys, Limits, Rates
-from nmt.serve.app import Ended, application
+from nmt.serve.app import application
 from nmt.serve.batching import Batcher, QueueFullError
-from nmt.serve.bodies import RefusedError, within
+from nmt.serve.bodies import Ended, RefusedError, within
 from nmt.serve.lines import _translations
 from nmt.serve.processes import WorkerKilledError
 from nmt.serve.service import Service
@@ -424,36 +424,47 @@ def test_a_server_without_its_page_logs_no_text(trained: Path) -> None:
         for path in ("/", "/v1/settings", "/v1/explain"):
             assert call(f"{address}{path}")[0] == 404
         assert call(f"{address}/translate?q=secret", {"q": "secret"})[0] == 400
+        assert call(f"{address}/a%0Ab")[0] == 404
         with pytest.raises(InvalidStatus):
             connect(f"{address.replace('http', 'ws')}/translate?q=secret", origin="http://a")
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
     assert out == ""
     assert "secret" not in err
-    for answered in ("GET / | 404", "POST /translate | 400", "WebSocket /translate | 403"):
+    for answered in (
+        "GET / | 404",
+        "GET /a%0Ab | 404",
+        "POST /translate | 400",
+        "WebSocket /translate | 403",
+    ):
         assert f" | {answered}\n" in err
 
 
-@pytest.mark.parametrize("is_begun", [False, True])
-def test_a_request_that_the_end_of_the_server_cancels_is_answered_or_cut(is_begun: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "begins", "statuses"),
+    [("http", False, [503, None]), ("http", True, [200]), ("websocket", False, [])],
+)
+def test_a_request_that_the_end_of_the_server_cancels_is_answered_or_cut_off(
+    kind: str, begins: bool, statuses: list[int | None]
+) -> None:
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
         sent.append(message)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        if is_begun:
+        if begins:
             await send({"type": "http.response.start", "status": 200})
         await asyncio.sleep(60)
 
     async def cancel() -> None:
-        request = asyncio.ensure_future(Ended(app)({"type": "http"}, send, send))
+        request = asyncio.ensure_future(Ended(app)({"type": kind}, send, send))
         await settle()
         request.cancel()
         await request
 
     asyncio.run(cancel())
-    assert [message.get("status") for message in sent] == ([200] if is_begun else [503, None])
+    assert [message.get("status") for message in sent] == statuses
 
 
 def test_sighup_before_the_server_is_ready_loads_the_models_again(trained: Path) -> None:

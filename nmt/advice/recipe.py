@@ -161,7 +161,7 @@ def _preprocess(corpus: CorpusFacts) -> Iterator[Choice]:
         ("spaces", "one between words"),
         ({"name": "length", "max": 250, "max_ratio": 9}, "longer pairs are seldom translations"),
         ("held_out", "drops pairs that are also in valid or test"),
-        ("duplicates", f"{corpus.pairs - corpus.distinct:,} pairs, about"),
+        ("duplicates", f"about {1 - corpus.distinct / corpus.pairs:.0%} of the pairs"),
     )
     for number, (step, why) in enumerate(cleaning):
         yield Choice(f"preprocess.clean.{number}", step, why)

@@ -51,11 +51,10 @@ def average_checkpoints(
     from nmt.training.average import average_run, pick_best, pick_last
 
     import_named(plugin)
-    run = run or default_run()
     if last is not None:
-        chosen = pick_last(run, last)
+        chosen = pick_last(run or default_run(), last)
     elif best is not None:
-        chosen = pick_best(run, best, trust_plugins)
+        chosen = pick_best(run or default_run(), best, trust_plugins)
     else:
         chosen = checkpoints or []
     averaged = average_run(chosen, output, trust_plugins)

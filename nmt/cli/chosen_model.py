@@ -1,14 +1,24 @@
-"""The model and the dataset of a command that was given none: those that the recipe trains."""
+"""Default model and dataset of a command: ``train.save_dir`` and ``train.data`` of the recipe."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import typer
 
-from nmt.cli.recipe import SCHEMA, Recipe, read
-from nmt.errors import NmtError, UnknownKeyError
+from nmt.cli.recipe import RECIPE, SCHEMA, Recipe, read
+from nmt.errors import UnknownKeyError
+from nmt.recipe.config import build
 from nmt.recipe.registry import unknown
+
+
+@dataclass(frozen=True)
+class Places:
+    """The keys of the section ``train`` that are directories, with their defaults."""
+
+    data: str = "data-bin"
+    save_dir: str = "checkpoints"
 
 
 def only_model(models: list[Path] | None) -> Path | None:
@@ -19,27 +29,25 @@ def only_model(models: list[Path] | None) -> Path | None:
 
 
 def model_or_default(models: list[Path] | None) -> Path:
-    """Return the model of a command that reads no recipe otherwise."""
+    """Return the given model, or the run of ``nmt.yaml``."""
     return only_model(models) or default_run()
 
 
 def default_run(recipe: Recipe | None = None) -> Path:
-    """Return the run that a recipe trains, ``train.save_dir``; by default that of ``nmt.yaml``."""
-    return _path("save_dir", recipe)
+    """Return the run that a recipe trains; None for ``nmt.yaml``."""
+    return Path(_places(recipe).save_dir)
 
 
 def default_dataset() -> Path:
-    """Return the dataset that ``nmt.yaml`` trains on, ``train.data``."""
-    return _path("data")
+    """Return the dataset of ``nmt.yaml``."""
+    return Path(_places().data)
 
 
-def _path(key: str, recipe: Recipe | None = None) -> Path:
-    train = (recipe or Recipe(read(None))).section("train")
+def _places(recipe: Recipe | None = None) -> Places:
+    where = "train" if recipe else f"{RECIPE}: train"
+    values = (recipe or Recipe(read(None))).section("train")
     keys = {path.split(".")[1] for path in SCHEMA.paths() if path.startswith("train.")}
-    for name in train:
-        if name not in keys:
-            raise UnknownKeyError("train", name, unknown("key", name, keys))
-    value = train.get(key, SCHEMA.key(f"train.{key}").default)
-    if not isinstance(value, str):
-        raise NmtError(f"train.{key}: expected text, not {value!r}")
-    return Path(value)
+    for key in map(str, values):
+        if key not in keys:
+            raise UnknownKeyError(where, key, unknown("key", key, keys))
+    return build(Places, {key: values[key] for key in vars(Places()) if key in values}, where)

@@ -14,13 +14,11 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nmt import __version__
 from nmt.serve import alternatives, libretranslate, lines, pages
-from nmt.serve.bodies import RefusedError, WholeBodies
+from nmt.serve.bodies import Ended, RefusedError, WholeBodies
 from nmt.serve.explaining import Explainer
-from nmt.serve.log import Logged
 from nmt.serve.metrics import Counted
 from nmt.serve.service import Service
 
@@ -40,42 +38,18 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         "description": "400: a mistake in the request. 403: no key. 408: the body is late. "
         "413: too large. 429: too much at this time; Retry-After says when to try again.",
     },
-    503: {"model": Refusal, "description": "No translation within the time limit."},
+    503: {
+        "model": Refusal,
+        "description": "No translation within the time limit, or the server is shutting down.",
+    },
 }
 """Refusals for /openapi.json, in the place of the status 422 that FastAPI would name."""
-
-
-class Ended:
-    """Answers a request that the end of the server cancels; one begun is cut off."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the application answer."""
-        is_begun = False
-
-        async def noted(message: Message) -> None:
-            nonlocal is_begun
-            is_begun = True
-            await send(message)
-
-        try:
-            await self.app(scope, receive, noted)
-        except asyncio.CancelledError:
-            if scope["type"] != "http":
-                raise
-            if not is_begun:
-                await RefusedError(503, "the server ends; ask again").response()(
-                    scope, receive, send
-                )
 
 
 def application(
     service: Service,
     origins: Sequence[str] = (),
     explainer: Explainer | None = None,
-    log: bool = False,
 ) -> FastAPI:
     """Return the application of a service.
 
@@ -83,7 +57,6 @@ def application(
         service: translates.
         origins: origins whose pages may use the server (CORS).
         explainer: explains translations, for the page; None leaves the page out.
-        log: whether to log each request.
     """
 
     @asynccontextmanager
@@ -106,8 +79,6 @@ def application(
     app.add_middleware(WholeBodies, limits=service.limits)
     app.add_middleware(Ended)
     app.add_middleware(Counted, metrics=service.metrics)
-    if log:
-        app.add_middleware(Logged)
     if origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]

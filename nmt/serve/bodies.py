@@ -1,4 +1,4 @@
-"""Bodies of requests, within limits of size and time; and work that ends when the client goes."""
+"""Bodies of requests, within limits of size and time; and work that ends with client or server."""
 
 from __future__ import annotations
 
@@ -78,6 +78,31 @@ class WholeBodies:
             raise RefusedError(
                 408, f"the body did not arrive within {limits.body_seconds:g} s"
             ) from None
+
+
+class Ended:
+    """Answers requests that the end of the server cancels; an answer that has begun is cut off."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the application answer."""
+        has_begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noted)
+        except asyncio.CancelledError:
+            if scope["type"] == "lifespan":
+                raise
+            if scope["type"] == "http" and not has_begun:
+                refusal = RefusedError(503, "the server is shutting down; send the request again")
+                await refusal.response()(scope, receive, send)
 
 
 async def while_connected(request: Request, work: Awaitable[T], seconds: float) -> T:

@@ -257,6 +257,6 @@ async def _arriving(request: Request, longest: int) -> AsyncIterator[str]:
         for line in lines:
             yield line.decode(errors="replace")
         if len(rest) > 4 * longest:
-            raise RefusedError(413, f"a line of more than {longest:,} characters")
+            raise RefusedError(413, f"a line has more than {longest:,} characters")
     if rest:
         yield rest.decode(errors="replace")

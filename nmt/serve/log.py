@@ -1,8 +1,9 @@
-"""A line on stderr for each request, with nothing of what the client sends."""
+"""A line on stderr for each request, without query and body."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from urllib.parse import quote
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -42,4 +43,5 @@ class Logged:
 def _line(scope: Scope, status: int) -> str:
     host, port = scope.get("client") or ("", "")
     time = datetime.now().isoformat(timespec="seconds")
-    return f"{time} | {host}:{port} | {scope.get('method', 'WebSocket')} {scope['path']} | {status}"
+    method, path = scope.get("method", "WebSocket"), quote(scope["path"])
+    return f"{time} | {host}:{port} | {method} {path} | {status}"

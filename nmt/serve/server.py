@@ -16,6 +16,7 @@ from nmt.messages import say, warn
 from nmt.serve.app import application
 from nmt.serve.connection import Connection
 from nmt.serve.explaining import Explainer
+from nmt.serve.log import Logged
 from nmt.serve.service import Service
 
 GRACE = 30
@@ -50,8 +51,9 @@ def run(
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a file for each connection
+    app = application(service, origins, explainer)
     config = uvicorn.Config(
-        application(service, origins, explainer, log),
+        Logged(app) if log else app,
         host=host,
         port=port,
         log_level="warning",

@@ -95,14 +95,11 @@ class Service:
         for number, request in enumerate(requests, start=1):
             where = f"line {number}" if len(requests) > 1 else "the line"
             terms = chain.from_iterable(request.terminology.items())
-            whole = "".join(
-                (*request.sentences, request.prefix, *request.phrases, *request.avoid, *terms)
-            )
+            others = (request.prefix, *request.phrases, *request.avoid, *terms)
+            whole = "".join((*request.sentences, *others))
             if len(whole) > limits.characters:
-                raise RefusedError(
-                    413,
-                    f"{where} has {len(whole):,} characters; at most {limits.characters:,}",
-                )
+                count = f"{len(whole):,} characters" + ", prefix and phrases included" * any(others)
+                raise RefusedError(413, f"{where} has {count}; at most {limits.characters:,}")
             try:
                 whole.encode()
             except UnicodeEncodeError:  # as JSON allows: "\\ud800"

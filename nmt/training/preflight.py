@@ -205,7 +205,7 @@ def misfit(warmup_updates: int, updates: int, seconds: float, limit: float) -> s
     if updates <= TRIAL:
         return None
     possible = min(updates, limit / seconds)
-    remedy = "write a recipe that fits with `nmt init`, or take --warmup-updates {:,}"
+    remedy = "write a recipe that fits with `nmt init`, or take --warmup-updates {}"
     warm_up = f"warm-up ends after {_in_words(warmup_updates * seconds)} on this machine"
     if possible < warmup_updates:
         end = _in_words(limit) if limit / seconds < updates else f"{updates:,} updates"
