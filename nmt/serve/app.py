@@ -61,6 +61,7 @@ def application(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        """Make batches while the application runs."""
         batching = asyncio.create_task(service.batcher.run())
         yield
         batching.cancel()

@@ -30,6 +30,7 @@ class Logged:
         is_answered = False
 
         async def logged(message: Message) -> None:
+            """Send a message; log the request with the first status."""
             nonlocal is_answered
             status = message.get("status", STATUSES.get(message["type"]))
             if status is not None and not is_answered:
