@@ -103,11 +103,18 @@ def test_an_exported_decoder_returns_the_logits_of_the_model(trained: Path, expo
     assert_same_logits(load_model(trained), exported)
 
 
-def test_a_decoder_with_a_recurrence_returns_the_logits_of_the_model(
-    trained: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"decoder_layers": 2, "decoder_attention": "ssru"},
+        {"positions": "rotary", "key_value_heads": 1, "residual": "pre_norm"},
+    ],
+)
+def test_later_changes_to_the_transformer_return_the_logits_of_the_model(
+    trained: Path, tmp_path: Path, changes: dict[str, object]
 ) -> None:
     loaded = load_model(trained)
-    model = {**SMALL, "decoder_layers": 2, "decoder_attention": "ssru"}
+    model = {**SMALL, **changes}
     config = build(ModelConfig, model, "model")  # type: ignore[type-abstract]
     size = loaded.subwords.source_size
     changed = replace(loaded, recipe={"model": model}, model=config.build(size, size, True).eval())

@@ -103,8 +103,11 @@ def flash_attention(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> It
         yield
         return
 
-    def fits(device: torch.device, dtype: torch.dtype, width: int, dropout: float) -> bool:
-        return dtype in (torch.bfloat16, torch.float16) and width % 8 == 0 and not dropout
+    def fits(
+        device: torch.device, dtype: torch.dtype, widths: tuple[int, int], dropout: float
+    ) -> bool:
+        is_fit = widths[0] == widths[1] and widths[0] % 8 == 0 and not dropout
+        return is_fit and dtype in (torch.bfloat16, torch.float16)
 
     monkeypatch.setattr(packed_attention, "_has_flash", fits)
     with flash_attention_on_cpus():

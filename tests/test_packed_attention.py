@@ -25,8 +25,9 @@ LENGTHS = np.array([[5, 1, 9, 3], [7, 2, 4, 4]])
         ({}, (8, 0), True),
         ({"device": torch.device("cpu")}, (8, 0), False),
         ({"dtype": torch.float32}, (8, 0), False),
-        ({"width": 6}, (8, 0), False),
-        ({"width": 264}, (8, 0), False),
+        ({"widths": (6, 6)}, (8, 0), False),
+        ({"widths": (264, 264)}, (8, 0), False),
+        ({"widths": (64, 32)}, (8, 0), False),
         ({"dropout": 0.1}, (8, 0), False),
         ({}, (7, 5), False),
     ],
@@ -39,7 +40,12 @@ def test_the_fused_kernel_is_for_half_precision_on_a_newer_gpu(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(packed_attention, "_has_varlen_attn", lambda: True)
-    usual = {"device": torch.device("cuda"), "dtype": torch.bfloat16, "width": 64, "dropout": 0.0}
+    usual = {
+        "device": torch.device("cuda"),
+        "dtype": torch.bfloat16,
+        "widths": (64, 64),
+        "dropout": 0.0,
+    }
     assert packed_attention._has_flash(**{**usual, **changes}) is expected
 
 
@@ -89,10 +95,11 @@ def test_the_gradient_is_that_of_numerical_differences(dropout: float) -> None:
     [
         ({}, True),
         ({"dropout": 0.3, "attention_dropout": 0.1, "residual": "pre_norm"}, True),
-        ({"positions": "rotary"}, False),
+        ({"positions": "rotary"}, True),
         ({"positions": "learned"}, True),
-        ({"key_value_heads": 2}, False),
-        ({"d_v": 16}, False),
+        ({"positions": "alibi"}, False),
+        ({"key_value_heads": 2}, True),
+        ({"d_v": 16}, True),
         ({"encoder_attention": "neighbourhood"}, False),
     ],
 )

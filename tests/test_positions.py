@@ -7,7 +7,7 @@ from nmt.models.positions import (
     AlibiAttention,
     LearnedPositions,
     RelativeAttention,
-    RotaryAttention,
+    Rotation,
     alibi_slopes,
 )
 from nmt.models.state import KeyValueCache, OrderedCache, SharedCache
@@ -21,18 +21,20 @@ def heads(queries: int, keys: int) -> list[torch.Tensor]:
 
 
 def test_a_rotation_of_a_worked_example() -> None:
-    rotary = RotaryAttention(4, 10000.0, FullAttention())
-    turned = rotary.turn(torch.tensor([[[[1.0, 0, 1, 0]]]]), 3)
+    turned = Rotation(4, 10000.0)(torch.tensor([[[[1.0, 0, 1, 0]]]]), torch.tensor([3]))
     expected = torch.tensor([-0.989992, 0.141120, 0.999550, 0.029996])  # angles 3 and 0.03
     torch.testing.assert_close(turned[0, 0, 0], expected, atol=1e-6, rtol=0)
 
 
 def test_rotary_scores_depend_on_distances_alone() -> None:
-    rotary = RotaryAttention(6, 10000.0, FullAttention())
-    queries, keys, _ = heads(5, 5)
-    near = rotary.turn(queries, 2) @ rotary.turn(keys, 0).transpose(-1, -2)
-    far = rotary.turn(queries, 42) @ rotary.turn(keys, 40).transpose(-1, -2)
-    assert torch.allclose(near, far, atol=1e-4)
+    queries, keys, _ = (x.transpose(1, 2) for x in heads(5, 5))  # [B, T, H, C]
+
+    def scores(first: int) -> torch.Tensor:
+        turned = [Rotation(6, 10000.0)(x, torch.arange(first, first + 5)) for x in (queries, keys)]
+        return torch.einsum("bqhc,bkhc->bhqk", *turned)
+
+    assert torch.allclose(scores(0), scores(40), atol=1e-4)
+    assert not torch.allclose(scores(0), torch.einsum("bqhc,bkhc->bhqk", queries, keys), atol=0.1)
 
 
 @pytest.mark.parametrize(
@@ -67,10 +69,7 @@ def test_relative_attention_is_that_of_the_paper_written_out() -> None:
     assert torch.allclose(attention(queries, keys, values), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "attention",
-    [AlibiAttention(4), RelativeAttention(6, 6, 2), RotaryAttention(6, 10.0, FullAttention())],
-)
+@pytest.mark.parametrize("attention", [AlibiAttention(4), RelativeAttention(6, 6, 2)])
 def test_the_newest_query_alone_finds_what_it_finds_among_all(attention: torch.nn.Module) -> None:
     queries, keys, values = heads(5, 5)
     whole = attention(queries, keys, values, causal=True)

@@ -15,6 +15,7 @@ from nmt.models.recurrences import (
     Recurrence,
     linear_scan,
 )
+from nmt.models.state import BeamAncestry
 from nmt.models.transformer import TransformerConfig
 from nmt.recipe.config import build
 
@@ -58,7 +59,7 @@ def test_sentences_of_a_pack_do_not_meet(recurrence: Recurrence) -> None:
 @every_recurrence
 def test_a_step_costs_a_state_of_fixed_size(recurrence: Recurrence) -> None:
     x, cache = some_input(), recurrence.new_cache()
-    steps = [cache.attend(recurrence, x[:, at : at + 1], None) for at in range(5)]
+    steps = [cache.attend(recurrence, x[:, at : at + 1], BeamAncestry(at + 1)) for at in range(5)]
     assert torch.allclose(torch.cat(steps, 1), recurrence(x), atol=1e-6)
     assert cache._hidden.shape == (2, 1, WIDTH)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from nmt.models.attention import Heads
 from nmt.models.multi_head import SelfAttention
+from nmt.models.positions import Rotation
 from nmt.models.state import ROOM, BeamAncestry, Cache, OrderedCache, SharedCache
 
 HEADS = Heads(width=8, count=2, key_width=4, value_width=4, bias=True, dropout=0.0)
@@ -33,11 +35,15 @@ def test_a_step_moves_nothing_that_is_held() -> None:
     assert first.data_ptr() == second.data_ptr()
 
 
+@pytest.mark.parametrize("rotation", [None, Rotation(4, 10.0)])
 @pytest.mark.parametrize("kind", [SharedCache, OrderedCache])
 @torch.no_grad()
-def test_a_row_attends_to_its_own_past_whatever_it_follows(kind: type[Cache]) -> None:
+def test_a_row_attends_to_its_own_past_whatever_it_follows(
+    kind: type[Cache], rotation: nn.Module | None
+) -> None:
     generator = torch.Generator().manual_seed(2)
-    attention, cache, ancestry = SelfAttention(HEADS), kind(), BeamAncestry()
+    attention, cache = SelfAttention(HEADS, rotation=rotation), kind()
+    ancestry = BeamAncestry()
     pasts, width = torch.zeros(3, 1, 0, 8), 1  # [B, K, T, D], what each row has been given
     for rows in (4, 4, 2, 5, 5, 5, 3, 3, 1, 2):  # of each of 3, and later 2, sentences
         step = torch.randn(*pasts.shape[:2], 8, generator=generator)

@@ -30,7 +30,7 @@ from nmt.export.tokenizer_json import tokenizer_json
 from nmt.models import ModelConfig
 from nmt.models.positions import SinusoidalPositions, sinusoids
 from nmt.models.recurrences import RecurrentCache
-from nmt.models.state import KeyValueCache, Memory, OrderedCache, SharedCache
+from nmt.models.state import BeamAncestry, KeyValueCache, Memory, OrderedCache, SharedCache
 from nmt.models.transformer import Transformer, TransformerConfig
 from nmt.models.transformer_layers import TransformerState
 from nmt.preprocess.casing import CasedSegmenter
@@ -154,7 +154,7 @@ class _Decoder(nn.Module):
             caches.append(_CACHES[type(layer.attention.new_cache())](keys, values))
         state = TransformerState(Memory(memory, None), caches)
         state.memory.mask = attention_mask.bool()[:, None, None]
-        state.position = past[0][1].shape[2]
+        state.ancestry = BeamAncestry(past[0][1].shape[2])
         logits = model.step(tokens if self.ids is None else self.ids[tokens], state)
         if self.ids is not None:
             logits = logits[..., self.ids]
@@ -191,7 +191,7 @@ class _CountedCache(RecurrentCache):
     def __init__(self, hidden: Tensor, steps: Tensor) -> None:
         super().__init__()
         self._hidden: Tensor = hidden
-        self._position, self._steps = steps.shape[2], steps
+        self._steps = steps
 
     @property
     def past(self) -> tuple[Tensor, Tensor]:

@@ -89,7 +89,7 @@ class EqualLengthsAttention(nn.Module):
     def forward(self, x: Tensor, pack: Pack) -> Tensor:
         """Mix the tokens of each sentence of a pack [P, D]; see :meth:`TokenMixer.forward`."""
         attention, start, mixed = self.attention, 0, []
-        projected = attention.project_in(x)
+        projected = attention.project_pack(x, pack)
         for length, equal in groupby(pack.lengths.tolist()):
             stop = start + length * len(list(equal))
             parts = projected[start:stop].view(-1, length, projected.shape[1])

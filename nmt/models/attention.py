@@ -140,9 +140,10 @@ class Attend(nn.Module):
     def __init__(self, heads: Heads, attention_fn: nn.Module | None = None) -> None:
         super().__init__()
         self.dropout = heads.dropout
-        self.has_equal_widths = heads.key_width == heads.value_width
-        self.head_width = heads.key_width
+        self.widths = (heads.key_width, heads.value_width)
         self.attention_fn = attention_fn or FullAttention()
+        self.is_plain = type(self.attention_fn) is FullAttention  # a subclass may do anything
+        """Whether this is the paper's attention, of all heads or of groups of them."""
         if heads.keys_and_values != heads.count:
             self.attention_fn = GroupedAttention(
                 heads.count // heads.keys_and_values, self.attention_fn
@@ -150,11 +151,6 @@ class Attend(nn.Module):
         self.output = glorot(
             nn.Linear(heads.count * heads.value_width, heads.width, bias=heads.bias)
         )
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether this is the paper's attention, with keys and values of one width."""
-        return type(self.attention_fn) is FullAttention and self.has_equal_widths
 
     @property
     def rate(self) -> float:

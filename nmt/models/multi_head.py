@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.data.packing import Pack, Packing
-from nmt.models.attention import Attend, FullAttention, Heads, attention_weights, split_heads
+from nmt.models.attention import Attend, Heads, attention_weights, split_heads
 from nmt.models.initialization import glorot
 from nmt.models.packed_attention import link_weights, mix_packs
 from nmt.models.state import KeyValueCache, OrderedCache, SharedCache, TokenMixer
@@ -22,7 +22,12 @@ from nmt.models.state import KeyValueCache, OrderedCache, SharedCache, TokenMixe
 class SelfAttention(TokenMixer):
     """Self-attention: queries, keys and values of the same input, from one fused projection."""
 
-    def __init__(self, heads: Heads, attention_fn: nn.Module | None = None) -> None:
+    def __init__(
+        self,
+        heads: Heads,
+        attention_fn: nn.Module | None = None,
+        rotation: nn.Module | None = None,
+    ) -> None:
         super().__init__()
         self.counts = [heads.count, heads.keys_and_values, heads.keys_and_values]
         widths = [heads.key_width, heads.key_width, heads.value_width]
@@ -31,28 +36,45 @@ class SelfAttention(TokenMixer):
         # bound with a gain of 1 / sqrt(2) on three separate matrices.
         self.project_in = glorot(nn.Linear(heads.width, sum(self.sizes), bias=heads.bias))
         self.attend = Attend(heads, attention_fn)
-        # The exact class: a subclass may add what depends on the order.
-        self.sees_order = type(attention_fn or FullAttention()) is not FullAttention
-        """Whether the result may depend on the order of the keys. If not, a decoder keeps one
-        :class:`~nmt.models.state.SharedCache` per sentence, which interleaves the keys of all rows;
-        else an :class:`~nmt.models.state.OrderedCache`. False for :class:`FullAttention` alone."""
+        self.rotation = rotation
 
     def new_cache(self) -> KeyValueCache:
-        """Return a cache that keeps the order of the keys, if the result depends on it."""
-        return OrderedCache() if self.sees_order else SharedCache()
+        """Return a cache that keeps the order of the keys, if the result may depend on it."""
+        return SharedCache() if self.attend.is_plain else OrderedCache()
 
-    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values [B, H, T, C] of the input [B, T, D]."""
-        parts = self.project_in(x).split_with_sizes(self.sizes, dim=-1)
+    def project(self, x: Tensor, position: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values [B, H, T, C] of the input [B, T, D].
+
+        Args:
+            x: the input.
+            position: of all tokens; None if they are at 0 to T - 1.
+        """
+        projected = self.project_in(x)
+        if self.rotation is not None:
+            begin, end = (0, x.shape[1]) if position is None else (position, position + 1)
+            projected = self._rotated(projected, torch.arange(begin, end, device=x.device))
+        parts = projected.split_with_sizes(self.sizes, dim=-1)
         queries, keys, values = map(split_heads, parts, self.counts)
         return queries, keys, values
+
+    def project_pack(self, x: Tensor, pack: Pack) -> Tensor:
+        """Return queries, keys and values side by side [P, W] of the input [P, D]."""
+        projected: Tensor = self.project_in(x)
+        return projected if self.rotation is None else self._rotated(projected, pack.positions)
+
+    def _rotated(self, projected: Tensor, positions: Tensor) -> Tensor:
+        """Return `projected` [..., T, W] with its queries and keys rotated by `positions`."""
+        assert self.rotation is not None
+        turning, values = projected.split_with_sizes([sum(self.sizes[:2]), self.sizes[2]], -1)
+        heads = turning.view(*turning.shape[:-1], -1, self.attend.widths[0])
+        return torch.cat((self.rotation(heads, positions).flatten(-2), values), -1)
 
     def forward(
         self, x: Tensor, sentences: Tensor | Pack | None = None, causal: bool = False
     ) -> Tensor:
         """Attend within each sentence; see :meth:`TokenMixer.forward`."""
         if isinstance(sentences, Pack):
-            packs, projected = (sentences, sentences), (self.project_in(x),)
+            packs, projected = (sentences, sentences), (self.project_pack(x, sentences),)
             mixed = mix_packs(self.attend, projected, self.sizes, self.counts, packs, causal)
             output: Tensor = self.attend.output(mixed)
         else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from inspect import signature
+from itertools import islice
 from typing import Any
 
 import torch
@@ -63,25 +64,46 @@ def mix_packs(
         packs: of the queries and of the keys.
         causal: whether a query sees only the keys up to itself.
     """
-    if attend.is_plain:  # with as many heads of keys and values, or its function would group them
-        if _has_flash(projected[0].device, projected[0].dtype, attend.head_width, attend.rate):
-            return _flash_attention(projected, packs, counts[0], causal)
+    if attend.is_plain:
+        parts = _with_all_heads(projected, sizes, counts)
+        if _has_flash(parts[0].device, parts[0].dtype, attend.widths, attend.rate):
+            return _flash_attention(parts, packs, counts[0], causal)
         if all(pack.shape[1] <= LONG for pack in packs):
             by_rows: Tensor = _RowAttention.apply(  # type: ignore[no-untyped-call]
-                projected[0], *projected[1:] or (None,), packs, counts[0], causal, attend.rate
+                packs, counts[0], causal, attend.rate, *parts
             )
             return by_rows
     of_queries, of_keys = packs
-    parts = projected[-1].split_with_sizes(list(sizes[len(projected) - 1 :]), 1)
     queries, keys, values = (
         split_heads(pack.pad(part), count)
         for part, pack, count in zip(
-            (*projected[:-1], *parts), (of_queries, of_keys, of_keys), counts, strict=True
+            _apart(projected, sizes), (of_queries, of_keys, of_keys), counts, strict=True
         )
     )
     mask = None if causal else of_keys.mask[:, None, None]  # [B, 1, 1, S]; padding comes last
     mixed = attend.attention_fn(queries, keys, values, mask, causal, attend.rate)
     return of_queries.unpad(mixed.transpose(1, 2).flatten(2))
+
+
+def _apart(projected: tuple[Tensor, ...], sizes: Sequence[int]) -> list[Tensor]:
+    """Return queries, keys and values, which lie side by side; see :func:`mix_packs`."""
+    *queries, rest = projected
+    return [*queries, *rest.split_with_sizes(list(sizes[len(queries) :]), 1)]
+
+
+def _with_all_heads(
+    projected: tuple[Tensor, ...], sizes: Sequence[int], counts: Sequence[int]
+) -> tuple[Tensor, ...]:
+    """Return `projected` if sizes are equal; else queries, keys and values of as many heads each.
+
+    Heads of keys and values are repeated for the queries of their group.
+    """
+    if len({*sizes}) == 1:
+        return projected
+    return tuple(
+        part.view(len(part), count, -1).repeat_interleave(counts[0] // count, 1).flatten(1)
+        for part, count in zip(_apart(projected, sizes), counts, strict=True)
+    )
 
 
 def link_weights(queries: Tensor, keys: Tensor, packing: Packing, links: Tensor) -> Tensor:
@@ -118,25 +140,28 @@ def is_compilable(model: nn.Module, device: torch.device) -> bool:
     low = torch.is_autocast_enabled(device.type)
     dtype = torch.get_autocast_dtype(device.type) if low else torch.float32
     return bool(attends) and all(
-        attend.is_plain and _has_flash(device, dtype, attend.head_width, attend.dropout)
+        attend.is_plain and _has_flash(device, dtype, attend.widths, attend.dropout)
         for attend in attends
     )
 
 
-def _has_flash(device: torch.device, dtype: torch.dtype, width: int, dropout: float) -> bool:
+def _has_flash(
+    device: torch.device, dtype: torch.dtype, widths: tuple[int, int], dropout: float
+) -> bool:
     """Return whether torch has a fused attention on packs: in half precision on a newer GPU.
 
     Args:
         device: of the queries.
         dtype: of the queries.
-        width: of a head.
+        widths: of a head of queries and keys, and of one of values.
         dropout: dropout rate on the attention weights.
     """
     return (
         device.type == "cuda"
         and dtype in (torch.bfloat16, torch.float16)
-        and width % 8 == 0
-        and width <= 256
+        and widths[0] == widths[1]
+        and widths[0] % 8 == 0
+        and widths[0] <= 256
         and dropout == 0.0
         # What is being compiled is compilable, and the compiler cannot ask the GPU.
         and (torch.compiler.is_compiling() or _is_newer_gpu(device))
@@ -161,17 +186,15 @@ def _has_varlen_attn() -> bool:
 
 
 def _flash_attention(
-    projected: tuple[Tensor, ...], packs: tuple[Pack, Pack], heads: int, causal: bool
+    parts: tuple[Tensor, ...], packs: tuple[Pack, Pack], heads: int, causal: bool
 ) -> Tensor:
     """Return the mixed values [P, H * C] by torch's attention on sequences of varying length."""
     from torch.nn.attention.varlen import varlen_attn
 
     of_queries, of_keys = packs
-    width = sum(part.shape[1] for part in projected) // (3 * heads)
+    width = sum(part.shape[1] for part in parts) // (3 * heads)
     queries, keys, values = (
-        vectors
-        for part in projected
-        for vectors in part.view(len(part), -1, heads, width).unbind(1)
+        vectors for part in parts for vectors in part.view(len(part), -1, heads, width).unbind(1)
     )
     mixed = varlen_attn(
         queries,
@@ -187,6 +210,10 @@ def _flash_attention(
     return mixed.flatten(1)
 
 
+_SIDE_BY_SIDE = {1: (3,), 2: (1, 2), 3: (1, 1, 1)}
+"""How many of queries, keys and values lie side by side in each of so many tensors."""
+
+
 class _RowAttention(torch.autograd.Function):
     """Scaled dot-product attention on rows of several sentences, with its gradient.
 
@@ -197,33 +224,31 @@ class _RowAttention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        projected: Tensor,
-        memory: Tensor | None,
         packs: tuple[Pack, Pack],
         heads: int,
         causal: bool,
         dropout: float,
+        *parts: Tensor,
     ) -> Tensor:
-        """Return the mixed values [P, H * C].
+        """Return the mixed values [P, H * C'].
 
         Args:
             ctx: autograd's context.
-            projected: queries [P, H * C]; or queries, keys and values [P, 3 * H * C].
-            memory: keys and values [P', 2 * H * C]; None if `projected` holds them.
             packs: of the queries and of the keys.
             heads: H.
             causal: whether a query sees only the keys up to itself.
             dropout: dropout rate on the attention weights.
+            parts: queries [P, H * C], keys [P', H * C] and values [P', H * C']; or, if C = C', all
+                three side by side in one tensor, or keys and values in a second one.
         """
         of_queries, of_keys = packs
-        with torch.autocast(projected.device.type, enabled=False):
-            if memory is None:
-                queries, keys, values = _to_rows(projected, of_queries, 3, heads)
-            else:
-                [queries], (keys, values) = (
-                    _to_rows(projected, of_queries, 1, heads),
-                    _to_rows(memory, of_keys, 2, heads),
-                )
+        counts = _SIDE_BY_SIDE[len(parts)]
+        with torch.autocast(parts[0].device.type, enabled=False):
+            queries, keys, values = (
+                row
+                for at, (part, count) in enumerate(zip(parts, counts, strict=True))
+                for row in _to_rows(part, of_keys if at else of_queries, count, heads)
+            )
             queries *= queries.shape[-1] ** -0.5
             scores = torch.bmm(queries, keys.transpose(1, 2))  # [R * H, L, L']
             by_row = scores.view(of_queries.shape[0], heads, *scores.shape[1:])
@@ -232,12 +257,12 @@ class _RowAttention(torch.autograd.Function):
             kept = keep_mask(weights, dropout) if dropout else None
             mixed = torch.bmm(weights if kept is None else weights * kept, values)
         ctx.save_for_backward(queries, keys, values, weights, kept)
-        ctx.packs, ctx.heads, ctx.has_memory = packs, heads, memory is not None
+        ctx.packs, ctx.heads, ctx.counts = packs, heads, counts
         return _from_rows((mixed,), of_queries, heads)
 
     @staticmethod
     def backward(ctx: Any, d_mixed: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of `projected` and `memory`."""
+        """Return the gradients of the parts, after None for each other argument."""
         queries, keys, values, weights, kept = ctx.saved_tensors
         (of_queries, of_keys), heads = ctx.packs, ctx.heads
         [d_rows] = _to_rows(d_mixed.contiguous(), of_queries, 1, heads)
@@ -250,12 +275,12 @@ class _RowAttention(torch.autograd.Function):
         d_scores = torch._softmax_backward_data(d_weights, weights, -1, weights.dtype)
         d_queries = torch.bmm(d_scores, keys).mul_(queries.shape[-1] ** -0.5)
         d_keys = torch.bmm(d_scores.transpose(1, 2), queries)
-        if not ctx.has_memory:
-            d_projected = _from_rows((d_queries, d_keys, d_values), of_queries, heads)
-            return d_projected, None, None, None, None, None
-        d_projected = _from_rows((d_queries,), of_queries, heads)
-        d_memory = _from_rows((d_keys, d_values), of_keys, heads)
-        return d_projected, d_memory, None, None, None, None
+        d_all = iter((d_queries, d_keys, d_values))
+        d_parts = (
+            _from_rows(tuple(islice(d_all, count)), of_keys if at else of_queries, heads)
+            for at, count in enumerate(ctx.counts)
+        )
+        return None, None, None, None, *d_parts
 
 
 def _to_rows(x: Tensor, pack: Pack, parts: int, heads: int) -> tuple[Tensor, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,11 +17,9 @@ from torch.nn import functional as F
 
 from nmt.models.attention import FullAttention, Heads, mix_values
 from nmt.models.multi_head import SelfAttention
+from nmt.models.positions import PositionPart
 from nmt.models.state import TokenMixer
 from nmt.recipe.registry import Registry
-
-WrapAttention = Callable[[nn.Module], nn.Module]
-"""Wraps an attention function, as encodings of positions do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +36,8 @@ class AttentionPattern(ABC):
     """Name of the attention pattern."""
 
     @abstractmethod
-    def sublayer(self, heads: Heads, wrap: WrapAttention) -> TokenMixer:
-        """Return the sublayer of one layer."""
+    def sublayer(self, heads: Heads, positions: PositionPart) -> TokenMixer:
+        """Return the sublayer of one layer, which encodes positions as this part does."""
 
 
 patterns: Registry[AttentionPattern] = Registry("attention pattern")
@@ -55,9 +52,10 @@ class FunctionPattern(AttentionPattern):
     def build(self, heads: Heads) -> nn.Module:
         """Return the attention function of one layer."""
 
-    def sublayer(self, heads: Heads, wrap: WrapAttention) -> TokenMixer:
+    def sublayer(self, heads: Heads, positions: PositionPart) -> TokenMixer:
         """Return self-attention with this function."""
-        return SelfAttention(heads, wrap(self.build(heads)))
+        attention_fn = positions.attention_fn(heads, self.build(heads))
+        return SelfAttention(heads, attention_fn, positions.rotation(heads))
 
 
 @patterns.register("full")

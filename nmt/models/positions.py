@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import ABC
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -95,6 +95,7 @@ class PositionPart(ABC):
     Its fields are its recipe keys. It overrides at least one method:
 
     - :meth:`embedding`, if the encoding is added to the embeddings;
+    - :meth:`rotation`, if the encoding changes queries and keys by their positions;
     - :meth:`attention_fn`, if the encoding acts in self-attention. A subclass that replaces `inner`
       instead of wrapping it also sets ``patterns = ("full",)``.
     """
@@ -135,13 +136,25 @@ class PositionPart(ABC):
         """
         return NoPositions()
 
+    def rotation(self, heads: Heads) -> nn.Module | None:
+        """Return what changes the queries and keys of one self-attention layer by their positions.
+
+        The module is called like :class:`Rotation`, for queries and keys alike: in a decoder's step
+        for the newest alone, so a cache holds keys that are changed already. Attention itself stays
+        as it is, and as fast. None if there is nothing to change.
+
+        Args:
+            heads: number and widths of the heads.
+        """
+        return None
+
     def attention_fn(self, heads: Heads, inner: nn.Module) -> nn.Module:
         """Return the attention function of one self-attention layer.
 
         Called once for every layer of both stacks, so parameters belong to one layer.
-        Either wrap `inner` (call it with changed queries, keys or values, as rotary does), which
-        keeps the pattern that the recipe chose. Or replace `inner` by a module of your own (as
-        alibi does) and set ``patterns = ("full",)``, because the pattern is then lost.
+        Either wrap `inner` (call it with changed queries, keys or values), which keeps the pattern
+        that the recipe chose. Or replace `inner` by a module of your own (as alibi does) and set
+        ``patterns = ("full",)``, because the pattern is then lost.
 
         The module is called like :class:`nmt.models.attention.FullAttention`. The queries belong to
         the LAST keys: of Q queries and S keys, query i is at position S - Q + i and key j at
@@ -217,43 +230,34 @@ class Rotary(PositionPart):
     base: float = 10000.0
     """Pair i of a head's d features turns by base^(-2i/d) for every position."""
 
-    def attention_fn(self, heads: Heads, inner: nn.Module) -> nn.Module:
-        """Return `inner`, wrapped so that it gets rotated queries and keys."""
-        return RotaryAttention(heads.key_width, self.base, inner)
+    def rotation(self, heads: Heads) -> nn.Module:
+        """Return the rotation."""
+        return Rotation(heads.key_width, self.base)
 
 
-class RotaryAttention(nn.Module):
-    """Rotate queries and keys, then call the wrapped attention.
+class Rotation(nn.Module):
+    """Rotate pairs of features by angles in proportion to the position."""
 
-    Keys are rotated when they are used, not when they are cached. The rotation costs as much as
-    reading the keys, and the cache stays independent of positions.
-    """
-
-    def __init__(self, width: int, base: float, inner: nn.Module) -> None:
+    def __init__(self, width: int, base: float) -> None:
         super().__init__()
         if width % 2:
             raise ValueError(f"rotary positions need an even width of a head, not {width}")
-        self.rates = [base ** (-pair / width) for pair in range(0, width, 2)]
-        self.inner = inner
+        self.rates = base ** (torch.arange(0, width, 2) / -width)  # no buffer: not saved
 
-    def forward(
-        self, queries: Tensor, keys: Tensor, values: Tensor, *options: Any, **named: Any
-    ) -> Tensor:
-        """Attend with positions; arguments of :func:`nmt.models.attention.mix_values`."""
-        first = keys.shape[2] - queries.shape[2]  # the queries belong to the last keys
-        mixed: Tensor = self.inner(
-            self.turn(queries, first), self.turn(keys, 0), values, *options, **named
-        )
-        return mixed
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Return rotated vectors, of the same shape.
 
-    def turn(self, x: Tensor, first: int) -> Tensor:
-        """Rotate `x` [B, H, T, C], which holds the positions from `first` on; same shape."""
-        positions = torch.arange(first, first + x.shape[2], device=x.device, dtype=torch.float32)
-        angles = positions[:, None] * torch.tensor(self.rates, device=x.device)  # [T, C/2]
-        sines, cosines = angles.sin().to(x.dtype), angles.cos().to(x.dtype)
-        even, odd = x[..., ::2], x[..., 1::2]
-        turned = (even * cosines - odd * sines, even * sines + odd * cosines)
-        return torch.stack(turned, dim=-1).flatten(-2)
+        A pair of features is a complex number, which is multiplied by exp(i angle), in float32.
+
+        Args:
+            x: [..., T, H, C].
+            positions: [T] int64; or [1], of all tokens.
+        """
+        self.rates = self.rates.to(x.device)
+        angles = positions[:, None, None] * self.rates  # [T, 1, C / 2]
+        pairs = torch.view_as_complex(x.float().view(*x.shape[:-1], -1, 2))  # [..., T, H, C / 2]
+        turned = torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles))
+        return turned.flatten(-2).to(x.dtype)
 
 
 @position_parts.register("alibi")

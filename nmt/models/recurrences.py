@@ -18,7 +18,8 @@ from torch.nn import functional as F
 from nmt.data.packing import Pack
 from nmt.models.attention import Heads
 from nmt.models.initialization import glorot
-from nmt.models.patterns import AttentionPattern, WrapAttention, patterns
+from nmt.models.patterns import AttentionPattern, patterns
+from nmt.models.positions import PositionPart
 from nmt.models.recorded_activity import Probe
 from nmt.models.state import BeamAncestry, Cache, TokenMixer
 
@@ -122,13 +123,11 @@ class RecurrentCache(Cache):
 
     def __init__(self) -> None:
         self._hidden: Tensor | None = None  # [B, K, W]
-        self._position = 0
 
     def attend(self, sublayer: Any, x: Tensor, ancestry: BeamAncestry) -> Tensor:
         """Return the output [B, K, D] of a step; replaces the state."""
         output: Tensor
-        output, self._hidden = sublayer.step(x, self._hidden, self._position)
-        self._position += 1
+        output, self._hidden = sublayer.step(x, self._hidden, ancestry.position)
         return output
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:
@@ -143,7 +142,7 @@ class RecurrencePart(AttentionPattern):
 
     is_bidirectional: ClassVar[bool] = False
 
-    def sublayer(self, heads: Heads, wrap: WrapAttention) -> Recurrence:
+    def sublayer(self, heads: Heads, positions: PositionPart) -> Recurrence:
         """Return the recurrence; encodings of positions that wrap attention have no part in it."""
         return self.recurrence(heads.width)
 

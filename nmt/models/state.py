@@ -22,9 +22,15 @@ class BeamAncestry:
     entries 0 and 3, and no row descends from entry 1.
     """
 
-    def __init__(self) -> None:
-        self._steps = 0
+    def __init__(self, steps: int = 0) -> None:
+        self.steps = steps
+        """Number of steps so far; in a step, with that one."""
         self._entries: Tensor | None = None  # [B, K, E] bool; None while each sentence has one row
+
+    @property
+    def position(self) -> int:
+        """Position of the newest step, from 0."""
+        return self.steps - 1
 
     @property
     def mask(self) -> Tensor | None:
@@ -36,10 +42,10 @@ class BeamAncestry:
         sentences, rows = tokens.shape
         if self._entries is not None or rows > 1:
             if self._entries is None:  # every row descends from all steps with one row
-                self._entries = tokens.new_ones(sentences, rows, self._steps, dtype=torch.bool)
+                self._entries = tokens.new_ones(sentences, rows, self.steps, dtype=torch.bool)
             new = torch.eye(rows, dtype=torch.bool, device=tokens.device).expand(sentences, -1, -1)
             self._entries = torch.cat((self._entries, new), dim=-1)
-        self._steps += 1
+        self.steps += 1
 
     def select(self, rows: Tensor) -> None:
         """Keep, repeat, reorder or drop rows; see :class:`nmt.models.base.State`."""
@@ -120,7 +126,7 @@ class KeyValueCache(Cache):
 
 
 class SharedCache(KeyValueCache):
-    """Cache with one group per sentence, for attention that ignores the order of keys.
+    """Cache with one group per sentence, for attention that ignores the order in the cache.
 
     The rows of a sentence attend together, each to its ancestors: the keys of all rows are
     interleaved. Reordering rows moves no memory.
@@ -128,7 +134,7 @@ class SharedCache(KeyValueCache):
 
     def attend(self, sublayer: Any, x: Tensor, ancestry: BeamAncestry) -> Tensor:
         """Attend with K queries per sentence."""
-        queries, keys, values = sublayer.project(x)  # [B, H, K, C]
+        queries, keys, values = sublayer.project(x, ancestry.position)  # [B, H, K, C]
         attended: Tensor = sublayer.attend(queries, *self.extend(keys, values), ancestry.mask)
         return attended
 
@@ -143,7 +149,8 @@ class OrderedCache(KeyValueCache):
 
     def attend(self, sublayer: Any, x: Tensor, ancestry: BeamAncestry) -> Tensor:
         """Attend with one query per row."""
-        queries, keys, values = sublayer.project(x.flatten(0, 1)[:, None])  # [N, H, 1, C]
+        rows = x.flatten(0, 1)[:, None]
+        queries, keys, values = sublayer.project(rows, ancestry.position)  # [N, H, 1, C]
         attended: Tensor = sublayer.attend(queries, *self.extend(keys, values))  # [N, 1, D]
         return attended.view_as(x)
 

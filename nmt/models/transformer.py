@@ -203,14 +203,13 @@ class Transformer(Model):
     def decode_step(self, tokens: Tensor, state: State) -> Tensor:
         """Return the decoder output [B, K, D] after `tokens` [B, K]; advances the state."""
         assert isinstance(state, TransformerState)
-        position = self.positions(state.position, 1, tokens.device)  # [1, D], for all rows
+        position = self.positions(state.ancestry.steps, 1, tokens.device)  # [1, D], for all rows
         x = self._embed(self.target_embedding, tokens, position)  # [B, K, D]
         state.ancestry.grow(tokens)
         for layer, keys_values, cache in zip(
             self.decoder, state.memory.layers, state.caches, strict=True
         ):
             x = layer.step(x, keys_values, state.memory.mask, cache, state.ancestry)
-        state.position += 1
         last: Tensor = self.decoder_end(x)
         return last
 

@@ -155,7 +155,6 @@ class TransformerState:
         self.caches = caches
         self.ancestry = BeamAncestry()
         self.rows = 1
-        self.position = 0
 
     def select(self, rows: Tensor) -> None:
         """Keep, repeat, reorder or drop rows; see :class:`nmt.models.base.State`."""

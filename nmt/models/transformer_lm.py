@@ -82,7 +82,7 @@ class TransformerLMConfig(ModelConfig):
             bias=True,
             dropout=0.0,
         )
-        attention = patterns["full"].sublayer(heads, partial(self.positions.attention_fn, heads))
+        attention = patterns["full"].sublayer(heads, self.positions)
         feed_forward = self.feed_forward.build(self.d_model, self.d_ff, 0.0)
         residual = partial(PreNorm, self.d_model, "layer_norm", self.dropout, 1e-6)
         return CausalLayer(attention, feed_forward, residual)
@@ -161,11 +161,10 @@ class TransformerLM(Model):
     def decode_step(self, tokens: Tensor, state: State) -> Tensor:
         """Return the decoder output [B, K, D] after `tokens` [B, K]; advances the state."""
         assert isinstance(state, TransformerState)
-        x = self._embed(tokens, self.positions(state.position, 1, tokens.device))
+        x = self._embed(tokens, self.positions(state.ancestry.steps, 1, tokens.device))
         state.ancestry.grow(tokens)
         for layer, cache in zip(self.decoder, state.caches, strict=True):
             x = layer.step(x, cache, state.ancestry)
-        state.position += 1
         last: Tensor = self.decoder_end(x)
         return last
 

@@ -7,7 +7,6 @@ Variants later than the paper are parts with a short interface each: `residual`,
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal, TypeVar
 
 from torch import nn
@@ -168,9 +167,8 @@ class TransformerSizes(ModelConfig):
         return kind(self.d_model, self.norm, self.dropout, self.norm_epsilon)
 
     def _self_attention(self, stack: Stack) -> TokenMixer:
-        heads = self.attention
         pattern: AttentionPattern = getattr(self, f"{stack}_attention")
-        return pattern.sublayer(heads, partial(self.positions.attention_fn, heads))
+        return pattern.sublayer(self.attention, self.positions)
 
     def _feed_forward(self) -> nn.Module:
         return self.feed_forward.build(self.d_model, self.d_ff, self.activation_dropout)
