@@ -96,6 +96,28 @@ def test_packs_are_padded_sentences(name: str, device: torch.device) -> None:
     assert_near(*(gradients(model, output) for output in outputs), 1e-3)
 
 
+@on_each_device
+@pytest.mark.parametrize("name", ["gnmt_small", "rnnsearch_small"])
+def test_small_gradients_of_recurrent_layers_in_bf16_do_not_become_zero(
+    name: str, device: torch.device
+) -> None:
+    """In fp16, which autocast would take on a GPU, nothing is between 0 and 6e-8."""
+    torch.manual_seed(1)
+    config = replace(tiny(name), dropout=0.0)  # type: ignore[call-arg]
+    model = config.build(VOCABULARY, VOCABULARY, True).to(device)
+    source = some_sources().to(device)
+
+    def unscaled(scale: float) -> dict[str, Tensor]:
+        model.zero_grad()
+        with autocast("bf16", device):
+            loss = -model(source, source).float().log_softmax(-1)[..., 4].sum()
+        (scale * loss).backward()
+        weights = model.named_parameters()
+        return {name: it.grad / scale for name, it in weights if it.grad is not None}
+
+    assert_near(unscaled(2**-24), unscaled(1.0), 1e-3)
+
+
 @contextmanager
 def flash_attention(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Within the context packs use the attention of a GPU, on a CPU without its kernels."""

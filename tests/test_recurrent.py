@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+from nmt.models import recurrent
 from nmt.models.recurrent import AdditiveAttention, BothDirections, LSTMStack, turn_around
 
 MASK = torch.tensor([[True, True, True, True], [True, True, False, False]])
@@ -25,6 +26,19 @@ def test_both_directions_are_those_of_torch_on_packed_sentences(kind: type) -> N
     packed = nn.utils.rnn.pack_padded_sequence(x, MASK.sum(1), batch_first=True)
     expected, _ = nn.utils.rnn.pad_packed_sequence(other(packed)[0], batch_first=True)
     assert torch.allclose(own(x, MASK)[MASK], expected[MASK], atol=1e-6)
+
+
+def test_recurrent_layers_compute_in_fp32_where_autocast_would_take_fp16(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(1)
+    layer, x = nn.LSTM(3, 5, batch_first=True), torch.randn(2, 4, 3)
+    expected, _ = layer(torch.cat((x, x), 1).bfloat16().float())
+    monkeypatch.setattr(recurrent, "autocast_takes_fp16", lambda device: True)
+    with torch.autocast("cpu", torch.bfloat16):
+        first, state = recurrent.recur(layer, x.bfloat16())
+        second, _ = recurrent.recur(layer, x.bfloat16(), state)
+    torch.testing.assert_close(torch.cat((first, second), 1), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_additive_attention_of_a_worked_example() -> None:

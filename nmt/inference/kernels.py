@@ -58,7 +58,7 @@ def convert(
         for name, child in module.named_children():
             if type(child) is nn.Linear:  # a subclass may do more than multiply
                 setattr(module, name, _converted(child, precision, device))
-            elif isinstance(child, nn.RNNBase) and precision in LOW:
+            elif isinstance(child, nn.RNNBase) and _is_kept_low(precision, device):
                 child.to(LOW[precision])
     model.requires_grad_(False)
     _call_directly(model)
@@ -133,6 +133,11 @@ def _converted(linear: nn.Linear, precision: InferencePrecision, device: torch.d
         linear.weight = _constant(linear.weight.to(dtype))
         linear.bias = None if linear.bias is None else _constant(linear.bias.to(dtype))
     return linear
+
+
+def _is_kept_low(precision: InferencePrecision, device: torch.device) -> bool:
+    """Return whether recurrent layers compute in a precision of 16 bits; see `recurrent.recur`."""
+    return precision in LOW and (device.type == "cpu" or precision == "fp16")
 
 
 def _is_packed(dtype: torch.dtype, device: torch.device) -> bool:

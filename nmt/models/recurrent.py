@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +50,32 @@ class AdditiveAttention(nn.Module):
         return torch.cat(steps, dim=1)
 
 
+def recur(
+    layer: nn.RNNBase, x: Tensor, state: tuple[Tensor, ...] | None = None
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Call a recurrent layer; on a GPU that computes in bf16, in float32.
+
+    In the place of bf16, autocast computes these layers in fp16 (torch 2.13). Without the loss
+    scale, which bf16 needs none of, most of their gradients would then be 0.
+    """
+    output: tuple[Tensor, tuple[Tensor, ...]]
+    if autocast_takes_fp16(x.device):
+        with torch.autocast(x.device.type, enabled=False):
+            output = layer(x.float(), state and tuple(part.float() for part in state))
+    else:
+        output = layer(x, state)
+    return output
+
+
+def autocast_takes_fp16(device: torch.device) -> bool:
+    """Return whether autocast is to compute in bf16 and computes recurrent layers in fp16."""
+    return (
+        device.type == "cuda"
+        and torch.is_autocast_enabled("cuda")
+        and torch.get_autocast_dtype("cuda") is torch.bfloat16
+    )
+
+
 class BothDirections(nn.Module):
     """Bidirectional recurrent layer: one layer from the left, one from the right.
 
@@ -62,8 +90,8 @@ class BothDirections(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Return outputs [B, S, 2D] for the input [B, S, I]; mask [B, S] is True at tokens."""
-        turned = turn_around(self.backwards(turn_around(x, mask))[0], mask)
-        return torch.cat((self.forwards(x)[0], turned), dim=-1)
+        turned = turn_around(recur(self.backwards, turn_around(x, mask))[0], mask)
+        return torch.cat((recur(self.forwards, x)[0], turned), dim=-1)
 
 
 def turn_around(x: Tensor, mask: Tensor) -> Tensor:
@@ -110,14 +138,14 @@ class LSTMStack(nn.Module):
             [N, T, D], and the state after the last position.
         """
         after: list[Tensor] = []
-        for at, layer in enumerate(self.layers):
+        for at, layer in enumerate(cast("Iterable[nn.LSTM]", self.layers)):
             before = None
             if state is not None:
                 before = (state[2 * at][None], state[2 * at + 1][None])
             inputs = self.dropout(x)
             if context is not None:
                 inputs = torch.cat((inputs, context), dim=-1)
-            output, (hidden, cell) = layer(inputs, before)
+            output, (hidden, cell) = recur(layer, inputs, before)
             x = x + output if at >= self.first_residual else output
             after += [hidden[0], cell[0]]
         return x, after
