@@ -37,6 +37,7 @@ class Ensemble(Model):
             raise ValueError(f"{len(members)} models need as many weights above 0, not {weights}")
         self.members = cast("list[Model]", nn.ModuleList(members))
         self.shares = [weight / sum(weights) for weight in weights]
+        self._shares = torch.tensor(self.shares)  # no buffer: there is nothing to save
         self.average = average
 
     def decode(self, source: Tensor, target: Tensor) -> Tensor:
@@ -76,7 +77,8 @@ class Ensemble(Model):
 
     def _mean(self, logits: list[Tensor]) -> Tensor:
         log_probs = torch.stack([part.float().log_softmax(-1) for part in logits])  # [M, ..., V]
-        shares = log_probs.new_tensor(self.shares).view(-1, *[1] * (log_probs.dim() - 1))
+        self._shares = self._shares.to(log_probs.device)  # once, as a copy waits for the GPU
+        shares = self._shares.view(-1, *[1] * (log_probs.dim() - 1))
         if self.average == "log_probability":
             return (shares * log_probs).sum(0)
         return (shares.log() + log_probs).logsumexp(0)

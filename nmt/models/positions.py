@@ -289,7 +289,7 @@ class AlibiAttention(nn.Module):
 
     def __init__(self, heads: int) -> None:
         super().__init__()
-        self.slopes = alibi_slopes(heads)
+        self.slopes = torch.tensor(alibi_slopes(heads))  # no buffer: not saved
 
     def forward(
         self,
@@ -301,10 +301,10 @@ class AlibiAttention(nn.Module):
         dropout: float = 0.0,
     ) -> Tensor:
         """Attend with positions; arguments of :func:`nmt.models.attention.mix_values`."""
-        slopes = torch.tensor(self.slopes, device=keys.device)[:, None, None]
+        self.slopes = self.slopes.to(keys.device)  # once, as a copy waits for the GPU
         distances = _distances(queries, keys).abs()
         scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
-        scores = scores - (slopes * distances).to(scores.dtype)
+        scores = scores - (self.slopes[:, None, None] * distances).to(scores.dtype)
         return attention_weights(scores, mask, causal, dropout) @ values
 
 
