@@ -19,10 +19,9 @@ Sentence = tuple[int, ...]
 class TableState:
     """The targets so far, row by row; refuses what the contract of `select` forbids."""
 
-    def __init__(self, sentences: list[Sentence], max_steps: int) -> None:
+    def __init__(self, sentences: list[Sentence]) -> None:
         self.sentences = sentences
         self.prefixes: list[list[Sentence]] = [[()] for _ in sentences]
-        self.steps_left = max_steps
 
     def select(self, rows: Tensor) -> None:
         width = len(self.prefixes[0])
@@ -57,13 +56,11 @@ class TableModel(Model):
     def decode_step(self, tokens: Tensor, state: State) -> Tensor:
         raise NotImplementedError
 
-    def start(self, source: Tensor, max_steps: int) -> TableState:
-        return TableState([unpad(row) for row in source.tolist()], max_steps)
+    def start(self, source: Tensor) -> TableState:
+        return TableState([unpad(row) for row in source.tolist()])
 
     def step(self, tokens: Tensor, state: State) -> Tensor:
         assert isinstance(state, TableState)
-        state.steps_left -= 1
-        assert state.steps_left >= 0, "more steps than were announced"
         assert [len(row) for row in tokens.tolist()] == [len(row) for row in state.prefixes]
         assert not (tokens == PAD).any()
         assert not (tokens == EOS).any()

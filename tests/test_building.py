@@ -72,7 +72,7 @@ class Unusual(Model):
     def decode(self, source: Tensor, target: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def start(self, source: Tensor, max_steps: int) -> Any:
+    def start(self, source: Tensor) -> Any:
         raise NotImplementedError
 
     def decode_step(self, tokens: Tensor, state: Any) -> Tensor:

@@ -29,7 +29,7 @@ def two_models() -> list[Any]:
 
 
 def first_step(model: Any) -> Tensor:
-    state = model.start(torch.tensor([[7, 8, EOS]]), 1)
+    state = model.start(torch.tensor([[7, 8, EOS]]))
     return torch.as_tensor(model.step(torch.tensor([[BOS]]), state)).log_softmax(-1)[0, 0]
 
 
@@ -57,7 +57,7 @@ def test_a_model_with_itself_gives_what_it_gives_alone(average: Average) -> None
 def test_stepping_gives_the_logits_of_forward(average: Average) -> None:
     ensemble = Ensemble(two_models(), (1, 1), average)
     source, target = torch.tensor([[7, 8, EOS]]), torch.tensor([[BOS, 9, 10, 11]])
-    state = ensemble.start(source, 4)
+    state = ensemble.start(source)
     steps = [ensemble.step(tokens, state) for tokens in target[:, None].unbind(-1)]
     torch.testing.assert_close(torch.cat(steps, dim=1), ensemble(source, target))
 

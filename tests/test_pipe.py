@@ -37,7 +37,7 @@ REAL = Path(__file__).read_text(encoding="utf-8").splitlines()
 class Copy(TableModel):
     """Gives the source back, with a copy's few tensor operations a step."""
 
-    def start(self, source: Tensor, max_steps: int) -> State:
+    def start(self, source: Tensor) -> State:
         return _Copied(source)  # type: ignore[return-value]
 
     def step(self, tokens: Tensor, state: State) -> Tensor:

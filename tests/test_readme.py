@@ -133,7 +133,7 @@ def test_the_model_keeps_the_law_of_models(here: Path) -> None:
     source = torch.tensor([[5, 6, 7, EOS], [8, EOS, PAD, PAD]])
     target = torch.tensor([[BOS, 9, 10, 11], [BOS, 12, 13, 14]])
     expected = model(source, target)
-    state = model.start(source, 4)
+    state = model.start(source)
     torch.testing.assert_close(model.step(target[:, :1], state)[:, 0], expected[:, 0])
     state.select(torch.tensor([[1, 1], [0, 0]]))  # swapped, with two rows each
     swapped = target.flip(0)

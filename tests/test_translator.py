@@ -65,10 +65,10 @@ class Reverser(TableModel):
 
         self.row = row  # type: ignore[assignment]
 
-    def start(self, source: Tensor, max_steps: int) -> State:
+    def start(self, source: Tensor) -> State:
         self.batches.append(source)
         self.was_inference.append(not self.training and not torch.is_grad_enabled())
-        return super().start(source, max_steps)
+        return super().start(source)
 
 
 def translator(**keys: object) -> Translator:
@@ -331,9 +331,9 @@ def test_a_model_that_is_not_converted_can_be_trained_after_it_has_translated(
         convert(model, "fp32", torch.device("cpu"))
     start, was_inference = model.start, set()
 
-    def watched(source: Tensor, max_steps: int) -> State:
+    def watched(source: Tensor) -> State:
         was_inference.add(torch.is_inference_mode_enabled())
-        return start(source, max_steps)
+        return start(source)
 
     monkeypatch.setattr(model, "start", watched)
     translating = Translator(model, Letters(), SearchConfig(max_length_offset=1))  # type: ignore[arg-type]

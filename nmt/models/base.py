@@ -239,12 +239,11 @@ class Model(nn.Module, ABC):
         return 0.0
 
     @abstractmethod
-    def start(self, source: Tensor, max_steps: int) -> State:
+    def start(self, source: Tensor) -> State:
         """Return the state before any target token, with one row per sentence.
 
         Args:
             source: [B, S] int64, as for :meth:`decode`.
-            max_steps: the largest number of steps that will follow, for caches allocated once.
         """
 
     @abstractmethod

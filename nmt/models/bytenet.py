@@ -195,7 +195,7 @@ class ByteNet(Model):
             x = block.decode(x, pack)
         return F.relu(self.last(x))
 
-    def start(self, source: Tensor, max_steps: int) -> RecurrentState:
+    def start(self, source: Tensor) -> RecurrentState:
         """Return the encoder's stream, and empty pasts."""
         encoded = self.encode(source)
         pasts = [

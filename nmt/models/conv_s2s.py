@@ -300,7 +300,7 @@ class ConvS2S(Model):
         ]
         return convolution_probes("gate", gate_of, *stacks)
 
-    def start(self, source: Tensor, max_steps: int) -> RecurrentState:
+    def start(self, source: Tensor) -> RecurrentState:
         """Return the encoded sources, and empty pasts."""
         memory = self.encode(source)
         pasts = [

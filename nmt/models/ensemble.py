@@ -61,9 +61,9 @@ class Ensemble(Model):
         """Return none: every member has its own."""
         return []
 
-    def start(self, source: Tensor, max_steps: int) -> EnsembleState:
+    def start(self, source: Tensor) -> EnsembleState:
         """Return the states of all members."""
-        return EnsembleState([member.start(source, max_steps) for member in self.members])
+        return EnsembleState([member.start(source) for member in self.members])
 
     def decode_step(self, tokens: Tensor, state: State) -> Tensor:
         """Raise a TypeError: every member has its own decoder output."""

@@ -189,7 +189,7 @@ class GNMT(Model):
             contexts.append(context)
         return torch.cat(outputs, dim=1), torch.cat(contexts, dim=1)
 
-    def start(self, source: Tensor, max_steps: int) -> RecurrentState:
+    def start(self, source: Tensor) -> RecurrentState:
         """Return the encoded sources, and hidden states and cells of zeros."""
         memory = self.encode(source)
         bottom = [tensor.flatten(0, 1) for tensor in self.decoder_bottom.start(memory[1])]

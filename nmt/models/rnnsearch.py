@@ -145,7 +145,7 @@ class RNNsearch(Model):
             state = self.unit(state, word, context)
         return torch.cat(states, dim=1), words, torch.cat(contexts, dim=1)
 
-    def start(self, source: Tensor, max_steps: int) -> RecurrentState:
+    def start(self, source: Tensor) -> RecurrentState:
         """Return the encoded sources, and the decoder's first state."""
         *memory, first = self.encode(source)
         return RecurrentState(tuple(memory), [first])

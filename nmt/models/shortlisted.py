@@ -57,9 +57,9 @@ class Shortlisted(Model):
         """Raise a TypeError: score whole targets with the full model."""
         raise TypeError("a shortlist is for search; ask the model itself")
 
-    def start(self, source: Tensor, max_steps: int) -> ShortlistedState:
+    def start(self, source: Tensor) -> ShortlistedState:
         """Return the model's state with the logits mask of each sentence."""
-        return ShortlistedState(self.model.start(source, max_steps), self.logits_mask)
+        return ShortlistedState(self.model.start(source), self.logits_mask)
 
     def decode_step(self, tokens: Tensor, state: State) -> Tensor:
         """Return the model's decoder output [B, K, D] after `tokens` [B, K], reduced ids."""

@@ -195,7 +195,7 @@ class Transformer(Model):
         parts = [(layer.feed_forward, sources) for layer in self.encoder]
         return imbalance([*parts, *((layer.feed_forward, targets) for layer in self.decoder)])
 
-    def start(self, source: Tensor, max_steps: int) -> TransformerState:
+    def start(self, source: Tensor) -> TransformerState:
         """Return the encoded sources, and empty caches."""
         caches = [layer.attention.new_cache() for layer in self.decoder]
         return TransformerState(self.encode(source), caches)

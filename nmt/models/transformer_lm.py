@@ -152,7 +152,7 @@ class TransformerLM(Model):
         """Return the load-balancing loss of all mixtures of experts, per target token."""
         return imbalance([(layer.feed_forward, self.tokens) for layer in self.decoder])
 
-    def start(self, source: Tensor, max_steps: int) -> TransformerState:
+    def start(self, source: Tensor) -> TransformerState:
         """Return empty caches; of each source there is nothing to know."""
         nothing = torch.empty(len(source), 0, device=source.device)
         caches = [layer.attention.new_cache() for layer in self.decoder]

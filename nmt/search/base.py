@@ -113,7 +113,7 @@ class Strategy(ABC):
         sentences = torch.arange(len(source), device=source.device)
         batch = _Unfinished(sentences, max_lengths, search_state, constraints)
         results: dict[int, list[Hypothesis]] = {}
-        state = model.start(source, longest)
+        state = model.start(source)
         for step in range(1, longest + 1):
             logits = model.step(batch.search_state.alive.last, state)
             parents = batch.advance(logits)

@@ -49,7 +49,7 @@ class Greedy(Strategy):
             return super().search(model, source, max_lengths, constraints, phrases, count)
         longest = check_lengths(max_lengths, count)
         sentences = _Sentences(max_lengths.tolist())
-        state = model.start(source, longest)
+        state = model.start(source)
         last, sums = torch.full((len(source), 1), BOS), torch.zeros(len(source), 1)
         for step in range(1, longest + 1):
             logits = model.step(last, state)[:, 0].float()

@@ -91,7 +91,7 @@ def test_states_of_recurrent_decoders_are_those_of_the_search(model: Model) -> N
         return
     source, target = pair()
     maps = [part for part in model.activity_maps(source, target) if part.kind == "decoder"]
-    state: Any = model.start(source, target.shape[1])
+    state: Any = model.start(source)
     for step in range(4):  # without padding
         model.step(target[:, step : step + 1], state)
         hidden = [state.rows[0], *state.rows[-2 * len(maps) + 2 :: 2]] if maps[1:] else state.rows

@@ -46,7 +46,7 @@ def stepped(model: Model, state: object, targets: Tensor, first: int = 0) -> Ten
 @torch.no_grad()
 def test_stepping_gives_the_logits_of_forward(model: Model) -> None:
     source, target = some_sources(), some_targets()
-    state = model.start(source, target.shape[1])
+    state = model.start(source)
     logits = stepped(model, state, target[:, None])[:, 0]
     torch.testing.assert_close(logits, model(source, target), atol=1e-5, rtol=1e-5)
 
@@ -54,7 +54,7 @@ def test_stepping_gives_the_logits_of_forward(model: Model) -> None:
 @torch.no_grad()
 def test_stepping_goes_on_after_rows_are_repeated_permuted_and_dropped(model: Model) -> None:
     source, target = some_sources(), some_targets()
-    state = model.start(source, target.shape[1])
+    state = model.start(source)
     stepped(model, state, target[:, None, :2])
     state.select(torch.tensor([[0, 0], [1, 1], [2, 2]]))  # open a beam of two
     other = some_targets(6).view(3, 2, -1).flip(0)

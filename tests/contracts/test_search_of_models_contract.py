@@ -28,7 +28,7 @@ class Uncached(Model):
     def decode(self, source: Tensor, target: Tensor) -> Tensor:
         return self.model.decode(source, target)
 
-    def start(self, source: Tensor, max_steps: int) -> State:
+    def start(self, source: Tensor) -> State:
         return Targets(source)
 
     def project(self, decoder_output: Tensor) -> Tensor:
