@@ -141,6 +141,26 @@ def test_tags_need_no_room_in_alignments_and_go_before_prefixes(run: Path) -> No
         assert ">>" not in translation.text
 
 
+def test_a_line_in_another_target_language_keeps_the_chosen_source(run: Path) -> None:
+    trained = (("en", "de"), ("zh", "de"), ("en", "fr"), ("zh", "fr"))
+    loaded = load_translator(run, target_lang="de")
+    assert isinstance(loaded, Translator)
+    subwords = subwords_of(Directions(trained=trained))
+    general = Translator(loaded.model, subwords, loaded.config, languages=("en+zh", "de+fr"))
+    assert general.into_target("fr").languages == ("en", "fr")
+    chinese, english = general.into("de", "zh"), general.into("de", "en")
+    for _ in range(2):  # made, then from the cache
+        assert chinese.into_target("fr").languages == ("zh", "fr")
+        assert english.into_target("fr").languages == ("en", "fr")
+        assert general.into("de").into_target("fr").languages == ("en", "fr")
+    request = Request("one two three", terminology={"wo": "six"}, target_lang="fr")
+    assert chinese.into_target("fr").encode([request])[0].phrases  # no spaces, so no whole words
+    assert not english.into_target("fr").encode([request])[0].phrases
+    german = load_translator(run, target_lang="fr", source_lang="de")
+    with pytest.raises(NmtError, match="source and target language are both 'de'; choose two"):
+        german.into_target("de")
+
+
 def test_a_model_of_opus_mt_takes_its_tags_by_a_flag_or_in_the_text(
     tmp_path: Path, nmt: Callable[..., Any]
 ) -> None:

@@ -32,6 +32,7 @@ class Directed:
         self.config = config.for_language(languages[1])
         self.languages = languages
         self._general = subwords, config, languages
+        self._chosen_source: str | None = None
         self._by_target: dict[str | None, Any] = {}
 
     @property
@@ -70,21 +71,26 @@ class Directed:
         chosen.subwords = tagged(subwords, direction)
         chosen.config = config.for_language(direction[1])
         chosen.languages = direction
+        chosen._chosen_source = source
+        chosen._by_target = {}
         return chosen
 
     def into_target(self: AnyDirected, target: str | None) -> AnyDirected:
         """Return the translator of a line that chooses its target language, made only once.
 
+        The source language stays if it was chosen.
+
         Args:
             target: target language; None for that of this translator.
 
         Raises:
-            NmtError: the model does not have the language, or needs one.
+            NmtError: the model does not have the language, it is the chosen source language, or the
+                model needs one.
         """
         if target is None and not self.needs_target:
             return self
         if target not in self._by_target:
-            self._by_target[target] = self.into(target)
+            self._by_target[target] = self.into(target, self._chosen_source)
         chosen: AnyDirected = self._by_target[target]
         return chosen
 
