@@ -222,6 +222,25 @@ def test_int8_is_near_fp32_and_every_linear_layer_is_converted() -> None:
     assert 0 < difference < 0.05 * expected.std()  # 0.04 on processors that need 7-bit inputs
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+@torch.no_grad()
+def test_layers_with_normalised_weights_are_converted_as_others(
+    precision: InferencePrecision,
+) -> None:
+    torch.manual_seed(1)
+    model = tiny("conv_s2s").build(VOCABULARY, VOCABULARY, True).eval()
+    expected = model(SOURCE, TARGET)
+    convert(model, precision, CPU)
+    assert not any(hasattr(module, "parametrizations") for module in model.modules())
+    assert isinstance(model.output, Int8Linear) == (precision == "int8")
+    with autocast(precision, CPU):
+        error = (model(SOURCE, TARGET).float() - expected).square().mean().sqrt()
+    if precision == "fp32":
+        assert error < 1e-5 * expected.std()
+    else:
+        assert 0 < error < 0.1 * expected.std()
+
+
 @torch.no_grad()
 @pytest.mark.parametrize(("precision", "is_alone"), [("fp32", True), ("int8", False)])
 def test_of_exact_precisions_int8_alone_lets_a_batch_change_its_rows(

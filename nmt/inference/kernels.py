@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import parametrize
 
 from nmt.inference.calibrated import Ranges, convert_calibrated
 from nmt.inference.int8 import Int8Linear
@@ -33,11 +34,11 @@ def convert(
     """Convert a model for inference, once and in place.
 
     Weights of linear layers are stored in the layout of the fastest product, and calls of modules
-    bypass torch's hooks. For bf16 and fp16, weights are converted once, which :func:`autocast`
-    would repeat for every batch. int8 is torch's dynamic quantisation: weights per output row,
-    inputs per tensor, products in integers; everything else stays float32. With `ranges` inputs are
-    quantised by ranges, and results do not depend on the batch. The model cannot be trained
-    afterwards: no weight has gradients.
+    bypass torch's hooks. Normalised weights, as those of ConvS2S, are computed once. For bf16 and
+    fp16, weights are converted once, which :func:`autocast` would repeat for every batch. int8 is
+    torch's dynamic quantisation: weights per output row, inputs per tensor, products in integers;
+    everything else stays float32. With `ranges` inputs are quantised by ranges, and results do not
+    depend on the batch. The model cannot be trained afterwards: no weight has gradients.
 
     Args:
         model: model or ensemble.
@@ -50,6 +51,9 @@ def convert(
     """
     precision = pick_precision(precision, device)
     check_precision(precision, device)
+    for module in list(model.modules()):
+        if parametrize.is_parametrized(module, "weight"):
+            parametrize.remove_parametrizations(module, "weight")
     if ranges:
         for transformer in [part for part in model.modules() if isinstance(part, Transformer)]:
             convert_calibrated(transformer, ranges)
