@@ -78,6 +78,8 @@ _LANGUAGES = {
 
 _UNSPACED = frozenset({"Hani", "Hans", "Hant", "Jpan", "Khmr", "Laoo", "Mymr", "Thai", "Tibt"})
 
+_UNSPACED_SENTENCES = frozenset({"Hani", "Hans", "Hant", "Jpan"})
+
 _UNSPACED_CHARACTER = re.compile(
     "[\u0e00-\u0fff"  # Thai, Lao, Tibetan
     "\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f"  # Myanmar
@@ -110,6 +112,11 @@ def share_of_letters(line: str, code: str) -> float:
 def has_spaces(code: str) -> bool:
     """Whether a language puts spaces between its words."""
     return scripts(code)[0] not in _UNSPACED
+
+
+def has_spaces_between_sentences(code: str) -> bool:
+    """Whether a language puts spaces between its sentences, as Thai does."""
+    return scripts(code)[0] not in _UNSPACED_SENTENCES
 
 
 def is_unspaced(line: str) -> bool:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmt.inference.long_lines import parts
+from nmt.inference.long_lines import parts, space_before
 
 
 @given(st.text(), st.integers(1, 9))
@@ -36,3 +36,25 @@ def test_the_ends_of_sentences_come_before_those_of_clauses_and_words(
     line: str, expected: list[str]
 ) -> None:
     assert parts(line, lambda it: len(it) <= 22) == expected
+
+
+@pytest.mark.parametrize(
+    ("part", "source", "target", "space"),
+    [
+        (" Two.", "en", "de", " "),
+        ("\u00a0Two.", "", "", "\u00a0"),
+        ("word", "en", "de", ""),
+        (" Two.", "en", "zh", ""),
+        (" Two.", "ko", "ja_JP", ""),
+        ("二。", "zh", "en", " "),
+        ("\u3000二。", "ja", "en", " "),
+        ("二。", "zh", "ja", ""),
+        (" Two.", "en", "th", " "),
+        ("二。", "zh", "th", " "),
+        (" สอง", "th", "en", " "),
+    ],
+)
+def test_translations_of_parts_are_joined_as_the_target_language_writes_sentences(
+    part: str, source: str, target: str, space: str
+) -> None:
+    assert space_before(part, (source, target)) == space

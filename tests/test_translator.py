@@ -256,6 +256,22 @@ def test_a_request_says_what_a_translation_begins_with_and_what_it_holds() -> No
     assert list(asking.translate([Request(" ", prefix="k")])) == [""]
 
 
+@pytest.mark.parametrize(
+    ("line", "languages", "expected"),
+    [
+        ("ab。cd", ("zh", "en"), "ba dc"),
+        ("ab. cd", ("en", "zh"), "badc"),
+        ("ab. cd", ("en", "de"), "ba dc"),
+    ],
+)
+def test_translations_of_a_split_line_are_joined_by_the_languages(
+    line: str, languages: tuple[str, str], expected: str
+) -> None:
+    config = translator(max_source_length=4, on_long_line="split").config
+    splitting = Translator(Reverser(), Letters(), config, languages=languages)  # type: ignore[arg-type]
+    assert list(splitting.translate([line])) == [expected]
+
+
 def test_a_request_for_more_than_a_translation_is_cut_where_others_are_split() -> None:
     splitting = translator(max_source_length=4, on_long_line="split")
     assert list(splitting.translate(["ab cd", Request("ab cd", prefix="c")])) == ["ba dc", "cba"]

@@ -17,7 +17,7 @@ from nmt.inference.directed import by_target
 from nmt.inference.distinct import distinct_lists
 from nmt.inference.documents import check_form, fit, in_documents, translate_joined
 from nmt.inference.forced_decoder import ForcedDecoder
-from nmt.inference.long_lines import parts
+from nmt.inference.long_lines import parts, space_before
 from nmt.inference.request import Request, Sentence, naming_line
 from nmt.inference.translation import Counts, Translation
 from nmt.io.lines import refuse_one_string
@@ -117,8 +117,8 @@ class LineTranslator(ForcedDecoder):
         results = iter(self._translate_parts(parts_of_all, count, scored, aligned))
         for _, *others in divided:
             joined = next(results)
-            for part in others:  # white space between two parts belongs to the second
-                space = part.text[: len(part.text) - len(part.text.lstrip())]
+            for part in others:
+                space = space_before(part.text, self.languages)
                 pairs = zip(joined, next(results), strict=False)
                 joined = [first.followed_by(second, space) for first, second in pairs]
             self.counts.empty += bool(joined[0].source.strip()) and not joined[0].text.strip()

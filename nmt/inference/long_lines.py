@@ -1,9 +1,12 @@
-"""Split a line that is too long for a model at the best boundaries."""
+"""Split a line that is too long for a model at the best boundaries, and join the translations."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+
+from nmt.data.directions import Direction
+from nmt.languages import has_spaces, has_spaces_between_sentences
 
 BOUNDARIES = (
     re.compile(r"(?<=[.!?…])(?=\s)|(?<=[。！？])"),  # after sentences
@@ -29,6 +32,19 @@ def parts(line: str, fits: Callable[[str], bool]) -> list[str]:
             at = _boundary(part)
             waiting += [part[at:], part[:at]]
     return done
+
+
+def space_before(part: str, languages: Direction) -> str:
+    """Return the white space between the translation of a part and that of the part before.
+
+    Args:
+        part: second or later part of a line, with the white space before it.
+        languages: source and target language.
+    """
+    source, target = languages
+    if not has_spaces_between_sentences(target):
+        return ""
+    return part[: len(part) - len(part.lstrip())] if has_spaces(source) else " "
 
 
 def _boundary(text: str) -> int:
