@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import json
 import math
 import re
@@ -22,12 +23,12 @@ from tiny_models import tiny
 from nmt.data.vocabulary import BOS
 from nmt.explain import explain
 from nmt.explain.activity import activity
-from nmt.explain.beam import tree
+from nmt.explain.beam import Traced, tree
 from nmt.explain.document import document, listed, packed
 from nmt.explain.page import page
 from nmt.explain.summaries import rollout, summarise
 from nmt.inference import SearchConfig, Translator
-from nmt.models.base import AttentionMap
+from nmt.models.base import AttentionMap, Model
 from nmt.models.ensemble import Ensemble
 from nmt.models.recorded_activity import ActivityMap
 from nmt.runs import load_model
@@ -129,6 +130,28 @@ def test_models_beside_each_other_explain_their_own_translations(translator: Tra
     assert found[1][0].target == explain([one], LINES)[0][0].target
     given = explain([translator, one], LINES, ["eins", "", "zwei"])
     assert [[each.target.text for each in model] for model in given] == [["eins", "zwei"]] * 2
+
+
+def test_tags_before_a_translation_are_on_the_device_of_the_model(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tagged = copy.copy(translator)
+    tagged.subwords = copy.copy(translator.subwords)
+    tagged.subwords.tags = ([], [7])
+    [[explained]] = explain([tagged], LINES[:1])
+    assert explained.target.ids[0] == 7
+    devices = set()
+
+    def search(_: Traced, __: Model, *tensors: Any) -> None:
+        source, max_lengths, [prefixes] = tensors
+        devices.update(part.device.type for part in (source, max_lengths, prefixes.tokens))
+        raise NotImplementedError
+
+    monkeypatch.setattr(Traced, "search", search)
+    tagged.device = torch.device("meta")
+    with pytest.raises(NotImplementedError):
+        explain([tagged], LINES[:1])
+    assert devices == {"meta"}
 
 
 @pytest.mark.parametrize("name", strategies)

@@ -196,7 +196,8 @@ def _search(translator: Translator, line: str) -> Translated:
     most = torch.tensor([config.max_length(source.shape[1])], device=translator.device)
     constraints: Sequence[Constraint] = config.constraints
     if tags := subwords.tags[1]:
-        constraints = [Prefixes(tokens=torch.tensor([tags]), others=constraints)]
+        prefixes = torch.tensor([tags], device=translator.device)
+        constraints = [Prefixes(tokens=prefixes, others=constraints)]
     results = traced.search(model, source, most, constraints)
     if config.coverage_penalty:
         results = with_coverage(results, model, source, config.coverage_penalty)
