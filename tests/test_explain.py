@@ -31,6 +31,7 @@ from nmt.inference import SearchConfig, Translator
 from nmt.models.base import AttentionMap, Model
 from nmt.models.ensemble import Ensemble
 from nmt.models.recorded_activity import ActivityMap
+from nmt.recipe.config import build
 from nmt.runs import load_model
 from nmt.search import Hypothesis, strategies
 
@@ -152,6 +153,22 @@ def test_tags_before_a_translation_are_on_the_device_of_the_model(
     with pytest.raises(NotImplementedError):
         explain([tagged], LINES[:1])
     assert devices == {"meta"}
+
+
+def test_a_translation_by_minimum_bayes_risk_is_explained(translator: Translator) -> None:
+    keys = {"strategy": {"name": "sample", "samples": 8}, "max_length_offset": 5}
+    plain, by_risk = (
+        Translator(translator.model, translator.subwords, build(SearchConfig, values, "search"))
+        for values in (keys, {**keys, "mbr": "chrf"})
+    )
+    [explanations] = explain([by_risk], LINES)
+    texts = [each.target.text for each in explanations]
+    translations = [best for [best] in by_risk.translations([LINES[0], LINES[2]])]
+    assert texts == [translation.text for translation in translations]
+    assert texts != list(plain.translate([LINES[0], LINES[2]]))
+    for explained, translation in zip(explanations, translations, strict=True):
+        assert explained.hypotheses[0].score == translation.hypothesis.score
+        assert [node.piece for node in explained.beam if node.is_best] == explained.target.pieces
 
 
 @pytest.mark.parametrize("name", strategies)

@@ -201,7 +201,7 @@ def _search(translator: Translator, line: str) -> Translated:
     results = traced.search(model, source, most, constraints)
     if config.coverage_penalty:
         results = with_coverage(results, model, source, config.coverage_penalty)
-    [hypotheses] = results
+    [hypotheses] = translator.ranked(results)
     best = hypotheses[0]
     texts = subwords.decode_target([hypothesis.tokens for hypothesis in hypotheses])
     nodes = tree(traced.steps, best)

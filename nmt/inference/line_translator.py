@@ -151,10 +151,7 @@ class LineTranslator(ForcedDecoder):
         nothing = Hypothesis([], 0.0, 0.0, finished=True)
         sentences = self.encode(requests)
         counts = [request.n_best or count for request in requests]
-        searched = self._search(sentences, counts)
-        if (metric := self.config.mbr) is not None:
-            decode, most = self.subwords.decode_target, self.config.mbr_pruning
-            searched = by_consensus(searched, decode, metric, most)
+        searched = self.ranked(self._search(sentences, counts))
         flat = [
             (at, hypothesis)
             for at, (hypotheses, wanted) in enumerate(zip(searched, counts, strict=True))
@@ -198,6 +195,12 @@ class LineTranslator(ForcedDecoder):
         """
         refuse_one_string(lines, "lines")
         return self._search(self.encode([Request(line) for line in lines]), [1] * len(lines))
+
+    def ranked(self, lists: Sequence[list[Hypothesis]]) -> Sequence[list[Hypothesis]]:
+        """Rank the hypotheses of each line by their agreement if `search.mbr` is set."""
+        if (metric := self.config.mbr) is None:
+            return lists
+        return by_consensus(lists, self.subwords.decode_target, metric, self.config.mbr_pruning)
 
     def _search(
         self, sentences: dict[int, Sentence], counts: Sequence[int]
