@@ -25,6 +25,7 @@ from nmt.explain import explain
 from nmt.explain.activity import activity
 from nmt.explain.beam import Traced, tree
 from nmt.explain.document import document, listed, packed
+from nmt.explain.explanation import Candidate
 from nmt.explain.page import page
 from nmt.explain.summaries import rollout, summarise
 from nmt.inference import SearchConfig, Translator
@@ -169,6 +170,20 @@ def test_a_translation_by_minimum_bayes_risk_is_explained(translator: Translator
     for explained, translation in zip(explanations, translations, strict=True):
         assert explained.hypotheses[0].score == translation.hypothesis.score
         assert [node.piece for node in explained.beam if node.is_best] == explained.target.pieces
+
+
+def test_the_length_penalty_is_told_where_the_score_is_a_quotient(translator: Translator) -> None:
+    def hypotheses(**keys: object) -> list[Candidate]:
+        config = build(SearchConfig, {"max_length_offset": 5, **keys}, "search")
+        searching = Translator(translator.model, translator.subwords, config)
+        [[explained, _]] = explain([searching], LINES)
+        return explained.hypotheses
+
+    for each in hypotheses():
+        assert each.length_penalty == pytest.approx(((5 + each.length) / 6) ** 0.6, rel=1e-5)
+    assert all(each.length_penalty == 1.0 for each in hypotheses(strategy="greedy"))
+    for keys in ({"coverage_penalty": 0.2}, {"mbr": "chrf"}):
+        assert {each.length_penalty for each in hypotheses(**keys)} == {None}
 
 
 @pytest.mark.parametrize("name", strategies)

@@ -15,7 +15,7 @@ from nmt.explain.activity import Activity, activity
 from nmt.explain.beam import Node, Traced, tree
 from nmt.explain.embeddings import forward_with_embeddings
 from nmt.explain.summaries import rollout
-from nmt.inference import Translator
+from nmt.inference import SearchConfig, Translator
 from nmt.inference.alignment import linked, numbered, piece_starts, units_of_pieces, word_starts
 from nmt.models.base import AttentionMap
 from nmt.models.ensemble import members_of
@@ -67,8 +67,11 @@ class Candidate:
     length: int
     """Tokens, including the EOS."""
     log_probability: float
+    length_penalty: float | None
+    """Divisor of the log-probability in the score; None with a coverage penalty or minimum Bayes
+    risk, where the score is no quotient."""
     score: float
-    """Log-probability divided by the length penalty, less any coverage penalty."""
+    """See :class:`nmt.search.Hypothesis`."""
     rank_by_log_probability: int
     """Rank without penalties, from 1."""
 
@@ -208,16 +211,23 @@ def _search(translator: Translator, line: str) -> Translated:
     pieces = subwords.target_pieces([EOS if node.finished else node.tokens[-1] for node in nodes])
     [offsets] = subwords.target_offsets([best.tokens])
     beam = [_branch(node, piece) for node, piece in zip(nodes, pieces, strict=True)]
-    return Translated(line, texts[0], best.output, offsets, _ranked(texts, hypotheses), beam)
+    candidates = _ranked(texts, hypotheses, config)
+    return Translated(line, texts[0], best.output, offsets, candidates, beam)
 
 
-def _ranked(texts: Sequence[str], hypotheses: Sequence[Hypothesis]) -> list[Candidate]:
+def _ranked(
+    texts: Sequence[str], hypotheses: Sequence[Hypothesis], config: SearchConfig
+) -> list[Candidate]:
     by_log_probability = sorted(hypotheses, key=lambda hypothesis: -hypothesis.log_probability)
+    is_quotient = config.mbr is None and not config.coverage_penalty
     return [
         Candidate(
             text,
             len(hypothesis.output),
             hypothesis.log_probability,
+            hypothesis.log_probability / hypothesis.score
+            if is_quotient and hypothesis.score
+            else None,
             hypothesis.score,
             by_log_probability.index(hypothesis) + 1,
         )

@@ -179,12 +179,13 @@ function showSearch(model) {
   const first = hypotheses.find((each) => each.rank_by_log_probability === 1);
   comment.textContent =
     `A column for each step, with the score of each hypothesis that was kept. The blue path is the translation. ${first === hypotheses[0] ? "By log-probability alone, the same hypothesis would be first." : `By log-probability alone, “${first.text}” would be first.`}`;
+  const hasPenalty = hypotheses.some((each) => each.length_penalty != null);
   const names = [
     "rank",
     "hypothesis",
     "pieces",
     "log-probability",
-    "÷ penalty",
+    ...(hasPenalty ? ["÷ penalty"] : []),
     "score",
     "rank without",
   ];
@@ -197,7 +198,9 @@ function showSearch(model) {
         each.text,
         each.length,
         number(each.log_probability, 3),
-        each.score ? number(each.log_probability / each.score, 3) : "",
+        ...(hasPenalty
+          ? [each.length_penalty == null ? "" : number(each.length_penalty, 3)]
+          : []),
         number(each.score, 3),
         each.rank_by_log_probability,
       ].map((value, column) => html("td", { class: column === 1 ? "text wrap" : null }, value)),

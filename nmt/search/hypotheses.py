@@ -22,7 +22,8 @@ class Hypothesis:
     """Natural logarithm, summed over the tokens and, where finished, the EOS."""
 
     score: float
-    """Ranking score: the log-probability after any length penalty."""
+    """Ranking score: the log-probability after any length penalty and coverage penalty; with
+    `search.mbr` the expected utility, in per cent."""
 
     finished: bool
     """Whether the hypothesis ended with EOS; otherwise it was cut at the maximum length."""
