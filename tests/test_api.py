@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import nmt as package
+from nmt.cli.translate import _num_workers
 from nmt.errors import NmtError
 from nmt.evaluation.metrics import metrics
+from nmt.inference import engines
 from nmt.runtime import precision
 
 
@@ -70,6 +73,21 @@ def test_a_mistaken_key_is_one_line(trained: Path) -> None:
     with pytest.raises(NmtError) as error:
         package.Translator(trained, windw=3)
     assert str(error.value) == "search: unknown key 'windw'; did you mean 'window'?"
+
+
+def test_workers_that_a_device_does_not_take_are_refused_as_by_the_command(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for count in (0, -1):
+        with pytest.raises(NmtError, match=f"^--workers {count}: must be at least 1$"):
+            package.Translator(trained, workers=count, device="cpu")
+    monkeypatch.setattr(engines, "pick_device", torch.device)
+    refusal = "^--workers 2: several processes on one GPU; use torchrun$"
+    with pytest.raises(NmtError, match=refusal):
+        package.Translator(trained, workers=2, device="cuda")
+    with pytest.raises(NmtError, match=refusal):
+        _num_workers(2, torch.device("cuda"))
+    assert _num_workers(None, torch.device("cuda")) == 1
 
 
 def test_a_precision_that_is_slow_here_is_a_warning(

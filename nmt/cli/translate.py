@@ -16,10 +16,11 @@ from nmt.cli.interactive import Session, converse
 from nmt.cli.requests import Requests
 from nmt.cli.search import number_format, search_settings
 from nmt.cli.stream import translate_stream, writer
-from nmt.errors import NmtError
 from nmt.messages import say, warn
 
 if TYPE_CHECKING:
+    import torch
+
     from nmt.inference import LineTranslator, engines
     from nmt.runtime.distributed import World
     from nmt.runtime.precision import InferencePrecision
@@ -278,7 +279,7 @@ def translate(
     with join(device, WAIT_MINUTES) as world, writer(output, world.is_main) as target:
         models = model or [default_run(recipe)]
         typed = lines.is_typed and target.isatty() and world.size == 1 and not wishes
-        workers = _num_workers(workers or (1 if typed else None), world.device.type)
+        workers = _num_workers(workers or (1 if typed else None), world.device)
         options = _options(precision, workers, shortlist, compile)
         chosen = _engine(engine, models, wishes or alignments or markup, options.precision, world)
 
@@ -373,17 +374,15 @@ def _options(precision: str, workers: int, shortlist: bool, compile: bool) -> en
     return Options(number_format(precision), workers, shortlist, compile)
 
 
-def _num_workers(wanted: int | None, device: str) -> int:
+def _num_workers(wanted: int | None, device: torch.device) -> int:
     """Return the number of processes that share the batches; several have one thread each."""
     import torch
 
+    from nmt.inference.workers import check_workers
     from nmt.runtime.processes import available_cores
 
-    if device != "cpu":
-        if wanted not in (None, 1):
-            raise NmtError(f"--workers {wanted}: several processes on one GPU; use torchrun")
-        return 1
-    count = wanted or available_cores()
+    count = wanted or (available_cores() if device.type == "cpu" else 1)
+    check_workers(count, device)
     if count > 1:
         torch.set_num_threads(1)  # of this process, too, which translates single batches
     return count

@@ -22,6 +22,7 @@ from nmt.inference.ctranslate2 import CTranslate2Translator, search_options
 from nmt.inference.ensembles import ensemble_of, load_members
 from nmt.inference.line_translator import LineTranslator
 from nmt.inference.translator import Translator
+from nmt.inference.workers import check_workers
 from nmt.messages import say
 from nmt.recipe.config import build
 from nmt.recipe.registry import unknown
@@ -297,10 +298,11 @@ def load_translator(
         search: keys of the recipe's section ``search``, which override those of the first model.
 
     Raises:
-        NmtError: a model or the shortlist cannot be loaded, a key or value is unknown, or the
-            model does not have the languages.
+        NmtError: a model or the shortlist cannot be loaded, a key or value is unknown, the device
+            does not take so many workers, or the model does not have the languages.
     """
     paths, place = [Path(model), *map(Path, others)], pick_device(device)
+    check_workers(workers, place)
     chosen = pick_engine(engine, paths)
     if warning := chosen.check_precision(precision, place):
         warnings.warn(warning, stacklevel=2)
