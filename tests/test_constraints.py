@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from nmt.data.vocabulary import BOS, EOS, UNK
+from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
 from nmt.recipe.config import build
 from nmt.search import Constraint
-from nmt.search.constraints import Forbidden, MaxLength, MinLength, NoRepeatNgram
+from nmt.search.constraints import Forbidden, MaxLength, MinLength, NoRepeatNgram, Prefixes
 
 
 def forbidden(constraint: Constraint, *tokens: int) -> set[int]:
@@ -26,6 +30,32 @@ def test_what_followed_the_same_tokens_may_not_follow_them_again() -> None:
     assert forbidden(NoRepeatNgram(size=3), 4, 5, 6, 4, 5) == {6}
     assert forbidden(NoRepeatNgram(size=3), 4, 5) == set()
     assert forbidden(NoRepeatNgram(size=1), 4, 5) == {4, 5}
+
+
+def test_prefixes_leave_their_next_token_and_nothing_of_the_size_of_the_vocabulary() -> None:
+    class Sizes(TorchDispatchMode):
+        """Notes the sizes of new tensors."""
+
+        def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            if isinstance(result, Tensor) and result.data_ptr() != logits.data_ptr():
+                sizes.append(result.numel())
+            return result
+
+    prefixes = torch.tensor([[4, 5], [6, PAD], [UNK, EOS]])
+    constraint = Prefixes(tokens=prefixes, others=[Forbidden(tokens=(UNK, 6))])
+    for step in range(4):
+        before, sizes = torch.randn(3, 2, 50), [0]
+        logits, tokens = before.clone(), torch.full((3, 2, 1 + step), 7)
+        with Sizes():
+            constraint.mask_continuations(logits, tokens)
+        for sentence, prefix in enumerate(prefixes.tolist()):
+            wanted = prefix[step] if step < 2 else PAD
+            rest = {*range(50)} - {UNK, 6} if wanted == PAD else {wanted}
+            expected = [[at in rest for at in range(50)]] * 2
+            assert (~logits[sentence].isneginf()).tolist() == expected
+        assert ((logits == before) | logits.isneginf()).all()
+        assert max(sizes) < before.numel()
 
 
 def test_the_end_waits_for_the_least_length() -> None:

@@ -163,17 +163,19 @@ class Prefixes(Constraint):
 
     def mask_continuations(self, logits: Tensor, tokens: Tensor) -> None:
         """Mask all tokens but the next token of each prefix."""
-        unmasked = logits.clone()
-        for constraint in self.others:
-            constraint.mask_continuations(logits, tokens)
         at = tokens.size(-1) - 1
         if at >= self.tokens.size(1):
+            self._apply_others(logits, tokens)
             return
         wanted = self.tokens[:, at, None, None].expand(-1, logits.size(1), -1)  # [B, K, 1]
-        forced = logits.new_full(logits.shape, NEVER).scatter(
-            -1, wanted, unmasked.gather(-1, wanted)
-        )
-        logits.copy_(forced.where(wanted != PAD, logits))
+        is_forced, unmasked = wanted != PAD, logits.gather(-1, wanted)
+        self._apply_others(logits, tokens)
+        kept = unmasked.where(is_forced, logits.gather(-1, wanted))
+        logits.masked_fill_(is_forced, NEVER).scatter_(-1, wanted, kept)
+
+    def _apply_others(self, logits: Tensor, tokens: Tensor) -> None:
+        for constraint in self.others:
+            constraint.mask_continuations(logits, tokens)
 
     def select_sentences(self, sentences: Tensor) -> Prefixes:
         """Return the prefixes of the given sentences."""
