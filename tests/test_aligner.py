@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 from pathlib import Path
 
@@ -148,9 +149,12 @@ def test_a_pair_that_is_too_long_gets_no_links() -> None:
 def test_what_cannot_be_aligned_is_said_in_a_line(tmp_path: Path, nmt: Command) -> None:
     (tmp_path / "a").write_text("one\ntwo\n")
     (tmp_path / "b").write_text("eins\n")
+    os.mkfifo(tmp_path / "pipe")
     cases = {
         ("--source", tmp_path / "a", "--target", tmp_path / "b"): "differ in their number of lines",
-        ("--source", "-", "--target", tmp_path / "b"): "the pairs are read twice; give files",
+        ("--source", "-", "--target", tmp_path / "b"): "read twice; give files, no pipe",
+        ("--source", tmp_path / "a", "--target", tmp_path / "pipe"): "pipe: without --model the",
+        ("--source", tmp_path / "none", "--target", tmp_path / "b"): "No such file or directory;",
         ("--source", tmp_path / "a", "--target", tmp_path / "a", "--layer", 1): "give --model, too",
     }
     for flags, message in cases.items():

@@ -102,8 +102,11 @@ def _align_corpus(source: Path, target: Path, max_pairs: int) -> Iterator[Sequen
     """Yield the links of each pair, learned from the pairs."""
     from nmt.preprocess.aligner import CorpusAligner
 
-    if "-" in (str(source), str(target)):
-        raise NmtError("without --model the pairs are read twice; give files instead of -")
+    for path in (source, target):
+        if str(path) == "-" or (path.exists() and not path.is_file()):
+            raise NmtError(
+                f"{path}: without --model the pairs are read twice; give files, no pipe or stdin"
+            )
     pairs = (pair for block in _blocks(source, target) for pair in zip(*block, strict=True))
     aligner = CorpusAligner(pairs, max_pairs)
     for sources, targets in _blocks(source, target):
