@@ -17,7 +17,7 @@ import typer
 from nmt.cli.console import check_output
 from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.cli.score_by_model import open_model
-from nmt.cli.stream import writer
+from nmt.cli.stream import is_written_in_place, writer
 from nmt.errors import NmtError
 from nmt.messages import say
 
@@ -158,7 +158,7 @@ def _scratch(
             if is_main:
                 with bitext.source.open("wb") as file:
                     shutil.copyfileobj(sys.stdin.buffer, file)
-        elif output is not None and is_main:
+        elif output is not None and is_main and not is_written_in_place(output):
             stats = [(str(file), file.stat()) for file in bitext.files]
             shown = [models, [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]]
             digest = hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]

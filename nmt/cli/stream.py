@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -121,9 +122,24 @@ def writer(path: Path | None, is_main: bool) -> Iterator[IO[bytes]]:
     """Yield stdout, or a file that appears complete at the end; only the first process writes."""
     if path is None or not is_main:
         yield sys.stdout.buffer
-    elif path.exists() and not path.is_file():  # a device or a named pipe
-        with files.named(path), path.open("wb") as stream:
+    elif is_written_in_place(path):
+        # To append keeps what a file below /dev/stdout already holds, after >> for instance.
+        with files.named(path), path.open("ab") as stream:
             yield stream
     else:
-        with files.whole_file(path) as partial, partial.open("wb") as stream:
+        resolved = Path(os.path.realpath(path))
+        with files.whole_file(resolved) as partial, partial.open("wb") as stream:
             yield stream
+
+
+def is_written_in_place(path: Path) -> bool:
+    """Return whether a path is a device, a named pipe, or an open file such as /dev/stdout."""
+    if not path.exists():
+        return False
+    if not path.is_file():
+        return True
+    while not path.parent.resolve().is_relative_to("/proc"):
+        if not path.is_symlink():
+            return False
+        path = path.parent / path.readlink()
+    return True
