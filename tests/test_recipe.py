@@ -80,6 +80,19 @@ def test_keys_of_the_same_choice_are_merged():
     }
 
 
+@pytest.mark.parametrize("strategy", ["beam", "{name: beam}"])
+def test_a_recipe_that_names_the_same_choice_keeps_its_keys(strategy: str):
+    write(f"search: {{strategy: {strategy}}}")
+    base = {"search": {"strategy": {"name": "beam", "beam": 6}}}
+    assert load(None, None, {}, base).section("search") == base["search"]
+
+
+def test_a_recipe_that_names_another_choice_keeps_none_of_its_keys():
+    write("search: {strategy: greedy}")
+    base = {"search": {"strategy": {"name": "beam", "beam": 6}}}
+    assert load(None, None, {}, base).section("search") == {"strategy": "greedy"}
+
+
 def test_a_flag_that_names_the_same_choice_keeps_its_keys():
     base = {"search": {"strategy": {"name": "beam", "beam": 6}}}
     recipe = load(None, None, {"search.strategy": "beam", "search.strategy.beam": None}, base)

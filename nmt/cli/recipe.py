@@ -20,7 +20,7 @@ from nmt.errors import NmtError, UnknownKeyError
 from nmt.io.files import open_regular
 from nmt.messages import say
 from nmt.plugins import TRUST, import_plugins, is_trusted, not_imported, plugin_names
-from nmt.recipe.config import parse_assignment, parse_yaml, set_path
+from nmt.recipe.config import is_chosen, parse_assignment, parse_yaml, set_path
 from nmt.recipe.registry import nearest, unknown
 from nmt.recipe.schema import Schema
 
@@ -199,14 +199,14 @@ def _check_section(name: str, where: str, hint: str = "") -> None:
 
 
 def _merge(values: dict[str, Any], layer: Mapping[str, Any]) -> None:
-    """Merge nested mappings; a mapping that names another choice replaces the old one."""
+    """Merge nested mappings; the name of another choice replaces the old one with its keys."""
     for key, value in layer.items():
         here = values.get(key)
         if isinstance(value, Mapping):
             if not isinstance(here, dict) or _is_other_choice(here, value):
                 here = values[key] = {}
             _merge(here, value)
-        else:
+        elif not is_chosen(here, value):
             values[key] = value
 
 

@@ -122,10 +122,13 @@ def set_path(values: dict[str, Any], path: str, value: object) -> None:
         elif not isinstance(inner, dict):
             raise NmtError(f"{path}: {parent!r} has no keys of its own")
         here = inner
-    before = here.get(last)
-    is_chosen = isinstance(before, dict) and "name" in before and before["name"] == value
-    if not is_chosen:
+    if not is_chosen(here.get(last), value):
         here[last] = value
+
+
+def is_chosen(before: object, value: object) -> bool:
+    """Return whether a value is the bare name of a choice that a mapping holds with its keys."""
+    return isinstance(before, dict) and "name" in before and before["name"] == value
 
 
 def parse_assignment(text: str) -> tuple[str, object]:
