@@ -112,6 +112,28 @@ def test_rescoring_by_the_weights_has_the_score_that_was_promised(
     assert nmt(*flags, "--features", "Other,Other").out == alone.out
 
 
+def test_the_language_of_the_references_chooses_the_words_of_bleu(
+    tmp_path: Path, nmt: Callable[..., Any]
+) -> None:
+    list_ = tmp_path / "list"
+    list_.write_text("0 ||| 猫が部屋で寝ている ||| F= 1 ||| 1\n0 ||| 犬が走る ||| F= 2 ||| 2\n")
+    for name in ("references", "references.ja"):
+        (tmp_path / name).write_text("猫が庭で寝ている\n")
+    found = [
+        [
+            nmt("rescore", list_, "--metric", "bleu", "--reference", tmp_path / name, *flags).out,
+            nmt("tune", list_, "--reference", tmp_path / name, *flags).err,
+        ]
+        for name, flags in {
+            "references": ("-t", "ja"),
+            "references.ja": (),
+        }.items()
+    ]
+    assert found[0] == found[1]
+    assert " bleu= 0 " not in found[0][0].splitlines()[0]
+    assert not found[0][1].startswith("bleu of the first translations: 0.00")
+
+
 def test_lists_and_weights_that_do_not_fit_are_refused(
     tmp_path: Path, nmt: Callable[..., Any]
 ) -> None:

@@ -156,8 +156,13 @@ def _of_dataset(
         raise NmtError(f"{data}: {error}; choose one with --split") from None
 
 
-def metric_for(name: str, reference: Path) -> Metric:
-    """Return a metric for the language of references, which is the end of their file's name.
+def metric_for(name: str, reference: Path, target_lang: str | None) -> Metric:
+    """Return a metric with the settings of a language.
+
+    Args:
+        name: name of the metric.
+        reference: file of the references.
+        target_lang: language of the references; None for the end of their file's name.
 
     Raises:
         NmtError: no metric has this name.
@@ -166,5 +171,4 @@ def metric_for(name: str, reference: Path) -> Metric:
     from nmt.recipe.config import build
 
     metric: Metric = build(Metric, {"name": name}, "metric")  # type: ignore[type-abstract]
-    language = reference.name.removesuffix(".gz").removesuffix(".xz").removesuffix(".zst")
-    return metric.for_language(language.rpartition(".")[2])
+    return metric.for_language(target_lang or _language_of(reference))

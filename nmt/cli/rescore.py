@@ -9,7 +9,7 @@ import typer
 
 from nmt.cli.chosen_model import only_model
 from nmt.cli.console import check_stdin
-from nmt.cli.direction import SourceLang, TargetLang
+from nmt.cli.direction import PANEL, SourceLang
 from nmt.cli.n_best import Score, parse_weights, rescored
 from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.cli.references import metric_for
@@ -69,6 +69,19 @@ Feature = Annotated[
         show_default=False,
     ),
 ]
+TargetLang = Annotated[
+    str | None,
+    typer.Option(
+        "--target-lang",
+        "-t",
+        metavar="LANG",
+        help="Language to translate into; with --reference, the language of the references, by "
+        "which BLEU finds words.  [default: the only one of the model, or the end of the name of "
+        "--reference]",
+        show_default=False,
+        rich_help_panel=PANEL,
+    ),
+]
 Reverse = Annotated[
     bool,
     typer.Option(
@@ -123,7 +136,7 @@ def rescore(
     if reference is not None:
         if chosen is not None or source is not None or reverse:
             raise typer.BadParameter("give either --reference, or --model and --source")
-        scores = _scores_by_metric(metric, reference)
+        scores = _scores_by_metric(metric, reference, target_lang)
     elif chosen is not None and source is not None:
         translator = open_model(chosen, device, trust_plugins, target_lang, source_lang)
         if reverse and not translator.model.reads_source:
@@ -160,9 +173,9 @@ def _scores_by_model(translator: Translator, reverse: bool) -> Score:
     return scores
 
 
-def _scores_by_metric(name: str, reference: Path) -> Score:
+def _scores_by_metric(name: str, reference: Path, target_lang: str | None) -> Score:
     """Return scores of single sentences."""
-    chosen = metric_for(name, reference).for_sentences()
+    chosen = metric_for(name, reference, target_lang).for_sentences()
     return lambda references, texts: [
         chosen.compute([row])[0] for row in chosen.checked_counts(texts, references)
     ]

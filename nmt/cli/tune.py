@@ -36,6 +36,17 @@ Source = Annotated[
     Path | None,
     typer.Option(help="Source, for metrics that need it, such as comet.", show_default=False),
 ]
+TargetLang = Annotated[
+    str | None,
+    typer.Option(
+        "--target-lang",
+        "-t",
+        metavar="LANG",
+        help="Language of the references, by which BLEU finds words.  [default: the end of the "
+        "name of --reference]",
+        show_default=False,
+    ),
+]
 MetricName = Annotated[
     str, typer.Option("--metric", "-m", metavar="NAME", help="Metric of the whole text to improve.")
 ]
@@ -53,6 +64,7 @@ def tune(
     reference: Reference,
     n_best: NBest = None,
     source: Source = None,
+    target_lang: TargetLang = None,
     metric: MetricName = "bleu",
     features: Features = None,
     restarts: Annotated[int, typer.Option(metavar="N", min=0, help="Random beginnings.")] = 10,
@@ -68,7 +80,7 @@ def tune(
     import_named(plugin)
     listed = n_best or Path("-")
     check_stdin(reference, source, listed)
-    chosen = metric_for(metric, reference)
+    chosen = metric_for(metric, reference, target_lang)
     files = [Lines.open(path) for path in (reference, source) if path is not None]
     references, *others = (lines.read() for lines in files)
     if not references:
