@@ -14,9 +14,9 @@ from nmt.errors import NmtError
 from nmt.io.lines import Lines
 
 LIST = [
-    "1 ||| a b ||| LogProbability= -1.500000 Length= 3 ||| -0.750000",
-    "1 ||| abc ||| LogProbability= -2.500000 Length= 2 ||| -1.250000",
-    "3 |||  ||| LogProbability= -0.500000 Length= 1 ||| -0.500000",
+    "1 ||| a b ||| LogProbability= -1.5 Length= 3 ||| -0.750000",
+    "1 ||| abc ||| LogProbability= -2.5 Length= 2 ||| -1.250000",
+    "3 |||  ||| LogProbability= -0.5 Length= 1 ||| -0.500000",
 ]
 
 
@@ -64,10 +64,11 @@ def test_weights_make_a_new_score_and_a_new_order() -> None:
 
 
 def test_a_feature_may_have_several_values() -> None:
-    line = "0 ||| a ||| Lexical= -1 -2.25 Distortion= 0 ||| -3.000000"
+    line = "0 ||| a ||| Lexical= -1 -2.25 Distortion= 0 Small= 1.2345e-07 ||| -3.000000"
     candidate = Candidate.parse(line, "")
-    assert candidate.features == {"Lexical": [-1.0, -2.25], "Distortion": [0.0]}
-    assert str(candidate) == line.replace("-2.25", "-2.250000")
+    lexical = {"Lexical": [-1.0, -2.25], "Distortion": [0.0]}
+    assert candidate.features == {**lexical, "Small": [1.2345e-7]}
+    assert str(candidate) == line
     candidate.weigh({"Lexical": 2.0}, "")
     assert candidate.score == -6.5
 
@@ -121,7 +122,7 @@ def test_weights_that_are_no_numbers_to_add_sort_nothing(tmp_path: Path) -> None
             parse_weights(text)
         assert str(error.value) == f"--weights {text}: {said}, no number from -1e+100 to 1e+100"
     with pytest.raises(NmtError) as error:
-        rescore([LIST[0], LIST[1].replace("-2.500000", "nan")], "LogProbability=1")
+        rescore([LIST[0], LIST[1].replace("-2.5", "nan")], "LogProbability=1")
     assert str(error.value) == (
         "list: a translation of line 1: the weighted sum is not a number; check its features"
     )

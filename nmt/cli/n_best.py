@@ -101,7 +101,7 @@ class Candidate:
 
 
 def _number(value: float) -> str:
-    return f"{value:.0f}" if value.is_integer() else f"{value:.6f}"
+    return f"{value:.0f}" if value.is_integer() else f"{value:.10g}"
 
 
 def parse_weights(text: str | None) -> dict[str, float]:
