@@ -192,6 +192,18 @@ def test_a_reverse_model_scores_the_source_of_each_translation(
     assert [f"{value:.6f}" for [value] in found] == scored.splitlines()
 
 
+@pytest.mark.parametrize("name", ["", "a b", "a=", "a,b", "a|||b", "a\u2003b"])
+def test_a_name_that_would_make_the_list_unreadable_is_refused(
+    tmp_path: Path, nmt: Callable[..., Any], name: str
+) -> None:
+    (tmp_path / "list").write_text("0 ||| a ||| F= 1 ||| 1\n")
+    (tmp_path / "x.de").write_text("a\n")
+    flags = ("--reference", tmp_path / "x.de", "--feature", name)
+    done = nmt("rescore", tmp_path / "list", *flags)
+    assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "expected a name without white space, equals signs, commas and |||" in done.err
+
+
 def test_a_metric_chooses_the_translation_nearest_to_the_reference(
     tmp_path: Path, nmt: Callable[..., Any]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,10 +61,26 @@ NBest = Annotated[
         show_default=False,
     ),
 ]
+
+
+def _check_feature(name: str | None) -> str | None:
+    """Return the name of a feature; refuse one that the list or --weights could not be read with.
+
+    Raises:
+        BadParameter: the name is empty or holds white space, "=", "," or "|||".
+    """
+    if name is None or (re.fullmatch(r"[^\s=,]+", name) and "|||" not in name):
+        return name
+    raise typer.BadParameter(
+        f"{name!r}: expected a name without white space, equals signs, commas and |||"
+    )
+
+
 Feature = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
+        callback=_check_feature,
         help="What the new feature is called.  [default: Model, with --reverse Reverse, with "
         "--reference the name of the metric]",
         show_default=False,
