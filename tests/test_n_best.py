@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fake_comet
 import pytest
 
 from nmt.cli.n_best import Candidate, parse_weights, rescored
@@ -34,7 +35,7 @@ def by_lengths(sources: list[str], targets: list[str]) -> list[float]:
 def rescore(candidates: list[str], weights: str | None = None) -> list[list[str]]:
     sources = lines(["", "x", "", "yy", ""], "source")
     found = rescored(
-        sources, lines(candidates, "list"), by_lengths, "Model", parse_weights(weights)
+        [sources], lines(candidates, "list"), by_lengths, "Model", parse_weights(weights)
     )
     return [[str(it) for it in each] for each in found]
 
@@ -140,7 +141,7 @@ def test_a_missing_file_of_weights_is_named(tmp_path: Path) -> None:
 def test_a_list_without_sources_leaves_out_some_lines_but_not_a_billion() -> None:
     def weighed(numbers: list[int]) -> list[int]:
         listed = lines([f"{number} ||| a ||| F= 2 ||| 1" for number in numbers], "list")
-        found = rescored(None, listed, None, "", {"F": 1.0})
+        found = rescored([], listed, None, "", {"F": 1.0})
         return [at for at, candidates in enumerate(found) if candidates]
 
     assert weighed([2, 2, 5]) == [2, 5]
@@ -190,6 +191,26 @@ def test_a_reverse_model_scores_the_source_of_each_translation(
     scored = nmt("score", "--model", trained, "--source", texts["de"], texts["en"]).out
     found = [Candidate.parse(line, "").features["Reverse"] for line in done.out.splitlines()]
     assert [f"{value:.6f}" for [value] in found] == scored.splitlines()
+
+
+def test_a_metric_may_read_the_source_beside_the_references(
+    tmp_path: Path, nmt: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_comet.install(monkeypatch)
+    (tmp_path / "list").write_text("0 ||| a ||| F= 1 ||| 1\n1 ||| one ||| F= 1 ||| 1\n")
+    (tmp_path / "x.de").write_text("a\none\n")
+    (tmp_path / "x.en").write_text("b\none\n")  # a copy is worth nothing
+    (tmp_path / "short.en").write_text("b\n")
+    flags = ("rescore", tmp_path / "list", "--reference", tmp_path / "x.de", "--metric", "comet")
+    done = nmt(*flags, "--source", tmp_path / "x.en")
+    assert (
+        done.out
+        == "0 ||| a ||| F= 1 comet= 100 ||| 1.000000\n1 ||| one ||| F= 1 comet= 0 ||| 1.000000\n"
+    )
+    assert "give --source" in nmt(*flags).err
+    refused = nmt(*flags, "--source", tmp_path / "short.en")
+    assert (refused.status, refused.err.count("\n")) == (1, 1)
+    assert "differ in their number of lines" in refused.err
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a=", "a,b", "a|||b", "a\u2003b"])

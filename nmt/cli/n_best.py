@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby, islice
+from itertools import chain, groupby, islice, zip_longest
 from math import isnan
 from pathlib import Path
 
 import yaml
 
+from nmt.cli.score_by_model import unequal_lines
 from nmt.errors import NmtError
 from nmt.io import files
 from nmt.io.lines import Lines
@@ -27,8 +28,9 @@ GREATEST = 1e100
 MAX_GAP = 1_000_000
 """Largest number of successive lines without translations, if there is no source to count."""
 
-Score = Callable[[list[str], list[str]], list[float]]
-"""Function of source sentences, or references, and as many translations: a score for each pair."""
+Score = Callable[..., list[float]]
+"""Function of source sentences, or references and perhaps their sources, and last as many
+translations, each a list of texts: a score for each translation."""
 
 
 @dataclass
@@ -149,7 +151,7 @@ def _read_weights(path: Path) -> dict[str, float]:
 
 
 def rescored(
-    sources: Lines | None,
+    beside: Sequence[Lines],
     lines: Lines,
     score: Score | None,
     feature: str,
@@ -158,9 +160,10 @@ def rescored(
     """Yield the candidates of each source line, which may be none, with one more feature.
 
     Args:
-        sources: the source sentences; None if `score` is None and the list names every line.
+        beside: the texts that `score` reads, line by line; none if `score` is None and the list
+            names every line.
         lines: an n-best list with numbers in ascending order.
-        score: computes the feature of each pair; None for no new feature.
+        score: computes the feature of each translation; None for no new feature.
         feature: name of the new feature.
         weights: if not empty, the score becomes the weighted sum of the features, and the
             candidates of a line are sorted by score.
@@ -168,11 +171,12 @@ def rescored(
     Raises:
         NmtError: a line has another form, its number is not one of the source's or out of order
             or far above the one before, the feature exists already, or a feature with a weight is
-            missing or makes a sum that is not a number.
+            missing or makes a sum that is not a number; or the texts differ in their number of
+            lines.
     """
-    texts = enumerate(chain.from_iterable(sources.blocks(BLOCK))) if sources else None
+    texts = enumerate(_rows(beside)) if beside else None
     new = feature if score else None
-    source = sources.name if sources else ""
+    source = beside[0].name if beside else ""
     pairs = _with_sources(_candidates(lines, new), texts, source, lines.name)
     scored = _scored(pairs, score, feature, weights, lines.name)
     following = 0
@@ -183,6 +187,15 @@ def rescored(
         following = number + 1
     if texts:
         yield from ([] for _ in texts)
+
+
+def _rows(files: Sequence[Lines]) -> Iterator[tuple[str, ...]]:
+    """Yield line n of all files together."""
+    sides = (chain.from_iterable(lines.blocks(BLOCK)) for lines in files)
+    for row in zip_longest(*sides):
+        if None in row:
+            raise unequal_lines(*files)
+        yield row
 
 
 def _candidates(lines: Lines, feature: str | None) -> Iterator[Candidate]:
@@ -197,11 +210,12 @@ def _candidates(lines: Lines, feature: str | None) -> Iterator[Candidate]:
 
 def _with_sources(
     candidates: Iterable[Candidate],
-    texts: Iterator[tuple[int, str]] | None,
+    texts: Iterator[tuple[int, tuple[str, ...]]] | None,
     source: str,
     name: str,
-) -> Iterator[tuple[str, Candidate]]:
-    number, text = -1, ""
+) -> Iterator[tuple[tuple[str, ...], Candidate]]:
+    number = -1
+    row: tuple[str, ...] = ()
     for at, candidate in enumerate(candidates, start=1):
         if candidate.number < 0:
             raise NmtError(f"{name}:{at}: number {candidate.number}, but numbers count from 0")
@@ -221,13 +235,13 @@ def _with_sources(
                     f"{name}:{at}: number {candidate.number}, but {source} has {number + 1} lines; "
                     "numbers count from 0"
                 )
-            number, text = following
+            number, row = following
         number = candidate.number
-        yield text, candidate
+        yield row, candidate
 
 
 def _scored(
-    pairs: Iterator[tuple[str, Candidate]],
+    pairs: Iterator[tuple[tuple[str, ...], Candidate]],
     score: Score | None,
     feature: str,
     weights: Mapping[str, float],
@@ -235,7 +249,8 @@ def _scored(
 ) -> Iterator[Candidate]:
     while block := list(islice(pairs, BLOCK)):
         if score:
-            values = score([text for text, _ in block], [candidate.text for _, candidate in block])
+            columns = map(list, zip(*(row for row, _ in block), strict=True))
+            values = score(*columns, [candidate.text for _, candidate in block])
             for (_, candidate), value in zip(block, values, strict=True):
                 candidate.features[feature] = [value]
         for _, candidate in block:

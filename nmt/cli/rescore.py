@@ -39,7 +39,9 @@ Model = Annotated[
 Source = Annotated[
     Path | None,
     typer.Option(
-        help="What was translated, for --model; plain, .gz, .xz or .zst.", show_default=False
+        help="Source text of the list, for --model, and for metrics that need it, such as comet; "
+        "plain, .gz, .xz or .zst.",
+        show_default=False,
     ),
 ]
 Reference = Annotated[
@@ -151,7 +153,7 @@ def rescore(
     scores: Score | None = None
     name = metric
     if reference is not None:
-        if chosen is not None or source is not None or reverse:
+        if chosen is not None or reverse:
             raise typer.BadParameter("give either --reference, or --model and --source")
         scores = _scores_by_metric(metric, reference, target_lang)
     elif chosen is not None and source is not None:
@@ -165,18 +167,18 @@ def rescore(
         name = "Reverse" if reverse else "Model"
     elif chosen is not None or reverse or not weighted:
         raise typer.BadParameter("give --model and --source, or --reference, or --weights alone")
-    texts = reference or source
-    check_stdin(texts, listed)
-    sources = Lines.open(texts) if texts else None
+    check_stdin(reference, source, listed)
+    texts = [path for path in (reference, source) if path is not None]
+    beside = [Lines.open(path) for path in texts]
     missing = 0
-    for candidates in rescored(sources, Lines.open(listed), scores, feature or name, weighted):
+    for candidates in rescored(beside, Lines.open(listed), scores, feature or name, weighted):
         missing += not candidates
         if best:
             print(candidates[0].text if candidates else "")
         else:
             print(*candidates, sep="\n", end="\n" if candidates else "")
     if missing:
-        of, what = f" of {texts}" if texts else "", "; they are printed empty" if best else ""
+        of, what = f" of {texts[0]}" if texts else "", "; they are printed empty" if best else ""
         warn(f"{listed}: lines{of} without translations: {missing:,}{what}")
 
 
@@ -191,8 +193,9 @@ def _scores_by_model(translator: Translator, reverse: bool) -> Score:
 
 
 def _scores_by_metric(name: str, reference: Path, target_lang: str | None) -> Score:
-    """Return scores of single sentences."""
+    """Return scores of single sentences, with references and perhaps their sources."""
     chosen = metric_for(name, reference, target_lang).for_sentences()
-    return lambda references, texts: [
-        chosen.compute([row])[0] for row in chosen.checked_counts(texts, references)
+    return lambda references, *texts: [
+        chosen.compute([row])[0]
+        for row in chosen.checked_counts(texts[-1], references, *texts[:-1])
     ]
