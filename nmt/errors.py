@@ -50,6 +50,10 @@ class UnfinishedError(NmtError):
     """An interrupted task: its results so far are kept, and the same command resumes it."""
 
 
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM, which ends a command as Ctrl-C does: what is not complete is removed or resumed."""
+
+
 class LostPeerError(NmtError):
     """Other processes are missing; the message names their ranks.
 

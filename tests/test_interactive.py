@@ -16,10 +16,10 @@ import pytest
 from nmt.cli import forms
 from nmt.cli.app import main
 from nmt.cli.flags import Settings
-from nmt.cli.interactive import HELP, PROMPT, WELCOME, Session
+from nmt.cli.interactive import HELP, PROMPT, WELCOME, Session, converse
 from nmt.cli.search import search_settings
 from nmt.cli.translate import FLAGS
-from nmt.errors import NmtError
+from nmt.errors import NmtError, TerminatedError
 from nmt.inference import Translator
 from nmt.runs import load_model
 
@@ -99,6 +99,20 @@ def test_a_mistake_changes_nothing(session: Session, line: str, message: str) ->
     with pytest.raises(NmtError, match=re.escape(message)):
         answered(session, line)
     assert answered(session, ":set") == before
+
+
+def test_sigterm_ends_the_session_and_ctrl_c_the_line(
+    session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = iter([KeyboardInterrupt, TerminatedError, EOFError])
+
+    def interrupted(_: str) -> str:
+        raise next(typed)
+
+    monkeypatch.setattr("builtins.input", interrupted)
+    with pytest.raises(TerminatedError):
+        converse(session)
+    assert (capsys.readouterr().out, next(typed)) == ("\n", EOFError)
 
 
 def test_there_are_no_alternatives_of_nothing(session: Session) -> None:

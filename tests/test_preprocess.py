@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 from nmt.cli import preprocess as command
 from nmt.data.dataset import Dataset
 from nmt.data.vocabulary import EOS
-from nmt.errors import NmtError
+from nmt.errors import NmtError, TerminatedError
 from nmt.io.lines import zstd
 from nmt.preprocess import binarize, corpus, encoding, selection
 from nmt.preprocess.binarize import preprocess
@@ -515,13 +515,16 @@ def test_a_kill_while_scratch_is_removed_costs_no_work(here, monkeypatch):
     assert contents(here / "data-bin") == contents(here / "whole")
 
 
-def test_an_interrupted_run_is_kept_for_the_same_call_and_removed_by_another(here, monkeypatch):
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TerminatedError])
+def test_an_interrupted_run_is_kept_for_the_same_call_and_removed_by_another(
+    here, monkeypatch, error
+):
     def interrupt(self, lines):
-        raise KeyboardInterrupt
+        raise error
 
     with monkeypatch.context() as patch:
         patch.setattr(Subwords, "encode_target", interrupt)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(error):
             preprocess(config())
     (left,) = here.glob(".data-bin.partial-*")
     assert not (here / "data-bin").exists()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import typer
@@ -15,7 +17,7 @@ from nmt import __version__
 from nmt.cli.console import write_utf8
 from nmt.cli.habits import answer, answer_key, our_command
 from nmt.cli.help import Command, Group
-from nmt.errors import LostPeerError, NmtError, UnknownKeyError, explain
+from nmt.errors import LostPeerError, NmtError, TerminatedError, UnknownKeyError, explain
 from nmt.io.files import named
 from nmt.messages import one_line, say
 from nmt.runtime.memory import is_out_of_memory
@@ -48,7 +50,15 @@ class _ReaderLeftError(Exception):
 
 
 class _InterruptedError(Exception):
-    """Ctrl-C. Typer would turn KeyboardInterrupt into status 130 without a message."""
+    """Ctrl-C or SIGTERM. Typer would turn KeyboardInterrupt into status 130 without a message.
+
+    Attributes:
+        status: exit status, 128 + the number of the signal.
+    """
+
+    def __init__(self, message: str, number: signal.Signals) -> None:
+        super().__init__(message)
+        self.status = 128 + number
 
 
 COMMANDS = {
@@ -75,6 +85,33 @@ COMMANDS = {
 }
 """Module and function of each command, in the order of ``nmt --help``."""
 
+FINISH_AT_SIGTERM = ("train", "serve")
+"""Commands that finish at SIGTERM what they have begun."""
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end this process as Ctrl-C does, so that partial files are removed.
+
+    Raises:
+        TerminatedError: the signal arrived.
+    """
+    process = os.getpid()
+
+    def end(number: int, _: object) -> None:
+        """Raise the error once; a worker process, which inherits the handler, ends at once."""
+        is_worker = os.getpid() != process
+        signal.signal(number, signal.SIG_DFL if is_worker else signal.SIG_IGN)
+        if is_worker:
+            os.kill(os.getpid(), number)
+        raise TerminatedError
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
 
 @functools.cache
 def _command(name: str) -> Any:
@@ -82,18 +119,21 @@ def _command(name: str) -> Any:
     module = importlib.import_module(f"nmt.cli.{COMMANDS[name].partition('.')[0]}")
     command = getattr(module, COMMANDS[name].partition(".")[2])
     interrupted = RESUMABLE if name in ("preprocess", "train") else INTERRUPTED
+    terminable = nullcontext if name in FINISH_AT_SIGTERM else _terminable
 
     @functools.wraps(command)
     def run(*arguments: object, **options: object) -> None:
         """Run the command; name standard output in its errors, and tell how it was interrupted."""
         try:
-            with named(STDOUT):  # errors of other files name these files
+            with named(STDOUT), terminable():  # errors of other files name these files
                 command(*arguments, **options)
                 sys.stdout.flush()
         except BrokenPipeError:
             raise _ReaderLeftError from None
+        except TerminatedError:
+            raise _InterruptedError(interrupted, signal.SIGTERM) from None
         except KeyboardInterrupt:
-            raise _InterruptedError(interrupted) from None
+            raise _InterruptedError(interrupted, signal.SIGINT) from None
 
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
     summary, _, _ = str(command.__doc__).partition("\n")
@@ -165,7 +205,7 @@ def main() -> None:
     """Run a command. A user's mistake prints one line on stderr and no traceback.
 
     Exit status: 0 success; 1 a mistake in data, recipe or files; 2 a mistake in the command line;
-    130 interrupted; 141 the reader of stdout is gone.
+    130 interrupted; 141 the reader of stdout is gone; 143 ended by SIGTERM.
     """
     if sys.stderr is None:  # closed by the shell; print would write to stdout instead
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 -- open until the process ends
@@ -182,7 +222,7 @@ def main() -> None:
     except NmtError as error:
         status = _fail(str(error), 1)
     except _InterruptedError as error:
-        status = _fail(str(error), 130)
+        status = _fail(str(error), error.status)
     except (KeyboardInterrupt, typer.Abort):
         status = _fail(INTERRUPTED, 130)
     except (_ReaderLeftError, BrokenPipeError):

@@ -1,10 +1,6 @@
 """The command ``nmt init``."""
 
 import shlex
-import signal
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -78,8 +74,7 @@ def init(
         check_writable(output.parent)
     from nmt.advice.advise import advise
 
-    with _exit_at_sigterm():
-        advice = advise(tuple(train), (source_lang, target_lang), minutes, say)
+    advice = advise(tuple(train), (source_lang, target_lang), minutes, say)
     if dry_run:
         show(advice.text.rstrip("\n"))
         return
@@ -88,13 +83,3 @@ def init(
     say("\n".join(advice.head[1:]))
     config = "" if output == RECIPE else f" --config {shlex.quote(str(output))}"
     say(f"next: nmt preprocess{config} && nmt train{config}")
-
-
-@contextmanager
-def _exit_at_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the program as Ctrl-C does, so that temporary files are removed."""
-    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nmt.cli.flags import Settings, Table, flags_of
 from nmt.cli.forms import Form
-from nmt.errors import NmtError
+from nmt.errors import NmtError, TerminatedError
 from nmt.messages import one_line, printable, say
 from nmt.recipe.config import dump, parse_yaml
 
@@ -138,6 +138,8 @@ def converse(session: Session) -> None:
             say(one_line(f"nmt: error: {error}"))
         except UnicodeDecodeError:
             say("nmt: error: the line is not valid UTF-8")
+        except TerminatedError:
+            raise
         except KeyboardInterrupt:
             print()
         except EOFError:

@@ -20,6 +20,8 @@ from nmt.runs import Checkpoint
 
 RESUMABLE = "nmt: error: interrupted; run the same command again to resume\n"
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 UPDATES = 250
 OPTIONS = (
     *("--max-updates", UPDATES, "--save-every", 17, "--valid-every", 90),
@@ -95,7 +97,10 @@ def command(*arguments: object, **pipes: Any) -> Iterator[subprocess.Popen[str]]
             process.kill()
 
 
-def test_ctrl_c_ends_a_translation_and_its_workers_at_once(trained: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_ends_a_translation_and_its_workers_at_once(
+    trained: Path, tmp_path: Path, number: signal.Signals
+) -> None:
     (tmp_path / "in.txt").write_text("one two three four five six\n" * 200)
     no_end = "search.constraints=[{name: min_length, length: 1000000}]"
     endless = ("--max-length-offset", 1_000_000, "--set", no_end)
@@ -106,23 +111,26 @@ def test_ctrl_c_ends_a_translation_and_its_workers_at_once(trained: Path, tmp_pa
             assert process.poll() is None, process.communicate()
             time.sleep(0.01)
         time.sleep(0.5)  # they are at work, and would be for hours
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it
+        os.killpg(process.pid, number)  # as a terminal and `timeout` send them
         _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (130, "nmt: error: interrupted\n")
+    assert (process.returncode, err) == (128 + number, "nmt: error: interrupted\n")
     assert os.listdir(tmp_path) == ["in.txt"]
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
 
 
-def test_an_interrupted_preprocess_says_how_to_go_on(corpus: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", SIGNALS)
+def test_an_interrupted_preprocess_says_how_to_go_on(
+    corpus: Path, tmp_path: Path, number: signal.Signals
+) -> None:
     languages = ("--source-lang", "en", "--target-lang", "de", "--train", "-")
     places = ("--valid", corpus / "valid", "--output-dir", tmp_path / "data-bin")
     with command("preprocess", *languages, *places, stdin=subprocess.PIPE) as process:
         while not list(tmp_path.glob(".data-bin.*/*/stdin.tsv")):
             assert process.poll() is None, process.communicate()
             time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (130, RESUMABLE)
+    assert (process.returncode, err) == (128 + number, RESUMABLE)
 
 
 def test_a_training_that_is_interrupted_before_it_begins_says_so(
