@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from conftest import Command
 
-from nmt.cli.console import show, write_utf8
+from nmt.cli.console import check_output, show, write_utf8
+from nmt.errors import NmtError
 
 
 def test_an_error_spells_out_the_escapes_of_a_name(nmt: Command) -> None:
@@ -25,6 +26,15 @@ def test_results_for_people_spell_out_the_escapes_of_each_line(
 ) -> None:
     show("a\x1b[31m\x07\x9b2J\u202eb\udcff\n▁grün 日本")
     assert capsys.readouterr().out == r"a\x1b[31m\x07\x9b2J\u202eb\udcff" + "\n▁grün 日本\n"
+
+
+def test_a_closed_stdin_is_no_input_that_an_output_could_overwrite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "out").touch()
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(NmtError, match="stdin is closed; name a file to read"):
+        check_output(tmp_path / "out", Path("-"))
 
 
 def test_streams_write_utf8_in_every_locale() -> None:

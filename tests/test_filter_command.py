@@ -114,7 +114,9 @@ def test_the_better_half_of_a_corpus_is_kept(
     assert again.out.splitlines() == [row.removesuffix("\r") for row in kept]
 
 
-def test_mistakes_are_answered(tmp_path: Path, trained: Path, reverse: Path, nmt: Command) -> None:
+def test_mistakes_are_answered(
+    tmp_path: Path, trained: Path, reverse: Path, nmt: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a.tsv").write_text("one\n")
     same = ("--forward", trained, "--reverse", trained)
     models = ("--forward", trained, "--reverse", reverse)
@@ -130,3 +132,6 @@ def test_mistakes_are_answered(tmp_path: Path, trained: Path, reverse: Path, nmt
     assert not (tmp_path / "b").exists()
     done = nmt("filter", tmp_path / "a.tsv", *models, "--keep", 1, "-o", tmp_path / "a.tsv")
     assert "is one of the inputs" in done.err
+    monkeypatch.setattr("sys.stdin", None)
+    done = nmt("filter", "-", *models, "--keep", 1)
+    assert (done.status, done.err) == (1, "nmt: error: stdin is closed; name a file to read\n")

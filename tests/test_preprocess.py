@@ -397,6 +397,12 @@ def test_a_mistake_on_stdin_is_named_as_such(here, monkeypatch, rows, message):
             preprocess(config(train="-", subword_model="model", on_empty="error"))
 
 
+def test_a_closed_stdin_costs_one_line(here, monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(NmtError, match="stdin is closed; name a file to read"):
+        preprocess(config(train="-"))
+
+
 @pytest.mark.parametrize("suffix", ["xz", "zst"])
 def test_a_truncated_file_is_named(here, suffix):
     compress = {"xz": lzma.compress, "zst": zstd.compress}[suffix]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import os
-import sys
 from pathlib import Path
 from typing import Annotated, TextIO
 
 import typer
 
 from nmt.errors import NmtError
+from nmt.io.lines import open_stdin
 from nmt.messages import printable
 
 OutputFlag = Annotated[
@@ -50,6 +50,6 @@ def check_output(output: Path | None, *inputs: Path | None) -> None:
     for path in inputs:
         if path is None:
             continue
-        read = os.fstat(sys.stdin.fileno()) if str(path) == "-" else path.stat()
+        read = os.fstat(open_stdin().fileno()) if str(path) == "-" else path.stat()
         if os.path.samestat(read, output.stat()):
             raise NmtError(f"--output {output}: is one of the inputs; choose another file")

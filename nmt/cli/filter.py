@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.cli.score_by_model import open_model
 from nmt.cli.stream import is_written_in_place, writer
 from nmt.errors import NmtError
+from nmt.io.lines import open_stdin
 from nmt.messages import say
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _scratch(
             bitext = Bitext(Path(directory) / "stdin.tsv", None, is_stdin=True)
             if is_main:
                 with bitext.source.open("wb") as file:
-                    shutil.copyfileobj(sys.stdin.buffer, file)
+                    shutil.copyfileobj(open_stdin(), file)
         elif output is not None and is_main and not is_written_in_place(output):
             stats = [(str(file), file.stat()) for file in bitext.files]
             shown = [models, [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]]

@@ -64,7 +64,7 @@ class Lines:
     def open(cls, path: Path | None, on_invalid_utf8: OnInvalidUtf8 | None = None) -> Lines:
         """Open a file, or stdin for None or the path ``-``."""
         if path is None or str(path) == "-":
-            return cls(_stdin(), "stdin", on_invalid_utf8)
+            return cls(open_stdin(), "stdin", on_invalid_utf8)
         return cls(decompressed(path.open("rb"), path), str(path), on_invalid_utf8)
 
     @property
@@ -195,8 +195,12 @@ def decode(raw: bytes, name: str, first: int, on_invalid_utf8: OnInvalidUtf8 | N
     return lines
 
 
-def _stdin() -> IO[bytes]:
-    """Open stdin separately: at exit the interpreter waits for a reader of ``sys.stdin``."""
+def open_stdin() -> IO[bytes]:
+    """Open stdin separately: at exit the interpreter waits for a reader of ``sys.stdin``.
+
+    Raises:
+        NmtError: stdin is closed.
+    """
     if sys.stdin is None:
         raise NmtError("stdin is closed; name a file to read")
     return os.fdopen(sys.stdin.fileno(), "rb", closefd=False)

@@ -6,7 +6,6 @@ import errno
 import hashlib
 import json
 import shutil
-import sys
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -23,6 +22,7 @@ from nmt.data.manifest import MANIFEST, SPLITS, Manifest
 from nmt.data.writer import DatasetWriter, SplitWriter, staging
 from nmt.errors import FULL, NmtError, explain
 from nmt.io import files
+from nmt.io.lines import open_stdin
 from nmt.messages import say
 from nmt.preprocess.cleaning import Cleaning, nothing_left
 from nmt.preprocess.config import PreprocessConfig
@@ -269,7 +269,7 @@ def _copy_of_stdin(directory: Path, direction: Direction, config: PreprocessConf
     """Copy standard input to a file, because learning subwords reads the text twice."""
     path = directory / "stdin.tsv"
     with path.open("wb") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file)
+        shutil.copyfileobj(open_stdin(), file)
     return Bitext(
         path,
         None,
