@@ -168,6 +168,20 @@ def test_what_is_kept_replaces_its_translation_or_itself() -> None:
         assert segment.rendered(text, links, (starts, token_starts(text))) == expected
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("The road is %d<b>km</b> long.", "The road is %dkm<b></b> long."),
+        ("<code>x</code>y z", "<code>x</code>y z"),
+    ],
+)
+def test_the_rest_of_a_word_that_begins_with_what_is_kept_stays(line: str, expected: str) -> None:
+    segment = parse(line).segments[0]
+    starts = token_starts(segment.text)
+    links = [(start, start) for start in starts]
+    assert segment.rendered(segment.text, links, (starts, starts)) == expected
+
+
 PIECES = [
     *("one", " ", "&#10;", "&NewLine;", "&#13;", "&#", "&", "&amp", "\n", "\r", "{x}", "%s", ";"),
     *("<", ">", "/", "'", '"', "=", "<b>", "</b>", "<i ", "</i", "<p>", "</p>", "<br/>", "</>"),
