@@ -837,3 +837,30 @@ def test_an_error_of_the_server_itself_is_json_too() -> None:
         return sent[0]["status"], sent[1]["body"]
 
     assert asyncio.run(ask()) == (500, b'{"error":"the server failed; its log says why"}')
+
+
+@pytest.mark.parametrize(
+    ("variable", "flags", "groups"),
+    [
+        ("a b:c", (), [["a b", "c"]]),
+        ("a", (), [["a"]]),
+        ("a:b", ("-m", "x,y", "-m", "z"), [["x", "y"], ["z"]]),
+    ],
+)
+def test_models_of_the_variable_are_an_ensemble(
+    nmt: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    flags: tuple[str, ...],
+    groups: list[list[str]],
+) -> None:
+    found: list[list[list[Path]]] = []
+
+    def loader(given: list[list[Path]], *_: object) -> None:
+        found.append(given)
+        raise NmtError("nothing is served")
+
+    monkeypatch.setenv("NMT_MODEL", variable)
+    monkeypatch.setattr("nmt.cli.serve._loader", loader)
+    assert nmt("serve", "--port", 0, *flags).err == "nmt: error: nothing is served\n"
+    assert [[str(path) for path in group] for group in found[0]] == groups

@@ -27,12 +27,22 @@ SPEED = "Speed"
 
 FLAGS = {"Search": SEARCH_FLAGS}
 
+
+def _ensemble(context: typer.Context, models: list[Path] | None) -> list[Path] | None:
+    """Return the models; those of the variable NMT_MODEL are the members of one ensemble."""
+    source = context.get_parameter_source("model")
+    if models and source is not None and source.name == "ENVIRONMENT":
+        return [Path(",".join(map(str, models)))]
+    return models
+
+
 Models = Annotated[
-    list[str] | None,
+    list[Path] | None,
     typer.Option(
         "--model",
         "-m",
         metavar="PATH[,PATH]",
+        callback=_ensemble,
         envvar="NMT_MODEL",
         help="A run, one of its checkpoints, or an export; several with commas between them form "
         "an ensemble. Give a --model for each pair of languages.  [default: the "
@@ -211,9 +221,9 @@ def _opener(settings: Settings) -> Open:
     return lambda paths, pair: open_models(paths, "cpu", settings, (pair[1], pair[0]))
 
 
-def _groups(models: list[str] | None) -> list[list[Path]]:
+def _groups(models: list[Path] | None) -> list[list[Path]]:
     """Return the members of each model; more than one for an ensemble."""
-    return [[Path(path) for path in group.split(",")] for group in models or ()]
+    return [[Path(path) for path in str(group).split(",")] for group in models or ()]
 
 
 def _loader(
