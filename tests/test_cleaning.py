@@ -33,6 +33,7 @@ def rewritten(text, step):
         ({"name": "unicode", "form": "NFKC"}, "e\u0301 ﬁ Ａ", "é fi A"),
         ("control_characters", "a\x00b\tc\u2028d\x85e", "a b c d e"),
         ("control_characters", "\ufeffa\u200bb\u00adc", "abc"),
+        ("control_characters", "\u200ea\u202eb\u202c\u2066c\u2067d\u2068e\u2069f\u061c", "abcdef"),
         ("punctuation", "„so“ – ‘it’s’… «a»\u00a0b", '"so" - \'it\'s\'... "a" b'),
         ("punctuation", "好，对！", "好,对!"),
         ("spaces", "  a \u00a0 b\tc ", "a b c"),

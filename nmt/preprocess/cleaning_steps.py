@@ -241,7 +241,8 @@ class Duplicates(Step):
 
 
 _INVISIBLE = frozenset(
-    "\u00ad\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2061\u2062\u2063\u2064\ufeff"
+    "\u00ad\u061c\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2061\u2062\u2063\u2064"
+    "\u2066\u2067\u2068\u2069\ufeff"
 )
 
 _CONTROL = re.compile(rf"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029{''.join(_INVISIBLE)}]")
