@@ -131,7 +131,9 @@ def test_mistakes_are_answered(
     assert (done.status, "line 1 has 1 columns instead of 2" in done.err) == (1, True)
     assert not (tmp_path / "b").exists()
     done = nmt("filter", tmp_path / "a.tsv", *models, "--keep", 1, "-o", tmp_path / "a.tsv")
-    assert "is one of the inputs" in done.err
+    assert f"--output {tmp_path}/a.tsv: is one of the inputs" in done.err
+    done = nmt("filter", tmp_path / "a.tsv", *models, "--keep", 1, "--scores", tmp_path / "a.tsv")
+    assert f"--scores {tmp_path}/a.tsv: is one of the inputs" in done.err
     monkeypatch.setattr("sys.stdin", None)
     done = nmt("filter", "-", *models, "--keep", 1)
     assert (done.status, done.err) == (1, "nmt: error: stdin is closed; name a file to read\n")

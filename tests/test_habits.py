@@ -122,6 +122,7 @@ def test_no_command_has_the_name_that_another_toolkit_has_for_another_one() -> N
         ("train data-bin", "unexpected argument data-bin; use --data data-bin"),
         ("translate --model a b text", "unexpected argument text; give each model its own --model"),
         ("inspect a b", "unexpected argument b"),
+        ("translate --model", "Option '--model' requires an argument."),
     ],
 )  # fmt: skip
 def test_an_option_or_argument_that_is_not_ours_is_answered(

@@ -138,6 +138,15 @@ def test_a_missing_file_of_weights_is_named(tmp_path: Path) -> None:
     )
 
 
+def test_a_file_of_weights_may_have_an_equals_sign_in_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("alpha=1").write_text("Model: 2\n")
+    assert parse_weights("alpha=1") == {"Model": 2}
+    assert parse_weights("alpha=2") == {"alpha": 2}
+
+
 def test_a_list_without_sources_leaves_out_some_lines_but_not_a_billion() -> None:
     def weighed(numbers: list[int]) -> list[int]:
         listed = lines([f"{number} ||| a ||| F= 2 ||| 1" for number in numbers], "list")

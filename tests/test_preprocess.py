@@ -274,6 +274,8 @@ def test_the_manifest_holds_the_whole_recipe_but_what_does_not_shape_the_data(he
         ({"shard": "3/2"}, "preprocess: shard must be I/N with I from 1 to N, or auto, not '3/2'"),
         ({"train": ["-", "-"]}, "preprocess: train has - twice, but there is one standard input"),
         ({"train": [{"path": "corpus/train", "weight": 0}]}, "weight must be more than 0, not 0"),
+        ({"train": [{"weight": 1}]}, "preprocess.train: .*path"),
+        ({"valid": [{"source_lang": "en"}]}, "preprocess.valid: .*path"),
         ({"train": [{"path": "c", "max_pairs": 0}]}, "max_pairs must be at least 1, not 0"),
         ({"workers": -1}, "preprocess: workers must be at least 0, not -1"),
         ({"vocab_size": 3}, "preprocess: vocab_size must be more than the 4 special pieces"),

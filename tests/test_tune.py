@@ -157,9 +157,21 @@ def test_lists_and_weights_that_do_not_fit_are_refused(
     assert f"{tmp_path}/empty: no references; give a line for each of the list" in refused.err
     (tmp_path / "bare").write_text("0 ||| a |||  ||| 1\n")
     assert "the translations have no features" in nmt("tune", tmp_path / "bare", *flags[2:]).err
-    for text in ("[1]", "Model: x", "a: [", "x", "[" * 9999, f"a: 1{'0' * 400}"):
-        (tmp_path / "w.yaml").write_text(text)
+    no_weights = "no weights, lines NAME: NUMBER, as nmt tune writes them"
+    no_yaml = "w.yaml: line 1: not valid YAML: "
+    for text, message in {
+        "[1]": no_weights,
+        "Model: x": no_weights,
+        "x": no_weights,
+        "a: \udcff": no_weights,
+        "a: [": no_yaml,
+        "[" * 9999: no_yaml,
+        f"a: 1{'0' * 400}": no_yaml,
+        "Model: 1\nModel: 2": "line 2: not valid YAML: key 'Model' is given twice",
+    }.items():
+        (tmp_path / "w.yaml").write_text(text, errors="surrogateescape")
         refused = nmt("rescore", tmp_path / "list", "--weights", tmp_path / "w.yaml")
-        assert "no weights, lines NAME: NUMBER, as nmt tune writes them" in refused.err
+        assert (refused.status, refused.err.count("\n")) == (1, 1)
+        assert message in refused.err
     assert nmt("rescore", tmp_path / "list", "--model", tmp_path).status == 2
     assert nmt("rescore", tmp_path / "list", "--weights", "Model=1", "--reverse").status == 2

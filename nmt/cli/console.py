@@ -43,8 +43,8 @@ def check_stdin(*inputs: Path | None) -> None:
         raise typer.BadParameter("only one input can be -, which is stdin")
 
 
-def check_output(output: Path | None, *inputs: Path | None) -> None:
-    """Raise an NmtError if the output would overwrite one of the inputs; inputs exist."""
+def check_output(output: Path | None, *inputs: Path | None, flag: str = "--output") -> None:
+    """Raise an NmtError if the output of a flag would overwrite an input; inputs exist."""
     if output is None or not output.is_file():
         return
     for path in inputs:
@@ -52,4 +52,4 @@ def check_output(output: Path | None, *inputs: Path | None) -> None:
             continue
         read = os.fstat(open_stdin().fileno()) if str(path) == "-" else path.stat()
         if os.path.samestat(read, output.stat()):
-            raise NmtError(f"--output {output}: is one of the inputs; choose another file")
+            raise NmtError(f"{flag} {output}: is one of the inputs; choose another file")

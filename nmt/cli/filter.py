@@ -110,8 +110,8 @@ def filter_pairs(
     from nmt.runtime.distributed import join
 
     bitext = None if corpus == STDIN else Bitext.find(corpus, *languages)
-    for written in (output, scores):
-        check_output(written, *(bitext.files if bitext else ()))
+    for flag, written in {"--output": output, "--scores": scores}.items():
+        check_output(written, *(bitext.files if bitext else ()), flag=flag)
     identity = [checkpoint.files[WEIGHTS].sha256 for _, checkpoint in runs]
     with join(device, WAIT_MINUTES) as world:
         models = [open_model(path, str(world.device), trust_plugins) for path in (forward, reverse)]

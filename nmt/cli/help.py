@@ -23,6 +23,16 @@ class Command(TyperCommand):
 
     allow_extra_args = True  # `invoke` refuses them
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; an error of the parser names this command."""
+        try:
+            rest: list[str] = super().parse_args(ctx, args)
+        except Exception as error:
+            if getattr(error, "ctx", ctx) is None:
+                error.ctx = ctx  # type: ignore[attr-defined]
+            raise
+        return rest
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command, unless there are more arguments than it takes."""
         if ctx.args:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, islice, zip_longest
 from math import isnan
 from pathlib import Path
 
-import yaml
-
 from nmt.cli.score_by_model import unequal_lines
 from nmt.errors import NmtError
 from nmt.io import files
 from nmt.io.lines import Lines
+from nmt.recipe.config import parse_yaml
 
 BLOCK = 1024
 """Translations to score at once."""
@@ -115,7 +115,8 @@ def parse_weights(text: str | None) -> dict[str, float]:
     """
     if not text:
         return {}
-    weights = _split_weights(text) if "=" in text else _read_weights(Path(text))
+    is_list = "=" in text and not os.path.isfile(text)
+    weights = _split_weights(text) if is_list else _read_weights(Path(text))
     for name, value in weights.items():
         if not abs(value) <= GREATEST:
             raise NmtError(
@@ -144,9 +145,9 @@ def _read_weights(path: Path) -> dict[str, float]:
             "tune"
         )
     try:
-        weights = yaml.safe_load(files.read_bounded(path, MAX_BYTES))
+        weights = parse_yaml(files.read_bounded(path, MAX_BYTES).decode("utf-8"), str(path))
         return {str(name): float(value) for name, value in weights.items()}
-    except (yaml.YAMLError, RecursionError, ArithmeticError, AttributeError, TypeError, ValueError):
+    except (ArithmeticError, AttributeError, TypeError, ValueError):
         raise NmtError(f"{path}: no weights, lines NAME: NUMBER, as nmt tune writes them") from None
 
 

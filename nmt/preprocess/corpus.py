@@ -32,7 +32,7 @@ STDIN = "-"
 class Text:
     """Parallel text and its languages."""
 
-    path: str = ""
+    path: str
     """Prefix or file, as in the key ``train``."""
 
     source_lang: str | None = None
