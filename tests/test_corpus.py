@@ -64,6 +64,15 @@ def test_chunks_are_of_the_given_size_and_know_their_first_line(tmp_path):
     assert (second.source, second.target, second.first) == (["c"], ["z"], 3)
 
 
+def test_a_byte_order_mark_is_no_text_at_the_beginning_of_a_file(tmp_path):
+    files = bitext(tmp_path, "\ufeffa\n\ufeffb\n".encode(), "\ufeff\nd\n".encode())
+    assert [(chunk.source, chunk.target) for chunk in files.chunks()] == [
+        (["a", "\ufeffb"], ["", "d"])
+    ]
+    ((_, second),) = [[block.source for block in files.blocks(1)]]
+    assert [block.source for block in files.blocks(1, skip=1)] == [second]
+
+
 def test_compressed_files_are_read_like_plain_ones(tmp_path):
     (tmp_path / "c.en.gz").write_bytes(gzip.compress(b"a\nb\n"))
     (tmp_path / "c.de").write_bytes(b"x\ny\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import lzma
@@ -41,13 +42,21 @@ def in_memory(content: bytes, on_invalid_utf8: str | None = None) -> Lines:
 @example(HOSTILE)
 def test_only_a_line_feed_ends_a_line(lines: list[str]) -> None:
     content = "".join(f"{line}\n" for line in lines).encode()
+    lines[:1] = [line.removeprefix("\ufeff") for line in lines[:1]]
     assert in_memory(content).read() == lines
     assert [line for block in in_memory(content).blocks(2) for line in block] == lines
     windows = content.replace(b"\n", b"\r\n")
     assert in_memory(windows).read() == lines
 
 
-@given(st.binary())
+def test_a_byte_order_mark_is_no_text_at_the_beginning_of_a_file() -> None:
+    assert in_memory("\ufeffa\n\ufeffb\n".encode()).read() == ["a", "\ufeffb"]
+    assert in_memory("\ufeff\na\n".encode()).read() == ["", "a"]
+    assert [*in_memory("\ufeff".encode()).blocks(2)] == []
+    assert [*in_memory("\ufeffa\nb\nc".encode()).blocks(2)] == [["a", "b"], ["c"]]
+
+
+@given(st.binary().filter(lambda content: not content.startswith(codecs.BOM_UTF8)))
 def test_any_bytes_give_as_many_lines_as_they_have_line_feeds(content: bytes) -> None:
     lines = in_memory(content, "replace").read()
     assert len(lines) == content.count(b"\n") + (content[-1:] not in (b"", b"\n"))

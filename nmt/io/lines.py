@@ -1,12 +1,14 @@
 """Lines of text files, compressed files and stdin.
 
 A line ends only at a line feed. U+2028, a lone carriage return or a NUL does not split a line, so
-line 7 here is line 7 for every other tool. One carriage return before the line feed is removed.
+line 7 here is line 7 for every other tool. One carriage return before the line feed is removed,
+and so is a byte order mark before the first line.
 Files whose name ends with ``.gz``, ``.xz`` or ``.zst`` are decompressed while they are read.
 """
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import importlib
 import io
@@ -100,9 +102,8 @@ class Lines:
     def _raw(self) -> Iterator[bytes]:
         """Yield the undecoded lines, each with its line feed (except perhaps the last)."""
         with named_damage(Path(self.name)):
-            for number, line in enumerate(
-                iter(lambda: self._stream.readline(LONGEST + 1), b""), start=1
-            ):
+            raw = iter(lambda: self._stream.readline(LONGEST + 1), b"")
+            for number, line in enumerate(without_mark(raw), start=1):
                 if len(line) > LONGEST:
                     raise NmtError(
                         f"{self.name}:{number}: the line is longer than {LONGEST:,} bytes; "
@@ -152,6 +153,14 @@ def decompressed(file: io.BufferedReader, path: Path) -> BinaryIO:
     module = {".gz": gzip, ".xz": lzma, ".zst": zstd}[path.suffix]
     # Without a buffer these modules read lines in Python, several times more slowly.
     return io.BufferedReader(cast(io.RawIOBase, module.open(file)), 1 << 18)
+
+
+def without_mark(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a file without the byte order mark before the first."""
+    first = next(lines, b"").removeprefix(codecs.BOM_UTF8)
+    if first:
+        yield first
+    yield from lines
 
 
 @contextmanager

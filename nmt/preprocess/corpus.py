@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from nmt.data.directions import Direction
 from nmt.errors import NmtError
-from nmt.io.lines import COMPRESSED, OnInvalidUtf8, decode, decompressed, named_damage
+from nmt.io.lines import COMPRESSED, OnInvalidUtf8, decode, decompressed, named_damage, without_mark
 from nmt.preprocess.annotations import DOCUMENT_IDS, Annotation, find
 from nmt.preprocess.document_ends import last_end
 
@@ -312,7 +312,7 @@ def _refuse_one_side(path: str, languages: tuple[str, str]) -> None:
 def _blocks(path: Path, size: int, skip: int) -> Iterator[_Lines]:
     """Yield the lines of a file after the first `skip`, `size` at once, with their line feeds."""
     with path.open("rb") as file, named_damage(path):
-        stream = decompressed(file, path)
+        stream = without_mark(decompressed(file, path))
         for _ in islice(stream, skip):
             pass
         while block := list(islice(stream, size)):
