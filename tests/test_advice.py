@@ -21,7 +21,6 @@ from nmt.advice.corpus import Pair, Sketch, lines_that_occur_once, survey
 from nmt.advice.recipe import (
     Choice,
     CorpusFacts,
-    as_sections,
     as_text,
     choices,
     duration,
@@ -77,6 +76,11 @@ def decide(pairs: int, device: str, minutes: float | None) -> list[Choice]:
     return list(choices(facts(pairs), chosen, device))
 
 
+def sections_of(values: list[Choice]) -> Any:
+    """The sections of the recipe, as its text gives them."""
+    return yaml.safe_load(as_text(values, ["head"]))
+
+
 every_case = pytest.mark.parametrize(
     ("pairs", "device", "minutes"), list(itertools.product(PAIRS, SPEEDS, MINUTES))
 )
@@ -85,8 +89,12 @@ every_case = pytest.mark.parametrize(
 @every_case
 def test_a_recipe_loads_and_fits_together(pairs: int, device: str, minutes: float | None) -> None:
     values = decide(pairs, device, minutes)
-    loaded = yaml.safe_load(as_text(values, ["head"]))
-    assert loaded == as_sections(values)
+    loaded = sections_of(values)
+    for choice in values:
+        shown: Any = loaded
+        for key in choice.key.split("."):
+            shown = shown[int(key) if key.isdecimal() else key]
+        assert shown == choice.value
     sections = {name: build(kind, loaded[name], name) for name, kind in SECTIONS.items()}
     assert set(loaded) == set(SECTIONS)
     train: Any = sections["train"]
@@ -118,7 +126,7 @@ def test_a_kill_costs_a_tenth_of_the_training_or_half_an_hour(
     pairs: int, device: str, minutes: float | None
 ) -> None:
     chosen = plan(facts(pairs), SPEEDS[device], device, minutes)
-    train = as_sections(decide(pairs, device, minutes))["train"]
+    train = sections_of(decide(pairs, device, minutes))["train"]
     end, lost = chosen.seconds(chosen.updates), chosen.seconds(train["save_every"])
     assert lost <= max(1.05 * min(end / 10, 1800), chosen.seconds(1))
     assert lost >= min(end / 50, 1700)  # else training would do little but save
@@ -148,7 +156,7 @@ def test_without_a_limit_of_time_the_corpus_decides() -> None:
 
 
 def test_a_text_that_is_seen_often_gets_more_dropout() -> None:
-    rates = [as_sections(decide(5_000, "cuda", m))["model"]["dropout"] for m in (0.01, 1, 60)]
+    rates = [sections_of(decide(5_000, "cuda", m))["model"]["dropout"] for m in (0.01, 1, 60)]
     assert rates == sorted(rates)
     assert rates[0] < rates[-1]
 

@@ -11,7 +11,6 @@ from typing import Any
 import yaml
 
 from nmt.advice.rules import SAMPLED_EPOCHS, Size, candidates, dropout, scale
-from nmt.recipe.config import set_path
 
 UPDATES = 5000
 """Updates that a short training should have, if its updates need not be too small for that."""
@@ -252,19 +251,6 @@ def times(epochs: float) -> str:
 def duration(seconds: float) -> str:
     """Return a time as H:MM:SS, with days where there are any."""
     return str(timedelta(seconds=round(seconds)))
-
-
-def as_sections(values: list[Choice]) -> dict[str, Any]:
-    """Return the values of a recipe by section, as a recipe file holds them."""
-    sections: dict[str, Any] = {}
-    for choice in values:
-        path, _, last = choice.key.rpartition(".")
-        if last.isdecimal():
-            section, _, key = path.partition(".")
-            sections[section].setdefault(key, []).append(choice.value)
-        else:
-            set_path(sections, choice.key, choice.value)
-    return sections
 
 
 def as_text(values: list[Choice], head: list[str]) -> str:

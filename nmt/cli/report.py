@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -14,13 +13,6 @@ from nmt.cli.stream import writer
 from nmt.messages import say
 
 EXAMPLE = "Example: nmt report checkpoints > report.html"
-
-
-class By(str, Enum):
-    """Axes of a chart."""
-
-    update = "update"
-    minutes = "minutes"
 
 
 Runs = Annotated[
@@ -39,7 +31,9 @@ Svg = Annotated[
         show_default=False,
     ),
 ]
-Axis = Annotated[By, typer.Option("--by", help="What the x axis of --svg counts.")]
+Axis = Annotated[
+    Literal["update", "minutes"], typer.Option("--by", help="Unit of the x axis of --svg.")
+]
 Seeds = Annotated[
     bool,
     typer.Option(
@@ -55,7 +49,7 @@ def report(
     output: OutputFlag = None,
     as_json: AsJson = False,
     svg: Svg = None,
-    by: Axis = By.update,
+    by: Axis = "update",
     seeds: Seeds = False,
 ) -> None:
     """Show the curves, the recipe and the data of trainings.
@@ -74,7 +68,7 @@ def report(
         from nmt.report.panels import choose
 
         panel = choose(gathered.logs, svg)
-        chart = panel.chart(by.value, gathered.colours(seeds), seeds, {})
+        chart = panel.chart(by, gathered.colours(seeds), seeds, {})
         written = picture({panel.title: chart})
     elif as_json:
         written = json.dumps(gathered.document(), ensure_ascii=False) + "\n"
