@@ -48,9 +48,9 @@ def convert(
 ) -> None:
     """Write a recipe for a command or a configuration of another toolkit.
 
-    The recipe goes to stdout, as YAML. What is assumed, and what the recipe does not hold, is told
-    on stderr, line by line, with the reason. docs/migrating.md shows the commands of the toolkits
-    beside those of nmt.
+    The recipe goes to stdout, as YAML. Messages on stderr list each assumption, and each option
+    that the recipe cannot hold, with the reason. docs/migrating.md shows the commands of the
+    toolkits beside those of nmt.
     """
     import yaml
 

@@ -34,8 +34,8 @@ def export(
         str,
         typer.Option(
             "--precision",
-            help="What weights are stored in: fp32, fp16, bf16 or int8. What the engine computes "
-            "in is chosen when it loads them.",
+            help="Number format of the stored weights: fp32, fp16, bf16 or int8. The engine "
+            "chooses its number format when it loads them.",
         ),
     ] = "fp32",
     plugin: PluginFlag = None,

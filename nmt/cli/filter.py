@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: nmt filter crawl.tsv --forward forward --reverse reverse --keep 0.5 -o best.tsv"
 
 WAIT_MINUTES = 60.0
-"""How long processes wait for each other."""
+"""Minutes for which processes wait for each other."""
 
 
 CorpusPath = Annotated[

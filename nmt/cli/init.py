@@ -60,10 +60,10 @@ def init(
 ) -> None:
     """Write a recipe for a corpus and this machine, with a reason beside each value.
 
-    Reads the corpus once, takes validation and test sets that lie beside it (valid, val or dev;
-    test) or sets some of its pairs aside in held-out/, trains models of several sizes for some
-    seconds each, and writes nmt.yaml. After that nmt preprocess and nmt train need no option. The
-    corpus itself is not changed.
+    Reads the corpus, takes validation and test sets that lie beside it (valid, val or dev; test) or
+    sets some of its pairs aside in held-out/, trains models of several sizes for some seconds each,
+    and writes nmt.yaml. After that nmt preprocess and nmt train need no option. The corpus itself
+    is not changed.
     """
     if output.exists() and not dry_run:
         raise NmtError(

@@ -83,7 +83,7 @@ Feature = Annotated[
     typer.Option(
         metavar="NAME",
         callback=_check_feature,
-        help="What the new feature is called.  [default: Model, with --reverse Reverse, with "
+        help="Name of the new feature.  [default: Model, with --reverse Reverse, with "
         "--reference the name of the metric]",
         show_default=False,
     ),

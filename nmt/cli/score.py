@@ -133,7 +133,7 @@ SentenceLevel = Annotated[
     bool,
     typer.Option(
         "--sentence-level",
-        help="Score every sentence instead of all of them.",
+        help="Print a score for each sentence instead of one for the whole text.",
         rich_help_panel=METRICS,
     ),
 ]

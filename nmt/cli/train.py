@@ -69,7 +69,8 @@ DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run",
-        help="Run the preflight check, print what training takes, and stop. A new run is removed.",
+        help="Run the preflight check, print the estimated memory, disk space and time, and stop. "
+        "A new run is removed.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -88,9 +89,8 @@ def train(*, settings: Settings, dry_run: DryRun = False, plot: Plot = False) ->
     """Train a model on a dataset, or resume a run.
 
     Run the same command again to resume an interrupted run. Before the first update a preflight
-    check tries everything that could fail later, and prints what training takes: memory, disk
-    space, and time. docs/outputs.md describes the lines that are printed, and the exit status after
-    a signal.
+    check tries everything that could fail later, and prints the estimated memory, disk space and
+    time. docs/outputs.md describes the lines that are printed, and the exit status after a signal.
     """
     from nmt.runtime.distributed import join
     from nmt.runtime.memory import keep_few_kernels

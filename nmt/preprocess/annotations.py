@@ -18,11 +18,11 @@ class Annotation:
     key: str
     """Key of the recipe's section ``preprocess`` that has it read."""
     column: str
-    """What the column of a file with columns holds."""
+    """Content of the column in a file with columns."""
     line: str
-    """What line n of the file must hold."""
+    """Required content of line n of the file."""
     remedy: str
-    """What to do without the file."""
+    """Remedy if the file is missing."""
 
     def find(self, path: str) -> Path:
         """Return the file beside a text.

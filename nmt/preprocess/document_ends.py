@@ -1,4 +1,4 @@
-"""Where documents end in lines as they are read."""
+"""Ends of documents in lines as they are read."""
 
 from __future__ import annotations
 
