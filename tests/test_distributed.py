@@ -11,6 +11,7 @@ import sys
 
 import pytest
 import torch
+from torch.distributed import TCPStore
 
 from nmt.errors import LostPeerError, NmtError
 from nmt.runtime.distributed import World, join, pick_device
@@ -78,20 +79,28 @@ def test_without_the_environment_of_torchrun_a_process_is_alone(
     assert not torch.distributed.is_initialized()
 
 
-def start(code: str, count: int, of: int | None = None) -> list[subprocess.Popen[str]]:
-    """That many processes, of so many that know of each other, as Slurm starts them."""
+def start(
+    code: str, count: int, of: int | None = None, agent: TCPStore | None = None
+) -> list[subprocess.Popen[str]]:
+    """That many processes, of so many that know of each other.
+
+    They are started as Slurm does, or as torchrun does after a failure on the machine of rank 1.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+        port = probe.getsockname()[1]
     shared = os.environ | {
         "WORLD_SIZE": str(of or count),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
+        "MASTER_PORT": str(agent.port if agent else port),
     }
+    if agent:
+        shared["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     return [
         subprocess.Popen(
             [sys.executable, "-c", code],
-            env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            env=shared
+            | {name: str(rank) for name in ("RANK", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT")},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -110,6 +119,34 @@ def test_two_processes_see_the_same_sums_maxima_and_values() -> None:
         "max": [1.0, 0.0],
         "gather": [{"rank": 0}, {"rank": 1}],
     }
+
+
+LATE = f"import os, time\ntime.sleep(int(os.environ['RANK']))\n{TOGETHER}"
+
+
+def test_processes_that_are_started_again_find_each_other_and_not_those_before(
+    launcher_store: TCPStore,
+) -> None:
+    for _ in range(2):
+        processes = start(LATE, 2, agent=launcher_store)
+        said = [process.communicate(timeout=120) for process in processes]
+        assert [json.loads(out)["sum"][0] for out, _ in said] == [3.0, 3.0], said
+    code = MISSING.format(does="pass", missing=1, ranks=[0, 2])
+    lost = lost_processes(code, launcher_store)
+    assert lost.keys() == {0, 2}
+    assert all(
+        line.startswith("rank 1 did not start, or cannot be reached") for line in lost.values()
+    )
+    lost = lost_processes(MISSING.format(does="pass", missing=0, ranks=[1, 2]), launcher_store)
+    assert [line.partition(";")[0] for line in lost.values()] == [
+        "rank 0 did not start, or cannot be reached"
+    ] * 2
+
+
+@pytest.fixture
+def launcher_store() -> TCPStore:
+    """The store that torchrun keeps over restarts."""
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
 HANG, DIE, STOP = "time.sleep(60)", "os._exit(1)", "os.kill(os.getpid(), signal.SIGSTOP)"
@@ -138,9 +175,9 @@ def test_the_process_that_does_not_start_is_named_in_time(missing: int) -> None:
     assert sorted(lost) == ranks
 
 
-def lost_processes(code: str) -> dict[int, str]:
+def lost_processes(code: str, agent: TCPStore | None = None) -> dict[int, str]:
     """What the processes that the code starts say before they end, by their ranks."""
-    [launcher] = start(code, 1, of=3)
+    [launcher] = start(code, 1, of=3, agent=agent)
     _, err = launcher.communicate(timeout=120)
     assert launcher.returncode == 0, err
     assert "Traceback" not in err

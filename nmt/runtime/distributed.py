@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from nmt.errors import LostPeerError, NmtError
 from nmt.runtime.memory import keep_freed_memory
@@ -132,7 +133,10 @@ class _Peers:
 
     def __init__(self, rank: int, size: int, timeout: timedelta) -> None:
         self.rank, self.size, self.timeout = rank, size, timeout
-        self.store: TCPStore | None = None
+        self.host: TCPStore | None = None
+        """The store as its host keeps it, maybe with keys of processes before a restart."""
+        self.store: PrefixStore | None = None
+        """The keys of these processes alone."""
         self.hosts_store = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         try:
             self.address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -158,16 +162,39 @@ class _Peers:
         )
         return dist.new_group(backend="gloo", timeout=self.timeout) if on_gpu else None
 
-    def _open_store(self) -> TCPStore:
-        """Open the store, which rank 0, or torchrun on the machine of rank 0, hosts."""
-        self.store = TCPStore(
+    def _open_store(self) -> PrefixStore:
+        """Open the store, which rank 0, or torchrun on the machine of rank 0, hosts.
+
+        torchrun keeps its store when it starts failed processes again, and counts restarts on each
+        machine by itself. So rank 0 draws a name for the keys, and answers a greeting, which is new
+        after each start, with the name.
+        """
+        self.host = TCPStore(
             *self.address,
             is_master=self.hosts_store,
             timeout=self.timeout,
             wait_for_workers=False,  # the groups wait; the store tells who is missing
         )
+        name = secrets.token_hex(8)
+        if self.rank > 0:
+            greeting = secrets.token_hex(8)
+            self.host.set(f"greeting/{self.rank}", greeting)
+            name = self.host.get(f"answer/{greeting}").decode()
+        self.store = PrefixStore(name, self.host)
         self.store.set(f"joined/{self.rank}", "")
+        if self.rank == 0:
+            self._answer_greetings(name)
         return self.store
+
+    def _answer_greetings(self, name: str) -> None:
+        """Answer every greeting, also those before a restart, until all processes have joined."""
+        assert self.host is not None
+        while late := self._without("joined"):
+            for rank in late:
+                if self.host.check([f"greeting/{rank}"]):
+                    greeting = self.host.get(f"greeting/{rank}").decode()
+                    self.host.set(f"answer/{greeting}", name)
+            time.sleep(0.05)
 
     def missing(self) -> str:
         """Return a message that names the missing ranks, after a failed collective operation."""
@@ -181,10 +208,11 @@ class _Peers:
             )
 
     def _call_the_roll(self) -> str:
-        if self.store is None:
+        if self.host is None:
             raise RuntimeError("the store was never reached")
-        if late := self._without("joined"):
-            return f"rank {late} did not start, or cannot be reached; see its messages"
+        late = [0] if self.store is None else self._without("joined")
+        if self.store is None or late:
+            return f"rank {_listed(late)} did not start, or cannot be reached; see its messages"
         self.store.set(f"present/{self.rank}", "")
         # The store ends with its host, so the host stays until the others have read the store.
         deadline = time.monotonic() + ROLL_CALL_SECONDS + self.hosts_store
@@ -195,16 +223,18 @@ class _Peers:
         if not missing:
             return "a collective operation failed in all processes, as if the network were down"
         return (
-            f"rank {missing} failed, cannot be reached, or did not answer for "
+            f"rank {_listed(missing)} failed, cannot be reached, or did not answer for "
             f"{self.timeout.total_seconds() / 60:g} minutes; see its messages"
         )
 
-    def _without(self, mark: str) -> str:
-        """Return the ranks without the key MARK/RANK in the store, as text."""
+    def _without(self, mark: str) -> list[int]:
+        """Return the ranks without the key MARK/RANK in the store."""
         assert self.store is not None
-        return ", ".join(
-            str(rank) for rank in range(self.size) if not self.store.check([f"{mark}/{rank}"])
-        )
+        return [rank for rank in range(self.size) if not self.store.check([f"{mark}/{rank}"])]
+
+
+def _listed(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks))
 
 
 def _within(seconds: float, call: Callable[[], T]) -> T:
