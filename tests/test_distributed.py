@@ -163,6 +163,35 @@ def test_the_process_that_does_not_answer_is_named_in_time(does: str, missing: i
     assert sorted(lost) == sorted({0, 1, 2} - {missing})
 
 
+BUSY = """
+import sys, time
+from nmt.errors import LostPeerError
+import nmt.runtime.distributed
+
+nmt.runtime.distributed.ROLL_CALL_SECONDS = 1.0
+try:
+    with nmt.runtime.distributed.join("cpu", timeout_minutes=0.05) as world:
+        world.barrier()
+        time.sleep(7 * world.is_main)
+        world.gather(1)
+except LostPeerError as error:
+    print(error)
+"""
+
+
+def test_a_process_that_was_busy_for_too_long_names_the_key_to_raise() -> None:
+    first, second = (process.communicate(timeout=120)[0] for process in start(BUSY, 2))
+    assert second == (
+        "rank 1: rank 0 failed, cannot be reached, or did not answer for 0.05 minutes; see its "
+        "messages\n"
+    )
+    assert first == (
+        "rank 0: a collective operation failed in all processes: the network failed, or a process "
+        "was busy for more than 0.05 minutes, such as with a slow metric of validation; raise "
+        "train.timeout_minutes\n"
+    )
+
+
 @pytest.mark.parametrize("missing", [0, 1])
 def test_the_process_that_does_not_start_is_named_in_time(missing: int) -> None:
     ranks = sorted({0, 1, 2} - {missing})

@@ -220,11 +220,16 @@ class _Peers:
         while (missing or self.hosts_store) and time.monotonic() < deadline:
             time.sleep(0.1)
             missing = self._without("present")
+        minutes = f"{self.timeout.total_seconds() / 60:g}"
         if not missing:
-            return "a collective operation failed in all processes, as if the network were down"
+            return (
+                "a collective operation failed in all processes: the network failed, or a process "
+                f"was busy for more than {minutes} minutes, such as with a slow metric of "
+                "validation; raise train.timeout_minutes"
+            )
         return (
-            f"rank {_listed(missing)} failed, cannot be reached, or did not answer for "
-            f"{self.timeout.total_seconds() / 60:g} minutes; see its messages"
+            f"rank {_listed(missing)} failed, cannot be reached, or did not answer for {minutes} "
+            "minutes; see its messages"
         )
 
     def _without(self, mark: str) -> list[int]:

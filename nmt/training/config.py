@@ -152,7 +152,8 @@ class TrainConfig:
     ``nmt-toolkit[wandb]``. Its environment variables say where to."""
     timeout_minutes: MayChange[float] = 10.0
     """Minutes that a process waits for the others before training ends with the ranks of the late
-    ones; must be longer than writing a checkpoint takes."""
+    ones. Must be longer than the first process works alone: when it writes a checkpoint, and when
+    it computes the metrics of a validation, which takes long for COMET on a CPU."""
 
     def __post_init__(self) -> None:
         for name in (
