@@ -218,8 +218,11 @@ def test_processes_that_cannot_find_each_other_are_told_what_to_set(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("MASTER_ADDR", raising=False)
-    with pytest.raises(NmtError, match="set them, or start the processes with torchrun"):
-        join("cpu").__enter__()
+    for port in ("2000", "99999", "-1", "0", "x"):
+        monkeypatch.setenv("MASTER_PORT", port)
+        with pytest.raises(NmtError, match="set them, or start the processes with torchrun"):
+            join("cpu").__enter__()
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
 
 
 def test_a_port_that_is_taken_is_the_reason_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +255,8 @@ def test_a_gpu_that_is_not_there_is_an_error(name: str) -> None:
         pick_device(name)
 
 
-def test_an_unknown_device_is_an_error_with_the_known_ones() -> None:
+@pytest.mark.parametrize("name", ["gpu", "mps", "xpu", "hpu", "meta"])
+def test_an_unknown_device_is_an_error_with_the_known_ones(name: str) -> None:
     with pytest.raises(NmtError) as error:
-        pick_device("gpu")
-    assert str(error.value) == "unknown device 'gpu'; use cpu, cuda, cuda:N or auto"
+        pick_device(name)
+    assert str(error.value) == f"unknown device {name!r}; use cpu, cuda, cuda:N or auto"

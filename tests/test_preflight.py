@@ -17,6 +17,7 @@ from nmt.errors import NmtError
 from nmt.runs import Run
 from nmt.runtime.distributed import World
 from nmt.training.preflight import fit_micro_batches, longest_batch, misfit, unfinished_decay
+from nmt.training.report import Report
 from nmt.training.schedules import schedules
 from nmt.training.trainer import Trainer
 from nmt.training.validation import Validation
@@ -88,6 +89,12 @@ def test_a_limit_of_time_says_how_many_updates_fit(train, tmp_path: Path) -> Non
         r"updates to go: +100,000,000, of which about [\d,]+ fit into max_minutes\n", limited
     )
     assert re.search(r"about: +0:01:00 of training\n", limited)
+
+
+def test_a_training_that_would_never_end_is_given_the_longest_time(train, tmp_path: Path) -> None:
+    done = train(tmp_path / "run", "--max-updates", 10**17, "--dry-run")
+    assert re.search(r"about: +999999999 days, 0:00:00 of training\n", done.err), done.err
+    assert Report(tmp_path / "log.jsonl", 10**30, 0).to_go(1, 0).days == 999_999_999
 
 
 def test_frozen_weights_are_parameters_that_are_not_trained(train, tmp_path: Path) -> None:

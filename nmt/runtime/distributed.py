@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
@@ -140,6 +140,8 @@ class _Peers:
         self.hosts_store = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         try:
             self.address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            if not 0 < self.address[1] < 1 << 16:
+                raise ValueError(f"no port: {self.address[1]}")
         except (KeyError, ValueError):
             raise NmtError(
                 f"WORLD_SIZE is {size}, but MASTER_ADDR and MASTER_PORT are not the address and a "
@@ -275,10 +277,11 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
         name = f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"
     elif name == "cuda":
         name = f"cuda:{local_rank}"
-    try:
+    device = None
+    with suppress(RuntimeError):
         device = torch.device(name)
-    except RuntimeError:
-        raise NmtError(f"unknown device {name!r}; use cpu, cuda, cuda:N or auto") from None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise NmtError(f"unknown device {name!r}; use cpu, cuda, cuda:N or auto")
     if device.type == "cuda" and (
         not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()
     ):

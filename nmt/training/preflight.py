@@ -26,7 +26,7 @@ from nmt.errors import NmtError
 from nmt.messages import warn
 from nmt.runs import Checkpoint
 from nmt.training.parallel import gather_tensors
-from nmt.training.report import peak_memory_mb
+from nmt.training.report import duration, peak_memory_mb
 from nmt.training.schedules import Schedule
 from nmt.training.sequence import SequenceLoss
 from nmt.training.trainer import Trainer
@@ -288,5 +288,5 @@ def _describe(trainer: Trainer, seconds_per_token: float, kept: int) -> Rows:
         ("updates to go", to_go),
         ("peak memory of a process", memory),
         ("disk for checkpoints", f"{kept / 1e6:,.0f} MB"),
-        ("about", f"{timedelta(seconds=round(min(limit, updates * per_update)))} of training"),
+        ("about", f"{duration(min(limit, updates * per_update))} of training"),
     ]

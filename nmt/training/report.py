@@ -28,6 +28,9 @@ from nmt.training.panel import Panel
 SILENCE = 60.0
 """Seconds without output after which a line of progress is printed."""
 
+LONGEST = timedelta(days=999_999_999)
+"""Longest duration that is shown; a `timedelta` overflows one day later."""
+
 
 @dataclass
 class RunningStats:
@@ -170,7 +173,7 @@ class Report:
         """Return the time to go after an update; `seconds` is the time of training so far."""
         spent = time.monotonic() - self.started
         by_updates = spent / (update - self.first) * (self.max_updates - update)
-        return timedelta(seconds=round(max(0.0, min(by_updates, self.max_seconds - seconds))))
+        return duration(max(0.0, min(by_updates, self.max_seconds - seconds)))
 
     def advance(self, update: int, seconds: float) -> None:
         """Show one more update: on the panel, or as a line after a long silence."""
@@ -301,6 +304,11 @@ def summarize(
 def _noise_scale(squared_gradient: float, variance: float) -> float | None:
     """Return the quotient of the sums; None if an estimate is not positive, or there is none."""
     return variance / squared_gradient if squared_gradient > 0 and variance > 0 else None
+
+
+def duration(seconds: float) -> timedelta:
+    """Return a duration in whole seconds, at most `LONGEST`."""
+    return timedelta(seconds=round(min(seconds, LONGEST.total_seconds())))
 
 
 def perplexity(nats: float) -> float:
