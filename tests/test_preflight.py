@@ -18,6 +18,7 @@ from nmt.runs import Run
 from nmt.runtime.distributed import World
 from nmt.training.preflight import fit_micro_batches, longest_batch, misfit, unfinished_decay
 from nmt.training.report import Report
+from nmt.training.run import _locked
 from nmt.training.schedules import schedules
 from nmt.training.trainer import Trainer
 from nmt.training.validation import Validation
@@ -68,6 +69,17 @@ def test_a_dry_run_leaves_the_new_run_of_another_process(
     monkeypatch.setattr(Run, "locked", locked)
     assert train(run, "--dry-run").err.endswith("another training has begun here\n")
     assert run.exists()
+
+
+def test_a_process_looks_for_a_new_run_only_after_the_main_one_has_made_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[Path] = []
+    monkeypatch.setattr(Path, "exists", lambda path: looked.append(path))
+    with _locked(tmp_path / "run", dry_run=False, world=World(rank=1, size=2)):
+        assert looked == []
+    with _locked(tmp_path / "run", dry_run=False, world=World(size=2)):
+        assert tmp_path / "run" in looked
 
 
 def test_a_dry_run_leaves_the_log_of_a_run_as_it_is(train, tmp_path: Path) -> None:

@@ -150,13 +150,14 @@ def train(
 @contextmanager
 def _locked(directory: Path, dry_run: bool, world: World) -> Iterator[None]:
     """Lock the directory of a run, and remove a new one in which no training has begun."""
-    is_new = not directory.exists()
+    # NFS remembers a missing directory for a while, so the other processes do not look for it.
+    is_new = world.is_main and not directory.exists()
     with Run.locked(directory, world.is_main):
         try:
             yield
         finally:
             has_begun = (directory / LOG).exists() or any(directory.glob("update_*"))
-            if is_new and world.is_main and (dry_run or not has_begun):
+            if is_new and (dry_run or not has_begun):
                 shutil.rmtree(directory, ignore_errors=True)
 
 
