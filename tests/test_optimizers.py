@@ -148,6 +148,23 @@ def test_muon_learns_with_a_scaled_loss(train: Any, tmp_path: Path) -> None:
     assert losses[-1] < 0.8 * losses[0]
 
 
+@pytest.mark.parametrize("name", optimizers)
+def test_a_skipped_step_allocates_the_state_of_a_taken_one(name: str) -> None:
+    shapes = []
+    for found_inf in (1.0, 0.0):
+        model = nn.Linear(2, 3)
+        optimizer = optimizers[name].build(model)
+        for weight in model.parameters():
+            weight.grad = torch.ones_like(weight)
+        before = model.weight.detach().clone()
+        optimizer.found_inf = torch.tensor(found_inf)
+        optimizer.step()
+        assert torch.equal(model.weight, before)  # the learning rate is 0
+        states = [optimizer.state[weight] for weight in model.parameters()]
+        shapes.append([{key: value.shape for key, value in state.items()} for state in states])
+    assert shapes[0] == shapes[1]
+
+
 class HostReads(TorchDispatchMode):
     """Counts the tensors that the host reads; on a GPU it would wait for each of them."""
 

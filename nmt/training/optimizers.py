@@ -310,6 +310,9 @@ class _SkippingAdafactor(torch.optim.Adafactor):
         should_skip, self.found_inf = self.found_inf, None  # torch's step refuses `found_inf`
         if not should_skip:
             super().step(closure)  # type: ignore[no-untyped-call]
+            return
+        for group in self.param_groups:  # the memory trial needs the state
+            self._init_group(group, [], [], [], [], [], [])
 
 
 class _SkippingAdadelta(torch.optim.Adadelta):
@@ -319,3 +322,6 @@ class _SkippingAdadelta(torch.optim.Adadelta):
         should_skip, self.found_inf = self.found_inf, None  # torch's step refuses `found_inf`
         if not should_skip:
             super().step(closure)
+            return
+        for group in self.param_groups:  # the memory trial needs the state
+            self._init_group(group, [], [], [], [], [])
