@@ -90,7 +90,7 @@ def measure(options: argparse.Namespace, part: CheckpointedPart) -> tuple[int, f
             cost, _ = loss(output, model.output, target)
         cost.backward()
         seconds.append(time.process_time() - start)
-    return sum(kept.values()), peak_memory_mb(), float(np.median(seconds[1:]))
+    return sum(kept.values()), peak_memory_mb(CPU), float(np.median(seconds[1:]))
 
 
 def random_lengths(tokens: int) -> np.ndarray:

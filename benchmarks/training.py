@@ -299,7 +299,7 @@ def work(
                 {
                     "seconds": time.perf_counter() - start,
                     "target_tokens": target_tokens,
-                    "megabytes": peak_memory_mb(),
+                    "megabytes": peak_memory_mb(world.device),
                 }
             )
 

@@ -177,10 +177,12 @@ def test_samples_of_one_pair_that_do_not_fit_a_gpu_are_named_as_what_to_lower(
     assert f"does not fit the memory of the device; {remedy}" in done.err
 
 
-def test_micro_batches_are_as_large_as_fits(
-    dataset: Path,
+def test_micro_batches_are_as_large_as_fits_and_the_trial_is_no_peak_of_training(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[int] = []
+    device, reset = torch.device("cuda:0"), []
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", reset.append)
 
     def memory_of_2000_positions(batch: Batch) -> None:
         tried.append(batch.num_positions)
@@ -192,7 +194,7 @@ def test_micro_batches_are_as_large_as_fits(
         loader=SimpleNamespace(
             split=Dataset.open(dataset).split("train"), rows_per_sentence=1, link=None
         ),
-        world=World(),
+        world=World(device=device),
         allocate=lambda: None,
         try_batch=memory_of_2000_positions,
         fit_micro_batches=lambda tokens: chosen.append(tokens),
@@ -202,6 +204,7 @@ def test_micro_batches_are_as_large_as_fits(
     assert tried == sorted(tried)
     assert tried[-1] > 2000 >= tried[-2]
     assert 2 * chosen[0] * 1.5 * 8 / 7 > 2000 > 2 * chosen[0]
+    assert reset == [device]
 
 
 def test_other_devices_try_again_what_fits(

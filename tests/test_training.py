@@ -33,7 +33,7 @@ from nmt.runtime.precision import check_precision
 from nmt.training.config import TrainConfig
 from nmt.training.losses import losses
 from nmt.training.panel import sparkline
-from nmt.training.report import Report
+from nmt.training.report import Report, peak_memory_mb
 from nmt.training.signals import StopRequests
 from nmt.training.state import TrainerState
 from nmt.training.stopwatch import Stopwatch
@@ -444,6 +444,13 @@ def test_records_carry_the_time_of_day(trained: Path) -> None:
     assert times == sorted(times)
     assert now - timedelta(hours=3) < times[0]
     assert times[-1] <= now
+
+
+def test_memory_is_that_of_the_device_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 5e6 * device.index)
+    assert peak_memory_mb(torch.device("cuda:1")) == 5.0
+    assert peak_memory_mb(torch.device("cpu")) > 20.0
 
 
 def test_the_panel_and_the_time_to_go_begin_with_training_and_agree(

@@ -134,6 +134,7 @@ class TrainingLoop:
             lr=rate,
             seconds=self.stopwatch.lap(),
             total=self.stopwatch.total,
+            device=world.device,
             has_reward=self.trainer.config.loss.translates,
         )
         self.report.training(record)

@@ -93,6 +93,8 @@ def fit_micro_batches(trainer: Trainer) -> None:
             break
         fits = tokens
     torch.cuda.empty_cache()
+    if world.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(world.device)  # reports show the peak of training
     # The minimum over all processes, less one eighth for fragmented memory.
     trainer.fit_micro_batches(int(-world.max([-fits])[0]) * 7 // 8)
 
@@ -277,7 +279,7 @@ def _describe(trainer: Trainer, seconds_per_token: float, kept: int) -> Rows:
     made_up = f"{processes} x {shown} of up to {trainer.loader.max_tokens:,}"
     trained = f"{trainer.model.num_parameters():,}"
     every = f"{sum(weight.numel() for weight in trainer.model.parameters()):,}"
-    memory = f"{peak_memory_mb():,.0f} MB"
+    memory = f"{peak_memory_mb(world.device):,.0f} MB"
     if world.device.type == "cpu":
         memory += " so far; with kernels for all shapes about twice that"
     return [

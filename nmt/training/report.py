@@ -270,6 +270,7 @@ def summarize(
     lr: float,
     seconds: float,
     total: float,
+    device: torch.device,
     has_reward: bool = False,
 ) -> Record:
     """Return the record of the updates since the last report.
@@ -281,6 +282,7 @@ def summarize(
         lr: learning rate of the last update.
         seconds: seconds of training since the last report.
         total: seconds of training so far.
+        device: device of this process, whose peak of memory is reported.
         has_reward: whether the loss samples and rewards translations.
     """
     target_tokens, updates = max(sums["target_tokens"], 1.0), max(sums["updates"], 1.0)
@@ -293,7 +295,7 @@ def summarize(
         grad_norm=sums["grad_norm"] / updates,
         target_tokens_per_second=sums["target_tokens"] / max(seconds, 1e-9),
         padding=1 - sums["tokens"] / max(sums["positions"], 1.0),
-        memory_mb=peak_memory_mb(),
+        memory_mb=peak_memory_mb(device),
         seconds=total,
         reward=sums["reward"] / max(sums["sentences"], 1.0) if has_reward else None,
         alignment=sums["alignment"] / sums["linked_tokens"] if sums["linked_tokens"] else None,
@@ -316,9 +318,9 @@ def perplexity(nats: float) -> float:
     return float(torch.tensor(nats, dtype=torch.float64).exp())
 
 
-def peak_memory_mb() -> float:
-    """Return the peak megabytes of this process: of its tensors on a GPU, else resident."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 1e6
+def peak_memory_mb(device: torch.device) -> float:
+    """Return the peak megabytes of this process: of its tensors if it uses a GPU, else resident."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 1e6
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
