@@ -1,6 +1,7 @@
 import math
 import re
 import shutil
+import time
 from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,14 @@ from nmt.data.dataset import Dataset
 from nmt.errors import NmtError
 from nmt.runs import Run
 from nmt.runtime.distributed import World
-from nmt.training.preflight import fit_micro_batches, longest_batch, misfit, unfinished_decay
+from nmt.training.preflight import (
+    ORDINARY,
+    _time_ordinary_batches,
+    fit_micro_batches,
+    longest_batch,
+    misfit,
+    unfinished_decay,
+)
 from nmt.training.report import Report
 from nmt.training.run import _locked
 from nmt.training.schedules import schedules
@@ -205,6 +213,24 @@ def test_micro_batches_are_as_large_as_fits_and_the_trial_is_no_peak_of_training
     assert tried[-1] > 2000 >= tried[-2]
     assert 2 * chosen[0] * 1.5 * 8 / 7 > 2000 > 2 * chosen[0]
     assert reset == [device]
+
+
+def test_the_time_of_ordinary_batches_on_a_gpu_does_not_include_work_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: done.append("wait"))
+    monkeypatch.setattr(time, "perf_counter", lambda: float(len(done)))
+    trainer = SimpleNamespace(
+        loader=SimpleNamespace(
+            update=lambda _: SimpleNamespace(batches=[SimpleNamespace(num_tokens=2)])
+        ),
+        try_batch=lambda _: done.append("batch"),
+        world=World(device=torch.device("cuda")),
+    )
+    seconds = _time_ordinary_batches(trainer)  # type: ignore[arg-type]
+    assert done == ["wait", *["batch"] * ORDINARY, "wait"]
+    assert seconds == (ORDINARY + 1) / (2 * ORDINARY)
 
 
 def test_other_devices_try_again_what_fits(

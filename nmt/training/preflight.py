@@ -148,10 +148,13 @@ def _time_ordinary_batches(trainer: Trainer) -> float:
     """
     updates = (trainer.loader.update(number).batches for number in count(1))
     batches = list(islice(chain.from_iterable(updates), ORDINARY))
+    is_gpu = trainer.world.device.type == "cuda"
+    if is_gpu:
+        torch.cuda.synchronize()  # the longest batch may still run
     start = time.perf_counter()
     for batch in batches:
         trainer.try_batch(batch)
-    if trainer.world.device.type == "cuda":
+    if is_gpu:
         torch.cuda.synchronize()
     return (time.perf_counter() - start) / sum(batch.num_tokens for batch in batches)
 
