@@ -121,6 +121,18 @@ def test_a_run_is_never_begun_anew_over_damaged_checkpoints(train: Any, run: Pat
     )
 
 
+def test_a_run_without_its_description_is_refused_and_left_as_it_is(train: Any, run: Path) -> None:
+    (run / "run.json").unlink()
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    done = train(run, "--max-updates", 8, "--seed", 2)
+    assert (done.status, done.err) == (
+        1,
+        f"nmt: error: {run}/run.json: missing, but there are checkpoints beside it; copy the run "
+        "again from where it came from, or take another --save-dir for a new run\n",
+    )
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
 def test_a_run_from_before_random_batching_keeps_its_buckets(train: Any, run: Path) -> None:
     recipe = Run.open(run).recipe
     del recipe["train"]["batching"]

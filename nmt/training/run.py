@@ -178,6 +178,11 @@ def _open_run(experiment: Experiment, dataset: Dataset, subwords: Subwords, worl
     path = Path(experiment.train.save_dir)
     manifest = dataset.manifest
     if world.is_main and not (Run.exists(path) and Run.open(path).checkpoint_paths()):
+        if any(path.glob("update_*")):
+            raise NmtError(
+                f"{path / 'run.json'}: missing, but there are checkpoints beside it; copy the run "
+                "again from where it came from, or take another --save-dir for a new run"
+            )
         if (path / LOG).exists():
             warn(f"{path}: training there left no checkpoint; it begins anew")
         (path / LOG).unlink(missing_ok=True)
