@@ -243,8 +243,15 @@ def test_a_run_without_a_checkpoint_is_begun_anew_with_another_recipe(
     message = f"nmt: warning: {run}: training there left no checkpoint; it begins anew\n"
     done = train(run, "--seed", 9, "--lr", 1.0, "--dry-run")
     assert (done.status, message in done.err) == (0, False)
-    (run / "log.jsonl").write_text('{"record": "train", "update": 1}\n')  # and was then killed
+    log, translations = run / "log.jsonl", run / "validation" / "update_0000001.txt"
+    log.write_text('{"record": "train", "update": 1}\n')  # and was then killed
+    translations.parent.mkdir()
+    translations.write_text("eins\n")
+    done = train(run, "--dry-run")
+    assert (done.status, message in done.err) == (0, False)
+    assert (log.exists(), translations.exists()) == (True, True)
     done = train(run)
+    assert not translations.exists()
     assert (done.status, message in done.err) == (0, True)
     assert records(run) == records(trained)
     assert_same_checkpoint(run / "last", trained / "last")

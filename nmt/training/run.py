@@ -120,7 +120,7 @@ def train(
     split.check()
     held_out.check()
     with _locked(Path(config.save_dir), dry_run, world):
-        run = _open_run(experiment, dataset, subwords, world)
+        run = _open_run(experiment, dataset, subwords, world, dry_run)
         if world.is_main and not dry_run:
             run = run.with_recipe(_recipe_from_now_on(run, experiment))
             _keep_plugins(run, experiment)
@@ -170,10 +170,13 @@ def _check_use(model: Model, config: TrainConfig) -> None:
         )
 
 
-def _open_run(experiment: Experiment, dataset: Dataset, subwords: Subwords, world: World) -> Run:
+def _open_run(
+    experiment: Experiment, dataset: Dataset, subwords: Subwords, world: World, dry_run: bool
+) -> Run:
     """Return the run in the save directory; the main process creates a missing one.
 
-    A run without a checkpoint is created anew, because the recipe may have changed.
+    A run without a checkpoint is created anew, because the recipe may have changed. A dry run
+    leaves its log and its translations.
     """
     path = Path(experiment.train.save_dir)
     manifest = dataset.manifest
@@ -183,10 +186,11 @@ def _open_run(experiment: Experiment, dataset: Dataset, subwords: Subwords, worl
                 f"{path / 'run.json'}: missing, but there are checkpoints beside it; copy the run "
                 "again from where it came from, or take another --save-dir for a new run"
             )
-        if (path / LOG).exists():
-            warn(f"{path}: training there left no checkpoint; it begins anew")
-        (path / LOG).unlink(missing_ok=True)
-        remove_translations(path)
+        if not dry_run:
+            if (path / LOG).exists():
+                warn(f"{path}: training there left no checkpoint; it begins anew")
+            (path / LOG).unlink(missing_ok=True)
+            remove_translations(path)
         (path / BASE).unlink(missing_ok=True)
         if (adaptation := experiment.model.adaptation) is not None:
             find_base(experiment.train.init_from, path, subwords, adaptation).save(path)
