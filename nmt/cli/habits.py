@@ -60,8 +60,11 @@ def answer_key(error: UnknownKeyError) -> str:
     where, key = error.where, error.key
     if where not in SECTIONS and not where.startswith("--set "):  # a file, or a part of a section
         return str(error)
+    paths = homes(key)
+    if f"{where}.{key}" in paths:  # a key of another choice, as of another architecture
+        return str(error)
     keys, asked = keys_of_flags(), f"--{key}".replace("_", "-")
-    if here := [path for path in (*homes(key), keys.get(asked)) if path]:
+    if here := [path for path in (*paths, keys.get(asked)) if path]:
         return f"{where}: unknown key {key!r}; did you mean {here[0].removeprefix(f'{where}.')!r}?"
     for habit in (habit for habits in HABITS.values() for habit in habits):
         if owners := _owners(habit, asked):

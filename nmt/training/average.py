@@ -108,6 +108,6 @@ def _enough(checkpoints: list[Checkpoint], count: int, path: Path) -> list[Check
     if not 1 <= count <= len(checkpoints):
         raise NmtError(
             f"{path}: {count} checkpoints wanted, but {len(checkpoints)} can be used; average "
-            "fewer, or train with a larger --keep-last"
+            "fewer, train longer, or train with a larger --keep-last"
         )
     return checkpoints[-count:]

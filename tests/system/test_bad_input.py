@@ -291,8 +291,8 @@ MISTAKES = {
     ),
     "an average of more than there is": Mistake(
         f"{AVERAGE} --last 5",
-        "checkpoints: 5 checkpoints wanted, but 3 can be used; average fewer, or train "
-        "with a larger --keep-last",
+        "checkpoints: 5 checkpoints wanted, but 3 can be used; average fewer, train "
+        "longer, or train with a larger --keep-last",
     ),
     "an average of the last none": Mistake(
         f"{AVERAGE} --last 0", "Invalid value for '--last': ", status=2
