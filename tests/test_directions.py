@@ -250,6 +250,21 @@ def test_a_multilingual_run_resumes_exactly(
     assert trained("whole", 5, 4) != trained("as they are", 1, 4)
 
 
+def test_a_direction_whose_validation_set_is_blank_is_refused(
+    here: Path, preprocess: Callable[..., Dataset], nmt: Command
+) -> None:
+    for language in ("en", "fr"):
+        (here / f"blank.{language}").write_text("\n\n")
+    valid = entries(here / "valid", DIRECTIONS[:2]) + entries(here / "blank", DIRECTIONS[2:])
+    preprocess("blank", entries(here / "train", DIRECTIONS), valid=valid)
+    done = nmt("train", "--config", here / "blank.yaml", "--save-dir", here / "of blank")
+    assert (done.status, done.err.splitlines()[-1]) == (
+        1,
+        "nmt: error: the validation set of en-fr has only blank lines, so there is nothing to "
+        "score; run `nmt preprocess` again with other validation text",
+    )
+
+
 def test_translate_takes_a_target_language_and_refuses_others(
     here: Path, run: Path, nmt: Command
 ) -> None:

@@ -281,6 +281,23 @@ def test_other_data_are_refused(
     )
 
 
+def test_a_validation_set_of_blank_lines_is_refused(
+    train: Any, nmt: Any, recipe: Path, corpus: Path, tmp_path: Path
+) -> None:
+    for language in ("en", "de"):
+        (tmp_path / f"blank.{language}").write_text("\n\n")
+    prefixes = (f"--train={corpus / 'train'}", f"--valid={tmp_path / 'blank'}")
+    place = ("--output-dir", tmp_path / "data-bin")
+    assert nmt("preprocess", "--config", recipe, *prefixes, *place).status == 0
+    done = train(tmp_path / "run", "--data", tmp_path / "data-bin")
+    assert (done.status, done.err) == (
+        1,
+        "nmt: error: the validation set has only blank lines, so there is nothing to score; run "
+        "`nmt preprocess` again with other validation text\n",
+    )
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_second_training_of_the_same_run_is_refused(train: Any, run: Path) -> None:
     with Run.locked(run):
         done = train(run, "--max-updates", 8)

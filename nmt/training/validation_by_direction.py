@@ -8,6 +8,7 @@ from statistics import fmean
 from nmt.data.dataset import Split
 from nmt.data.directions import Direction
 from nmt.data.subset import Subset
+from nmt.errors import NmtError
 from nmt.evaluation.metrics import Metric
 from nmt.inference.translator import Translator
 from nmt.runtime.distributed import World
@@ -70,14 +71,28 @@ def validation_of(
     world: World,
     precision: Precision,
 ) -> Validations:
-    """Return the validation of a split, by direction if it has several; see :class:`Validation`."""
+    """Return the validation of a split, by direction if it has several; see :class:`Validation`.
+
+    Raises:
+        NmtError: the split, or all its pairs of a direction, are blank.
+    """
     if split.directions is None:
+        _refuse_blank(split, "the validation set")
         return Validation(split, translator, metrics, world, precision)
     parts = {}
     for number, direction in enumerate(translator.directions.trained):
         subset = Subset.of_direction(split, number)
         if len(subset):
+            _refuse_blank(subset, f"the validation set of {'-'.join(direction)}")
             chosen = tuple(metric.for_language(direction[1]) for metric in metrics)
             directed = translator.into(direction[1], direction[0])
             parts[direction] = Validation(subset, directed, chosen, world, precision)
     return ValidationByDirection(parts, len(split))
+
+
+def _refuse_blank(split: Split | Subset, name: str) -> None:
+    if not ((split.source_lengths > 1) | (split.target_lengths > 1)).any():  # EOS alone
+        raise NmtError(
+            f"{name} has only blank lines, so there is nothing to score; run `nmt preprocess` "
+            "again with other validation text"
+        )
