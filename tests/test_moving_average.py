@@ -6,9 +6,12 @@ import torch
 from torch import nn
 from trained_runs import assert_same_checkpoint, records
 
+from nmt.data.dataset import Dataset
 from nmt.runs import Checkpoint, load_model
+from nmt.runtime.distributed import World
 from nmt.training.config import TrainConfig
 from nmt.training.moving_average import MovingAverage
+from nmt.training.trainer import Trainer
 
 FINITE = torch.tensor(True)
 
@@ -54,6 +57,23 @@ def test_the_weights_come_back_also_after_an_error() -> None:
     with pytest.raises(ZeroDivisionError):
         fail()
     assert model.weight.item() == 5.0
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_only_the_main_process_keeps_the_average_for_a_checkpoint(
+    dataset: Path, trained: Path, rank: int
+) -> None:
+    loaded, split = load_model(trained), Dataset.open(dataset).split("train")
+    config = TrainConfig(ema_decay=0.9, precision="fp32")
+    trainer = Trainer(loaded.run, config, loaded.model, split, World())
+    trainer.step(trainer.loader.update(1), 1e-3)
+    trainer.world = World(rank=rank)
+    assert trainer.average is not None
+    weights, optimizer = trainer.snapshot()
+    assert (bool(weights), bool(optimizer)) == (rank == 0, rank == 0)
+    for name, value in weights.items():
+        assert torch.equal(value, trainer.average.values[name])
+        assert not torch.equal(value, trainer.weights[name])
 
 
 def test_training_with_an_average_goes_on_as_if_never_stopped_and_translates_with_it(

@@ -298,9 +298,11 @@ class Trainer:
         """
         self.state.running_stats = self.world.gather(self.running_stats.sums())
         self.state.loss_scale = self.scale.state() if self.scale.wanted else []
-        weights = gather_tensors(self.parallel, self.stored_weights(), self.world.is_main)
-        optimizer = gather_tensors(self.parallel, self._optimizer_state(), self.world.is_main)
-        return self.average.values if self.average else weights, optimizer
+        weights = self.average.values if self.average else self.stored_weights()
+        return (
+            gather_tensors(self.parallel, weights, self.world.is_main),
+            gather_tensors(self.parallel, self._optimizer_state(), self.world.is_main),
+        )
 
     def stored_weights(self) -> dict[str, Tensor]:
         """Return the weights that checkpoints hold, as trained: those of an adaptation, or all."""
