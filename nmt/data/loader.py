@@ -86,9 +86,13 @@ class BatchLoader:
         )
 
 
-def prefetch(items: Iterable[T], depth: int = 2) -> Generator[T, None, None]:
-    """Yield the items, computed by a thread that runs up to `depth` items ahead."""
-    ready: queue.Queue[tuple[bool, T | BaseException | None]] = queue.Queue(depth)
+AHEAD = 2
+"""Number of items that wait in :func:`prefetch`."""
+
+
+def prefetch(items: Iterable[T]) -> Generator[T, None, None]:
+    """Yield the items, computed ahead by a thread until `AHEAD` of them wait."""
+    ready: queue.Queue[tuple[bool, T | BaseException | None]] = queue.Queue(AHEAD)
     stopped = threading.Event()
 
     def put(entry: tuple[bool, T | BaseException | None]) -> bool:

@@ -340,16 +340,17 @@ def _open_report(trainer: Trainer, dry_run: bool) -> Report:
         update,
         quiet=not trainer.world.is_main,
         max_seconds=math.inf if config.max_minutes is None else 60 * config.max_minutes,
-        loggers=_open_loggers(run, update) if trainer.world.is_main and not dry_run else (),
+        loggers=_open_loggers(trainer) if trainer.world.is_main and not dry_run else (),
     )
 
 
-def _open_loggers(run: Run, update: int) -> list[Logger]:
-    """Open the loggers that a run's recipe turns on; `update` is the last one done.
+def _open_loggers(trainer: Trainer) -> list[Logger]:
+    """Open the loggers that the recipe turns on.
 
     Raises:
         NmtError: a package is not installed, or a logger cannot begin.
     """
+    run, update = trainer.run, trainer.state.update
     openers: dict[str, Callable[[], Logger]] = {
         Board.name: lambda: Board(run.path / "tensorboard", update),
         MlflowLogger.name: lambda: MlflowLogger(run),
@@ -357,7 +358,7 @@ def _open_loggers(run: Run, update: int) -> list[Logger]:
     }
     loggers = []
     for name, begin in openers.items():
-        if run.recipe["train"].get(name):
+        if getattr(trainer.config, name):
             try:
                 loggers.append(begin())
             except NmtError:
