@@ -126,7 +126,7 @@ def test_micro_batches_that_do_not_show_the_noise_are_refused(train: Any, tmp_pa
             "only one; lower --max-tokens from 4096 to 75",
         ),
         (
-            ("--set", "model.positions.name=rotary"),
+            ("--set", "model.positions.name=alibi"),
             "train.log_noise_scale compares micro-batches of random sentences; those of this model "
             "hold sentences of similar length, because its attention pads: take false",
         ),

@@ -496,7 +496,7 @@ def run(*arguments: str, stdin: str | bytes = "") -> Result:
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
     app.command(epilog=score.EXAMPLE)(score.score)
     typed = io.BytesIO(stdin.encode() if isinstance(stdin, str) else stdin)
-    with mock.patch("nmt.io.lines._stdin", return_value=typed):
+    with mock.patch("nmt.io.lines.open_stdin", return_value=typed):
         return CliRunner().invoke(app, arguments)
 
 

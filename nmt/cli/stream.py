@@ -127,8 +127,8 @@ def writer(path: Path | None, is_main: bool) -> Iterator[IO[bytes]]:
         with files.named(path), path.open("ab") as stream:
             yield stream
     else:
-        resolved = Path(os.path.realpath(path))
-        with files.whole_file(resolved) as partial, partial.open("wb") as stream:
+        file = Path(os.path.realpath(path)) if path.is_symlink() else path
+        with files.whole_file(file) as partial, partial.open("wb") as stream:
             yield stream
 
 
