@@ -222,6 +222,7 @@ def _arriving(lines: Iterator[bytes], most: int) -> Iterator[list[bytes]]:
     failures: list[Exception] = []
 
     def read() -> None:
+        """Put the lines into the queue, and an error into `failures`."""
         try:
             for line in lines:
                 waiting.put(line)

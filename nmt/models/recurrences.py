@@ -57,6 +57,7 @@ class Recurrence(TokenMixer):
         """Return the probes of decay and state, for a layer of the decoder."""
 
         def values(arguments: Any, _: Any) -> tuple[Tensor, Tensor]:
+            """Return decays and states [B, T, W] for the arguments of a call."""
             x = arguments[0]
             positions = torch.arange(x.shape[-2], device=x.device)[:, None]
             decay, inputs = self.gates(x, positions)

@@ -307,6 +307,7 @@ class _SkippingAdafactor(torch.optim.Adafactor):
     found_inf: Tensor | None = None
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Make a step, or allocate the state alone if a gradient is not finite."""
         should_skip, self.found_inf = self.found_inf, None  # torch's step refuses `found_inf`
         if not should_skip:
             super().step(closure)  # type: ignore[no-untyped-call]
@@ -319,6 +320,7 @@ class _SkippingAdadelta(torch.optim.Adadelta):
     found_inf: Tensor | None = None
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Make a step, or allocate the state alone if a gradient is not finite."""
         should_skip, self.found_inf = self.found_inf, None  # torch's step refuses `found_inf`
         if not should_skip:
             super().step(closure)
