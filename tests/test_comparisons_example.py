@@ -55,15 +55,21 @@ def test_rows_get_equal_core_minutes_by_their_least_cost(
 ) -> None:
     costs = {"one": [0.75, 0.5, 1.0], "two": [0.25, 0.5, 0.5]}  # the machine was not always free
     of_two = comparison(tmp_path)
-    monkeypatch.setattr(
-        compare.Comparison,
-        "_time",
-        lambda self, row, count: 9 + costs[row][len(self._costs(row))] * count,
-    )
-    for _ in range(compare.ROUNDS + 1):
-        for row in costs:
-            of_two._measure_cost(row)
-    assert [of_two.updates(row) for row in costs] == [240, 480]
+    monkeypatch.setattr(compare.Comparison, "_cost", lambda self, row: costs[row].pop(0))
+    for _ in range(2):  # nothing is measured twice
+        of_two._measure_costs(["one", "two"])
+    assert [of_two.updates(row) for row in ("one", "two")] == [240, 480]
+
+
+def test_a_row_that_is_added_costs_its_ratio_to_the_first_row_at_that_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs = {"one": [0.5, 0.6, 0.5, 1.0, 1.2, 1.0], "two": [0.8, 0.8, 1.5]}  # slower since
+    of_two = comparison(tmp_path)
+    monkeypatch.setattr(compare.Comparison, "_cost", lambda self, row: costs[row].pop(0))
+    of_two._measure_costs(["one"])
+    of_two._measure_costs(["one", "two"])
+    assert [of_two.updates(row) for row in ("one", "two")] == [240, 300]
 
 
 def test_an_interrupted_timing_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

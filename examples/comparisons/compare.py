@@ -6,6 +6,7 @@ A plan names the rows of a table and what each of them sets in a common recipe. 
 
 1. The CPU seconds of an update are measured several times, all rows in turn. The least counts,
    because whatever else the machine computes only adds to them. All rows get the same core-minutes.
+   A row that is added later is measured in turn with the first, and costs as much more or less.
 2. Each learning rate of the plan's grid trains for a share of the updates. The lowest validation
    loss wins, and its run is the run of the first seed from there on.
 3. The other seeds train; the last checkpoints of each run are averaged.
@@ -99,15 +100,15 @@ class Comparison:
     def run(self, rows: Iterable[str], split: str) -> dict[str, list[dict[str, Any]]]:
         """Do what is missing; return the scores of each seed by row and translation."""
         names = list(rows)
-        for name in names:
+        measured = list(dict.fromkeys([self._first, *names]))
+        for name in measured:
             self._check_settings(name)
-        for name in names:  # before any process reads them
+        for name in measured:  # before any process reads them
             home = self._home(name)
             home.mkdir(parents=True, exist_ok=True)
             text = yaml.safe_dump(self._recipe(name), sort_keys=False)
             (home / "recipe.yaml").write_text(text, encoding="utf-8")
-        for _ in range(ROUNDS):
-            self._each(self._measure_cost, names)
+        self._measure_costs(measured)
         grid = [(name, factor) for factor in self.plan.rates for name in names]
         if len(self.plan.rates) > 1:
             self._each(lambda item: self.loss(*item), grid)
@@ -122,23 +123,37 @@ class Comparison:
 
     def updates(self, row: str) -> int:
         """Return the number of updates that the row's core-minutes allow."""
-        return max(1, round(60 * self.plan.core_minutes / max(1e-4, min(self._costs(row)))))
+        first = min(seconds for seconds, _ in self._costs(self._first))
+        own, beside = (min(seconds) for seconds in zip(*self._costs(row), strict=True))
+        cost = first * own / beside
+        return max(1, round(60 * self.plan.core_minutes / cost))
 
-    def _measure_cost(self, row: str) -> None:
-        """Measure the CPU seconds of an update once more, if measurements are missing."""
-        costs = self._costs(row)
-        if len(costs) < ROUNDS:
-            seconds = [self._time(row, count) for count in TIMED]
-            costs.append((seconds[1] - seconds[0]) / (TIMED[1] - TIMED[0]))
-            _write(self._home(row) / "cost.json", {"cpu_seconds_per_update": costs})
+    @property
+    def _first(self) -> str:
+        return next(iter(self.plan.rows))
 
-    def _costs(self, row: str) -> list[float]:
-        """Return the measured CPU seconds of an update."""
+    def _measure_costs(self, rows: Iterable[str]) -> None:
+        """Measure what is missing of the rows' costs, each time beside the plan's first row."""
+        for done in range(ROUNDS):
+            missing = [row for row in rows if len(self._costs(row)) <= done]
+            if missing:
+                timed = list(dict.fromkeys([self._first, *missing]))
+                costs = dict(zip(timed, self._each(self._cost, timed), strict=True))
+                for row in missing:
+                    pairs = [*self._costs(row), (costs[row], costs[self._first])]
+                    _write(self._home(row) / "cost.json", {"of_row_and_first": pairs})
+
+    def _cost(self, row: str) -> float:
+        """Return the CPU seconds of an update."""
+        seconds = [self._time(row, count) for count in TIMED]
+        return (seconds[1] - seconds[0]) / (TIMED[1] - TIMED[0])
+
+    def _costs(self, row: str) -> list[tuple[float, float]]:
+        """Return the CPU seconds of an update, each with those of the first row measured then."""
         record = self._home(row) / "cost.json"
         if not record.exists():
             return []
-        costs: list[float] = json.loads(record.read_text())["cpu_seconds_per_update"]
-        return costs
+        return [(own, first) for own, first in json.loads(record.read_text())["of_row_and_first"]]
 
     def _check_settings(self, row: str) -> None:
         """Refuse results of other settings, which the row's name alone does not tell apart."""
