@@ -363,7 +363,7 @@ print(*(text.partition("VmHWM:")[2].split()[0] for text in (before, status.read_
 
 
 def test_an_import_takes_little_more_memory_than_the_weights(tmp_path: Path) -> None:
-    sizes = {"d_model": 256, "encoder_ffn_dim": 6000, "decoder_ffn_dim": 6000}
+    sizes = {"d_model": 256, "encoder_ffn_dim": 12_000, "decoder_ffn_dim": 12_000}
     marian_model(tmp_path / "model", **sizes)
     arguments = (tmp_path / "model", tmp_path / "run")
     done = subprocess.run(
@@ -371,5 +371,5 @@ def test_an_import_takes_little_more_memory_than_the_weights(tmp_path: Path) -> 
     )
     before, after = (1024 * int(peak) for peak in done.stdout.split())
     size = (tmp_path / "model" / "model.safetensors").stat().st_size
-    assert size > 50e6
+    assert size > 100e6  # far more than the pages of libraries, which differ
     assert after - before < 1.5 * size + 16e6  # of code that the import loads
