@@ -155,6 +155,11 @@ def test_without_a_limit_of_time_the_corpus_decides() -> None:
     assert (paper.tokens_per_update, paper.warmup_updates) == (25_000, 4000)
 
 
+def test_small_models_have_the_positions_that_learn_sooner() -> None:
+    found = [sections_of(decide(n, "cpu", None))["model"].get("positions") for n in PAIRS]
+    assert found == ["rotary"] * 3 + [None] * 4
+
+
 def test_a_text_that_is_seen_often_gets_more_dropout() -> None:
     rates = [sections_of(decide(5_000, "cuda", m))["model"]["dropout"] for m in (0.01, 1, 60)]
     assert rates == sorted(rates)

@@ -151,7 +151,7 @@ def _measure(
             try:
                 speeds[size.name] = target_tokens_per_second(
                     trial,
-                    {"arch": size.arch, **size.sizes},
+                    {"arch": size.arch, **size.model},
                     LEAST_TOKENS[machine.device],
                     facts.vocab_size,
                     scratch / size.name,

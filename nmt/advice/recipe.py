@@ -176,8 +176,9 @@ def _model(corpus: CorpusFacts, plan: Plan) -> Iterator[Choice]:
             f"{duration(plan.seconds(plan.updates))}"
         )
     yield Choice("model.arch", size.arch, reason)
-    for key, value in size.sizes.items():
-        yield Choice(f"model.{key}", value, "")
+    for key, value in size.model.items():
+        learns_sooner = "learns sooner than sinusoids (docs/systems.md)"
+        yield Choice(f"model.{key}", value, learns_sooner if key == "positions" else "")
     rate = dropout(corpus.distinct, plan.epochs)
     yield Choice("model.dropout", rate, f"the text is seen {times(plan.epochs)}")
 

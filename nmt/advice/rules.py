@@ -12,7 +12,7 @@ class Size:
 
     name: str
     arch: str
-    sizes: dict[str, int | str] = field(default_factory=dict)
+    model: dict[str, int | str] = field(default_factory=dict)
     """Keys of the section ``model`` beside the name of the architecture."""
     lr: float
     """Peak learning rate."""
@@ -29,7 +29,12 @@ SIZES = (
     Size(
         name="tiny",
         arch="transformer_tiny",
-        sizes={"encoder_layers": 2, "decoder_layers": 2, "d_ff": 512},
+        model={
+            "encoder_layers": 2,
+            "decoder_layers": 2,
+            "d_ff": 512,
+            "positions": "rotary",
+        },
         lr=0.003,
         warmup_updates=400,
         most_tokens=4000,
@@ -39,7 +44,14 @@ SIZES = (
     Size(
         name="small",
         arch="transformer_base",
-        sizes={"encoder_layers": 3, "decoder_layers": 3, "d_model": 256, "d_ff": 1024, "heads": 4},
+        model={
+            "encoder_layers": 3,
+            "decoder_layers": 3,
+            "d_model": 256,
+            "d_ff": 1024,
+            "heads": 4,
+            "positions": "rotary",
+        },
         lr=0.0014,
         warmup_updates=400,
         most_tokens=4000,
@@ -49,7 +61,7 @@ SIZES = (
     Size(
         name="medium",
         arch="transformer_iwslt_de_en",
-        sizes={"tied_embeddings": "all"},
+        model={"tied_embeddings": "all"},
         lr=0.0007,
         warmup_updates=4000,
         most_tokens=8000,
