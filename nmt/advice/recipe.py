@@ -28,6 +28,8 @@ LONGEST_LOSS = 1800.0
 """Seconds of a long training that a kill costs at most."""
 SMALL_VALID = 100
 """Pairs of a validation set below which its loss is a better measure than BLEU."""
+POSITIONS = "learns sooner (docs/systems.md); only sinusoidal exports to Marian and Hugging Face"
+"""Reason for rotary positions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,8 +179,7 @@ def _model(corpus: CorpusFacts, plan: Plan) -> Iterator[Choice]:
         )
     yield Choice("model.arch", size.arch, reason)
     for key, value in size.model.items():
-        learns_sooner = "learns sooner than sinusoids (docs/systems.md)"
-        yield Choice(f"model.{key}", value, learns_sooner if key == "positions" else "")
+        yield Choice(f"model.{key}", value, POSITIONS if key == "positions" else "")
     rate = dropout(corpus.distinct, plan.epochs)
     yield Choice("model.dropout", rate, f"the text is seen {times(plan.epochs)}")
 
