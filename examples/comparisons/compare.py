@@ -6,7 +6,8 @@ A plan names the rows of a table and what each of them sets in a common recipe. 
 
 1. The CPU seconds of an update are measured several times, all rows in turn. The least counts,
    because whatever else the machine computes only adds to them. All rows get the same core-minutes.
-   A row that is added later is measured in turn with the first, and costs as much more or less.
+   A row that is added later is measured in turn with the first row; the ratio of the two counts,
+   because the machine may be slower than before.
 2. Each learning rate of the plan's grid trains for a share of the updates. The lowest validation
    loss wins, and its run is the run of the first seed from there on.
 3. The other seeds train; the last checkpoints of each run are averaged.

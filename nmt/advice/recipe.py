@@ -28,7 +28,7 @@ LONGEST_LOSS = 1800.0
 """Seconds of a long training that a kill costs at most."""
 SMALL_VALID = 100
 """Pairs of a validation set below which its loss is a better measure than BLEU."""
-POSITIONS = "learns sooner (docs/systems.md); only sinusoidal exports to Marian and Hugging Face"
+POSITIONS = "learns sooner (docs/systems.md); does not export to Marian and Hugging Face"
 """Reason for rotary positions."""
 
 
