@@ -20,9 +20,11 @@ from nmt.inference.int8 import MANY, WIDE, Int8Linear
 from nmt.inference.kernels import PackedLinear, convert
 from nmt.models import Model, architectures
 from nmt.models.transformer import Transformer
+from nmt.runtime import precision as precisions
 from nmt.runtime.precision import InferencePrecision, autocast, check_precision, pick_precision
 
 CPU = torch.device("cpu")
+multiplies_faster = precisions._multiplies_faster.__wrapped__  # measures each time
 
 
 def test_a_precision_that_is_given_is_taken() -> None:
@@ -42,13 +44,40 @@ def test_auto_is_bf16_only_where_the_processor_multiplies_it_fast(
 
 
 def processor(
-    monkeypatch: pytest.MonkeyPatch, instructions: str | None, onednn: bool = True
+    monkeypatch: pytest.MonkeyPatch,
+    instructions: str | None,
+    onednn: bool = True,
+    seconds: float = 0.5,
 ) -> None:
-    """Stand in for a processor with these instructions, and oneDNN's kernels for them or none."""
+    """Stand in for a processor with these instructions, and oneDNN's kernels for them or none.
+
+    In bf16 a product takes the seconds, in float32 one.
+    """
     for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
         monkeypatch.setattr(torch.cpu, name, lambda name=name: name == instructions, raising=False)
     operators = SimpleNamespace(_is_mkldnn_bf16_supported=lambda: onednn)
     monkeypatch.setattr(torch.ops, "mkldnn", operators)
+    monkeypatch.setattr(
+        precisions,
+        "_seconds_of_square",
+        lambda matrix: seconds if matrix.dtype == torch.bfloat16 else 1.0,
+    )
+    monkeypatch.setattr(precisions, "_multiplies_faster", multiplies_faster)
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0.5, "bf16"), (2.0, "fp32")])
+def test_auto_is_fp32_where_instructions_for_bf16_are_slower(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, expected: str
+) -> None:
+    processor(monkeypatch, "_is_avx512_bf16_supported", seconds=seconds)
+    assert pick_precision("auto", CPU) == expected
+    assert bool(check_precision("bf16", CPU)) == (expected == "fp32")
+
+
+def test_a_processor_is_measured_once() -> None:
+    assert precisions._multiplies_faster(torch.float64) is False  # half as many to an instruction
+    assert precisions._multiplies_faster.cache_info().currsize
+    assert precisions._seconds_of_square(torch.ones(8, 8)) > 0
 
 
 def test_auto_is_fp32_where_onednn_may_not_use_the_instructions(
@@ -63,8 +92,7 @@ def test_a_precision_that_the_processor_lacks_is_said_to_be_slow(
 ) -> None:
     processor(monkeypatch, None)
     assert check_precision("bf16", CPU) == (
-        "bf16 is slower than fp32 on this processor, which has no instructions for it; "
-        "use precision auto or fp32"
+        "bf16 is slower than fp32 on this processor; use precision auto or fp32"
     )
     for precision in ("auto", "fp32", "int8"):
         assert check_precision(precision, CPU) is None  # type: ignore[arg-type]
