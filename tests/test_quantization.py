@@ -50,15 +50,27 @@ def test_inputs_without_a_range_give_the_bias(inputs: Tensor) -> None:
     torch.testing.assert_close(layer()(inputs), torch.tensor([[10.0, 20.0]]).expand(len(inputs), 2))
 
 
-def test_only_training_rounds() -> None:
+@pytest.mark.parametrize("architecture", ["student_tiny", "conv_s2s"])
+def test_only_training_rounds(architecture: str) -> None:
     def built() -> Model:
         torch.manual_seed(1)
-        return tiny("student_tiny").build(VOCABULARY, VOCABULARY, True)
+        return tiny(architecture).build(VOCABULARY, VOCABULARY, True)
 
     model, sources = built(), some_sources()
     round_linear_layers(model)
     assert not torch.equal(model(sources, sources), built()(sources, sources))
     assert torch.equal(model.eval()(sources, sources), built().eval()(sources, sources))
+
+
+def test_the_normalised_weights_of_convolutions_are_rounded_and_learn() -> None:
+    model, sources = tiny("conv_s2s").build(VOCABULARY, VOCABULARY, True), some_sources()
+    names = model.state_dict().keys()
+    round_linear_layers(model)
+    rounded = [module for module in model.modules() if isinstance(module, RoundedLinear)]
+    assert len(rounded) == sum(isinstance(module, nn.Linear) for module in model.modules())
+    model(sources, sources).sum().backward()
+    assert all(weight.grad is not None for weight in model.parameters())
+    assert model.state_dict().keys() == names
 
 
 def test_layers_with_low_rank_parts_are_refused() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import parametrize
 
 from nmt.errors import NmtError
 from nmt.models import Model
@@ -28,9 +29,12 @@ def round_linear_layers(model: Model) -> None:
         raise NmtError(
             "train.quantization rounds no layer with a part of lora; leave out one of them"
         )
-    for module in model.modules():
-        if type(module) is nn.Linear:  # those that become int8
+    for module in model.modules():  # those that become int8
+        kind = type(module)
+        if kind is nn.Linear:
             module.__class__ = RoundedLinear
+        elif parametrize.is_parametrized(module, "weight") and issubclass(kind, nn.Linear):
+            module.__class__ = type(kind.__name__, (RoundedLinear, kind), {})
 
 
 class RoundedLinear(nn.Linear):
