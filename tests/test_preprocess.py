@@ -270,6 +270,10 @@ def test_the_manifest_holds_the_whole_recipe_but_what_does_not_shape_the_data(he
             "preprocess: not given: --source-lang, --train, --valid; say it there or in the "
             "recipe, which `nmt init` writes",
         ),
+        (
+            {"target_lang": "", "train": [{"path": "a", "target_lang": "de"}, "b"]},
+            "preprocess: not given: --target-lang of b; say it there or in the recipe",
+        ),
         ({"target_lang": "en"}, "preprocess: source_lang and target_lang are both 'en'"),
         ({"shard": "3/2"}, "preprocess: shard must be I/N with I from 1 to N, or auto, not '3/2'"),
         ({"train": ["-", "-"]}, "preprocess: train has - twice, but there is one standard input"),

@@ -228,13 +228,15 @@ def find_corpora(config: PreprocessConfig) -> dict[str, list[Bitext]]:
     Raises:
         NmtError: a required setting or a file is missing.
     """
-    missing = [key for key in ("train", "valid") if not getattr(config, key)]
+    missing = [f"--{key}" for key in ("train", "valid") if not getattr(config, key)]
     texts: list[Text] = [*config.corpora, *config.held_out("valid"), *config.held_out("test")]
     for key in ("target_lang", "source_lang"):
-        if not all([getattr(text, key) for text in texts] or [getattr(config, key)]):
-            missing.insert(0, key)
+        lacking = [text.path for text in texts if not getattr(text, key)]
+        if lacking or not (texts or getattr(config, key)):
+            of = f" of {lacking[0]}" if len(lacking) < len(texts) else ""
+            missing.insert(0, f"--{key.replace('_', '-')}{of}")
     if missing:
-        flags = ", ".join(f"--{key.replace('_', '-')}" for key in missing)
+        flags = ", ".join(missing)
         raise NmtError(
             f"preprocess: not given: {flags}; say it there or in the recipe, which "
             "`nmt init` writes"
