@@ -40,7 +40,7 @@ for seed in '' 2 3; do
   student=$work/run$seed averaged=$work/averaged$seed output=$work/test$seed.hyp.de
   nmt train --config tiny_teacher.yaml --data $work/data-bin --init-from $teachers/run$seed/last \
     --save-dir $student --set train.seed=${seed:-1} --set "train.schedule=$schedule" \
-    --max-updates 8000
+    --max-updates 6000
   if [[ ! -f $output ]]; then
     nmt average-checkpoints --run $student --last 4 --output $averaged
     nmt translate $work/data-bin/test.en --model $averaged --output $output
