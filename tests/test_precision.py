@@ -24,7 +24,6 @@ from nmt.runtime import precision as precisions
 from nmt.runtime.precision import InferencePrecision, autocast, check_precision, pick_precision
 
 CPU = torch.device("cpu")
-multiplies_faster = precisions._multiplies_faster.__wrapped__  # measures each time
 
 
 def test_a_precision_that_is_given_is_taken() -> None:
@@ -47,37 +46,41 @@ def processor(
     monkeypatch: pytest.MonkeyPatch,
     instructions: str | None,
     onednn: bool = True,
-    seconds: float = 0.5,
+    intel: bool = False,
 ) -> None:
-    """Stand in for a processor with these instructions, and oneDNN's kernels for them or none.
-
-    In bf16 a product takes the seconds, in float32 one.
-    """
+    """Stand in for a processor with these instructions, and oneDNN's kernels for them or none."""
     for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
         monkeypatch.setattr(torch.cpu, name, lambda name=name: name == instructions, raising=False)
     operators = SimpleNamespace(_is_mkldnn_bf16_supported=lambda: onednn)
     monkeypatch.setattr(torch.ops, "mkldnn", operators)
-    monkeypatch.setattr(
-        precisions,
-        "_seconds_of_square",
-        lambda matrix: seconds if matrix.dtype == torch.bfloat16 else 1.0,
-    )
-    monkeypatch.setattr(precisions, "_multiplies_faster", multiplies_faster)
+    monkeypatch.setattr(precisions, "_is_intel", lambda: intel)
 
 
-@pytest.mark.parametrize(("seconds", "expected"), [(0.5, "bf16"), (2.0, "fp32")])
-def test_auto_is_fp32_where_instructions_for_bf16_are_slower(
-    monkeypatch: pytest.MonkeyPatch, seconds: float, expected: str
+@pytest.mark.parametrize(
+    ("probe", "expected"),
+    [("_is_avx512_bf16_supported", "fp32"), ("_is_amx_tile_supported", "bf16")],
+)
+def test_auto_is_bf16_on_processors_of_intel_only_with_amx(
+    monkeypatch: pytest.MonkeyPatch, probe: str, expected: str
 ) -> None:
-    processor(monkeypatch, "_is_avx512_bf16_supported", seconds=seconds)
+    processor(monkeypatch, probe, intel=True)
     assert pick_precision("auto", CPU) == expected
     assert bool(check_precision("bf16", CPU)) == (expected == "fp32")
 
 
-def test_a_processor_is_measured_once() -> None:
-    assert precisions._multiplies_faster(torch.float64) is False  # half as many to an instruction
-    assert precisions._multiplies_faster.cache_info().currsize
-    assert precisions._seconds_of_square(torch.ones(8, 8)) > 0
+def test_intel_is_known_by_its_name_on_linux_and_on_windows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    is_intel = precisions._is_intel.__wrapped__
+    file = tmp_path / "cpuinfo"
+    monkeypatch.setattr(precisions, "Path", lambda path: file)
+    for name in ("GenuineIntel", "AuthenticAMD"):
+        file.write_text(f"processor\t: 0\nvendor_id\t: {name}\n")
+        assert is_intel() == (name == "GenuineIntel")
+    file.unlink()
+    for name in ("Intel64 Family 6 Model 207, GenuineIntel", "AMD64 Family 25, AuthenticAMD", ""):
+        monkeypatch.setattr(precisions.platform, "processor", lambda name=name: name)
+        assert is_intel() == ("GenuineIntel" in name)
 
 
 def test_auto_is_fp32_where_onednn_may_not_use_the_instructions(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
+from pathlib import Path
 from typing import Literal, TypeVar
 
 import torch
@@ -26,8 +27,8 @@ LOW: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def pick_precision(precision: P, device: torch.device) -> P:
     """Return the precision itself, or for "auto" the fastest of fp32, bf16 and fp16 on the device.
 
-    A CPU takes bf16 if it has bf16 instructions and they are faster. A GPU takes bf16 from compute
-    capability 8.0 on and fp16 at 7.x. All others take fp32.
+    A CPU takes bf16 if it has fast instructions for it. A GPU takes bf16 from compute capability
+    8.0 on and fp16 at 7.x. All others take fp32.
     """
     if precision != "auto":
         return precision
@@ -55,37 +56,27 @@ def check_precision(precision: InferencePrecision, device: torch.device) -> str 
     return f"{precision} is slower than fp32 on this processor; use precision auto or fp32"
 
 
-_INSTRUCTIONS = {
-    "bf16": ("_is_avx512_bf16_supported", "_is_amx_tile_supported"),
-    "fp16": ("_is_amx_fp16_supported",),
-}
-"""Functions of ``torch.cpu`` that return whether the processor multiplies in a precision."""
-
-
 def _is_fast_on_cpu(precision: str) -> bool:
-    has_instructions = any(
-        getattr(torch.cpu, probe, lambda: False)() for probe in _INSTRUCTIONS[precision]
-    )
-    dtype = LOW[precision]
-    return has_instructions and onednn_computes_in(dtype) and _multiplies_faster(dtype)
+    """Return whether the processor multiplies faster in a precision of 16 bits than in fp32.
+
+    Nothing is timed, so that a training resumes in the same precision. Without AMX, products in
+    bf16 took twice the time of fp32 on a processor of Intel (docs/benchmarks.md).
+    """
+    probes = {"bf16": ["_is_amx_tile_supported"], "fp16": ["_is_amx_fp16_supported"]}[precision]
+    if precision == "bf16" and not _is_intel():
+        probes.append("_is_avx512_bf16_supported")
+    has_instructions = any(getattr(torch.cpu, probe, lambda: False)() for probe in probes)
+    return has_instructions and onednn_computes_in(LOW[precision])
 
 
 @cache
-def _multiplies_faster(dtype: torch.dtype) -> bool:
-    """Measure whether products of matrices take less time in a dtype than in float32.
-
-    Without AMX, Intel's processors need twice the time for bf16, AMD's half. The least of many
-    short times tells the two apart on a busy machine, too.
-    """
-    factors = [torch.ones(256, 256, dtype=kind) for kind in (torch.float32, dtype)]
-    usual, low = (min(_seconds_of_square(factor) for _ in range(20)) for factor in factors)
-    return low < usual
-
-
-def _seconds_of_square(matrix: torch.Tensor) -> float:
-    begin = time.perf_counter()
-    matrix @ matrix
-    return time.perf_counter() - begin
+def _is_intel() -> bool:
+    """Return whether Linux or Windows says that Intel made the processor."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        text = platform.processor()
+    return "GenuineIntel" in text
 
 
 def onednn_computes_in(dtype: torch.dtype) -> bool:
