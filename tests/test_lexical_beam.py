@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from table_model import TableModel, random_sources
+from table_model import TableModel, random_sources, unpad
 
 from nmt.data.vocabulary import BOS, PAD
 from nmt.errors import NmtError
 from nmt.recipe.config import build
 from nmt.search import LexicalBeam, Strategy
+from nmt.search.constraints import MaxLength
 from nmt.search.lexical import phrase_progress
 
 PHRASES = torch.tensor([[[4, 5, 6], [5, 7, PAD], [PAD, PAD, PAD]]])
@@ -51,6 +52,21 @@ def test_where_there_is_no_room_for_all_phrases_as_much_as_may_be_is_held() -> N
     for found in LexicalBeam().search(model, source, torch.full((8,), 3), (), phrases):
         assert found[0].tokens == [9, 10, 11]
         assert not found[0].finished
+
+
+@pytest.mark.parametrize("stop", ["optimistic", "all_finished", "first_beam", "current_length"])
+def test_at_a_greatest_length_nothing_goes_on_after_its_end(stop: str) -> None:
+    phrases = torch.tensor([[[7]], [[PAD]]])  # the second sentence has none
+    for seed in range(8):
+        model, source = TableModel(seed, vocabulary=40), random_sources(seed, 2)
+        beam = LexicalBeam(stop=stop)  # type: ignore[arg-type]
+        together = beam.search(
+            model, source, torch.tensor([20, 20]), [MaxLength(length=3)], phrases
+        )
+        for row, found in zip(source.tolist(), together, strict=True):
+            for it in found:
+                score = model.score(unpad(row), (*it.output,))
+                assert it.log_probability == pytest.approx(score, abs=1e-5)
 
 
 @pytest.mark.parametrize("key", ["pruning", "pruning_tokens", "pruning_finished"])

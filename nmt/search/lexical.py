@@ -77,7 +77,9 @@ class LexicalBeamState(BeamState):
 
     def _going_on(self, candidates: Hypotheses, is_eos: Tensor) -> Tensor:
         values = candidates.log_probabilities.masked_fill(is_eos, NEVER)
-        return self._shared_out(values, candidates.tokens, self.strategy.beam)
+        order = self._shared_out(values, candidates.tokens, self.strategy.beam)
+        # Some that go on are no likelier than NEVER, and may stand among those that end.
+        return order.gather(1, super()._going_on(candidates, is_eos.gather(1, order)))
 
     def _shared_out(self, values: Tensor, sequences: Tensor, count: int) -> Tensor:
         """Return the order [B, n] in which sequences [B, n, T] get places.

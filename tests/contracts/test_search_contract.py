@@ -24,7 +24,7 @@ from nmt.search import (
 )
 from nmt.search.constraints import Forbidden, MaxLength, MinLength, NoRepeatNgram
 
-STOPS = ("all_finished", "first_beam", "shrinking_beam")
+STOPS = ("all_finished", "first_beam", "current_length", "shrinking_beam")
 LIMITS = ("pruning", "pruning_tokens", "pruning_finished")
 """Of beams, which may so miss what is best."""
 
