@@ -18,7 +18,10 @@ def by_consensus(
     metric: Metric,
     most: int | None = None,
 ) -> list[list[Hypothesis]]:
-    """Return each list in the order of its expected utilities, which become the scores.
+    """Return the distinct texts of each list in the order of their expected utilities.
+
+    The utilities become the scores. A text that occurs several times, as among samples, counts as
+    often for the others.
 
     Args:
         lists: hypotheses of each line.
@@ -32,10 +35,9 @@ def by_consensus(
     for hypotheses in lists:
         candidates = list(islice(texts, len(hypotheses)))
         values = expected_utilities(candidates, metric, most) if candidates else []
-        scored = [
-            replace(hypothesis, score=value)
-            for hypothesis, value in zip(hypotheses, values, strict=True)
-            if isfinite(value)
-        ]
-        ranked.append(sorted(scored, key=lambda hypothesis: -hypothesis.score))
+        by_text: dict[str, Hypothesis] = {}
+        for text, hypothesis, value in zip(candidates, hypotheses, values, strict=True):
+            if isfinite(value):
+                by_text.setdefault(text, replace(hypothesis, score=value))
+        ranked.append(sorted(by_text.values(), key=lambda hypothesis: -hypothesis.score))
     return ranked

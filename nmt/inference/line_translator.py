@@ -151,7 +151,10 @@ class LineTranslator(ForcedDecoder):
         nothing = Hypothesis([], 0.0, 0.0, finished=True)
         sentences = self.encode(requests)
         counts = [request.n_best or count for request in requests]
-        searched = self.ranked(self._search(sentences, counts))
+        # What hypotheses agree on is decided among the same ones, however many are listed; samples
+        # are independent only if one translation is searched for.
+        searched_for = counts if self.config.mbr is None else [1] * len(counts)
+        searched = self.ranked(self._search(sentences, searched_for))
         flat = [
             (at, hypothesis)
             for at, (hypotheses, wanted) in enumerate(zip(searched, counts, strict=True))
