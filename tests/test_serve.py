@@ -119,6 +119,16 @@ def test_the_clients_of_libretranslate_are_answered(address: str, expected: dict
     assert call(f"{address}/frontend/settings")[1]["charLimit"] == 300
 
 
+def test_markup_of_libretranslate_may_span_lines(address: str, expected: dict[str, str]) -> None:
+    source, target = (language["code"] for language in _languages(address))
+    text = "<ul>\n<li>one two</li>\n<li>three</li>\n</ul>"
+    wanted = {"q": text, "source": source, "target": target, "format": "html"}
+    answer = call(f"{address}/translate", wanted)[1]["translatedText"]
+    two, three = expected["one two"], expected["three"]
+    assert answer.split() == f"<ul> <li>{two}</li> <li>{three}</li> </ul>".split()
+    assert call(f"{address}/translate", wanted | {"alternatives": 1})[0] == 400
+
+
 def test_a_word_has_alternatives(address: str) -> None:
     _, target = _languages(address)
     wanted = {"target_lang": target["code"], "line": "one two", "prefix": "zwei "}

@@ -8,7 +8,7 @@ that end compete with earlier finished hypotheses for the places of the finished
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
@@ -237,6 +237,6 @@ class BeamState(SearchState):
         return [best_first(finished + alive, self.count)[:most] for finished, alive in pairs]
 
 
-@cache
+@lru_cache(maxsize=4096)  # clients of a server choose penalties
 def _divisor(penalty: LengthPenalty, length: int) -> float:
     return float(penalty.divisor(torch.tensor(length)))

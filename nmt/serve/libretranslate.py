@@ -60,7 +60,7 @@ def router(service: Service) -> APIRouter:
         openapi_extra=body_of({"q": "Guten Tag", "source": "de", "target": "en", "format": "text"}),
     )
     async def translate(request: Request) -> dict[str, Any]:
-        """Translate a text, or a list of texts; each line of a text by itself."""
+        """Translate texts or fragments of HTML, one or a list; each line of a text by itself."""
         values = await form_or_json(request)
         service.admit(request, values.get("api_key"))
         return await _translate(service, request, values)
@@ -78,8 +78,11 @@ async def _translate(service: Service, request: Request, values: dict[str, Any])
     if form not in ("text", "html"):
         raise RefusedError(400, "format: text or html")
     others = _number(values.get("alternatives", 0))
+    if form == "html" and others:
+        raise RefusedError(400, "alternatives go without format html")
     wish = Wish(pair, count=1 + others, dialect="html" if form == "html" else None)
-    lines = [text.split("\n") for text in texts]
+    # Elements of a fragment may span its lines.
+    lines = [[text] if form == "html" else text.split("\n") for text in texts]
     work = service.translate(request, [Line(line) for text in lines for line in text], wish)
     translated = iter(await while_connected(request, work, service.limits.seconds))
     by_text = [[next(translated) for _ in text] for text in lines]

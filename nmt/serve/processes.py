@@ -142,6 +142,7 @@ class _Process:
 
     def end(self) -> None:
         """Let the process end when it is idle."""
+        atexit.unregister(self.kill)  # which holds the pipes open
         if self._streams is None:
             self._socket.close()
         else:
