@@ -168,6 +168,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({**SMALL, "decoder_attention": "ssru"}, "decoder_attention ssru"),
     ({**SMALL, "d_k": 2}, "d_k or d_v other than d_model / heads"),
     ({**SMALL, "key_value_heads": 1}, "key_value_heads 1"),
+    ({**SMALL, "norm_epsilon": 0.01}, "norm_epsilon 0.01"),
     ({**SMALL, "attention_bias": False}, "attention_bias false"),
 ]
 

@@ -118,6 +118,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({**SMALL, **CONCATENATED, "feed_forward": "gelu"}, "feed_forward gelu"),
     ({**SMALL, **CONCATENATED, "scale_embeddings": False}, "scale_embeddings false"),
     ({**SMALL, **CONCATENATED, "d_k": 2}, "d_k or d_v other than d_model / heads"),
+    ({**SMALL, **CONCATENATED, "norm_epsilon": 0.01}, "norm_epsilon 0.01"),
     ({**SMALL, **CONCATENATED, "key_value_heads": 1}, "key_value_heads 1"),
     (
         {**SMALL, **CONCATENATED, "decoder_attention": "ssru"},

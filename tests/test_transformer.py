@@ -226,6 +226,7 @@ def test_tied_matrices_are_one_and_untied_ones_are_not() -> None:
         ({"d_model": 30, "heads": 4}, "d_model 30 is not divisible by 4 heads"),
         ({"encoder_layers": 0}, "encoder_layers must be at least 1"),
         ({"dropout": 1.5}, "dropout"),
+        ({"positions": "rotary", "key_value_heads": 1, "d_v": 15}, "an even d_v, not 15"),
         ({"d_mdoel": 8}, "did you mean 'd_model'"),
     ],
 )

@@ -54,7 +54,7 @@ class Session:
             for name in flag.names
             if name.startswith("--")
         }
-        self._lines: list[str] = []
+        self._requests: list[str | Request] = []
         self._document: list[str] = []
         self._commands: dict[str, Callable[[str], Iterator[str]]] = {
             "set": self._set,
@@ -71,10 +71,9 @@ class Session:
         """
         if not line.startswith(":"):
             if line.strip():
-                self._lines.append(line)
-                yield from self._form(
-                    self._translator, [self._in_document(line)], [len(self._lines) - 1]
-                )
+                self._requests.append(self._in_document(line))
+                at = len(self._requests) - 1
+                yield from self._form(self._translator, self._requests[-1:], [at])
             else:
                 self._document.clear()
             return
@@ -115,12 +114,12 @@ class Session:
         return path if path.startswith("search.") else f"search.{path}"
 
     def _alternatives(self, text: str) -> Iterator[str]:
-        if not self._lines:
+        if not self._requests:
             raise NmtError(":alternatives: there is no line yet")
         count = int(text) if text.isdecimal() else self._translator.config.strategy.max_hypotheses
         if text and not text.isdecimal():
             raise NmtError(f":alternatives {text}: expected a number")
-        [candidates] = self._translator.translations([self._lines[-1]], max(1, count))
+        [candidates] = self._translator.translations(self._requests[-1:], max(1, count))
         for translation in candidates:
             yield f"{translation.hypothesis.score:9.4f}  {translation.text}"
 

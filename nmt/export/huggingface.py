@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nmt.errors import NmtError
-from nmt.export.base import ExportFormat, Stored, export_formats
+from nmt.export.base import MOST_EPSILON, ExportFormat, Stored, export_formats
 from nmt.export.huggingface_files import Layout, max_positions, write_files
 from nmt.export.huggingface_names import ACTIVATIONS, BIAS, EMBEDDINGS, POSITIONS, layer_weights
 from nmt.models import ModelConfig
@@ -80,6 +80,8 @@ def _obstacles(config: ModelConfig, stored: Stored, subwords: Subwords) -> Itera
         yield "d_k or d_v other than d_model / heads"
     if config.key_value_heads not in (None, config.heads):
         yield f"key_value_heads {config.key_value_heads}"
+    if config.norm_epsilon > MOST_EPSILON:
+        yield f"norm_epsilon {config.norm_epsilon:g}"
     for key in ("attention_bias", "decoder_feed_forward"):
         if not getattr(config, key):
             yield f"{key} false"

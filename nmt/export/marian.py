@@ -24,7 +24,7 @@ from torch import Tensor
 
 from nmt.data.vocabulary import BOS, EOS, EXCLUDED, PAD, UNK
 from nmt.errors import NmtError
-from nmt.export.base import ExportFormat, Stored, export_formats
+from nmt.export.base import MOST_EPSILON, ExportFormat, Stored, export_formats
 from nmt.export.marian_names import (
     BIAS,
     CONFIGURATION,
@@ -119,6 +119,8 @@ def _obstacles(
     ):
         if (value := getattr(config, key)) not in names:
             yield f"{key} {str(value).lower()}"
+    if config.norm_epsilon > MOST_EPSILON:
+        yield f"norm_epsilon {config.norm_epsilon:g}"
     heads = config.attention
     if {heads.key_width * heads.count, heads.value_width * heads.count} != {config.d_model}:
         yield "d_k or d_v other than d_model / heads"

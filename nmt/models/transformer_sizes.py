@@ -125,10 +125,14 @@ class TransformerSizes(ModelConfig):
                 f"deep_norm has no scale for the weights of {self.decoder_attention.name}; "
                 "take residual post_norm or pre_norm"
             )
-        if self.positions.name == "rotary" and self.attention.key_width % 2:
-            raise ValueError(
-                f"rotary positions need an even width of a head, not {self.attention.key_width}"
-            )
+        if self.positions.name == "rotary":
+            heads = self.attention
+            if heads.key_width % 2:
+                raise ValueError(
+                    f"rotary positions need an even width of a head, not {heads.key_width}"
+                )
+            if heads.keys_and_values * heads.value_width % 2:  # beside which keys are stored
+                raise ValueError(f"rotary positions need an even d_v, not {heads.value_width}")
 
     def resolved(self: AnySizes) -> AnySizes:
         """Return the config with the number of the alignment layer filled in."""
