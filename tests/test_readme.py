@@ -135,11 +135,14 @@ def test_the_model_keeps_the_law_of_models(here: Path) -> None:
     expected = model(source, target)
     state = model.start(source)
     torch.testing.assert_close(model.step(target[:, :1], state)[:, 0], expected[:, 0])
-    state.select(torch.tensor([[1, 1], [0, 0]]))  # swapped, with two rows each
-    swapped = target.flip(0)
-    for at in (1, 2, 3):
-        logits = model.step(swapped[:, at : at + 1].expand(2, 2), state)
-        torch.testing.assert_close(logits, expected.flip(0)[:, None, at].expand(2, 2, 23))
+    state.select(torch.tensor([[0, 0], [1, 1]]))  # two rows each
+    torch.testing.assert_close(
+        model.step(target[:, 1:2].expand(2, 2), state), expected[:, None, 1].expand(2, 2, 23)
+    )
+    state.select(torch.tensor([[3, 2]]))  # of the second sentence, swapped
+    for at in (2, 3):
+        logits = model.step(target[1:, at : at + 1].expand(1, 2), state)
+        torch.testing.assert_close(logits, expected[1:, None, at].expand(1, 2, 23))
     torch.testing.assert_close(model(source[1:, :2], target[1:]), expected[1:])
 
 

@@ -52,7 +52,7 @@ def test_a_row_attends_to_its_own_past_whatever_it_follows(
         whole = attention.attend(*attention.project(pasts.flatten(0, 1)), causal=True)
         expected = whole[:, -1].view_as(step)
         torch.testing.assert_close(cache.attend(attention, step, ancestry), expected)
-        stay = torch.tensor([len(pasts) - 1, 0]) if rows == 2 else torch.arange(len(pasts))
+        stay = torch.tensor([0, len(pasts) - 1]) if rows == 2 else torch.arange(len(pasts))
         parents = torch.randint(width, (len(stay), rows), generator=generator)
         chosen = stay[:, None] * width + parents
         ancestry.select(chosen)

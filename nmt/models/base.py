@@ -58,9 +58,10 @@ class State(Protocol):
 
         Args:
             rows: [B', K'] int64; the flat index (sentence * K + row) of the old row that each new
-                row continues. The rows of one new sentence all come from one old sentence.
-                ``arange(B)[:, None].expand(B, K)`` opens a beam on a fresh state. A permutation
-                within sentences reorders the beam. Omitting a sentence drops the sentence.
+                row continues. The rows of one new sentence all come from one old sentence, and
+                sentences keep their order. ``arange(B)[:, None].expand(B, K)`` opens a beam on a
+                fresh state. A permutation within sentences reorders the beam. Omitting a sentence
+                drops the sentence.
         """
 
 

@@ -96,7 +96,7 @@ class Cache(ABC):
 
         Args:
             rows: [B', K'] int64, see :class:`nmt.models.base.State`.
-            sentences: [B'], the old index of each new sentence; None if no sentence moves.
+            sentences: [B'], the old index of each new sentence, rising; None if all stay.
         """
 
 

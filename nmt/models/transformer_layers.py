@@ -158,16 +158,11 @@ class TransformerState:
 
     def select(self, rows: Tensor) -> None:
         """Keep, repeat, reorder or drop rows; see :class:`nmt.models.base.State`."""
-        sentences = self._moved(rows[:, 0] // self.rows)
+        # Sentences keep their order, so that as many as before are the same ones.
+        sentences = rows[:, 0] // self.rows if len(rows) < len(self.memory) else None
         if sentences is not None:
             self.memory.select(sentences)
         self.ancestry.select(rows)
         for cache in self.caches:
             cache.select(rows, sentences)
         self.rows = rows.shape[1]
-
-    def _moved(self, sentences: Tensor) -> Tensor | None:
-        """Return `sentences`, or None if no sentence moves."""
-        # On a GPU the comparison would wait for the device, which costs more than the copy.
-        stays = torch.arange(len(self.memory))
-        return None if not sentences.is_cuda and torch.equal(sentences, stays) else sentences

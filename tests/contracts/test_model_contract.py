@@ -60,12 +60,18 @@ def test_stepping_goes_on_after_rows_are_repeated_permuted_and_dropped(model: Mo
     other = some_targets(6).view(3, 2, -1).flip(0)
     beams = torch.stack((target, torch.cat((target[:, :2], other[:, 1, 2:]), dim=1)), dim=1)
     stepped(model, state, beams[:, :, 2:4])
-    state.select(torch.tensor([[5, 4], [1, 1]]))  # swap, drop the middle sentence, repeat
-    kept = torch.tensor([2, 0])
-    beams = torch.stack((beams[2].flip(0), beams[0, [1, 1]]))
-    logits = stepped(model, state, beams, first=4)
+    state.select(torch.tensor([[1, 0], [3, 3], [4, 5]]))  # swap, repeat, keep
+    beams = torch.stack((beams[0].flip(0), beams[1, [1, 1]], beams[2]))
+    logits = stepped(model, state, beams[..., :5], first=4)
     for row in range(2):
-        expected = model(source[kept], beams[:, row])[:, 4:]
+        expected = model(source, beams[:, row, :5])[:, 4:]
+        torch.testing.assert_close(logits[:, row], expected, atol=1e-5, rtol=1e-5)
+    state.select(torch.tensor([[1, 1], [5, 4]]))  # repeat, drop the middle sentence, swap
+    kept = torch.tensor([0, 2])
+    beams = torch.stack((beams[0, [1, 1]], beams[2].flip(0)))
+    logits = stepped(model, state, beams, first=5)
+    for row in range(2):
+        expected = model(source[kept], beams[:, row])[:, 5:]
         torch.testing.assert_close(logits[:, row], expected, atol=1e-5, rtol=1e-5)
 
 
