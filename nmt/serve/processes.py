@@ -59,7 +59,7 @@ class Processes(Generic[T, R]):
             self._idle.put_nowait(process)
 
     async def apply(self, thing: T) -> R:
-        """Let an idle process apply the function to an item.
+        """Let an idle process apply the function to an item. If cancelled, the process is killed.
 
         Raises:
             WorkerKilledError: the process was killed. Errors of the function are raised, too.
@@ -68,8 +68,8 @@ class Processes(Generic[T, R]):
         try:
             process = self._living(process)
             is_result, value = await process.ask(thing)
-        except WorkerKilledError:
-            process = self._living(process)
+        except (WorkerKilledError, asyncio.CancelledError):
+            process.kill()  # the next item starts another
             raise
         finally:
             self._idle.put_nowait(process)
@@ -136,7 +136,6 @@ class _Process:
             size = int.from_bytes(await reader.readexactly(SIZE), "little")
             answer = await reader.readexactly(size)
         except (EOFError, OSError):
-            self.kill()
             raise WorkerKilledError("a process was killed while it translated") from None
         return pickle.loads(answer)
 

@@ -103,6 +103,7 @@ class _Server(uvicorn.Server):
         self.service = service
         self.address = ""
         self.loading: asyncio.Task[None] | None = None
+        self.is_outdated = False  # since the loading under way began
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to answer."""
@@ -112,13 +113,16 @@ class _Server(uvicorn.Server):
         print(self.address, flush=True)
 
     def _reload(self) -> None:
+        self.is_outdated = True
         if self.loading is None or self.loading.done():
             self.loading = asyncio.create_task(self._load())
 
     async def _load(self) -> None:
-        try:
-            await self.service.models.reload()
-        except Exception as error:  # such as a lack of memory, which is no reason to end
-            warn(f"the models stay as they are: {error or type(error).__name__}")
-        else:
-            say("loaded the models again")
+        while self.is_outdated:
+            self.is_outdated = False
+            try:
+                await self.service.models.reload()
+            except Exception as error:  # such as a lack of memory, which is no reason to end
+                warn(f"the models stay as they are: {error or type(error).__name__}")
+            else:
+                say("loaded the models again")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from itertools import chain
 
@@ -40,7 +41,8 @@ class Service:
 
     async def _translate(self, batch: Batch) -> list[list[Fields]]:
         self.metrics.batches.observe(len(batch.requests))
-        return await self.models.translate(batch)
+        # Its clients came before it, and all have their answer, 503, a second after the limit.
+        return await asyncio.wait_for(self.models.translate(batch), self.limits.seconds + 1)
 
     def admit(self, client: HTTPConnection, key: str | None = None) -> None:
         """Check the key of a client: `key`, or the one in its header Authorization.
