@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from nmt.cli.score_by_model import open_model
-from nmt.data.vocabulary import EOS
+from nmt.data.vocabulary import BOS, EOS
 from nmt.errors import NmtError
 from nmt.inference import Translator
 from nmt.inference.engines import load_translator
@@ -65,6 +65,11 @@ def test_an_ensemble_of_logarithms_weighs_it_at_every_token(
         expected = (0.8 * model + 0.2 * language).log_softmax(-1)
         torch.testing.assert_close(both, expected, atol=1e-5, rtol=1e-5)
     assert len([*fused.translate(["one two", "three"])]) == 2
+    source, target = torch.tensor([[5, 6, EOS]]), torch.tensor([[BOS, 7]])
+    torch.testing.assert_close(  # of the member that reads the source
+        fused.model.eval().source_attention(source, target),
+        members[0].model.eval().source_attention(source, target),
+    )
 
 
 def test_it_does_not_translate_alone(lm: Path, trained: Path, corpus: Path, nmt: Command) -> None:

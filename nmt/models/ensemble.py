@@ -49,9 +49,18 @@ class Ensemble(Model):
         return self._mean([member(source, target) for member in self.members])
 
     def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
-        """Return the weighted mean of the members' attention [B, T, S]."""
-        weights = [member.source_attention(source, target) for member in self.members]
-        return sum(share * weight for share, weight in zip(self.shares, weights, strict=True))  # type: ignore[return-value]
+        """Return the weighted mean [B, T, S] of the attention of members that read the source.
+
+        Raises:
+            NmtError: one of these members has no attention.
+        """
+        pairs = zip(self.shares, self.members, strict=True)
+        reading = [(share, member) for share, member in pairs if member.reads_source]
+        total = sum(share for share, _ in reading)
+        weights = [
+            share / total * member.source_attention(source, target) for share, member in reading
+        ]
+        return torch.stack(weights).sum(0)
 
     def attention_maps(self, source: Tensor, target: Tensor) -> list[AttentionMap]:
         """Return none: every member has its own."""
