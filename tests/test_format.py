@@ -227,6 +227,20 @@ def test_a_directory_with_other_things_in_it_is_refused_and_kept(tmp_path):
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
+def test_a_dataset_beside_other_things_is_not_replaced(tmp_path):
+    write(tmp_path)
+    (tmp_path / "run.json").write_text("weeks of training")
+    (tmp_path / ".nfs01").write_text("")
+    with pytest.raises(NmtError) as error:
+        write(tmp_path)
+    assert str(error.value) == (
+        f"{tmp_path / 'run.json'}: is no part of the dataset in {tmp_path}, which would be "
+        "replaced; move it away, or choose another output_dir"
+    )
+    (tmp_path / "run.json").unlink()
+    write(tmp_path)
+
+
 def test_a_file_in_the_place_of_the_dataset_is_refused(tmp_path):
     (tmp_path / "data").write_text("")
     with pytest.raises(NmtError, match=r"data: is a file; choose another output_dir"):

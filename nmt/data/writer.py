@@ -52,12 +52,30 @@ def staging(path: Path, identity: str | None = None) -> Iterator[Path]:
         raise NmtError(
             f"{path}: is not empty and not a dataset; choose another output_dir or empty it"
         )
+    if other := _other_than_a_dataset(path):
+        raise NmtError(
+            f"{other}: is no part of the dataset in {path}, which would be replaced; move it away, "
+            "or choose another output_dir"
+        )
     with ExitStack() as stack:
         try:
             directory = stack.enter_context(files.whole_directory(path, identity))
         except OSError as error:
             raise NmtError(f"{path}: cannot be written: {error.strerror}") from None
         yield directory
+
+
+def _other_than_a_dataset(path: Path) -> Path | None:
+    """Return what a dataset's directory holds besides the dataset, hidden files apart, if anything.
+
+    None, too, if there is no dataset that can be read.
+    """
+    try:
+        ours = {MANIFEST, *Manifest.read(path).files}
+    except (OSError, NmtError):
+        return None
+    others = (file for file in path.iterdir() if file.name not in ours and file.name[0] != ".")
+    return min(others, default=None)
 
 
 class DatasetWriter:
