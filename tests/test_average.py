@@ -69,6 +69,13 @@ def test_different_shapes_are_refused_with_the_name_of_the_weight(empty: Run) ->
     assert not (empty.path / "averaged").exists()
 
 
+def test_a_checkpoint_given_twice_is_refused(run: Path) -> None:
+    newest = (run / "last").resolve()
+    with pytest.raises(NmtError) as error:
+        average_run([run / "last", newest], None)
+    assert str(error.value) == f"{newest}: is {newest.name}, which is given already; leave it out"
+
+
 def test_different_runs_are_refused(empty: Run, tmp_path: Path, dataset: Path) -> None:
     other = create(tmp_path / "other", "xyz", dataset)
     with pytest.raises(NmtError) as error:

@@ -58,5 +58,5 @@ def average_checkpoints(
     else:
         chosen = checkpoints or []
     averaged = average_run(chosen, output, trust_plugins)
-    say("averaged " + ", ".join(path.name for path in chosen))
+    say("averaged " + ", ".join(averaged.recipe["averaged"]))
     print(averaged.path)

@@ -13,6 +13,7 @@ from nmt.inference.config import SearchConfig
 from nmt.inference.int8 import has_fixed_kernels
 from nmt.inference.kernels import convert
 from nmt.inference.shortlister import Shortlister
+from nmt.messages import warn
 from nmt.models.base import Model
 from nmt.models.ensemble import members_of
 from nmt.runs import LoadedModel, load_model
@@ -23,14 +24,19 @@ from nmt.runtime.precision import InferencePrecision
 def load_members(
     paths: Sequence[Path], device: torch.device, trust_plugins: bool = False
 ) -> list[LoadedModel]:
-    """Load the models of runs or checkpoints, at least one.
+    """Load the models of runs or checkpoints, at least one; warn of one that is given twice.
 
     Raises:
         NmtError: a model cannot be loaded, or its target order, subwords or context differ from
             those of the first model.
     """
     members = [load_model(path, device, trust_plugins) for path in paths]
+    seen: dict[Path, Path] = {}
     for path, member in zip(paths, members, strict=True):
+        checkpoint = member.checkpoint.path.resolve()
+        if checkpoint in seen:
+            warn(f"{path}: the same checkpoint as {seen[checkpoint]}; one alone translates alike")
+        seen[checkpoint] = path
         if member.subwords.target_order != members[0].subwords.target_order:
             raise NmtError(
                 f"{path}: its target_order is not that of {paths[0]}, and the models of an "

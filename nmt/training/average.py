@@ -66,6 +66,11 @@ def average_run(paths: Sequence[Path], output: Path | None, trust_plugins: bool 
             an average.
     """
     checkpoints = [Checkpoint.open(path.resolve() if path.is_symlink() else path) for path in paths]
+    given: set[Path] = set()
+    for path, checkpoint in zip(paths, checkpoints, strict=True):
+        if (resolved := checkpoint.path.resolve()) in given:
+            raise NmtError(f"{path}: is {resolved.name}, which is given already; leave it out")
+        given.add(resolved)
     runs = [Run.open(checkpoint.path.parent) for checkpoint in checkpoints]
     run = runs[0]
     for other in runs:
