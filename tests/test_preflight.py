@@ -15,7 +15,8 @@ from trained_runs import trainer_state
 from nmt.data.batches import Batch
 from nmt.data.dataset import Dataset
 from nmt.errors import NmtError
-from nmt.runs import Run
+from nmt.runs import locking
+from nmt.runs.locking import locked_for_training
 from nmt.runtime.distributed import World
 from nmt.training.preflight import (
     ORDINARY,
@@ -26,7 +27,6 @@ from nmt.training.preflight import (
     unfinished_decay,
 )
 from nmt.training.report import Report
-from nmt.training.run import _locked
 from nmt.training.schedules import schedules
 from nmt.training.trainer import Trainer
 from nmt.training.validation import Validation
@@ -45,9 +45,8 @@ def test_a_dry_run_tries_everything_says_what_it_takes_and_trains_nothing(
     failed = train(run, "--dry-run", "--init-from", tmp_path / "missing")
     assert (failed.status, run.exists()) == (1, False)
     run.mkdir()
-    assert train(run, "--dry-run").out == f"{run}\n"
-    assert not list(run.glob("update_*"))
-    assert not list(run.glob(".*"))
+    assert train(run, "--dry-run").out == ""
+    assert [*run.iterdir()] == []
 
 
 def test_a_run_that_could_not_begin_is_not_in_the_way_of_a_corrected_command(
@@ -70,11 +69,11 @@ def test_a_dry_run_leaves_the_new_run_of_another_process(
 ) -> None:
     run = tmp_path / "run"
 
-    def locked(directory: Path, is_main: bool) -> None:
+    def locked(directory: Path) -> None:
         directory.mkdir()
         raise NmtError("another training has begun here")
 
-    monkeypatch.setattr(Run, "locked", locked)
+    monkeypatch.setattr(locking, "locked", locked)
     assert train(run, "--dry-run").err.endswith("another training has begun here\n")
     assert run.exists()
 
@@ -84,9 +83,10 @@ def test_a_process_looks_for_a_new_run_only_after_the_main_one_has_made_it(
 ) -> None:
     looked: list[Path] = []
     monkeypatch.setattr(Path, "exists", lambda path: looked.append(path))
-    with _locked(tmp_path / "run", dry_run=False, world=World(rank=1, size=2)):
+    (tmp_path / "run").mkdir()
+    with locked_for_training(tmp_path / "run", dry_run=False, by_this_process=False):
         assert looked == []
-    with _locked(tmp_path / "run", dry_run=False, world=World(size=2)):
+    with locked_for_training(tmp_path / "run", dry_run=False):
         assert tmp_path / "run" in looked
 
 
@@ -347,3 +347,26 @@ def test_a_training_that_ends_before_its_warm_up_begins_with_a_warning(
     (line,) = [line for line in short.err.splitlines() if line.startswith("nmt: warning: ")]
     assert "on this machine, training after 6 updates, before it learns: " in line
     assert "nmt: warning: " not in train(tmp_path / "fitting", "--dry-run").err
+
+
+@pytest.mark.parametrize("name", ["recipe.yaml", "log.jsonl", "subwords.model", "manifest.json"])
+def test_a_new_run_replaces_no_file_that_is_not_of_a_run(train, tmp_path: Path, name: str) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / name).write_text("mine\n")
+    for flags in ((), ("--dry-run",)):
+        done = train(place, *flags)
+        assert (done.status, [*place.iterdir()]) == (1, [place / name])
+        what = "is a dataset" if name == "manifest.json" else f"is no run, but holds {name}"
+        assert done.err == (
+            f"nmt: error: {place}: {what}; choose another --save-dir for a new run\n"
+        )
+    assert (place / name).read_text() == "mine\n"
+
+
+def test_a_dry_run_leaves_a_directory_as_it_was(train, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "train.err").write_text("")
+    assert train(place, "--dry-run").status == 0
+    assert [*place.iterdir()] == [place / "train.err"]

@@ -22,6 +22,7 @@ from nmt.errors import NmtError, explain
 from nmt.io import files
 from nmt.preprocess.subwords import Subwords
 from nmt.runs import Checkpoint, Run, load_model, set_weights, weights_of
+from nmt.runs.locking import locked
 
 WEIGHTS = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([[3.0], [4.0]])}
 OPTIMIZER = {"a/exp_avg": torch.tensor([0.5, 0.5]), "a/step": torch.tensor(7.0)}
@@ -434,25 +435,20 @@ def test_a_full_disk_costs_one_line_and_leaves_the_checkpoints_that_were_there(
 
 
 def test_two_cannot_hold_a_run_at_once_but_one_after_the_other(empty: Run) -> None:
-    with Run.locked(empty.path), pytest.raises(NmtError) as error, Run.locked(empty.path):
+    with locked(empty.path), pytest.raises(NmtError) as error, locked(empty.path):
         pass
     assert str(error.value) == (
         f"{empty.path}: another process is training here; wait for it, or choose another --save-dir"
     )
-    with Run.locked(empty.path):
+    with locked(empty.path):
         pass
-
-
-def test_the_peers_of_the_process_that_holds_a_run_are_not_refused(empty: Run) -> None:
-    with Run.locked(empty.path), Run.locked(empty.path, by_this_process=False):
-        assert Run.exists(empty.path)
 
 
 def test_who_holds_a_run_removes_what_a_killed_process_left_half_written(empty: Run) -> None:
     save(empty, 1)
     before = names(empty.path)
     shutil.copytree(empty.path / "update_0000001", empty.path / ".update_0000002.partial-99")
-    with Run.locked(empty.path):
+    with locked(empty.path):
         assert names(empty.path) == sorted([*before, "run.lock"])
 
 

@@ -27,6 +27,7 @@ from nmt.evaluation.metrics import metrics
 from nmt.inference.config import SearchConfig
 from nmt.inference.translator import Translator
 from nmt.runs import Checkpoint, Run, load_model
+from nmt.runs.locking import locked
 from nmt.runs.recipe import write_recipe
 from nmt.runtime.distributed import World
 from nmt.runtime.precision import check_precision
@@ -239,13 +240,14 @@ def test_a_run_without_a_checkpoint_is_begun_anew_with_another_recipe(
     train: Any, trained: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    run.mkdir()
     message = f"nmt: warning: {run}: training there left no checkpoint; it begins anew\n"
-    done = train(run, "--seed", 9, "--lr", 1.0, "--dry-run")
+    done = train(run, "--seed", 9, "--lr", 1.0, "--max-updates", 1)
     assert (done.status, message in done.err) == (0, False)
+    for name in ("last", "best"):
+        (run / name).unlink(missing_ok=True)
+    shutil.rmtree(run / "update_0000001")  # as if it had been killed before
     log, translations = run / "log.jsonl", run / "validation" / "update_0000001.txt"
-    log.write_text('{"record": "train", "update": 1}\n')  # and was then killed
-    translations.parent.mkdir()
+    translations.parent.mkdir(exist_ok=True)
     translations.write_text("eins\n")
     done = train(run, "--dry-run")
     assert (done.status, message in done.err) == (0, False)
@@ -299,7 +301,7 @@ def test_a_validation_set_of_blank_lines_is_refused(
 
 
 def test_a_second_training_of_the_same_run_is_refused(train: Any, run: Path) -> None:
-    with Run.locked(run):
+    with locked(run):
         done = train(run, "--max-updates", 8)
     assert (done.status, done.err) == (
         1,

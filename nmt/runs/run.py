@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +14,6 @@ from nmt.errors import NmtError
 from nmt.io import files
 from nmt.io.documents import DocumentFormat
 from nmt.io.files import FileFacts
-from nmt.messages import warn
 from nmt.plugins import plugin_names
 from nmt.preprocess.subwords import Subwords
 from nmt.runs.base import Base
@@ -122,7 +119,7 @@ class Run:
         Raises:
             NmtError: the directory cannot be created.
         """
-        _make_directory(path)
+        make_directory(path)
         (path / "run.json").unlink(missing_ok=True)
         with files.named(path):
             written = subwords.save(path)
@@ -202,37 +199,6 @@ class Run:
         """Write a shortlist into the run, replacing an older one, and return its path."""
         shortlist.save(self.path / SHORTLIST)
         return self.path / SHORTLIST
-
-    @staticmethod
-    @contextmanager
-    def locked(path: Path, by_this_process: bool = True) -> Iterator[None]:
-        """Lock a directory for one training, and remove the half-written files of a killed one.
-
-        The directory is created if missing.
-
-        Args:
-            path: directory of the run, which need not exist yet.
-            by_this_process: False in the peers of the process that holds the lock for all.
-
-        Raises:
-            NmtError: another process holds the lock, or the directory cannot be created.
-        """
-        if not by_this_process:
-            yield
-            return
-        _make_directory(path)
-        with (path / "run.lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise NmtError(
-                    f"{path}: another process is training here; "
-                    "wait for it, or choose another --save-dir"
-                ) from None
-            except OSError as error:  # a file system without locks
-                warn(f"{path}: cannot be locked: {error.strerror}")
-            files.sweep(path)
-            yield
 
     def checkpoint_paths(self) -> list[Path]:
         """Return the paths of all checkpoints, including damaged ones, oldest first."""
@@ -374,7 +340,12 @@ def _verify(path: Path) -> None:
     Checkpoint.open(path).verify()
 
 
-def _make_directory(path: Path) -> None:
+def make_directory(path: Path) -> None:
+    """Create a directory if it is missing.
+
+    Raises:
+        NmtError: it cannot be created.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

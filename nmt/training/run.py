@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from nmt.recipe.config import build, changeable, dump, flatten
 from nmt.runs import LOG, Checkpoint, Run
 from nmt.runs.base import BASE
 from nmt.runs.building import build_new
+from nmt.runs.locking import locked_for_training
 from nmt.runs.plugins import differing, read_plugins, write_plugins
 from nmt.runs.translations import remove_translations
 from nmt.runtime.distributed import World
@@ -119,7 +118,7 @@ def train(
     split, held_out = dataset.split("train"), dataset.split("valid")
     split.check()
     held_out.check()
-    with _locked(Path(config.save_dir), dry_run, world):
+    with locked_for_training(Path(config.save_dir), dry_run, world.is_main):
         run = _open_run(experiment, dataset, subwords, world, dry_run)
         if world.is_main and not dry_run:
             run = run.with_recipe(_recipe_from_now_on(run, experiment))
@@ -145,20 +144,6 @@ def train(
             if trainer.state.update == first and reason in REMEDIES:
                 report.say(f"nothing to do after update {first}: {REMEDIES[reason]}")
     return run, reason
-
-
-@contextmanager
-def _locked(directory: Path, dry_run: bool, world: World) -> Iterator[None]:
-    """Lock the directory of a run, and remove a new one in which no training has begun."""
-    # NFS remembers a missing directory for a while, so the other processes do not look for it.
-    is_new = world.is_main and not directory.exists()
-    with Run.locked(directory, world.is_main):
-        try:
-            yield
-        finally:
-            has_begun = (directory / LOG).exists() or any(directory.glob("update_*"))
-            if is_new and (dry_run or not has_begun):
-                shutil.rmtree(directory, ignore_errors=True)
 
 
 def _check_use(model: Model, config: TrainConfig) -> None:

@@ -1,0 +1,93 @@
+"""The directory of a run while it trains: locked, and cleared again if nothing begins in it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nmt.data.manifest import MANIFEST
+from nmt.errors import NmtError
+from nmt.io import files
+from nmt.messages import warn
+from nmt.preprocess.subword_files import FILES as SUBWORDS
+from nmt.runs.plugins import PLUGINS
+from nmt.runs.recipe import RECIPE
+from nmt.runs.run import LINKS, LOG, SHORTLIST, Run, make_directory
+from nmt.runs.translations import DIRECTORY as TRANSLATIONS
+
+LOCK = "run.lock"
+
+
+@contextmanager
+def locked_for_training(path: Path, dry_run: bool, by_this_process: bool = True) -> Iterator[None]:
+    """Lock the directory of a run, and remove what is new in it if no training begins there.
+
+    Args:
+        path: directory of the run, which need not exist yet.
+        dry_run: whether to remove a new run in any case.
+        by_this_process: False in the peers of the process that holds the lock for all, which do not
+            even look for the directory: NFS remembers for a while that one is missing.
+
+    Raises:
+        NmtError: see :func:`locked`.
+    """
+    if not by_this_process:
+        yield
+        return
+    before = {*path.iterdir()} if path.exists() else None
+    with locked(path):
+        try:
+            yield
+        finally:
+            new = {*path.iterdir()} - (before or set())
+            has_begun = any(entry.name == LOG or entry.match("update_*") for entry in new)
+            is_new = path / "run.json" not in (before or ())
+            if is_new and (dry_run or not has_begun):
+                for entry in new:
+                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+                if before is None:
+                    path.rmdir()
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Lock a directory for one training, and remove the half-written files of a killed one.
+
+    The directory is created if missing.
+
+    Raises:
+        NmtError: another process holds the lock, the directory cannot be created, or it holds no
+            run but files that a run would replace.
+    """
+    make_directory(path)
+    _check_is_free(path)
+    with (path / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise NmtError(
+                f"{path}: another process is training here; "
+                "wait for it, or choose another --save-dir"
+            ) from None
+        except OSError as error:  # a file system without locks
+            warn(f"{path}: cannot be locked: {error.strerror}")
+        files.sweep(path)
+        yield
+
+
+def _check_is_free(path: Path) -> None:
+    """Raise an NmtError if a directory without a run holds files that a run would replace.
+
+    A run begins with its lock. One that has checkpoints but no `run.json` is refused when it is
+    opened.
+    """
+    if (path / LOCK).exists() or Run.exists(path) or any(path.glob("update_*")):
+        return
+    for name in (MANIFEST, RECIPE, LOG, SHORTLIST, PLUGINS, TRANSLATIONS, *LINKS, *SUBWORDS):
+        if os.path.lexists(path / name):
+            what = "is a dataset" if name == MANIFEST else f"is no run, but holds {name}"
+            raise NmtError(f"{path}: {what}; choose another --save-dir for a new run")
