@@ -238,6 +238,15 @@ def test_what_only_the_own_engine_has_is_refused(
     assert done.err == f"nmt: error: {flag}: an export {why}; use --engine nmt\n"
 
 
+def test_an_export_stops_as_its_engine_does_without_being_asked() -> None:
+    beam = {"name": "beam", "beam": 7, "stop": "optimistic"}
+    for name, stop in (("ctranslate2", "first_beam"), ("onnx", "optimistic")):
+        begins = export_formats[name].search({"strategy": beam, "max_source_length": 50})
+        assert begins == {"strategy": {**beam, "stop": stop}, "max_source_length": 50}
+    for search in ({}, {"strategy": {"name": "greedy"}}):
+        assert export_formats["ctranslate2"].search(search) == search
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"arch": "rnnsearch_small"}, "arch rnnsearch_small"),
     ({"arch": "conv_s2s_small"}, "arch conv_s2s_small"),
@@ -268,7 +277,7 @@ SEARCHES: list[tuple[dict[str, Any], str]] = [
     (
         {"strategy": "beam"},
         "search.strategy.stop optimistic: CTranslate2 stops as first_beam does; "
-        "use --stop first_beam, or --engine nmt",
+        "use --set search.strategy.stop=first_beam, or --engine nmt",
     ),
     (
         {"strategy": {"name": "beam", "stop": "first_beam", "pruning": 3.0}},
@@ -558,4 +567,7 @@ def test_auto_takes_nmt_for_models_that_ctranslate2_has_not(
     assert "engine nmt: " in (said := capsys.readouterr().err)
     assert "CTranslate2 cannot run a model with decoder_attention ssru" in said
     load_translator(run, run, engine="auto", strategy="greedy")
-    assert capsys.readouterr().err == "engine nmt: an ensemble\n"
+    assert capsys.readouterr().err == (
+        f"engine nmt: an ensemble\n"
+        f"nmt: warning: {run}: the same checkpoint as {run}; one alone translates alike\n"
+    )

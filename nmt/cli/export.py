@@ -44,8 +44,7 @@ def export(
     """Write a trained model for another engine.
 
     The directory holds the engine's files, the subwords and the recipe. It does not depend on the
-    run, and "nmt translate --engine ctranslate2 --model exported --stop first_beam" reads it, too.
-    Its path is printed on stdout.
+    run, and "nmt translate --model exported" reads it, too. Its path is printed on stdout.
     """
     from nmt.export import Stored, export_formats, export_run
 

@@ -105,7 +105,7 @@ Engine = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Engine that searches: nmt; ctranslate2 (whose beam search needs --stop first_beam); "
+        help="Engine that searches: nmt; ctranslate2 (whose beam search stops as first_beam does); "
         "or auto: ctranslate2 where all settings mean the same there, else nmt.  [default: "
         "ctranslate2 for an export, else nmt]",
         show_default=False,

@@ -44,6 +44,10 @@ class ExportFormat(ABC):
     name: str = ""
     """Name of the format."""
 
+    def search(self, search: dict[str, Any]) -> dict[str, Any]:
+        """Return the settings of the search that an export begins with; by default the run's."""
+        return search
+
     @abstractmethod
     def write(self, loaded: LoadedModel, stored: Stored, directory: Path) -> None:
         """Write the model into an existing directory.
@@ -168,7 +172,8 @@ def export_run(
     with files.whole_directory(output.resolve()) as partial:
         format_.write(loaded, stored, partial)
         loaded.subwords.save(partial)
-        write_recipe(partial, loaded.recipe)
+        recipe = loaded.recipe
+        write_recipe(partial, {**recipe, "search": format_.search(recipe.get("search") or {})})
         description = _Description(
             engine=format_.name,
             source_lang=loaded.run.source_lang,

@@ -53,6 +53,13 @@ class CTranslate2Format(ExportFormat):
 
     spells_text: ClassVar[bool] = False
 
+    def search(self, search: dict[str, Any]) -> dict[str, Any]:
+        """Return the run's settings, but with the one stop criterion that the engine has."""
+        strategy = search.get("strategy")
+        if not isinstance(strategy, dict) or strategy.get("name") != "beam":
+            return search
+        return {**search, "strategy": {**strategy, "stop": "first_beam"}}
+
     def write(self, loaded: LoadedModel, stored: Stored, directory: Path) -> None:
         """Write model.bin, config.json and the vocabularies."""
         specs = _import_specs()

@@ -186,7 +186,7 @@ def search_options(config: SearchConfig) -> dict[str, Any]:
     if strategy.stop != "first_beam":
         raise NmtError(
             f"search.strategy.stop {strategy.stop}: CTranslate2 stops as first_beam does; "
-            "use --stop first_beam, or --engine nmt"
+            "use --set search.strategy.stop=first_beam, or --engine nmt"
         )
     for field in dataclasses.fields(strategy):
         is_known = field.name in ("name", "beam", "length_penalty", "stop")
