@@ -21,17 +21,19 @@ from nmt.data.vocabulary import EOS, PAD, UNK
 from nmt.errors import NmtError
 from nmt.preprocess.subwords import Subwords
 from nmt.preprocess.tags import without_tags
+from nmt.runs import Run
 from nmt.training.augmentation import Augmentation, Pair
 from nmt.training.config import TrainConfig
 from nmt.training.subword_sampling import SampledSplit
 
 
 def sentences_of_epochs(
-    config: TrainConfig, split: Split, subwords: Subwords
+    config: TrainConfig, split: Split, run: Run
 ) -> Callable[[int], Padded] | None:
     """Return a function that returns the sentences of an epoch; None if epochs do not differ."""
     if not config.augmentation and config.subword_sampling is None:
         return None
+    subwords = run.subwords
     if config.augmentation and subwords.context:
         raise NmtError("train.augmentation changes single sentences, not those of documents")
 

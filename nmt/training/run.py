@@ -29,7 +29,6 @@ from nmt.runs.plugins import differing, read_plugins, write_plugins
 from nmt.runs.translations import remove_translations
 from nmt.runtime.distributed import World
 from nmt.runtime.precision import check_precision, pick_precision
-from nmt.training.augmented_split import sentences_of_epochs
 from nmt.training.config import TrainConfig
 from nmt.training.initial_weights import find_base, set_initial_weights
 from nmt.training.loggers import Logger
@@ -127,9 +126,6 @@ def train(
         if parent and config.init_from and world.is_main:
             _compare_languages(config.init_from, parent, dataset)
         trainer = Trainer(run, config, model.to(world.device), split, world)
-        trainer.loader = replace(
-            trainer.loader, in_epoch=sentences_of_epochs(config, split, subwords)
-        )
         scores = _resume(trainer)
         validation = _prepare_validation(experiment, trainer, subwords, held_out)
         with _open_report(trainer, dry_run) as report:

@@ -33,6 +33,7 @@ from nmt.runs.weights import copy_weights
 from nmt.runtime.distributed import World
 from nmt.runtime.precision import autocast, pick_precision
 from nmt.training.activation_checkpointing import checkpoint_activations
+from nmt.training.augmented_split import sentences_of_epochs
 from nmt.training.config import TrainConfig
 from nmt.training.divergence import FiniteWatch, FirstNonFinite
 from nmt.training.freezing import freeze
@@ -74,7 +75,7 @@ class Trainer:
         """Prepare the first update.
 
         Args:
-            run: the run directory; a loss may read its recipe.
+            run: the run directory; a loss may read its recipe, and sampling its subwords.
             config: the recipe's section ``train``.
             model: on the world's device, with the same weights on all processes.
             split: the training pairs.
@@ -96,6 +97,7 @@ class Trainer:
             num_processes=world.size,
             pinned=world.device.type == "cuda",
             weights=split.weights,
+            in_epoch=sentences_of_epochs(config, split, run),
         )
         freeze(model, config.freeze)
         checkpoint_activations(model, config.checkpoint_activations)
