@@ -50,7 +50,12 @@ def find_base(init_from: str | None, run: Path, subwords: Subwords, adaptation: 
 
 
 def set_initial_weights(
-    model: Model, run: Run, init_from: str | None, subwords: Subwords, trust_plugins: bool
+    model: Model,
+    run: Run,
+    init_from: str | None,
+    subwords: Subwords,
+    trust_plugins: bool,
+    is_new: bool,
 ) -> Run | None:
     """Copy the weights that a run starts from into its model, if they are not random.
 
@@ -60,10 +65,11 @@ def set_initial_weights(
 
     Args:
         model: freshly initialised model.
-        run: the run in training, which may have checkpoints to resume from.
-        init_from: the trained run or checkpoint from which a run without checkpoints starts.
+        run: the run in training.
+        init_from: the trained run or checkpoint from which a new run starts.
         subwords: subwords of the model.
         trust_plugins: whether plugins of the run in `init_from` may be imported.
+        is_new: whether the run has no checkpoint to resume from.
 
     Returns:
         The trained run, if this run starts from its weights.
@@ -71,7 +77,6 @@ def set_initial_weights(
     Raises:
         NmtError: there is no such model, or its vocabulary or shapes differ.
     """
-    is_new = not run.checkpoint_paths()
     if parts := adaptation_weights(model):
         if (base := Base.load(run.path)) is None:
             raise NmtError(f"{run.path / BASE}: missing; restore it")

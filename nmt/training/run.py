@@ -21,7 +21,7 @@ from nmt.models import Model, ModelConfig
 from nmt.plugins import plugin_sources
 from nmt.preprocess.subwords import Subwords
 from nmt.recipe.config import build, changeable, dump, flatten
-from nmt.runs import LOG, Checkpoint, Run
+from nmt.runs import LOG, Run
 from nmt.runs.base import BASE
 from nmt.runs.building import build_new
 from nmt.runs.locking import locked_for_training
@@ -36,7 +36,7 @@ from nmt.training.loop import TrainingLoop
 from nmt.training.mlflow import MlflowLogger
 from nmt.training.preflight import check_noise_scale, fit_micro_batches, preflight
 from nmt.training.report import Report
-from nmt.training.state import TrainerState
+from nmt.training.resuming import read_newest
 from nmt.training.tensorboard import Board
 from nmt.training.trainer import Trainer
 from nmt.training.validation_by_direction import Validations, validation_of
@@ -105,15 +105,13 @@ def train(
     is_only = subwords.directions is None
     experiment = experiment.for_language(dataset.manifest.target_lang, is_only)
     config = experiment.train
-    if config.loss.translates and subwords.directions and subwords.directions.tags == "target":
-        raise NmtError(f"loss {config.loss.name} samples without tags; take preprocess.tags source")
     warning = check_precision(config.precision, world.device)
     if warning and world.is_main:
         warn(f"train.precision: {warning}")
     torch.manual_seed(config.seed)
     sizes = subwords.source_size, subwords.target_size, subwords.shared
     model = build_new(lambda: experiment.model.build_adapted(*sizes))
-    _check_use(model, config)
+    _check_use(model, config, subwords)
     split, held_out = dataset.split("train"), dataset.split("valid")
     split.check()
     held_out.check()
@@ -122,11 +120,15 @@ def train(
         if world.is_main and not dry_run:
             run = run.with_recipe(_recipe_from_now_on(run, experiment))
             _keep_plugins(run, experiment)
-        parent = set_initial_weights(model, run, config.init_from, subwords, trust_plugins)
+        saved = read_newest(run, world)
+        parent = set_initial_weights(
+            model, run, config.init_from, subwords, trust_plugins, is_new=saved is None
+        )
         if parent and config.init_from and world.is_main:
             _compare_languages(config.init_from, parent, dataset)
         trainer = Trainer(run, config, model.to(world.device), split, world)
-        scores = _resume(trainer)
+        scores = saved.resume(trainer) if saved else {}
+        del saved  # its copy of the weights takes memory
         validation = _prepare_validation(experiment, trainer, subwords, held_out)
         with _open_report(trainer, dry_run) as report:
             _introduce(experiment, trainer, report)
@@ -142,8 +144,10 @@ def train(
     return run, reason
 
 
-def _check_use(model: Model, config: TrainConfig) -> None:
-    """Raise an NmtError if a language model should translate."""
+def _check_use(model: Model, config: TrainConfig, subwords: Subwords) -> None:
+    """Raise an NmtError if the loss or the metrics do not fit the model or the subwords."""
+    if config.loss.translates and subwords.directions and subwords.directions.tags == "target":
+        raise NmtError(f"loss {config.loss.name} samples without tags; take preprocess.tags source")
     if not model.reads_source and (config.valid_metrics or config.loss.translates):
         raise NmtError(
             "a language model does not translate: set train.valid_metrics to [], "
@@ -262,38 +266,6 @@ def _compare_languages(init_from: str, parent: Run, dataset: Dataset) -> None:
             f"--init-from {init_from} translates {of_weights}, but {dataset.path} "
             f"is {of_data}; if that is not meant, give another --data or --init-from"
         )
-
-
-def _resume(trainer: Trainer) -> dict[str, float]:
-    """Resume from the newest undamaged checkpoint; without checkpoints, start from update 1.
-
-    Returns:
-        The scores of the last update; empty if it was not validated.
-
-    Raises:
-        NmtError: there are checkpoints, but none can be resumed.
-    """
-    paths = trainer.run.checkpoint_paths()
-    for path in reversed(paths):
-        try:
-            checkpoint = Checkpoint.open(path)
-            weights, optimizer = checkpoint.weights(), checkpoint.optimizer()
-            state = TrainerState.from_checkpoint(checkpoint)
-        except NmtError as error:
-            if trainer.world.is_main:
-                warn(str(error))
-            continue
-        trainer.restore(weights, optimizer, state)
-        if trainer.world.is_main:
-            # A kill may have come between saving and linking.
-            trainer.run.link(checkpoint, state.is_at_best)
-        return checkpoint.scores
-    if paths:
-        raise NmtError(
-            f"{trainer.run.path}: none of its {len(paths)} checkpoints can be resumed; begin again "
-            f"with another --save-dir, and --init-from {trainer.run.path} if its weights are sound"
-        )
-    return {}
 
 
 def _prepare_validation(
