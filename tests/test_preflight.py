@@ -1,3 +1,4 @@
+import json
 import math
 import re
 import shutil
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from fuzz.seals import seal
 from trained_runs import trainer_state
 
 from nmt.data.batches import Batch
@@ -233,12 +235,13 @@ def test_the_time_of_ordinary_batches_on_a_gpu_does_not_include_work_before(
     assert seconds == (ORDINARY + 1) / (2 * ORDINARY)
 
 
+def as_on_a_gpu(trainer: Trainer) -> bool:
+    return trainer.config.max_tokens == "auto" and not trainer.state.max_tokens
+
+
 def test_other_devices_try_again_what_fits(
     train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def as_on_a_gpu(trainer: Trainer) -> bool:
-        return trainer.config.max_tokens == "auto" and not trainer.state.max_tokens
-
     monkeypatch.setattr(Trainer, "needs_trial", property(as_on_a_gpu))
     run, line = tmp_path / "run", "micro-batches of up to"
     for updates, device, is_tried in [
@@ -258,6 +261,32 @@ def test_other_devices_try_again_what_fits(
     assert trainer_state(run / "last")["max_tokens_devices"] == []
     monkeypatch.undo()
     assert World().device_kinds() == ["cpu"]
+
+
+def test_other_activations_try_again_what_fits(
+    train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trainer, "needs_trial", property(as_on_a_gpu))
+    run, line = tmp_path / "run", "micro-batches of up to"
+    for updates, part, is_tried in [
+        (2, "layers", False),
+        (4, "layers", False),
+        (6, "none", True),
+        (8, "none", False),
+    ]:
+        part_flag = ("--set", f"train.checkpoint_activations={part}")
+        done = train(run, "--max-tokens", "auto", "--max-updates", updates, *part_flag)
+        assert done.status == 0, done.err
+        assert (line in done.err) == is_tried
+        assert trainer_state(run / "last")["max_tokens_activations"] == part
+    newest = run / "update_0000008" / "checkpoint.json"
+    values = json.loads(newest.read_text())
+    del values["trainer_state"]["max_tokens_activations"]  # as older versions wrote it
+    newest.write_text(json.dumps(values))
+    seal(newest)
+    done = train(run, "--max-tokens", "auto", "--max-updates", 10, *part_flag)
+    assert "resumed after update 8" in done.err
+    assert line not in done.err
 
 
 def test_the_longest_batch_holds_the_longest_pairs_that_fit(dataset: Path) -> None:

@@ -46,7 +46,7 @@ class TrainConfig:
     """Size of a micro-batch in tokens of one side, or auto: the largest size that fits the GPUs.
     Bounds the memory of a device. All passes or samples of the loss count, and padding, if the
     model needs any. "auto" tries sizes before the first update, and again if the run is resumed on
-    other GPUs; on a CPU it is 4096."""
+    other GPUs or with another `checkpoint_activations`; on a CPU it is 4096."""
     max_updates: MayChange[int] = 100_000
     """Optimizer updates after which training ends. A resumed run may raise it, unless the schedule
     depends on it, as linear and cosine do."""

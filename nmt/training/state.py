@@ -48,6 +48,8 @@ class TrainerState:
     """Positions of a micro-batch found by trial; 0 if there was no trial."""
     max_tokens_devices: list[str] = field(default_factory=list)
     """Kinds of devices on which the trial ran."""
+    max_tokens_activations: str = ""
+    """`checkpoint_activations` of the trial; "" in checkpoints of older versions."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

@@ -155,13 +155,21 @@ class Trainer:
             }
         self.state = state
         self.scale.restore(self.state.loss_scale)
-        max_tokens, devices = self.state.max_tokens, self.state.max_tokens_devices
-        self.state.max_tokens, self.state.max_tokens_devices = 0, []
-        if self.config.max_tokens == "auto" and max_tokens and self.world.device_kinds() == devices:
-            self.fit_micro_batches(max_tokens)
+        self._restore_micro_batches()
         # One entry per process of the interrupted run; there may be more or fewer processes now.
         for sums in self.state.running_stats[self.world.rank :: self.world.size]:
             self.running_stats.restore(sums)
+
+    def _restore_micro_batches(self) -> None:
+        """Keep the `max_tokens` of a trial in the checkpoint, unless the trial is outdated."""
+        state, checkpointing = self.state, self.config.checkpoint_activations
+        max_tokens, devices = state.max_tokens, state.max_tokens_devices
+        activations = state.max_tokens_activations or checkpointing
+        state.max_tokens, state.max_tokens_devices, state.max_tokens_activations = 0, [], ""
+        if self.config.max_tokens != "auto" or not max_tokens or activations != checkpointing:
+            return
+        if self.world.device_kinds() == devices:
+            self.fit_micro_batches(max_tokens)
 
     @property
     def last_update(self) -> int:
@@ -175,10 +183,11 @@ class Trainer:
         if self.config.max_tokens == "auto":
             self.state.max_tokens = max_tokens
             self.state.max_tokens_devices = self.world.device_kinds()
+            self.state.max_tokens_activations = self.config.checkpoint_activations
 
     @property
     def needs_trial(self) -> bool:
-        """Return whether `max_tokens` is "auto" and not found yet on these devices."""
+        """Return whether `max_tokens` is "auto" and no trial has found it for this training."""
         is_gpu = self.world.device.type == "cuda"
         return is_gpu and self.config.max_tokens == "auto" and not self.state.max_tokens
 
