@@ -449,6 +449,19 @@ def test_checkpoints_are_saved_by_updates_or_by_the_clock(train: Any, tmp_path: 
         assert [checkpoint.update for checkpoint in checkpoints] == saved
 
 
+def test_a_checkpoint_by_the_clock_holds_the_scores_of_its_validation(
+    train: Any, tmp_path: Path
+) -> None:
+    rarely = ("--save-every", 100, "--valid-every", 100, "--keep-last", 9)
+    by_clock = [("--set", f"train.{name}_minutes=1e-9") for name in ("save", "valid")]
+    unchanged = ("--lr", 1e-30)  # so that validations after the first are not the best
+    done = train(tmp_path / "run", *rarely, *by_clock[0], *by_clock[1], *unchanged)
+    assert done.err.count("best so far") == 1
+    checkpoints = Run.open(tmp_path / "run").checkpoints()
+    assert [checkpoint.update for checkpoint in checkpoints] == [1, 2, 3, 4, 5, 6]
+    assert all(checkpoint.scores for checkpoint in checkpoints)
+
+
 def test_the_run_is_printed_on_stdout_and_its_progress_on_stderr(
     train: Any, tmp_path: Path
 ) -> None:

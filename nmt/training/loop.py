@@ -77,13 +77,14 @@ class TrainingLoop:
             while reason is None:
                 self._run_update(next(updates))
                 reason = self._reason_to_stop(requests.received)
+                is_save_due = reason is not None or milestones.is_save_due()  # before `_save`
                 is_best = False
                 if milestones.is_validation_due(reason):
-                    if reason or milestones.is_save_due():
+                    if is_save_due:
                         self._save(is_best)  # validation may outlast a launcher's grace time
                     is_best = self._validate()
                     reason = reason or milestones.out_of_patience()
-                if reason or is_best or milestones.is_save_due():
+                if reason or is_best or is_save_due:
                     self._save(is_best)
         return reason
 
