@@ -213,7 +213,8 @@ class Model(nn.Module, ABC):
             links: [2, n] int64, source tokens in [P'] and target tokens in [P] of one sentence.
 
         Returns:
-            The output of :meth:`decode_packs` [P, D], and weights [n] of :meth:`source_attention`.
+            The output of :meth:`decode_packs` [P, D], and weights [n] of :meth:`source_attention`;
+            [0] if the layer that attends was left out.
 
         Raises:
             NmtError: the model has no attention.

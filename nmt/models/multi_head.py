@@ -157,15 +157,16 @@ class CrossAttention(nn.Module):
     ) -> Tensor:
         """Return attention weights [n] of a pack: of a head, or the mean; no dropout.
 
+        If the layer was left out, there are none: [0].
+
         Args:
-            outputs: from :meth:`recorded`. Without queries, as the layer was left out, weights
-                are 1.
+            outputs: from :meth:`recorded`; without queries if the layer was left out.
             packing: the lengths of the sentences.
             links: [2, n] int64, the tokens; see :func:`~nmt.models.packed_attention.link_weights`.
             head: from 1; None for the mean of all heads.
         """
         if self.project_query not in outputs:
-            return torch.ones(links.shape[1], device=links.device)
+            return torch.empty(0, device=links.device)
         queries, memory = outputs[self.project_query], outputs[self.project_memory]
         queries = queries[: int(packing.target.lengths.sum())].view(-1, self.heads, self.key_width)
         keys = memory[: int(packing.source.lengths.sum()), : self.sizes[0]]

@@ -172,7 +172,10 @@ class Transformer(Model):
     def decode_links(
         self, source: Tensor, target: Tensor, packing: Packing, links: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the decoder output [P, D], and the alignment layer's attention [n]; one pass."""
+        """Return the decoder output [P, D], and the alignment layer's attention [n]; one pass.
+
+        The attention is [0] if layer dropout left out the layer.
+        """
         cross = self.decoder[self.alignment_layer - 1].cross
         with cross.recorded() as outputs:
             decoded = self.decode_packs(source, target, packing)

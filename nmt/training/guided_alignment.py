@@ -129,12 +129,15 @@ class GuidedCriterion(Criterion):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return the sums of the other criterion, and "alignment" and "linked_tokens"."""
         nothing = torch.empty(2, 0, dtype=torch.int64), torch.empty(0)
-        links = batch.links or TokenLinks(*(part.to(batch.source.device) for part in nothing))
+        none = TokenLinks(*(part.to(batch.source.device) for part in nothing))
+        links = batch.links or none
         self._links, self._attention = links.tokens, None
         sums: dict[str, Tensor] = self.criterion(batch)
         attention: Tensor | None = self._attention
         self._attention = None
         assert attention is not None
+        if not len(attention):  # of a layer that was left out, which neither costs nor counts
+            links = none
         costs = -links.shares * attention.clamp_min(LEAST).log()
         measured = {"alignment": costs.detach().sum(), "linked_tokens": links.shares.sum()}
         if batch.weights is not None:
