@@ -259,6 +259,13 @@ def test_a_full_disk_is_named_as_the_user_knows_it(whole: Any, tmp_path: Path) -
     assert explain(error.value) == f"{path}: cannot be written: {reason}"
 
 
+@pytest.mark.parametrize("whole", [files.whole_file, files.whole_directory])
+def test_an_output_that_cannot_be_made_is_named_as_the_user_knows_it(whole: Any) -> None:
+    path = Path("/proc/output")  # no user can make a file there
+    with pytest.raises(OSError, match=r"'/proc/output'$"), whole(path) as partial:
+        partial.write_text("text")
+
+
 def test_an_error_that_a_library_tells_as_text_is_the_systems() -> None:
     told = files.os_error(Exception("I/O error: No space left on device (os error 28)"), Path("a"))
     assert explain(told) == "a: cannot be written: No space left on device; make room there"

@@ -44,7 +44,8 @@ def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
     old = path.with_name(f".{path.name}.old-{os.getpid()}")
     if identity is None:
         shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True, exist_ok=True)
+    with named(path, partial):
+        partial.mkdir(parents=True, exist_ok=True)
     locks = [_hold(partial)]
     if locks == [None]:
         raise NmtError(f"{path}: another process is writing it; wait for it or stop it")
@@ -123,8 +124,8 @@ def named(path: Path | str, partial: Path | None = None) -> Iterator[None]:
     except OSError as error:
         if error.filename is None and error.errno in FULL:
             error.filename = str(path)
-        elif partial is not None and isinstance(error.filename, str):
-            error.filename = error.filename.replace(str(partial), str(path), 1)
+        elif partial is not None and isinstance(error.filename, str | os.PathLike):
+            error.filename = str(error.filename).replace(str(partial), str(path), 1)
         raise
 
 
