@@ -231,7 +231,6 @@ def test_distinct_pairs_are_estimated() -> None:
         ("corpus/train.tok", ["corpus/valid.tok.en", "corpus/valid.tok.de"], "corpus/valid.tok"),
         ("mine", ["validation.en", "validation.de"], "validation"),
         ("train.tsv", ["valid.tsv"], "valid.tsv"),
-        ("train", ["held-out/valid.en", "held-out/valid.de"], "held-out/valid"),
         ("corpus/train", ["corpus/val.en"], None),
         ("corpus/train", [], None),
     ],
@@ -283,9 +282,38 @@ def test_new_sets_have_pairs_that_training_does_not_repeat(
     assert [targets.count(pair.target) for pair in chosen] == [1] * 20
     assert len({pair.source for pair in chosen}) == 20
     assert held_out.choose(seen, bitexts, ["valid", "test"]) == sets
-    held_out.write("valid", sets["valid"], LANGUAGES)
+    with held_out.written(sets, LANGUAGES) as files:
+        assert [path.name for path in files] == ["valid.en", "valid.de", "test.en", "test.de"]
     (read,) = Bitext.find("held-out/valid", *LANGUAGES).chunks()
     assert read.source == [pair.source for pair in sets["valid"]]
+
+
+def test_sets_are_found_again_by_the_corpus_that_they_were_set_aside_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pairs = [(f"source {n}", f"target {n}") for n in range(400)]
+    bitexts, other = write("train", pairs), write("other", [("one", "eins"), pairs[0]])
+    with held_out.written({"valid": [Pair(*pair) for pair in pairs[:10]]}, LANGUAGES):
+        pass
+    assert held_out.find("valid", ["train"], bitexts, LANGUAGES) == "held-out/valid"
+    cleaned = write("train", pairs[5:])
+    assert held_out.find("valid", ["train"], cleaned, LANGUAGES) == "held-out/valid"
+    assert held_out.find("valid", ["other"], other, LANGUAGES) is None
+    write("dev", [("two", "zwei")])
+    assert held_out.find("valid", ["other"], other, LANGUAGES) == "dev"
+
+
+def test_no_set_is_left_where_the_recipe_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    advice = advise.Advice(
+        values=[], head=[], languages=LANGUAGES, new_sets={"valid": [Pair("a", "b")]}
+    )
+    with pytest.raises(OSError, match="File name too long"):
+        advice.write(Path("x" * 300))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_repeated_lines_are_set_aside_where_there_are_no_others(
@@ -421,8 +449,8 @@ def test_held_out_files_of_other_languages_are_not_overwritten(
     refused = nmt("init", "numbers", "-s", "en", "-t", "de", "--minutes", 0.02)
     assert refused.status == 1
     assert refused.err == (
-        "nmt: error: held-out/test.en: exists already, without its other language; call nmt init "
-        "in another directory, or move held-out away\n"
+        "nmt: error: held-out/test.en: exists already, but was not set aside from this corpus; "
+        "call nmt init in another directory, or move held-out away\n"
     )
     assert [path.name for path in Path("held-out").iterdir()] == ["test.en"]
     assert not Path("nmt.yaml").exists()
@@ -446,6 +474,18 @@ def test_a_recipe_that_cannot_be_written_is_refused_before_the_machine_is_measur
     assert refused.status == 1
     assert refused.err == "nmt: error: numbers.en: Not a directory; check the path\n"
     assert not Path("held-out").exists()
+
+
+def test_a_directory_that_cannot_hold_sets_is_refused_before_the_machine_is_measured(
+    quick: None, nmt: Any, write_numbers: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_numbers(Path("numbers"), 400, seed=3)
+    here = Path.cwd()
+    monkeypatch.chdir("/proc")
+    refused = nmt("init", here / "numbers", "-s", "en", "-t", "de", "--output", here / "nmt.yaml")
+    assert refused.status == 1
+    assert refused.err.startswith("nmt: error: /proc: ")
+    assert refused.err.count("\n") == 1
 
 
 def test_a_corpus_that_cannot_be_read_costs_one_line(quick: None, nmt: Any) -> None:

@@ -28,7 +28,7 @@ from nmt.advice.recipe import (
 )
 from nmt.advice.rules import candidates, scale
 from nmt.errors import NmtError
-from nmt.io.files import whole_file
+from nmt.io.files import check_writable, whole_file
 from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import Bitext
 from nmt.recipe.config import build
@@ -58,18 +58,20 @@ class Advice:
 
     def write(self, output: Path) -> list[Path]:
         """Write the held-out sets and the recipe, and return the files."""
-        paths = [
-            path
-            for split, pairs in self.new_sets.items()
-            for path in held_out.write(split, pairs, self.languages)
-        ]
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(output) as partial:
-            partial.write_text(self.text, encoding="utf-8")
+        with held_out.written(self.new_sets, self.languages) as paths:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            with whole_file(output) as partial:
+                partial.write_text(self.text, encoding="utf-8")
         return [*paths, output]
 
 
-def advise(train: Sequence[str], languages: Languages, minutes: float | None, say: Say) -> Advice:
+def advise(
+    train: Sequence[str],
+    languages: Languages,
+    minutes: float | None,
+    say: Say,
+    writes: bool = True,
+) -> Advice:
     """Return advice for a corpus on this machine.
 
     Args:
@@ -77,9 +79,11 @@ def advise(train: Sequence[str], languages: Languages, minutes: float | None, sa
         languages: source and target.
         minutes: limit of the training, if there is one.
         say: prints a line for people.
+        writes: whether the advice will be written.
 
     Raises:
         NmtError: the corpus cannot be read or is too small, or a held-out set would replace a file.
+        OSError: a held-out set could not be written.
     """
     names = {"source_lang": languages[0], "target_lang": languages[1]}
     build(PreprocessConfig, names, "preprocess")  # refuses what is no language
@@ -88,6 +92,8 @@ def advise(train: Sequence[str], languages: Languages, minutes: float | None, sa
     present = {split: held_out.find(split, train, bitexts, languages) for split in held_out.NAMES}
     missing = [split for split, path in present.items() if path is None]
     held_out.check_free(missing, languages)
+    if missing and writes:
+        check_writable(held_out.DIRECTORY.absolute())
     new_sets = held_out.choose(text, bitexts, missing) if missing else {}
     sets = {split: present[split] or str(held_out.DIRECTORY / split) for split in present}
     pairs = {

@@ -115,6 +115,16 @@ def lines_that_occur_once(bitexts: Iterable[Bitext], pairs: Sequence[Pair]) -> s
     return {line for line, count in counts.items() if count == 1}
 
 
+def has_most(bitexts: Iterable[Bitext], pairs: set[tuple[str, str]]) -> bool:
+    """Return whether the corpus has at least half of these pairs."""
+    missing = set(pairs)
+    for chunk in _watched("looking for held-out pairs", bitexts):
+        missing.difference_update(zip(chunk.source, chunk.target, strict=True))
+        if 2 * len(missing) <= len(pairs):
+            return True
+    return False
+
+
 def _watched(doing: str, bitexts: Iterable[Bitext]) -> Iterator[Chunk]:
     """Yield the pairs of all bitexts, with a count of them on a terminal."""
     with tqdm(desc=doing, unit=" pairs", unit_scale=True, disable=None, leave=False) as bar:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from nmt.advice.corpus import Pair, Survey, lines_that_occur_once
+from nmt.advice.corpus import Pair, Survey, has_most, lines_that_occur_once
 from nmt.errors import NmtError
 from nmt.io.files import whole_file
 from nmt.preprocess.corpus import Bitext
@@ -27,11 +28,12 @@ MOST = 1000
 
 
 def find(
-    split: str, train: Sequence[str], bitexts: Iterable[Bitext], languages: Languages
+    split: str, train: Sequence[str], bitexts: Sequence[Bitext], languages: Languages
 ) -> str | None:
     """Return the path of a held-out set: made before, or under a usual name beside a corpus.
 
-    Training text is never a held-out set, whatever its name.
+    Training text is never a held-out set, whatever its name, and neither is a set that was made
+    from another corpus.
     """
     used = {file.resolve() for bitext in bitexts for file in bitext.files}
     beside = (path for prefix in train for path in _beside(split, Path(prefix)))
@@ -40,9 +42,19 @@ def find(
             bitext = Bitext.find(path, *languages)
         except NmtError:
             continue
+        is_made = path == str(DIRECTORY / split)
+        if is_made and not _is_from(bitexts, bitext):
+            continue
         if used.isdisjoint(file.resolve() for file in bitext.files):
             return path
     return None
+
+
+def _is_from(bitexts: Sequence[Bitext], made: Bitext) -> bool:
+    """Return whether the corpus has most pairs of a set; some may have been removed since."""
+    chunks = made.chunks(on_invalid_utf8=None)
+    pairs = {pair for text in chunks for pair in zip(text.source, text.target, strict=True)}
+    return has_most(bitexts, pairs)
 
 
 def _beside(split: str, train: Path) -> Iterator[str]:
@@ -55,12 +67,12 @@ def _beside(split: str, train: Path) -> Iterator[str]:
 
 
 def check_free(splits: Iterable[str], languages: Languages) -> None:
-    """Raise an NmtError if a new set would replace a file, such as one of another language pair."""
+    """Raise an NmtError if a new set would replace a file, such as one of another corpus."""
     for file in (file for split in splits for file in _files(split, languages)):
         if file.exists():
             raise NmtError(
-                f"{file}: exists already, without its other language; call nmt init in another "
-                f"directory, or move {DIRECTORY} away"
+                f"{file}: exists already, but was not set aside from this corpus; call nmt init in "
+                f"another directory, or move {DIRECTORY} away"
             )
 
 
@@ -108,12 +120,25 @@ def choose(
     return {split: chosen[number :: len(splits)] for number, split in enumerate(splits)}
 
 
-def write(split: str, pairs: Sequence[Pair], languages: Languages) -> list[Path]:
-    """Write a held-out set, and return its files."""
+@contextmanager
+def written(sets: Mapping[str, Sequence[Pair]], languages: Languages) -> Iterator[list[Path]]:
+    """Write held-out sets and yield their files; remove them if the context fails."""
+    paths = [path for split in sets for path in _files(split, languages)]
+    try:
+        for split, pairs in sets.items():
+            _write(split, pairs, languages)
+        yield paths
+    except BaseException:
+        for path in paths:
+            path.unlink(missing_ok=True)
+        with suppress(OSError):  # other sets are in it, or it could not be made
+            DIRECTORY.rmdir()
+        raise
+
+
+def _write(split: str, pairs: Sequence[Pair], languages: Languages) -> None:
     DIRECTORY.mkdir(exist_ok=True)
     sides = ([pair.source for pair in pairs], [pair.target for pair in pairs])
-    paths = _files(split, languages)
-    for path, lines in zip(paths, sides, strict=True):
+    for path, lines in zip(_files(split, languages), sides, strict=True):
         with whole_file(path) as partial:
             partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return paths

@@ -74,7 +74,7 @@ def init(
         check_writable(output.parent)
     from nmt.advice.advise import advise
 
-    advice = advise(tuple(train), (source_lang, target_lang), minutes, say)
+    advice = advise(tuple(train), (source_lang, target_lang), minutes, say, writes=not dry_run)
     if dry_run:
         show(advice.text.rstrip("\n"))
         return
