@@ -216,10 +216,23 @@ def test_a_sample_counts_repeated_pairs_in_any_order() -> None:
     assert sum(pair.count for pair in one.sample) == 304
 
 
-def test_distinct_pairs_are_estimated() -> None:
+def test_repeated_pairs_are_counted_in_a_corpus_beyond_the_sample() -> None:
+    pairs = [(f"s{n}", f"t{n}") for n in range(300)]
+    seen = sketch([*pairs, *pairs[:3]], 20).survey()
+    assert (seen.distinct, seen.is_counted, seen.is_whole) == (300, True, False)
+    counted = replace(facts(303), distinct=300)
+    assert (counted.distinct_pairs, counted.repeated) == ("300 distinct pairs", "3 (1.0%)")
+    estimated = replace(counted, pairs=12_543_000, distinct=12_345_678, is_counted=False)
+    assert estimated.distinct_pairs == "about 12,000,000 distinct pairs"
+    assert estimated.repeated == "about 1.6%"
+
+
+def test_distinct_pairs_are_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmt.advice.corpus.COUNTED", 30_000)
     pairs = [(f"s{n % 20_000}", "t") for n in range(50_000)]
     seen = sketch(pairs, 2000).survey()
     assert not seen.is_whole
+    assert not seen.is_counted
     assert seen.distinct == pytest.approx(20_000, rel=0.08)
 
 
@@ -360,7 +373,7 @@ def test_after_init_the_other_commands_need_no_option(
     assert written.status == 0, written.err
     sets = [f"held-out/{split}.{side}" for split in ("valid", "test") for side in LANGUAGES]
     assert written.out.split() == [*sets, "nmt.yaml"]
-    assert "train: 400 pairs, about 16% of them repeated\n" in written.err
+    assert "train: 400 pairs, 65 (16.2%) of them repeated\n" in written.err
     assert "\nLittle text: from 5,000 pairs of Multi30k a model learned to BLEU 18." in written.err
     assert "the tiny model trains on " in written.err
     second = r"0:00:\d\d"  # a busy machine is slow

@@ -110,6 +110,7 @@ def advise(
             test=sets["test"],
             pairs=text.pairs,
             distinct=text.distinct,
+            is_counted=text.is_counted,
             target_tokens=trial.mean_lengths[1],
             valid_pairs=pairs["valid"],
             vocab_size=trial.vocab_size if text.is_whole else scale(text.distinct).vocab_size,
@@ -182,9 +183,8 @@ def _show_corpus(
     say: Say,
 ) -> None:
     """Print the facts about the corpus."""
-    repeated = 1 - facts.distinct / facts.pairs
     source, target = trial.mean_lengths
-    say(f"train: {facts.pairs:,} pairs, about {repeated:.0%} of them repeated")
+    say(f"train: {facts.pairs:,} pairs, {facts.repeated} of them repeated")
     for split, path in (("valid", facts.valid), ("test", facts.test)):
         origin = "set aside from train" if split in new_sets else "found"
         say(f"{split}: {pairs[split]:,} pairs, {path}, {origin}")
@@ -199,7 +199,7 @@ def _head(facts: CorpusFacts, machine: Machine, plan: Plan) -> list[str]:
     warm_up = duration(plan.seconds(plan.warmup_updates))
     end = duration(plan.seconds(plan.updates))
     head = [
-        f"Written by nmt init {__version__} for {facts.distinct:,} distinct pairs, "
+        f"Written by nmt init {__version__} for {facts.distinct_pairs}, "
         f"{facts.source_lang} to {facts.target_lang}, on {machine.name} in {machine.precision}.",
         f"Expect: warm-up ends after {warm_up}, training after {end}, without validation;",
         f"the model then has seen the text {times(plan.epochs)}. BLEU is near 0 during warm-up.",

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from tqdm import tqdm
 
 from nmt.preprocess.corpus import Bitext, Chunk
 
 SAMPLE = 20_000
 """Distinct pairs of the sample from which lengths and speeds are measured."""
+
+COUNTED = 8_000_000
+"""Pairs up to which the distinct ones are counted, with 8 bytes for each; of more, estimated."""
 
 _HASHES = 1 << 64
 
@@ -34,7 +39,7 @@ class Survey:
     pairs: int
     """Number of lines of each side."""
     distinct: int
-    """Number of distinct pairs; an estimate if there are more than `SAMPLE`."""
+    """Number of distinct pairs; an estimate if there are more than `COUNTED` pairs."""
     sample: list[Pair]
     """At most `SAMPLE` distinct pairs, in the order of their hashes."""
 
@@ -43,13 +48,18 @@ class Survey:
         """Whether the sample holds every distinct pair."""
         return self.distinct == len(self.sample)
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether `distinct` is no estimate."""
+        return self.pairs <= COUNTED or self.is_whole
+
 
 class Sketch:
     """The distinct pairs with the smallest hashes: a sample that counts repeated pairs.
 
-    The largest hash kept also tells how many distinct pairs there are (Bar-Yossef et al. 2002,
-    "Counting Distinct Elements in a Data Stream"). The same text gives the same sample, in any
-    order.
+    Up to `COUNTED` pairs, the distinct ones are counted by their hashes. Beyond, the largest hash
+    kept tells about how many there are (Bar-Yossef et al. 2002, "Counting Distinct Elements in a
+    Data Stream"). The same text gives the same sample, in any order.
     """
 
     def __init__(self, size: int) -> None:
@@ -57,11 +67,14 @@ class Sketch:
         self.total = 0
         self._kept: dict[int, Pair] = {}
         self._bound = _HASHES
+        self._hashes = array("Q")
 
     def add(self, source: str, target: str) -> None:
         """Count a pair."""
         self.total += 1
         key = _hash(source, target)
+        if self.total <= COUNTED:
+            self._hashes.append(key)
         if key >= self._bound:
             return
         if pair := self._kept.get(key):
@@ -81,10 +94,14 @@ class Sketch:
         if len(self._kept) > self.size:
             self._prune()
         keys = sorted(self._kept)
-        distinct = len(keys)
-        if self._bound < _HASHES:
-            distinct = round((self.size - 1) * _HASHES / keys[-1])
-        return Survey(self.total, min(distinct, self.total), [self._kept[key] for key in keys])
+        sample = [self._kept[key] for key in keys]
+        if self.total <= COUNTED:
+            distinct = len(np.unique(np.asarray(self._hashes)))
+        elif self._bound < _HASHES:
+            distinct = min(self.total, round((self.size - 1) * _HASHES / keys[-1]))
+        else:
+            distinct = len(keys)
+        return Survey(self.total, distinct, sample)
 
 
 def _hash(source: str, target: str) -> int:

@@ -44,12 +44,27 @@ class CorpusFacts:
     pairs: int
     distinct: int
     """Number of distinct pairs."""
+    is_counted: bool = True
+    """Whether `distinct` is no estimate."""
     target_tokens: float
     """Mean number of tokens of a target, with the end of sentence."""
     valid_pairs: int
     vocab_size: int
     """Number of subwords by the rule, or as many as the text allows."""
     byte_fallback: bool
+
+    @property
+    def distinct_pairs(self) -> str:
+        """The number of distinct pairs in words."""
+        if self.is_counted:
+            return f"{self.distinct:,} distinct pairs"
+        return f"about {_rounded(self.distinct):,} distinct pairs"
+
+    @property
+    def repeated(self) -> str:
+        """The number of repeated pairs, if counted, and their share."""
+        share = f"{1 - self.distinct / self.pairs:.1%}"
+        return f"{self.pairs - self.distinct:,} ({share})" if self.is_counted else f"about {share}"
 
 
 @dataclass(frozen=True)
@@ -148,11 +163,11 @@ def _preprocess(corpus: CorpusFacts) -> Iterator[Choice]:
     if corpus.test:
         yield Choice("preprocess.test", corpus.test, "only for the final score")
     by_rule = scale(corpus.distinct).vocab_size
-    reason = f"for {corpus.distinct:,} distinct pairs: rare subwords are never learned"
+    reason = f"for {corpus.distinct_pairs}: rare subwords are never learned"
     if corpus.vocab_size < by_rule:
         reason = f"the text is too small for {by_rule:,}"
     elif corpus.distinct >= 1_000_000:
-        reason = f"for {corpus.distinct:,} distinct pairs, as in the paper"
+        reason = f"for {corpus.distinct_pairs}, as in the paper"
     yield Choice("preprocess.vocab_size", corpus.vocab_size, reason)
     if not corpus.byte_fallback:
         yield Choice("preprocess.byte_fallback", False, "its 256 pieces would be most of them")
@@ -162,7 +177,7 @@ def _preprocess(corpus: CorpusFacts) -> Iterator[Choice]:
         ("spaces", "one between words"),
         ({"name": "length", "max": 250, "max_ratio": 9}, "longer pairs are seldom translations"),
         ("held_out", "drops pairs that are also in valid or test"),
-        ("duplicates", f"about {1 - corpus.distinct / corpus.pairs:.0%} of the pairs"),
+        ("duplicates", f"{corpus.repeated} of the pairs"),
     )
     for number, (step, why) in enumerate(cleaning):
         yield Choice(f"preprocess.clean.{number}", step, why)
@@ -171,7 +186,7 @@ def _preprocess(corpus: CorpusFacts) -> Iterator[Choice]:
 def _model(corpus: CorpusFacts, plan: Plan) -> Iterator[Choice]:
     size = plan.size
     largest = candidates(corpus.distinct)[0]
-    reason = f"{size.name}, for {corpus.distinct:,} distinct pairs ({size.source})"
+    reason = f"{size.name}, for {corpus.distinct_pairs} ({size.source})"
     if size is not largest:
         reason = (
             f"{size.name} ({size.source}); the {largest.name} model would see too little text in "
