@@ -1,15 +1,25 @@
-"""``python -m nmt``, and so ``torchrun -m nmt train``."""
+"""``python -m nmt``, and so ``torchrun -m nmt train``; and the program ``nmt``."""
 
 import sys
-from pathlib import Path
+
+
+def main() -> None:
+    """Import and run the command line."""
+    from nmt.cli.interruption import end_at_interrupt
+
+    end_at_interrupt()
+    from nmt.cli.app import main as run
+
+    run()
+
 
 if __name__ == "__main__":
+    from pathlib import Path
+
     # Python puts the current directory first on its path, where any file passes for a library.
     here = Path.cwd()
     is_main = Path(sys.path[0]) == here and not getattr(sys.flags, "safe_path", False)
     if is_main and here not in Path(__file__).parents:
         del sys.path[0]
-
-    from nmt.cli.app import main
 
     main()

@@ -17,6 +17,7 @@ from nmt import __version__
 from nmt.cli.console import write_utf8
 from nmt.cli.habits import answer, answer_key, our_command
 from nmt.cli.help import Command, Group
+from nmt.cli.interruption import INTERRUPTED, raise_at_interrupt
 from nmt.errors import LostPeerError, NmtError, TerminatedError, UnknownKeyError, explain
 from nmt.io.files import named
 from nmt.messages import one_line, say
@@ -37,7 +38,6 @@ OUT_OF_MEMORY = (
 )
 
 
-INTERRUPTED = "interrupted"
 RESUMABLE = f"{INTERRUPTED}; run the same command again to resume"
 
 
@@ -125,6 +125,7 @@ def _command(name: str) -> Any:
     def run(*arguments: object, **options: object) -> None:
         """Run the command; name standard output in its errors, and tell how it was interrupted."""
         try:
+            raise_at_interrupt()
             with named(STDOUT), terminable():  # errors of other files name these files
                 command(*arguments, **options)
                 sys.stdout.flush()

@@ -73,6 +73,27 @@ for heavy in ("torch", "numpy", "sentencepiece", "sacrebleu"):
     )
 
 
+@pytest.mark.parametrize("module", ["nmt.cli.app", "torch"])
+def test_ctrl_c_while_modules_are_imported_costs_one_line(module: str) -> None:
+    program = """
+import os, signal, sys
+from nmt.__main__ import main
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == sys.argv[-1]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it
+sys.meta_path.insert(0, Finder())
+sys.argv[1:1] = ["translate", "--model"]
+main()
+"""
+    command = [sys.executable, "-c", program, module]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "nmt: error: interrupted\n")
+
+
 def test_the_help_of_the_program_names_every_command(nmt: Any) -> None:
     done = nmt("--help")
     assert (done.status, done.err) == (0, "")
