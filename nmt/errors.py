@@ -62,6 +62,11 @@ class LostPeerError(NmtError):
     """
 
 
+def install(extra: str) -> str:
+    """Return the remedy for missing packages: how to install an extra of this distribution."""
+    return f"pip install 'nmt-toolkit[{extra}]', or '.[{extra}]' in a clone"
+
+
 def explain(error: OSError) -> str:
     """Return one line that says where an operation of the system failed, why, and what to do."""
     place = f"{error.filename}: " if error.filename else ""

@@ -74,7 +74,9 @@ def test_without_its_package_comet_says_what_to_install(monkeypatch: pytest.Monk
     with pytest.raises(NmtError) as error:
         metrics["comet"].score(HYPOTHESES, REFERENCES, SOURCES)
     assert str(error.value).startswith("comet needs the package unbabel-comet (")
-    assert str(error.value).endswith("); pip install 'nmt-toolkit[comet]'")
+    assert str(error.value).endswith(
+        "); pip install 'nmt-toolkit[comet]', or '.[comet]' in a clone"
+    )
 
 
 BY_COMET = ("--set", "train.valid_metrics=[comet]", "--set", "train.best_metric=comet")

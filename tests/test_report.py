@@ -100,7 +100,7 @@ def test_other_mistakes_cost_a_line(
         ([tmp_path], 1, f"{tmp_path} is not a run; give one that `nmt train` has made"),
         ([run, "--svg", "los"], 1, "--svg: unknown panel 'los'; did you mean 'loss'?"),
         ([run, "--svg", "loss", "--json"], 2, "give either --svg or --json"),
-        ([run], 1, "Matplotlib is not installed; pip install 'nmt-toolkit[report]'"),
+        ([run], 1, "charts need Matplotlib; pip install 'nmt-toolkit[report]', or"),
     ):
         done = nmt("report", *arguments, "--output", page)
         assert (done.status, done.out, page.exists()) == (status, "", False)
@@ -361,5 +361,6 @@ def test_train_asks_for_matplotlib_before_it_trains(
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     done = train(tmp_path / "run", "--plot")
     assert (done.status, done.out) == (1, "")
-    assert done.err.endswith("Matplotlib is not installed; pip install 'nmt-toolkit[report]'\n")
+    remedy = "pip install 'nmt-toolkit[report]', or '.[report]' in a clone\n"
+    assert done.err.endswith(f"need Matplotlib; {remedy}")
     assert not (tmp_path / "run").exists()

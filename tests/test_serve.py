@@ -597,6 +597,18 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+def test_a_server_without_its_packages_names_their_extra(
+    nmt: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "nmt.serve.access", None)
+    done = nmt("serve", "--model", "run")
+    assert (done.status, done.err) == (
+        1,
+        "nmt: error: serve needs more packages (nmt.serve.access); pip install "
+        "'nmt-toolkit[serve]', or '.[serve]' in a clone\n",
+    )
+
+
 def test_a_document_does_not_hold_up_others() -> None:
     async def steps(batcher: Batcher, processes: Processes) -> None:
         document = ask(batcher, ["aaaa", "b" * 9, "cccc", "dddd", *["e" * 9] * 5])

@@ -12,7 +12,7 @@ import typer
 from nmt.cli.chosen_model import default_run
 from nmt.cli.flags import SEARCH_FLAGS, Settings, recipe_flags
 from nmt.cli.search import number_format, search_settings
-from nmt.errors import NmtError
+from nmt.errors import NmtError, install
 from nmt.messages import say, warn
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def serve(
         from nmt.serve.server import listen, run
         from nmt.serve.service import Service
     except ImportError as error:
-        raise NmtError(f"{error.name} is not installed; pip install 'nmt-toolkit[serve]'") from None
+        raise NmtError(f"serve needs more packages ({error.name}); {install('serve')}") from None
 
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it waits until the server is ready
     keep_few_kernels()

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from nmt.errors import NmtError
+from nmt.errors import NmtError, install
 from nmt.evaluation.metrics import Counts, Metric, metrics
 
 
@@ -67,7 +67,7 @@ def _load(name: str) -> Any:
         from comet import download_model, load_from_checkpoint
     except ImportError as error:
         raise NmtError(
-            f"comet needs the package unbabel-comet ({error}); pip install 'nmt-toolkit[comet]'"
+            f"comet needs the package unbabel-comet ({error}); {install('comet')}"
         ) from None
     try:
         is_file = name.endswith(".ckpt") and Path(name).exists()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from nmt.errors import NmtError
+from nmt.errors import NmtError, install
 from nmt.explain.explanation import Explanation
 
 COLOURS = ("#d9480f", "#1c7ed6", "#2f9e44", "#9c36b5", "#c08a00", "#0c8599", "#e03131", "#6741d9")
@@ -110,9 +110,7 @@ class Figure:
             from matplotlib.collections import LineCollection
             from matplotlib.colors import to_rgba
         except ImportError:
-            raise NmtError(
-                "--png: Matplotlib is not installed; pip install 'nmt-toolkit[report]'"
-            ) from None
+            raise NmtError(f"--png needs Matplotlib; {install('report')}") from None
         (width, height), top, point = self.size, self.top, 72 / PIXELS
         drawn = drawing.Figure(figsize=(width / PIXELS, height / PIXELS))
         axes = drawn.add_axes((0, 0, 1, 1))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.data.vocabulary import SPECIAL_PIECES
-from nmt.errors import NmtError
+from nmt.errors import NmtError, install
 from nmt.export.base import Export, ExportFormat, Stored, export_formats
 from nmt.models import ModelConfig
 from nmt.models.attention import GroupedAttention
@@ -84,7 +84,7 @@ def _import_specs() -> Any:
         from ctranslate2.specs import transformer_spec
     except ImportError:
         raise NmtError(
-            "exporting to ctranslate2 needs CTranslate2; pip install 'nmt-toolkit[ctranslate2]'"
+            f"exporting to ctranslate2 needs CTranslate2; {install('ctranslate2')}"
         ) from None
     return transformer_spec
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.data.vocabulary import EOS, PAD, UNK
-from nmt.errors import NmtError
+from nmt.errors import NmtError, install
 from nmt.export.base import ExportFormat, Stored, export_formats
 from nmt.export.huggingface_files import Layout, max_positions, write_files
 from nmt.export.tokenizer_json import tokenizer_json
@@ -61,7 +61,7 @@ class OnnxFormat(ExportFormat):
     def write(self, loaded: LoadedModel, stored: Stored, directory: Path) -> None:
         """Write both graphs, configurations and tokenizer."""
         if find_spec("onnxscript") is None:
-            raise NmtError("exporting to onnx needs onnxscript; pip install 'nmt-toolkit[onnx]'")
+            raise NmtError(f"exporting to onnx needs onnxscript; {install('onnx')}")
         config: ModelConfig = build(ModelConfig, loaded.recipe["model"], "model")  # type: ignore[type-abstract]
         if obstacles := ", ".join(_obstacles(config, loaded, stored)):
             raise NmtError(

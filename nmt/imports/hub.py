@@ -6,7 +6,7 @@ import importlib
 import re
 from pathlib import Path
 
-from nmt.errors import NmtError
+from nmt.errors import NmtError, install
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -47,7 +47,7 @@ def fetched(name: str) -> Path:
     except ImportError:
         raise NmtError(
             f"{name}: no such directory, and to fetch a model of the Hugging Face hub needs "
-            "huggingface_hub; install it with pip install 'nmt-toolkit[hub]'"
+            f"huggingface_hub; {install('hub')}"
         ) from None
     try:
         return Path(hub.snapshot_download(repo_id=name, allow_patterns=list(WANTED)))

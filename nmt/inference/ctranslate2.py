@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from nmt.data.vocabulary import EOS
-from nmt.errors import NmtError
+from nmt.errors import NmtError, install
 from nmt.export import Export
 from nmt.export.base import REMEDY
 from nmt.export.ctranslate2 import MAX_POSITIONS, QUANTIZATIONS, check_vocabularies, vocabularies
@@ -210,7 +210,7 @@ def _load(export: Export, device: torch.device, precision: InferencePrecision, w
         import ctranslate2
     except ImportError:
         raise NmtError(
-            "--engine ctranslate2 needs CTranslate2; pip install 'nmt-toolkit[ctranslate2]'"
+            f"--engine ctranslate2 needs CTranslate2; {install('ctranslate2')}"
         ) from None
     compute_type = QUANTIZATIONS.get(precision, "auto")
     able = ctranslate2.get_supported_compute_types(device.type, device.index or 0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from nmt.errors import NmtError
+from nmt.errors import NmtError, install
 from nmt.preprocess.cleaning_steps import Filtering, steps
 
 NO_LANGUAGE = "zxx"
@@ -87,6 +87,6 @@ def _identifier() -> Any:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     except ImportError:
         raise NmtError(
-            "preprocess.clean: language needs py3langid; pip install 'nmt-toolkit[language]'"
+            f"preprocess.clean: language needs py3langid; {install('language')}"
         ) from None
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)

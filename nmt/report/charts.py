@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from nmt.errors import NmtError
+from nmt.errors import NmtError, install
 
 COLOURS = (
     "#1c7ed6",
@@ -198,9 +198,7 @@ def require_matplotlib() -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
-        raise NmtError(
-            "charts: Matplotlib is not installed; pip install 'nmt-toolkit[report]'"
-        ) from None
+        raise NmtError(f"charts need Matplotlib; {install('report')}") from None
 
 
 def describe(lines: Iterable[Line]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nmt.errors import NmtError
+from nmt.errors import NmtError, install
 from nmt.runs import Run
 from nmt.training.loggers import numbers, parameters
 
@@ -29,9 +29,7 @@ class MlflowLogger:
         try:
             import mlflow
         except ImportError:
-            raise NmtError(
-                "train.mlflow: MLflow is not installed; pip install 'nmt-toolkit[mlflow]'"
-            ) from None
+            raise NmtError(f"train.mlflow needs MLflow; {install('mlflow')}") from None
         self._mlflow = mlflow
         same = f"tags.`{IDENTITY}` = '{run.identity}'"
         earlier = mlflow.search_runs(filter_string=same, max_results=1, output_format="list")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from nmt.errors import NmtError
+from nmt.errors import NmtError, install
 from nmt.training.loggers import numbers
 
 
@@ -28,8 +28,8 @@ class Board:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise NmtError(
-                "train.tensorboard: TensorBoard is not installed; "
-                "pip install 'nmt-toolkit[tensorboard]', or draw the log with nmt report"
+                f"train.tensorboard needs TensorBoard; {install('tensorboard')}; or draw the log "
+                "with nmt report"
             ) from None
         self._writer = SummaryWriter(str(directory), purge_step=done + 1)
 

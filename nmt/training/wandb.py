@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from nmt.errors import NmtError
+from nmt.errors import NmtError, install
 from nmt.runs import Run
 from nmt.training.loggers import numbers, parameters
 
@@ -27,9 +27,7 @@ class WandbLogger:
         try:
             import wandb
         except ImportError:
-            raise NmtError(
-                "train.wandb: Weights & Biases is not installed; pip install 'nmt-toolkit[wandb]'"
-            ) from None
+            raise NmtError(f"train.wandb needs Weights & Biases; {install('wandb')}") from None
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "nmt"),
             id=run.identity,
