@@ -20,8 +20,8 @@ EXAMPLE = """Example:
   nmt train --arch transformer_tiny --tokens-per-update 4096 --max-updates 2 --save-every 1
 
 Run the same command again to resume after an interruption. On several GPUs, with the same result:
-torchrun --nproc-per-node 8 -m nmt train. SIGTERM and SIGINT save a checkpoint and exit with 128
-plus the number of the signal; so does SIGUSR1, which torchrun does not hand on."""
+torchrun --nproc-per-node 8 -m nmt train. SIGTERM, SIGINT and SIGHUP save a checkpoint and exit with
+128 plus the number of the signal; so does SIGUSR1, which torchrun does not hand on."""
 
 
 OUTPUT = "Input and output"

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from types import FrameType, TracebackType
 
-CAUGHT = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-"""Signals that Slurm, torchrun and users send; the exit status is 128 plus the number."""
+CAUGHT = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+"""Signals that Slurm, torchrun, users and terminals that close send; the exit status is 128 plus
+the number."""
 
 
 class StopRequests:
     """Within the context, records stop signals instead of ending the process.
 
     A second Ctrl-C ends the process at once. Other signals do not, because launchers repeat them.
+    SIGHUP stays ignored where it is, as with nohup.
     """
 
     def __init__(self, acknowledge: Callable[[signal.Signals], None] | None = None) -> None:
@@ -25,10 +28,12 @@ class StopRequests:
         self.received = 0
         self._acknowledge = acknowledge
         self._before: dict[int, object] = {}
+        self._terminals = [output for output in (1, 2) if os.isatty(output)]
 
     def __enter__(self) -> StopRequests:
         for number in CAUGHT:
-            self._before[number] = signal.signal(number, self._note)
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(
@@ -42,6 +47,11 @@ class StopRequests:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         is_first_signal, self.received = not self.received, number
+        if number == signal.SIGHUP:  # nothing more can be written to the terminal
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            for output in self._terminals:
+                os.dup2(nowhere, output)
+            os.close(nowhere)
         if number == signal.SIGINT:
             signal.signal(number, self._before[number])  # type: ignore[arg-type]
         if is_first_signal and self._acknowledge:
