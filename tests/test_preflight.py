@@ -20,6 +20,7 @@ from nmt.errors import NmtError
 from nmt.runs import locking
 from nmt.runs.locking import locked_for_training
 from nmt.runtime.distributed import World
+from nmt.training import preflight
 from nmt.training.preflight import (
     ORDINARY,
     _time_ordinary_batches,
@@ -138,6 +139,36 @@ def test_a_disk_too_small_for_the_checkpoints_is_an_error_before_the_first_updat
     assert done.status == 1
     assert "the checkpoints of --keep-last 5 need" in done.err
     assert re.search(r"need 0\.\d MB, but 0\.1 MB are free", done.err)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("train.optimizer=adam",),
+        ("train.optimizer=sgd",),
+        ("train.optimizer=adafactor",),
+        ("train.optimizer=muon",),
+        ("train.optimizer=schedule_free_adamw", "train.schedule.name=constant"),
+        ("train.ema_decay=0.9",),
+        ("train.freeze=[encoder.*]",),
+    ],
+)
+def test_the_room_for_checkpoints_is_that_of_the_optimizer(
+    train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...]
+) -> None:
+    needed, try_checkpoint = [], preflight._try_checkpoint
+
+    def note(trainer: Trainer) -> int:
+        needed.append(try_checkpoint(trainer))
+        return needed[0]
+
+    monkeypatch.setattr(preflight, "_try_checkpoint", note)
+    flags = [flag for setting in settings for flag in ("--set", setting)]
+    done = train(tmp_path / "run", "--keep-last", 3, "--max-updates", 1, *flags)
+    assert done.status == 0, done.err
+    checkpoint = Run.open(tmp_path / "run").checkpoints()[-1]
+    of_optimizer = sum(value.nbytes for value in checkpoint.optimizer().values())
+    assert needed == [5 * checkpoint.files["model.safetensors"].bytes + 3 * of_optimizer]
 
 
 def test_a_batch_or_a_validation_that_does_not_fit_a_gpu_is_an_error_with_the_key_to_lower(

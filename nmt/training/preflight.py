@@ -177,11 +177,9 @@ def _try_checkpoint(trainer: Trainer) -> int:
         if not all(torch.equal(weights[name].cpu(), value) for name, value in read.items()):
             raise NmtError(f"{run.path}: a checkpoint written there reads back with other weights")
         size: int = sum(file.bytes for file in saved.files.values())
-    # Only the two newest checkpoints keep the optimizer's state: two numbers per weight for Adam.
-    # One more checkpoint is written before the oldest is removed. An average stores the
-    # trained weights beside the optimizer's state.
-    beside = 3 if trainer.average else 2
-    needed = (config.keep_last + 2) * size + 3 * beside * size
+    # Only the two newest checkpoints keep the optimizer's state.
+    # One more checkpoint is written before the oldest is removed.
+    needed = (config.keep_last + 2) * size + 3 * trainer.optimizer_bytes
     free = shutil.disk_usage(run.path).free
     if free < needed:
         raise NmtError(

@@ -315,6 +315,11 @@ class Trainer:
             gather_tensors(self.parallel, self._optimizer_state(), self.world.is_main),
         )
 
+    @property
+    def optimizer_bytes(self) -> int:
+        """Return the bytes of the optimizer's tensors in a checkpoint, once they are allocated."""
+        return sum(value.numel() * value.itemsize for value in self._optimizer_state().values())
+
     def stored_weights(self) -> dict[str, Tensor]:
         """Return the weights that checkpoints hold, as trained: those of an adaptation, or all."""
         return {name: weight.detach() for name, weight in self.weights.items()}
