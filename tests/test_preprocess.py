@@ -1,11 +1,13 @@
 import gzip
 import itertools
 import lzma
+import math
 import multiprocessing
 import os
 import pickle
 import pkgutil
 import random
+import re
 import resource
 import shlex
 import shutil
@@ -277,7 +279,14 @@ def test_the_manifest_holds_the_whole_recipe_but_what_does_not_shape_the_data(he
         ({"target_lang": "en"}, "preprocess: source_lang and target_lang are both 'en'"),
         ({"shard": "3/2"}, "preprocess: shard must be I/N with I from 1 to N, or auto, not '3/2'"),
         ({"train": ["-", "-"]}, "preprocess: train has - twice, but there is one standard input"),
-        ({"train": [{"path": "corpus/train", "weight": 0}]}, "weight must be more than 0, not 0"),
+        *(
+            (
+                {"train": [{"path": "corpus/train", "weight": weight}]},
+                f"weight must be more than 0 and at most 1,000,000, not {re.escape(str(weight))}",
+            )
+            for weight in (0, -1.0, 1e30, math.inf)
+        ),
+        ({"seed": -1}, "preprocess: seed must be at least 0, not -1"),
         ({"train": [{"weight": 1}]}, "preprocess.train: .*path"),
         ({"valid": [{"source_lang": "en"}]}, "preprocess.valid: .*path"),
         ({"train": [{"path": "c", "max_pairs": 0}]}, "max_pairs must be at least 1, not 0"),
@@ -682,6 +691,10 @@ def test_shards_are_one_dataset_without_duplicates(here):
 def test_a_shard_can_be_that_of_the_process(monkeypatch, environment, part):
     for name in ("RANK", "WORLD_SIZE", "SLURM_ARRAY_TASK_COUNT"):
         monkeypatch.delenv(name, raising=False)
+    with pytest.raises(NmtError, match="shard is auto, but neither torchrun nor a Slurm array"):
+        config(shard="auto")
+    for name in environment:
+        monkeypatch.setenv(name, "x")
     with pytest.raises(NmtError, match="shard is auto, but neither torchrun nor a Slurm array"):
         config(shard="auto")
     for name, value in environment.items():

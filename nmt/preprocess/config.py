@@ -237,7 +237,7 @@ def _part_of_environment() -> tuple[int, int]:
             count = int(environ["SLURM_ARRAY_TASK_COUNT"])
         else:
             number, count = int(environ["RANK"]), int(environ["WORLD_SIZE"])
-    except KeyError:
+    except (KeyError, ValueError):
         raise ValueError(
             "shard is auto, but neither torchrun nor a Slurm array started this; give I/N"
         ) from None

@@ -27,6 +27,9 @@ CHUNK = 10_000
 
 STDIN = "-"
 
+LARGEST_WEIGHT = 1_000_000
+"""Largest weight of a corpus."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
@@ -64,8 +67,10 @@ class Corpus(Text):
     """Name of the tag before each source, such as "bt" for back-translated text; None for none."""
 
     def __post_init__(self) -> None:
-        if self.weight <= 0:
-            raise ValueError(f"weight must be more than 0, not {self.weight}")
+        if not 0 < self.weight <= LARGEST_WEIGHT:
+            raise ValueError(
+                f"weight must be more than 0 and at most {LARGEST_WEIGHT:,}, not {self.weight}"
+            )
         if self.max_pairs is not None and self.max_pairs < 1:
             raise ValueError(f"max_pairs must be at least 1, not {self.max_pairs}")
         if self.tag is not None and not self.tag.isidentifier():

@@ -58,6 +58,8 @@ class SubwordTraining:
             )
         if self.subword_sample < 1:
             raise ValueError(f"subword_sample must be at least 1, not {self.subword_sample}")
+        if self.seed < 0:
+            raise ValueError(f"seed must be at least 0, not {self.seed}")
         if not 0.98 <= self.character_coverage <= 1:
             raise ValueError(
                 f"character_coverage must be from 0.98 to 1, not {self.character_coverage}"
