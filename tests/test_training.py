@@ -781,6 +781,11 @@ def test_a_stopwatch_counts_only_while_it_runs(monkeypatch: pytest.MonkeyPatch) 
         ("train.seed=-1", "seed must not be negative, is -1"),
         ("train.ema_decay=1", "ema_decay lies in [0, 1), not 1.0"),
         ("train.valid_minutes=0", "valid_minutes must be more than 0, is 0.0"),
+        ("train.timeout_minutes=.inf", "timeout_minutes must be at most 525,600, a year, is inf"),
+        (
+            "train.timeout_minutes=1e9",
+            "timeout_minutes must be at most 525,600, a year, is 1000000000.0",
+        ),
         ("train.patience=0", "patience must be more than 0, is 0"),
         ("train.max_minutes=-5", "max_minutes must be more than 0, is -5.0"),
         ("train.valid_metrics=[bleu, bleu]", "valid_metrics names a metric twice: bleu, bleu"),

@@ -17,6 +17,9 @@ from nmt.training.optimizers import OptimizerConfig, optimizers
 from nmt.training.parallel import Sharding
 from nmt.training.schedules import Schedule, schedules
 
+LONGEST_TIMEOUT = 525_600
+"""Most minutes that a process waits for the others; PyTorch counts them in nanoseconds."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
@@ -181,6 +184,11 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"{name} must be more than 0, is {value}")
+        if self.timeout_minutes > LONGEST_TIMEOUT:
+            raise ValueError(
+                f"timeout_minutes must be at most {LONGEST_TIMEOUT:,}, a year, "
+                f"is {self.timeout_minutes}"
+            )
         if self.subword_sampling is not None and not 0.0 <= self.subword_sampling <= 1.0:
             raise ValueError(f"subword_sampling lies in [0, 1], not {self.subword_sampling}")
         if not 0 < self.direction_temperature < math.inf:
