@@ -225,6 +225,23 @@ def test_processes_that_cannot_find_each_other_are_told_what_to_set(
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("WORLD_SIZE", "x"), ("WORLD_SIZE", "0"), ("RANK", "-1"), ("LOCAL_RANK", "")],
+)
+def test_a_variable_of_torchrun_that_is_no_number_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(NmtError) as error:
+        join("cpu").__enter__()
+    assert str(error.value) == (
+        f"the environment variable {name} is {value!r}, not a whole number of at least "
+        f"{int(name == 'WORLD_SIZE')}; unset it, or start the processes with torchrun, which sets "
+        "it"
+    )
+
+
 def test_a_port_that_is_taken_is_the_reason_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("", 0)) as taken:
         monkeypatch.setenv("WORLD_SIZE", "2")

@@ -134,6 +134,9 @@ def test_processes_of_torchrun_share_the_cores(monkeypatch: pytest.MonkeyPatch) 
     assert alone >= 1
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(2 * alone))
     assert available_cores() == 1
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "0")
+    with pytest.raises(NmtError, match="LOCAL_WORLD_SIZE is '0', not a whole number of at least 1"):
+        available_cores()
 
 
 def test_a_connection_ends_although_workers_were_started_while_it_was_open():

@@ -24,6 +24,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from nmt.errors import LostPeerError, NmtError
 from nmt.runtime.memory import keep_freed_memory
+from nmt.runtime.processes import environment_number
 
 T = TypeVar("T")
 
@@ -95,13 +96,13 @@ def join(device: str = "auto", timeout_minutes: float = 10.0) -> Iterator[World]
         timeout_minutes: how long a collective operation may wait for a missing process.
 
     Raises:
-        NmtError: the device does not exist, or MASTER_ADDR and MASTER_PORT are not set.
+        NmtError: the device does not exist, MASTER_ADDR and MASTER_PORT are not set, or a variable
+            of the environment is no number.
         LostPeerError: a process did not join, or a collective operation failed; the message names
             the missing ranks.
     """
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    rank = int(os.environ.get("RANK", "0"))
-    place = pick_device(device, int(os.environ.get("LOCAL_RANK", "0")))
+    size, rank = environment_number("WORLD_SIZE", 1, least=1), environment_number("RANK", 0)
+    place = pick_device(device, environment_number("LOCAL_RANK", 0))
     if place.type == "cuda":
         torch.cuda.set_device(place)
     else:

@@ -17,7 +17,23 @@ from nmt.errors import NmtError
 def available_cores() -> int:
     """Return the number of cores of this process: an equal share per process of torchrun."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return max(1, cores // environment_number("LOCAL_WORLD_SIZE", 1, least=1))
+
+
+def environment_number(name: str, default: int, least: int = 0) -> int:
+    """Return the number in an environment variable of torchrun, or `default` without the variable.
+
+    Raises:
+        NmtError: it is no whole number, or less than `least`.
+    """
+    text = os.environ.get(name, str(default))
+    with suppress(ValueError):
+        if (number := int(text)) >= least:
+            return number
+    raise NmtError(
+        f"the environment variable {name} is {text!r}, not a whole number of at least "
+        f"{least}; unset it, or start the processes with torchrun, which sets it"
+    )
 
 
 @contextmanager
