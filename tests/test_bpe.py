@@ -135,7 +135,7 @@ def test_codes_are_saved_with_their_lists(tmp_path):
 
 def test_what_codes_cannot_do_is_refused():
     both = subwords()
-    with pytest.raises(NmtError, match="subword sampling needs SentencePiece"):
+    with pytest.raises(NmtError, match=r"needs SentencePiece.* leave out train\.sub"):
         both.source.sample("the hour", 0.1, Random(1))
     with pytest.raises(NmtError, match="word alignments of training pairs need SentencePiece"):
         _ = both.begins_word

@@ -139,6 +139,8 @@ def test_a_resumed_run_with_sampled_subwords_is_the_one_that_never_stopped(
 
 
 def test_a_share_is_between_none_and_all(train: Any, tmp_path: Path) -> None:
-    done = train(tmp_path / "run", "--subword-sampling", 1.5)
-    assert done.status == 1
-    assert "subword_sampling lies in [0, 1], not 1.5" in done.err
+    for share in (0.0, 1.5):
+        done = train(tmp_path / "run", "--subword-sampling", share)
+        assert done.status == 1
+        said = f"subword_sampling lies in (0, 1], not {share}; leave it out for none\n"
+        assert done.err.endswith(said)

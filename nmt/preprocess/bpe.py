@@ -133,7 +133,7 @@ class BpePieces(Segmenter):
         """Raise an NmtError: these codes have one segmentation only."""
         raise NmtError(
             "subword sampling needs SentencePiece models, and this dataset has BPE codes; "
-            "set train.subword_sampling to 0"
+            "leave out train.subword_sampling"
         )
 
     def decode(self, ids: list[list[int]], num_threads: int = 1) -> list[str]:

@@ -189,8 +189,11 @@ class TrainConfig:
                 f"timeout_minutes must be at most {LONGEST_TIMEOUT:,}, a year, "
                 f"is {self.timeout_minutes}"
             )
-        if self.subword_sampling is not None and not 0.0 <= self.subword_sampling <= 1.0:
-            raise ValueError(f"subword_sampling lies in [0, 1], not {self.subword_sampling}")
+        if self.subword_sampling is not None and not 0.0 < self.subword_sampling <= 1.0:
+            raise ValueError(
+                f"subword_sampling lies in (0, 1], not {self.subword_sampling}; leave it out for "
+                "none"
+            )
         if not 0 < self.direction_temperature < math.inf:
             raise ValueError(
                 f"direction_temperature must be more than 0, is {self.direction_temperature}"
