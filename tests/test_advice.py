@@ -216,6 +216,10 @@ def test_a_sample_counts_repeated_pairs_in_any_order() -> None:
     assert sum(pair.count for pair in one.sample) == 304
 
 
+def test_tabs_within_sides_make_no_pairs_equal() -> None:
+    assert sketch([("a\tb", "c"), ("a", "b\tc")], 10).survey().distinct == 2
+
+
 def test_repeated_pairs_are_counted_in_a_corpus_beyond_the_sample() -> None:
     pairs = [(f"s{n}", f"t{n}") for n in range(300)]
     seen = sketch([*pairs, *pairs[:3]], 20).survey()

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from nmt.preprocess import duplicates
-from nmt.preprocess.duplicates import mark_repeated
+from nmt.preprocess.duplicates import joined, mark_repeated
 
 
 @pytest.mark.parametrize("block", [1 << 17, 3])
@@ -26,3 +26,9 @@ def test_of_no_keys_none_is_marked(tmp_path):
     (tmp_path / "keys").touch()
     mark_repeated(tmp_path / "keys", tmp_path / "marks", tmp_path / "scratch")
     assert (tmp_path / "marks").read_bytes() == b""
+
+
+def test_tabs_within_sides_are_no_separators():
+    pairs = [("a\tb", "c"), ("a", "b\tc"), ("a", "b", "c"), ("a\tb\tc", ""), ("", "a\tb\tc")]
+    assert len({joined(*pair) for pair in pairs}) == len(pairs)
+    assert joined("a", "b") == b"a\tb"  # as in datasets made before

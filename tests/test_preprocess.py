@@ -444,6 +444,13 @@ def test_of_equal_pairs_only_the_first_is_kept_and_the_others_are_shown(here, mo
     assert train.examples["duplicates"][:3] == (new[0], new[1], new[0])
 
 
+def test_pairs_whose_sides_divide_the_same_text_elsewhere_are_not_equal(here):
+    write(here / "corpus" / "tabs", [("one\ttwo", "drei"), ("one", "two\tdrei")])
+    preprocess(config(output_dir="first"))
+    made = preprocess(config(train="corpus/tabs", clean=["duplicates"], subword_model="first"))
+    assert made.splits["train"].pairs == 2
+
+
 def test_weights_and_limits_say_how_often_pairs_are_there(here):
     mix = [{"path": "corpus/train", "weight": 2.5}, {"path": "corpus/train", "max_pairs": 7}]
     manifest = preprocess(config(train=mix))

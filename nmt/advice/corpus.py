@@ -12,6 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from nmt.preprocess.corpus import Bitext, Chunk
+from nmt.preprocess.duplicates import joined
 
 SAMPLE = 20_000
 """Distinct pairs of the sample from which lengths and speeds are measured."""
@@ -105,7 +106,7 @@ class Sketch:
 
 
 def _hash(source: str, target: str) -> int:
-    digest = hashlib.blake2b(f"{source}\t{target}".encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(joined(source, target), digest_size=8).digest()
     return int.from_bytes(digest, "big")
 
 

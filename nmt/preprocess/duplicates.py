@@ -19,6 +19,15 @@ _PARTS = 256
 _ENTRY = np.dtype([("high", "<u8"), ("low", "<u8"), ("index", "<i8")])
 
 
+def joined(*sides: str) -> bytes:
+    """Return the sides of a pair as bytes to hash, which differ if a side differs.
+
+    Tabs separate the sides. Tabs within a side become line feeds, which no line has, so that pairs
+    without tabs keep the hashes that divide a dataset into shards.
+    """
+    return "\t".join(side.replace("\t", "\n") for side in sides).encode()
+
+
 def mark_repeated(keys: Path, marks: Path, scratch: Path) -> None:
     """Write for every key of a file whether an equal key came before.
 

@@ -33,7 +33,7 @@ from nmt.io import files
 from nmt.preprocess.annotations import LINKS
 from nmt.preprocess.cleaning import Cleaning, CleaningResult, CleaningStats, judge
 from nmt.preprocess.corpus import CHUNK, Block, Chunk
-from nmt.preprocess.duplicates import Keys, mark_repeated, open_marks
+from nmt.preprocess.duplicates import Keys, joined, mark_repeated, open_marks
 from nmt.preprocess.joining import Joiner, document_numbers
 from nmt.preprocess.links import count_words, read_links
 from nmt.preprocess.near_duplicates import Signatures, mark_similar, signatures
@@ -178,9 +178,9 @@ class Encoder:
 
 
 def _keys(source: list[str], target: list[str], language: str) -> Keys:
-    end = f"\t{language}" if language else ""
+    end = (language,) if language else ()
     digests = b"".join(
-        hashlib.blake2b(f"{one}\t{other}{end}".encode(), digest_size=16).digest()
+        hashlib.blake2b(joined(one, other, *end), digest_size=16).digest()
         for one, other in zip(source, target, strict=True)
     )
     return np.frombuffer(digests, "<u8").reshape(-1, 2)
