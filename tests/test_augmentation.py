@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from trained_runs import assert_resumes_as_if_it_never_stopped
 
+from nmt.data.batches import make_batch
 from nmt.data.columns import Sentences
 from nmt.data.dataset import Dataset
 from nmt.data.directions import Directions
@@ -139,6 +140,26 @@ def test_a_pair_is_changed_alike_wherever_it_is_and_otherwise_in_each_epoch(
         rows = noisy.padded(side, some).tolist()  # type: ignore[arg-type]
         whole = [first[index][place] for index in some]
         assert [row[: len(ids)] for row, ids in zip(rows, whole, strict=True)] == whole
+
+
+def test_a_batch_changes_each_of_its_pairs_once(
+    split: AugmentedSplit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+    change = AugmentedSplit._pair
+    monkeypatch.setattr(
+        AugmentedSplit,
+        "_pair",
+        lambda split, index: (counted.append(index), change(split, index))[1],
+    )
+    changed = with_all(split, "typos")
+    sampled = SampledSplit(split=changed, subwords=split.subwords, alpha=0.1, seed=1)
+    for sentences_of_epoch in (changed, sampled):
+        counted.clear()
+        indices = np.arange(len(split.split))
+        make_batch(sentences_of_epoch, indices)
+        assert counted == indices.tolist()
+    assert changed.target(0).tolist() == sentences(changed)[0][1]  # also without its source
 
 
 def test_the_share_of_changed_pairs_is_that_of_the_recipe(split: AugmentedSplit) -> None:

@@ -77,11 +77,13 @@ class AugmentedSplit:
 
     def source(self, index: int) -> Ids:
         """Return the ids [S] of a source sentence, with EOS."""
-        return self._pair(index)[0]
+        source, self._targets[index] = self._pair(index)
+        return source
 
     def target(self, index: int) -> Ids:
         """Return the ids [T] of a target sentence, with EOS."""
-        return self._pair(index)[1]
+        target = self._targets.pop(index, None)
+        return self._pair(index)[1] if target is None else target
 
     @property
     def source_lengths(self) -> Lengths:
@@ -145,6 +147,11 @@ class AugmentedSplit:
             following = index
         others, text = self._text(following)
         return text if others == tags else self._text(index)[1]
+
+    @cached_property
+    def _targets(self) -> dict[int, Ids]:
+        """Targets that were computed with their sources, by index, until they are read."""
+        return {}
 
     @cached_property
     def _longest(self) -> tuple[int, int]:
