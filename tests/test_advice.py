@@ -26,7 +26,7 @@ from nmt.advice.recipe import (
     duration,
     plan,
 )
-from nmt.advice.rules import SIZES, candidates, scale
+from nmt.advice.rules import SIZES, candidates, scale, subword_sampling
 from nmt.data.dataset import Dataset
 from nmt.errors import NmtError
 from nmt.evaluation import ScoreConfig
@@ -36,6 +36,7 @@ from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import Bitext
 from nmt.recipe.config import build
 from nmt.training.config import TrainConfig
+from nmt.training.subword_sampling import SampledSplit
 
 LANGUAGES = ("en", "de")
 SECTIONS = {
@@ -411,6 +412,27 @@ def test_a_model_that_does_not_fit_gives_way_to_a_smaller_one(
     fitting = "none"
     with pytest.raises(NmtError, match="no model fits into the memory of this machine"):
         advise._measure(tmp_path, cast("Any", None), facts(29_000), None, lines.append)
+
+
+def test_speed_is_measured_with_the_subword_sampling_that_is_advised(
+    quick: None, nmt: Any, write_numbers: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampled: list[float] = []
+    padded = SampledSplit.padded
+
+    def note(split: SampledSplit, *arguments: Any) -> Any:
+        sampled.append(split.alpha)
+        return padded(split, *arguments)
+
+    monkeypatch.setattr(SampledSplit, "padded", note)
+    write_numbers(Path("numbers"), 400, seed=3)
+    shown = nmt("init", "numbers", "-s", "en", "-t", "de", "--dry-run")
+    assert shown.status == 0, shown.err
+    assert yaml.safe_load(shown.out)["train"]["subword_sampling"] == 0.1
+    assert set(sampled) == {0.1}
+    assert subword_sampling(99_999, 30) == 0.1
+    assert subword_sampling(99_999, 29) is None
+    assert subword_sampling(100_000) is None
 
 
 def test_sigterm_leaves_no_temporary_files(

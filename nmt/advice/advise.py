@@ -26,7 +26,7 @@ from nmt.advice.recipe import (
     plan,
     times,
 )
-from nmt.advice.rules import candidates, scale
+from nmt.advice.rules import candidates, scale, subword_sampling
 from nmt.errors import NmtError
 from nmt.io.files import check_writable, whole_file
 from nmt.preprocess.config import PreprocessConfig
@@ -159,7 +159,10 @@ def _measure(
                 speeds[size.name] = target_tokens_per_second(
                     trial,
                     {"arch": size.arch, **size.model},
-                    LEAST_TOKENS[machine.device],
+                    {
+                        "tokens_per_update": LEAST_TOKENS[machine.device],
+                        "subword_sampling": subword_sampling(facts.distinct),
+                    },
                     facts.vocab_size,
                     scratch / size.name,
                     world,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 
 from nmt.advice.corpus import Pair
 from nmt.data.dataset import Dataset
+from nmt.data.loader import prefetch
 from nmt.errors import NmtError
 from nmt.models import ModelConfig
 from nmt.preprocess.binarize import preprocess
@@ -124,7 +125,7 @@ def make_trial(
 def target_tokens_per_second(
     trial: Trial,
     model_section: Mapping[str, Any],
-    tokens_per_update: int,
+    train_section: Mapping[str, Any],
     vocab_size: int,
     directory: Path,
     world: World,
@@ -134,7 +135,7 @@ def target_tokens_per_second(
     Args:
         trial: the sample to train on.
         model_section: values of the recipe's section.
-        tokens_per_update: target tokens of an update.
+        train_section: values of the recipe's section on which the speed depends.
         vocab_size: size of the vocabulary; may be larger than the sample's.
         directory: where the files of a run are made.
         world: this process and its device.
@@ -152,19 +153,19 @@ def target_tokens_per_second(
         recipe={},
         subwords=Subwords.of(trial.dataset),
     )
-    train = TrainConfig(tokens_per_update=tokens_per_update)
+    train = build(TrainConfig, train_section, "train")
     trainer = Trainer(run, train, model, trial.dataset.split("train"), world)
     model.train()
     tokens, start = 0, time.perf_counter()
-    for number in count(1):
-        update = trainer.loader.update(number)
-        trainer.step(update, rate=1e-6)
-        if world.device.type == "cuda":
-            torch.cuda.synchronize()
-        tokens += update.target_tokens
-        seconds = time.perf_counter() - start
-        if number == WARM_UPDATES:
-            tokens, start = 0, time.perf_counter()
-        elif number >= WARM_UPDATES + LEAST_UPDATES and seconds >= SECONDS:
-            break
+    with closing(prefetch(trainer.loader.updates(1))) as updates:
+        for update in updates:
+            trainer.step(update, rate=1e-6)
+            if world.device.type == "cuda":
+                torch.cuda.synchronize()
+            tokens += update.target_tokens
+            seconds = time.perf_counter() - start
+            if update.number == WARM_UPDATES:
+                tokens, start = 0, time.perf_counter()
+            elif update.number >= WARM_UPDATES + LEAST_UPDATES and seconds >= SECONDS:
+                break
     return tokens / seconds

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from nmt.advice.rules import SAMPLED_EPOCHS, Size, candidates, dropout, scale
+from nmt.advice.rules import Size, candidates, dropout, scale, subword_sampling
 
 UPDATES = 5000
 """Updates that a short training should have, if its updates need not be too small for that."""
@@ -222,10 +222,9 @@ def _train(corpus: CorpusFacts, plan: Plan, device: str) -> Iterator[Choice]:
     yield Choice("train.schedule", schedule, f"{warm} of warm-up")
     mean = "translations use a mean of the last updates, better than any one of them"
     yield Choice("train.ema_decay", plan.ema_decay, mean)
-    is_repeated = plan.epochs >= SAMPLED_EPOCHS and corpus.distinct < 100_000
-    if is_repeated:
+    if sampling := subword_sampling(corpus.distinct, plan.epochs):
         why = "other subwords in each epoch (Provilkov et al. 2020)"
-        yield Choice("train.subword_sampling", 0.1, why)
+        yield Choice("train.subword_sampling", sampling, why)
     yield from _validation(corpus, plan)
 
 

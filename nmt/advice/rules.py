@@ -142,3 +142,15 @@ def dropout(pairs: int, epochs: float) -> float:
 
 SAMPLED_EPOCHS = 30
 """Epochs from which on BPE-dropout helps a small corpus (Provilkov et al. 2020)."""
+SAMPLED_PAIRS = 100_000
+"""Pairs below which a corpus is small enough for BPE-dropout."""
+
+
+def subword_sampling(pairs: int, epochs: float = math.inf) -> float | None:
+    """Return the share of merges that BPE-dropout leaves out; None for no BPE-dropout.
+
+    Args:
+        pairs: distinct pairs of the corpus.
+        epochs: of the training; infinite where they are not known yet.
+    """
+    return 0.1 if epochs >= SAMPLED_EPOCHS and pairs < SAMPLED_PAIRS else None
