@@ -120,14 +120,20 @@ def test_no_command_has_the_name_that_another_toolkit_has_for_another_one() -> N
         ("recipe --from fairseq fairseq-train data-bin --arch transformer", "no option --arch; put "
          "the command of the other toolkit in quotes"),
         ("train data-bin", "unexpected argument data-bin; use --data data-bin"),
-        ("translate --model a b text", "unexpected argument text; give each model its own --model"),
+        ("translate --model a b text", "unexpected argument text; give one file of text, and each "
+         "model its own --model"),
+        ("preprocess --train pairs.de data/pairs.en.gz", "unexpected argument data/pairs.en.gz; "
+         "use --train data/pairs"),
         ("inspect a b", "unexpected argument b"),
         ("translate --model", "Option '--model' requires an argument."),
     ],
 )  # fmt: skip
 def test_an_option_or_argument_that_is_not_ours_is_answered(
-    line: str, answer: str, nmt: Command
+    line: str, answer: str, nmt: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir()
+    Path("data/pairs.en.gz").touch()
     command, *_ = words = line.split()
     done = nmt(*words)
     assert (done.status, done.out) == (2, "")

@@ -63,7 +63,7 @@ def test_any_bytes_give_as_many_lines_as_they_have_line_feeds(content: bytes) ->
 
 
 @pytest.mark.parametrize(
-    ("on_invalid_utf8", "choice"), [(None, ""), ("error", ", or set on_invalid_utf8 to replace")]
+    ("on_invalid_utf8", "choice"), [(None, ""), ("error", ", or give --on-invalid-utf8 replace")]
 )
 def test_bytes_that_are_not_utf8_are_an_error_with_their_line(
     on_invalid_utf8: str | None, choice: str

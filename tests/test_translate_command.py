@@ -328,7 +328,9 @@ def test_the_text_is_given_once(run: Path, tmp_path: Path, nmt: Callable[..., An
     assert "give either TEXT or --input" in done.err
     done = nmt("translate", "--model", run, run)  # meant as an ensemble
     assert done.status == 2
-    assert f"{run} is a directory; give each model its own --model" in done.err
+    assert (
+        f"{run} is a directory; give one file of text, and each model its own --model" in done.err
+    )
     done = nmt("translate", "--model", f"{run},{run}", text)
     assert (done.status, done.out) == (2, "")
     assert f"{run},{run} does not exist; give each model its own --model" in done.err
@@ -345,7 +347,7 @@ def test_a_line_that_is_not_utf_8_is_an_error_with_its_number(run: Path, tmp_pat
         invoke(run, tmp_path, b"a\nb\n\xe9t\xe9\n", "--window", "1")
     assert str(error.value) == (
         f"{tmp_path}/in.txt:3: byte 0xe9 is not UTF-8; convert it with iconv, "
-        "or set on_invalid_utf8 to replace"
+        "or give --on-invalid-utf8 replace"
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt"]  # no half an output
 

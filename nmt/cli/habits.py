@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from nmt.cli.flags import SEARCH_FLAGS, flags_of
 from nmt.errors import UnknownKeyError
+from nmt.io.lines import COMPRESSED
 from nmt.migration.habits import COMMANDS, HABITS, Habit
 from nmt.recipe.registry import nearest
 
@@ -45,12 +47,26 @@ OPTIONS_FOR_ARGUMENTS = {"preprocess": "--train", "train": "--data", "serve": "-
 """For commands without arguments, the option that users of other toolkits give as one."""
 
 
+ONE_TEXT = "give one file of text, and each model its own --model"
+
+
 def answer_arguments(command: str, arguments: list[str]) -> str:
     """Return the message for more arguments than a command takes."""
+    first = arguments[0]
+    message = f"unexpected argument {first}"
     if option := OPTIONS_FOR_ARGUMENTS.get(command):
-        return f"unexpected argument {arguments[0]}; use {option} {arguments[0]}"
-    message = f"unexpected argument {arguments[0]}"
-    return f"{message}; give each model its own --model" if command == "translate" else message
+        return f"{message}; use {option} {_prefix(first) if command == 'preprocess' else first}"
+    return f"{message}; {ONE_TEXT}" if command == "translate" else message
+
+
+def _prefix(path: str) -> str:
+    """Return the prefix of the files of a corpus, from one of them."""
+    if not Path(path).is_file() or ".tsv" in Path(path).suffixes[-2:]:
+        return path
+    plain = Path(path)
+    if plain.suffix in COMPRESSED:
+        plain = plain.with_suffix("")
+    return str(plain.with_suffix(""))
 
 
 def answer_key(error: UnknownKeyError) -> str:

@@ -12,6 +12,7 @@ from nmt.cli.chosen_model import default_run
 from nmt.cli.console import check_output, check_stdin
 from nmt.cli.direction import SourceLang, TargetLang
 from nmt.cli.flags import SEARCH_FLAGS, Settings, recipe_flags
+from nmt.cli.habits import ONE_TEXT
 from nmt.cli.interactive import Session, converse
 from nmt.cli.requests import Requests
 from nmt.cli.search import number_format, search_settings
@@ -340,7 +341,7 @@ def _requests(
 ) -> Requests:
     """Open the files of lines and of wishes beside them, of which one may be stdin."""
     _refuse(text and other, "give either TEXT or --input")
-    _refuse(text and text.is_dir(), f"{text} is a directory; give each model its own --model")
+    _refuse(text and text.is_dir(), f"{text} is a directory; {ONE_TEXT}")
     _refuse(
         is_json and any(beside),
         "--json-input goes without --prefix, --require and --avoid, which its objects contain",

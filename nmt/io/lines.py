@@ -175,7 +175,13 @@ def named_damage(path: Path) -> Iterator[None]:
         ) from None
 
 
-def decode(raw: bytes, name: str, first: int, on_invalid_utf8: OnInvalidUtf8 | None) -> list[str]:
+def decode(
+    raw: bytes,
+    name: str,
+    first: int,
+    on_invalid_utf8: OnInvalidUtf8 | None,
+    setting: str = "--on-invalid-utf8 replace",
+) -> list[str]:
     """Return the decoded lines, without line ends.
 
     Args:
@@ -183,6 +189,7 @@ def decode(raw: bytes, name: str, first: int, on_invalid_utf8: OnInvalidUtf8 | N
         name: the stream's name in messages.
         first: number of the first line, for messages.
         on_invalid_utf8: see :class:`Lines`.
+        setting: option that replaces invalid UTF-8, for messages.
 
     Raises:
         NmtError: a byte is not UTF-8, and `on_invalid_utf8` is not "replace".
@@ -191,7 +198,7 @@ def decode(raw: bytes, name: str, first: int, on_invalid_utf8: OnInvalidUtf8 | N
         text = raw.decode("utf-8", "replace" if on_invalid_utf8 == "replace" else "strict")
     except UnicodeDecodeError as error:
         line = first + raw.count(b"\n", 0, error.start)
-        choice = ", or set on_invalid_utf8 to replace" if on_invalid_utf8 else ""
+        choice = f", or give {setting}" if on_invalid_utf8 else ""
         raise NmtError(
             f"{name}:{line}: byte 0x{raw[error.start]:02x} is not UTF-8; "
             f"convert it with iconv{choice}"

@@ -29,6 +29,8 @@ STDIN = "-"
 
 LARGEST_WEIGHT = 1_000_000
 """Largest weight of a corpus."""
+REPLACE = "--set preprocess.on_invalid_utf8=replace"
+"""Option that replaces invalid UTF-8."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,10 +120,10 @@ class Block:
                 columns.
         """
         bitext, first = self.bitext, self.first
-        source = decode(self.source, bitext.names[0], first, on_invalid_utf8)
+        source = decode(self.source, bitext.names[0], first, on_invalid_utf8, REPLACE)
         names = [str(path) for path in bitext.beside]
         if bitext.target is not None:
-            target = decode(self.target, bitext.names[1], first, on_invalid_utf8)
+            target = decode(self.target, bitext.names[1], first, on_invalid_utf8, REPLACE)
             beside = zip(self.beside, names, strict=True)
             others = [decode(lines, name, first, None) for lines, name in beside]
         else:

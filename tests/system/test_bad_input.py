@@ -163,8 +163,8 @@ MISTAKES = {
     ),
     "text that is not UTF-8": Mistake(
         PREPROCESS,
-        "corpus/train.de:2: byte 0xfc is not UTF-8; convert it with iconv, or set on_invalid_utf8 "
-        "to replace",
+        "corpus/train.de:2: byte 0xfc is not UTF-8; convert it with iconv, or give --set "
+        "preprocess.on_invalid_utf8=replace",
         text("corpus/train.de", b"eins\nf\xfcnf\n" + 198 * b"drei\n"),
     ),
     "a vocabulary that the text does not allow": Mistake(
