@@ -191,11 +191,12 @@ HABITS = {
             "--length-penalty-alpha",
         ),
         Habit("use --n-best K", "--nbest", "", "--nbest-size", "", "--num_return_sequences"),
+        Habit("use --max-length-offset N", "--max-len-b"),
+        Habit("use --set search.max_length_ratio=A", "--max-len-a", "--max-length-factor"),
         Habit(
-            "use --max-length-offset N", "--max-len-b", "--max-length-factor",
+            "use --set 'search.constraints=[{name: max_length, length: N}]'", "", "",
             "--max-output-length", "--max_length", "--max_length --max_new_tokens",
         ),
-        Habit("use --set search.max_length_ratio=A", "--max-len-a"),
         Habit(
             "use --set 'search.constraints=[{name: min_length, length: N}]'", "--min-len", "", "",
             "--min_length", "--min_length",
@@ -225,9 +226,10 @@ HABITS = {
             "use --json --alignments", "--print-alignment", "--alignment", "", "--report_align"
         ),
         Habit("use nmt score --model RUN", "--score-reference"),
+        Habit("use --batch-tokens N", "--max-tokens", "--mini-batch-words"),
         Habit(
-            "use --batch-tokens N", "--max-tokens --batch-size --max-sentences",
-            "--mini-batch-words --mini-batch", "--batch-size", "--batch_size",
+            "use --batch-tokens N, which counts tokens of sources, not sentences",
+            "--batch-size --max-sentences", "--mini-batch", "--batch-size", "--batch_size",
         ),
         Habit("use --window LINES", "--buffer-size", "--maxi-batch", "--chunk-size"),
         Habit(CLEAN_TEXT, "--remove-bpe --post-process --bpe --tokenizer --moses-source-lang"),
