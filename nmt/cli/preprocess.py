@@ -98,7 +98,7 @@ def _announce_replacement(path: Path) -> None:
         return
     pairs = there.splits["train"].pairs
     languages = f"{there.source_lang} to {there.target_lang}"
-    say(f"{path}: the dataset there, {languages}, {pairs:,} pairs, will be replaced")
+    say(f"{path}: the dataset there, {languages}, {pairs:,} pairs, will be replaced at the end")
 
 
 def report(manifest: "Manifest") -> str:

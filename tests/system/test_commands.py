@@ -146,7 +146,7 @@ def test_three_commands_lead_from_text_to_translations(nmt: Any, here: Path, rec
     preprocessed = nmt("preprocess")
     assert (preprocessed.status, preprocessed.out) == (0, "data-bin\n")
     assert "replaced" not in preprocessed.err
-    told = "data-bin: the dataset there, en to de, 200 pairs, will be replaced\n"
+    told = "data-bin: the dataset there, en to de, 200 pairs, will be replaced at the end\n"
     assert nmt("preprocess").err.startswith(told)
     trained = nmt("train", "--arch", "transformer_tiny")
     assert (trained.status, trained.out) == (0, "checkpoints\n")
