@@ -335,8 +335,15 @@ def shorten(directory: Path) -> None:
     (directory / "model.bin").write_bytes((FILES / "student.bin").read_bytes()[:-300])
 
 
+def put_ctranslate2(directory: Path) -> None:
+    (directory / "model.npz").unlink()
+    header = struct.pack("<IH16sII", 6, 16, b"TransformerSpec", 7, 0)
+    (directory / "model.bin").write_bytes(header)
+
+
 BINARY = r"model.bin: not a binary file of Marian: "
 REFUSED += [
+    (put_ctranslate2, r"model.bin: a model of CTranslate2, which cannot be imported; translate"),
     (shorten, BINARY + "it ends too early"),
     (change_binary(0, "<Q", 2), BINARY + "its version is 2, not 1"),
     (change_binary(8, "<Q", 1 << 62), BINARY + "it ends too early"),

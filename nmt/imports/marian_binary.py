@@ -51,6 +51,11 @@ def _arrays(path: Path, file: BinaryIO, size: int) -> Iterator[tuple[str, Array]
         return file.read(count)
 
     version, count = struct.unpack("<2Q", read(16))
+    if version != VERSION and b"Spec\0" in read(min(64, size - file.tell())):
+        raise NmtError(
+            f"{path}: a model of CTranslate2, which cannot be imported; translate with it if "
+            "`nmt export` made it, or import the model that it was made of"
+        )
     if version != VERSION:
         raise ValueError(f"its version is {version}, not {VERSION}")
     headers = list(struct.iter_unpack("<4Q", read(32 * count)))
