@@ -139,7 +139,7 @@ SCHEDULES = "constant cosine inverse_sqrt linear plateau"
         ("cross_entropy", "smoothed_cross_entropy minimum_risk", "smoothed_cross_entropy"),
         ("sinusoid", "learned rotary sinusoidal", "sinusoidal"),
         ("beam_search", "beam diverse_beam greedy sample", "beam"),
-        ("sampling", "beam diverse_beam greedy sample", None),
+        ("sampling", "beam diverse_beam greedy sample", "sample"),
         ("topk", "beam diverse_beam greedy sample", None),
         ("max_update", "max_minutes max_tokens max_updates", "max_updates"),
         ("max_steps", "max_minutes max_tokens max_updates", None),

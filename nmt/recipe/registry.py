@@ -155,4 +155,5 @@ def _is_same_word(word: str, known: str) -> bool:
     if word == known or (len(word) > 3 and known.startswith(word)):
         return True
     is_inflected = word.removeprefix(known) in ("s", "es", "d", "ed", "er", "ing")
+    is_inflected = is_inflected or word == known.removesuffix("e") + "ing"
     return len(known) > 3 and (is_inflected or word.endswith(known))
