@@ -128,7 +128,7 @@ def test_mistakes_are_answered(
     done = nmt("filter", tmp_path / "a.tsv", *same, "--keep", 1)
     assert "--forward translates en to de, but --reverse en to de; give models of" in done.err
     done = nmt("filter", tmp_path / "a.tsv", *models, "--keep", 1, "-o", tmp_path / "b")
-    assert (done.status, "line 1 has 1 columns instead of 2" in done.err) == (1, True)
+    assert (done.status, "line 1 has 1 column instead of 2" in done.err) == (1, True)
     assert not (tmp_path / "b").exists()
     done = nmt("filter", tmp_path / "a.tsv", *models, "--keep", 1, "-o", tmp_path / "a.tsv")
     assert f"--output {tmp_path}/a.tsv: is one of the inputs" in done.err

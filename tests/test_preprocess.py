@@ -391,14 +391,14 @@ def test_every_form_of_input_gives_the_same_data(here, monkeypatch):
 
 def test_a_row_without_two_columns_is_named(here):
     (here / "train.tsv").write_text("one\teins\ntwo zwei\n")
-    with pytest.raises(NmtError, match=r"train.tsv: line 2 has 1 columns instead of 2"):
+    with pytest.raises(NmtError, match=r"train.tsv: line 2 has 1 column instead of 2"):
         preprocess(config(train="train.tsv"))
 
 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ("one\teins\ntwo zwei\n", "stdin: line 2 has 1 columns instead of 2"),
+        ("one\teins\ntwo zwei\n", "stdin: line 2 has 1 column instead of 2"),
         ("one\teins\ntwo\t\n", "stdin: a side of line 2 is empty"),
         ("", "stdin: empty; give files with sentences"),
     ],

@@ -147,9 +147,10 @@ class Block:
         cells = [row.split("\t") for row in rows]
         for number, row in enumerate(cells, self.first):
             if len(row) != count:
+                has = f"{len(row)} columns" if len(row) > 1 else "1 column"
                 raise NmtError(
-                    f"{self.bitext.names[0]}: line {number} has {len(row)} columns instead of "
-                    f"{count}; write {fields} on each line"
+                    f"{self.bitext.names[0]}: line {number} has {has} instead of {count}; "
+                    f"write {fields} on each line"
                 )
         return [[row[at] for row in cells] for at in range(count)]
 
