@@ -129,6 +129,9 @@ def test_no_command_has_the_name_that_another_toolkit_has_for_another_one() -> N
         ("preprocess --train pairs.de data/pairs.en.gz", "unexpected argument data/pairs.en.gz; "
          "use --train data/pairs"),
         ("inspect a b", "unexpected argument b"),
+        ("align a b", "Missing option '--source'; for example: nmt align --source corpus/train.en "
+         "--target corpus/train.de > corpus/train.align"),
+        ("inspect", "Missing argument 'path'; for example: nmt inspect data-bin"),
         ("translate --model", "Option '--model' requires an argument."),
     ],
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -245,6 +246,9 @@ def main() -> None:
         if context and hasattr(error, "possibilities"):  # no such option
             known = [name for parameter in context.command.params for name in parameter.opts]
             message = answer(context.info_name, error.option_name, known)  # type: ignore[attr-defined]
+        if context and hasattr(error, "param_type"):  # a missing option or argument
+            example = re.search("nmt .*", context.command.epilog or "")
+            message = f"{message.rstrip('.')}; for example: {example[0]}" if example else message
         status = _fail(f"{message} (see {command} --help)", 2)
     sys.exit(status or 0)
 
