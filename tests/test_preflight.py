@@ -17,7 +17,7 @@ from trained_runs import trainer_state
 from nmt.data.batches import Batch
 from nmt.data.dataset import Dataset
 from nmt.errors import NmtError
-from nmt.runs import locking
+from nmt.runs import Run, locking
 from nmt.runs.locking import locked_for_training
 from nmt.runtime.distributed import World
 from nmt.training import preflight
