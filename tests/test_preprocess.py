@@ -367,7 +367,7 @@ def test_invalid_bytes_are_an_error_unless_they_are_to_be_replaced(here):
         file.write(b"eins \xff\n")
     with (here / "corpus" / "train.en").open("ab") as file:
         file.write(b"one\n")
-    with pytest.raises(NmtError, match=r"train.de:101: byte 0xff is not UTF-8; .* or set on_inv"):
+    with pytest.raises(NmtError, match=r"train.de:101: byte 0xff is not UTF-8; .* or give --set"):
         preprocess(config())
     assert preprocess(config(on_invalid_utf8="replace")).splits["train"].pairs == 101
 

@@ -271,8 +271,8 @@ MISTAKES = {
     ),
     "input that is not UTF-8": Mistake(
         TRANSLATE,
-        "input.txt:2: byte 0xe9 is not UTF-8; convert it with iconv, or set "
-        "on_invalid_utf8 to replace",
+        "input.txt:2: byte 0xe9 is not UTF-8; convert it with iconv, or give "
+        "--on-invalid-utf8 replace",
         text("input.txt", b"one\ncaf\xe9\n"),
     ),
     "output in a directory that is not there": Mistake(
