@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from io import StringIO
@@ -717,12 +717,21 @@ def test_the_first_signal_is_acknowledged_at_once_in_one_line(
                 assert capsys.readouterr().err == ""
 
 
+@pytest.fixture
+def sensitive_to_hangups() -> Iterator[None]:
+    """As without nohup, under which these tests may run."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 HANGS_UP = """
 import sys, time
 from nmt.training.signals import StopRequests
 with StopRequests(lambda number: print(number, file=sys.stderr)) as requests:
     print("ready", flush=True)
-    while not requests.received:
+    end = time.monotonic() + 60
+    while not requests.received and time.monotonic() < end:
         time.sleep(0.01)
     print("saving", flush=True)
     print("saving", file=sys.stderr)
@@ -730,6 +739,7 @@ open(sys.argv[1], "w").write(str(requests.received))
 """
 
 
+@pytest.mark.usefixtures("sensitive_to_hangups")
 def test_a_terminal_that_closes_is_a_signal_and_is_not_written_to(tmp_path: Path) -> None:
     child, terminal = pty.fork()
     if not child:
@@ -751,6 +761,7 @@ def test_a_hangup_that_is_ignored_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.usefixtures("sensitive_to_hangups")
 def test_every_signal_is_noted_by_its_number() -> None:
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT):
         with StopRequests() as requests:
