@@ -38,7 +38,7 @@ def locked_for_training(path: Path, dry_run: bool, by_this_process: bool = True)
     if not by_this_process:
         yield
         return
-    before = {*path.iterdir()} if path.exists() else None
+    before = {*path.iterdir()} if path.is_dir() else None
     with locked(path):
         try:
             yield

@@ -179,7 +179,7 @@ READING = {
     "shortlist": "shortlist --data {dataset} --model .",
     "inspect": "inspect . --verify",
     "average-checkpoints --last": "average-checkpoints --run . --last 2",
-    "average-checkpoints": "average-checkpoints last best",
+    "average-checkpoints": "average-checkpoints last",
 }
 """Commands that do without."""
 
