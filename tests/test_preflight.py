@@ -85,8 +85,8 @@ def test_a_process_looks_for_a_new_run_only_after_the_main_one_has_made_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[Path] = []
-    monkeypatch.setattr(Path, "exists", lambda path: looked.append(path))
-    (tmp_path / "run").mkdir()
+    is_dir = Path.is_dir
+    monkeypatch.setattr(Path, "is_dir", lambda path: looked.append(path) or is_dir(path))
     with locked_for_training(tmp_path / "run", dry_run=False, by_this_process=False):
         assert looked == []
     with locked_for_training(tmp_path / "run", dry_run=False):

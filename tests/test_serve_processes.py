@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
+import time
 from collections.abc import Awaitable, Callable
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +113,37 @@ def test_retired_processes_finish_their_work_and_end() -> None:
             await asyncio.sleep(0.01)
 
     with_processes(lambda file: os.read(file, 1), steps)
+
+
+def test_a_process_whose_work_is_cancelled_is_replaced() -> None:
+    async def steps(processes: Processes[Any, Any]) -> list[Any]:
+        before = children()
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(processes.apply(60), 0.1)
+        assert len(before - children()) == 1
+        return [await processes.apply(0) for _ in range(2)]
+
+    assert with_processes(time.sleep, steps) == [None, None]
+
+
+def test_retired_processes_leave_no_open_files() -> None:
+    def files() -> int:
+        active_children()  # joins those that have ended, which lets go of their pipes
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    async def steps(processes: Processes[Any, Any]) -> None:
+        before, first = children(), files()
+        for _ in range(4):
+            others = Processes(int, 2, ())
+            assert await others.apply("1") == 1
+            others.retire()
+        del others
+        while children() - before:
+            await asyncio.sleep(0.01)
+        assert files() <= first
+
+    with_processes(int, steps)
 
 
 def test_a_connection_ends_although_processes_were_started_while_it_was_open() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import pty
 import re
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from io import StringIO
@@ -716,6 +717,43 @@ def test_the_first_signal_is_acknowledged_at_once_in_one_line(
                 assert capsys.readouterr().err == ""
 
 
+@pytest.fixture
+def hangups() -> Iterator[None]:
+    """Lets SIGHUP arrive, which nohup ignores and a server in this process may have blocked."""
+    handler = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    signal.signal(signal.SIGHUP, handler)
+
+
+HANGS_UP = """
+import sys, time
+from nmt.training.signals import StopRequests
+with StopRequests(lambda number: print(number, file=sys.stderr)) as requests:
+    print("ready", flush=True)
+    end = time.monotonic() + 60
+    while not requests.received and time.monotonic() < end:
+        time.sleep(0.01)
+    print("saving", flush=True)
+    print("saving", file=sys.stderr, flush=True)
+open(sys.argv[1], "w").write(str(requests.received))
+"""
+
+
+@pytest.mark.usefixtures("hangups")
+def test_a_terminal_that_closes_is_a_signal_and_is_not_written_to(tmp_path: Path) -> None:
+    child, terminal = pty.fork()
+    if not child:
+        os.execv(sys.executable, [sys.executable, "-c", HANGS_UP, str(tmp_path / "received")])
+    while b"ready" not in os.read(terminal, 1000):
+        pass
+    os.close(terminal)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (tmp_path / "received").read_text() == str(int(signal.SIGHUP))
+
+
+@pytest.mark.usefixtures("hangups")
 def test_a_hangup_that_is_ignored_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -726,8 +764,9 @@ def test_a_hangup_that_is_ignored_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.usefixtures("hangups")
 def test_every_signal_is_noted_by_its_number() -> None:
-    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT):
         with StopRequests() as requests:
             os.kill(os.getpid(), number)
         assert requests.received == number
