@@ -569,5 +569,5 @@ def test_auto_takes_nmt_for_models_that_ctranslate2_has_not(
     load_translator(run, run, engine="auto", strategy="greedy")
     assert capsys.readouterr().err == (
         f"engine nmt: an ensemble\n"
-        f"nmt: warning: {run}: the same checkpoint as {run}; one alone translates alike\n"
+        f"nmt: warning: {run}: the same checkpoint as {run}, which counts twice in the ensemble\n"
     )

@@ -347,11 +347,12 @@ def test_train_draws_the_curves_of_its_run(train: Command, run: Path) -> None:
     assert {"loss", "validation", "learning rate"} <= {*texts}
 
 
-def test_train_without_a_report_ends_as_it_does_otherwise(train: Command, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    done = train(tmp_path / "run", "--dry-run", "--plot")
-    assert done.status == 0
-    assert not (tmp_path / "run" / "curves.svg").exists()
+def test_train_without_a_report_ends_as_it_does_otherwise(train: Command, run: Path) -> None:
+    (run / "log.jsonl").write_text("")
+    done = train(run, "--dry-run", "--plot")
+    assert (done.status, done.out) == (0, f"{run}\n")
+    assert "no report yet" in done.err
+    assert not (run / "curves.svg").exists()
 
 
 def test_train_asks_for_matplotlib_before_it_trains(

@@ -35,7 +35,9 @@ def load_members(
     for path, member in zip(paths, members, strict=True):
         checkpoint = member.checkpoint.path.resolve()
         if checkpoint in seen:
-            warn(f"{path}: the same checkpoint as {seen[checkpoint]}; one alone translates alike")
+            warn(
+                f"{path}: the same checkpoint as {seen[checkpoint]}, which counts twice in the ensemble"
+            )
         seen[checkpoint] = path
         if member.subwords.target_order != members[0].subwords.target_order:
             raise NmtError(
