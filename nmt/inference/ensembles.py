@@ -36,7 +36,8 @@ def load_members(
         checkpoint = member.checkpoint.path.resolve()
         if checkpoint in seen:
             warn(
-                f"{path}: the same checkpoint as {seen[checkpoint]}, which counts twice in the ensemble"
+                f"{path}: the same checkpoint as {seen[checkpoint]}, which counts twice in the "
+                "ensemble"
             )
         seen[checkpoint] = path
         if member.subwords.target_order != members[0].subwords.target_order:

@@ -6,7 +6,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nmt.data.manifest import MANIFEST
@@ -47,10 +47,11 @@ def locked_for_training(path: Path, dry_run: bool, by_this_process: bool = True)
             has_begun = any(entry.name == LOG or entry.match("update_*") for entry in new)
             is_new = path / "run.json" not in (before or ())
             if is_new and (dry_run or not has_begun):
-                for entry in new:
-                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-                if before is None:
-                    path.rmdir()
+                with suppress(OSError):  # such as of NFS, which keeps the file of the lock
+                    for entry in new:
+                        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+                    if before is None:
+                        path.rmdir()
 
 
 @contextmanager
