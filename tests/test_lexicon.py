@@ -31,7 +31,7 @@ def test_two_pairs_by_hand() -> None:
     # "a b" is "x y", and "a" is "x". First each token of a source gives each target as likely, so
     # of x the first pair counts 1/3 for a, and the second 1/2: 5/6; and of y 1/3.
     corpus = pairs(([A, B], [X, Y]), ([A], [X]))
-    once = probabilities(Lexicon.learn(corpus, (6, 6), iterations=1))
+    once = probabilities(Lexicon.learn(corpus, 6, iterations=1))
     assert once == pytest.approx(
         {
             (A, X): 5 / 7,
@@ -43,7 +43,7 @@ def test_two_pairs_by_hand() -> None:
         }
     )
     # Then the first pair counts (5/7) / (5/7 + 1/2 + 5/7) = 10/27 of x for a, and 4/15 of y.
-    twice = probabilities(Lexicon.learn(corpus, (6, 6), iterations=2))
+    twice = probabilities(Lexicon.learn(corpus, 6, iterations=2))
     assert twice[A, X] == pytest.approx(235 / 307)
     assert twice[B, X] == pytest.approx(5 / 14)
 
@@ -60,7 +60,7 @@ def test_it_is_model_1_however_the_work_is_cut(seed: int, monkeypatch: pytest.Mo
     ]
     monkeypatch.setattr(lexicon, "CELLS", 20)  # two target ids
     monkeypatch.setattr(lexicon, "LINKS", 7)
-    found = probabilities(Lexicon.learn(pairs(*corpus), (9, 10), iterations=3))
+    found = probabilities(Lexicon.learn(pairs(*corpus), 9, iterations=3))
     expected = {(s, t): Fraction(1) for s in range(9) for t in range(10)}
     for _ in range(3):
         counts = dict.fromkeys(expected, Fraction(0))
@@ -75,10 +75,22 @@ def test_it_is_model_1_however_the_work_is_cut(seed: int, monkeypatch: pytest.Mo
     assert found == pytest.approx({cell: float(it) for cell, it in expected.items() if it})
 
 
+def test_rare_words_of_a_large_vocabulary_share_their_blocks() -> None:
+    words = range(4, 100_004)  # each once, beside itself and EOS
+    corpus = pairs(*[([word], [word]) for word in words])
+    blocks = list(corpus.blocks(num_sources=100_004))
+    assert [last for _, last in blocks[:-1]] == [first for first, _ in blocks[1:]]
+    assert (blocks[0][0], blocks[-1][1]) == (0, 100_004)
+    # A block of n words has n rows and 2n columns; with a column for each word it would have 41.
+    assert len(blocks) < 100_004 / 1400
+    common = list(pairs(*[([word], [4]) for word in words], ([4], [7])).blocks(100_004))
+    assert common == [(0, 8)]
+
+
 def test_what_is_almost_never_expected_is_given_up() -> None:
     corpus = pairs(*[([A], [X])] * 30, ([A, B], [Y]))
-    assert (A, Y) in probabilities(Lexicon.learn(corpus, (6, 6), iterations=1))
-    kept = probabilities(Lexicon.learn(corpus, (6, 6), iterations=9))
+    assert (A, Y) in probabilities(Lexicon.learn(corpus, 6, iterations=1))
+    kept = probabilities(Lexicon.learn(corpus, 6, iterations=9))
     assert kept == pytest.approx({(A, X): 1, (B, Y): 1, (EOS, X): 1})
 
 

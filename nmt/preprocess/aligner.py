@@ -70,10 +70,10 @@ class CorpusAligner:
     def _learn(self, rows: list[list[list[int]]], sides: tuple[int, int]) -> HiddenMarkovModel:
         """Return the model of one direction, given both sides' words."""
         source, target = (rows[side] for side in sides)
-        sizes = len(self._vocabularies[sides[0]]), len(self._vocabularies[sides[1]])
+        num_sources, num_targets = (len(self._vocabularies[side]) for side in sides)
         ended = [[np.array([*row, EOS]) for row in side] for side in (source, target)]
-        lexicon = Lexicon.learn(Pairs.of(*ended), sizes, LEXICON_ITERATIONS)
-        model = HiddenMarkovModel(lexicon, sizes[1])
+        lexicon = Lexicon.learn(Pairs.of(*ended), num_sources, LEXICON_ITERATIONS)
+        model = HiddenMarkovModel(lexicon, num_targets)
         words = Sentences.laid(source), Sentences.laid(target)
         for _ in tqdm(range(HMM_ITERATIONS), "aligning", disable=None, leave=False):
             model.fit(*words)

@@ -22,7 +22,7 @@ from nmt.data.shortlist import Origin, Shortlist
 from nmt.data.vocabulary import EOS, PAD
 
 CELLS = 1 << 22
-"""Size of the table of one :class:`Block` of target ids."""
+"""Largest table of one :class:`Block` of target ids, if it has several."""
 
 LINKS = 1 << 21
 """Pairs of a target and a source token to weigh at once."""
@@ -66,18 +66,18 @@ def learn_shortlist(dataset: Dataset, subwords: str, config: LexiconConfig) -> S
     """
     pairs = Pairs.sample(dataset.split("train"), config.max_pairs)
     manifest = dataset.manifest
-    sizes = manifest.source_vocabulary, manifest.target_vocabulary
+    num_targets = manifest.target_vocabulary
     origin = Origin(
         subwords=subwords,
         data=manifest.fingerprint,
-        target_vocabulary=sizes[1],
+        target_vocabulary=num_targets,
         shared_vocabulary=manifest.shared_vocabulary,
         pairs=len(pairs.lengths),
         iterations=config.iterations,
     )
-    frequent = np.argsort(-np.bincount(pairs.targets, minlength=sizes[1]), kind="stable")
+    frequent = np.argsort(-np.bincount(pairs.targets, minlength=num_targets), kind="stable")
     frequent = frequent[frequent > EOS][: config.first]
-    table = Lexicon.learn(pairs, sizes, config.iterations)
+    table = Lexicon.learn(pairs, manifest.source_vocabulary, config.iterations)
     return Shortlist(frequent.astype(np.int32), table.best(config.best), origin)
 
 
@@ -127,6 +127,22 @@ class Pairs:
         chosen = range(0, len(split), step)
         return cls.of([split.source(at) for at in chosen], [split.target(at) for at in chosen])
 
+    def blocks(self, num_sources: int) -> Iterator[tuple[int, int]]:
+        """Yield ranges of target ids, [first, last), with at most `CELLS` cells each, or one id.
+
+        The cells are the target ids times the source ids beside them. So rare words share a block:
+        a large vocabulary has many, but few sentences with them.
+        """
+        ids, starts = np.unique(self.targets, return_index=True)
+        beside = np.add.reduceat(self.lengths[self.pair_of], starts) if len(ids) else starts
+        first = links = 0
+        for target, more in zip(ids.tolist(), beside.tolist(), strict=True):
+            links += more
+            if (target + 1 - first) * min(num_sources, links) > CELLS and first < target:
+                yield first, target
+                first, links = target, more
+        yield first, int(ids[-1]) + 1 if len(ids) else 0
+
     def links(self, first: int, last: int) -> Iterator[tuple[Ids, Ids, Ids]]:
         """Yield the target tokens with ids in [`first`, `last`), with their source sentences.
 
@@ -158,15 +174,13 @@ class Lexicon:
     num_sources: int
 
     @classmethod
-    def learn(cls, pairs: Pairs, sizes: tuple[int, int], iterations: int) -> Lexicon:
+    def learn(cls, pairs: Pairs, num_sources: int, iterations: int) -> Lexicon:
         """Run some iterations, starting with all translations equally likely.
 
         The expected counts of a target token depend on t of that target alone. So each block of
         targets is processed by itself, and only its counts that are not near zero are kept.
         """
-        num_sources, num_targets = sizes
-        height = max(1, CELLS // num_sources)
-        blocks = [Block(first, first + height) for first in range(0, num_targets, height)]
+        blocks = [Block(first, last) for first, last in pairs.blocks(num_sources)]
         least = LEAST * np.bincount(pairs.sources, minlength=num_sources)
         totals: Floats | None = None  # None: all translations are equally likely
         for _ in tqdm(range(iterations), "shortlist", disable=None, leave=False):
@@ -175,8 +189,8 @@ class Lexicon:
                 sums += block.expect(pairs, totals, least)
             totals = sums
         assert totals is not None
-        sources = np.concatenate([block.cells % num_sources for block in blocks])
-        targets = np.concatenate([block.first + block.cells // num_sources for block in blocks])
+        sources = np.concatenate([block.sources for block in blocks])
+        targets = np.concatenate([block.first + block.rows for block in blocks])
         counts = np.concatenate([block.counts for block in blocks])
         return cls(sources, targets, counts / totals[sources], num_sources)
 
@@ -195,11 +209,12 @@ class Lexicon:
 
 
 class Block:
-    """Expected counts of all source ids with a range of target ids, without those near zero."""
+    """Expected counts of source ids with a range of target ids, without those near zero."""
 
     def __init__(self, first: int, last: int) -> None:
         self.first, self.last = first, last
-        self.cells: Ids = np.empty(0, np.int32)  # (target - first) * number of sources + source
+        self.rows: Ids = np.empty(0, np.int32)  # target - first
+        self.sources: Ids = np.empty(0, np.int32)
         self.counts: Floats = np.empty(0, np.float32)
 
     def expect(self, pairs: Pairs, totals: Floats | None, least: Floats) -> Floats:
@@ -211,20 +226,34 @@ class Block:
                 total is t. None: all translations are equally likely.
             least: counts up to this, for each source id, are dropped.
         """
-        shape = self.last - self.first, len(least)
-        table = np.full(shape, float(totals is None)).ravel()
+        words = self._source_words(pairs if totals is None else None, len(least))
+        # Each of these words has a column; the others share the first, where t is 0.
+        columns = np.zeros(len(least), np.int32)
+        columns[words] = np.arange(1, len(words) + 1)
+        table = np.full((self.last - self.first, len(words) + 1), float(totals is None))
         if totals is not None:
-            table[self.cells] = self.counts / totals[self.cells % len(least)]
-        counts = np.zeros_like(table)
+            table[self.rows, columns[self.sources]] = self.counts / totals[self.sources]
+        weights_of, counts = table.ravel(), np.zeros(table.size)
         for targets, lengths, sources in pairs.links(self.first, self.last):
-            row_starts = (targets.astype(np.int64) - self.first) * len(least)
-            cells = np.repeat(row_starts, lengths) + sources
-            weights = table[cells]
+            row_starts = (targets.astype(np.int64) - self.first) * table.shape[1]
+            cells = np.repeat(row_starts, lengths) + columns[sources]
+            weights = weights_of[cells]
             norms = np.add.reduceat(weights, np.cumsum(lengths) - lengths)
             # A target token dropped with every token of its sentence has no share.
             shares = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
             np.add.at(counts, cells, weights * np.repeat(shares, lengths))
-        self.cells = np.flatnonzero(counts.reshape(shape) > least).astype(np.int32)
-        self.counts = counts[self.cells].astype(np.float32)
-        sums = np.bincount(self.cells % len(least), self.counts, len(least))
+        expected = counts.reshape(table.shape)[:, 1:]
+        rows, kept = np.nonzero(expected > least[words])
+        self.rows, self.sources = rows.astype(np.int32), words[kept]
+        self.counts = expected[rows, kept].astype(np.float32)
+        sums = np.bincount(self.sources, self.counts, len(least))
         return sums.astype(np.float64)
+
+    def _source_words(self, pairs: Pairs | None, num_sources: int) -> Ids:
+        """Return the ids of the source words with a count, or of all words in these pairs."""
+        is_listed = np.zeros(num_sources, bool)
+        is_listed[self.sources] = True
+        if pairs is not None:
+            for _, _, sources in pairs.links(self.first, self.last):
+                is_listed[sources] = True
+        return np.flatnonzero(is_listed).astype(np.int32)
