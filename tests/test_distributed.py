@@ -242,6 +242,17 @@ def test_a_variable_of_torchrun_that_is_no_number_is_named(
     )
 
 
+@pytest.mark.parametrize("size", ["2", None])
+def test_a_rank_that_the_number_of_processes_excludes_is_refused(
+    monkeypatch: pytest.MonkeyPatch, size: str | None
+) -> None:
+    monkeypatch.setenv("RANK", size or "1")
+    if size:
+        monkeypatch.setenv("WORLD_SIZE", size)
+    with pytest.raises(NmtError, match=rf"RANK is {size or 1} and WORLD_SIZE {size or 1}, whose"):
+        join("cpu").__enter__()
+
+
 def test_a_port_that_is_taken_is_the_reason_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("", 0)) as taken:
         monkeypatch.setenv("WORLD_SIZE", "2")

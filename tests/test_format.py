@@ -237,6 +237,11 @@ def test_a_dataset_beside_other_things_is_not_replaced(tmp_path):
         f"{tmp_path / 'run.json'}: is no part of the dataset in {tmp_path}, which would be "
         "replaced; move it away, or choose another output_dir"
     )
+    manifest = tmp_path / "manifest.json"
+    older = json.loads(manifest.read_text()) | {"version": 1}
+    manifest.write_text(json.dumps(older))  # a dataset that only its own version of nmt reads
+    with pytest.raises(NmtError, match=r"run.json: is no part of the dataset"):
+        write(tmp_path)
     (tmp_path / "run.json").unlink()
     write(tmp_path)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -68,11 +69,11 @@ def staging(path: Path, identity: str | None = None) -> Iterator[Path]:
 def _other_than_a_dataset(path: Path) -> Path | None:
     """Return what a dataset's directory holds besides the dataset, hidden files apart, if anything.
 
-    None, too, if there is no dataset that can be read.
+    None, too, if no manifest, of any version of the format, lists the dataset's files.
     """
     try:
-        ours = {MANIFEST, *Manifest.read(path).files}
-    except (OSError, NmtError):
+        ours = {MANIFEST, *json.loads((path / MANIFEST).read_bytes())["files"]}
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     others = (file for file in path.iterdir() if file.name not in ours and file.name[0] != ".")
     return min(others, default=None)

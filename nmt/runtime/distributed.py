@@ -107,6 +107,11 @@ def join(device: str = "auto", timeout_minutes: float = 10.0) -> Iterator[World]
         torch.cuda.set_device(place)
     else:
         keep_freed_memory()
+    if rank >= size:
+        raise NmtError(
+            f"RANK is {rank} and WORLD_SIZE {size}, whose ranks are 0 to {size - 1}; unset both, "
+            "or start the processes with torchrun"
+        )
     if size == 1:
         yield World(device=place)
         return
