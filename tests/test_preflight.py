@@ -21,17 +21,13 @@ from nmt.runs import Run, locking
 from nmt.runs.locking import locked_for_training
 from nmt.runtime.distributed import World
 from nmt.training import preflight
-from nmt.training.preflight import (
-    ORDINARY,
-    _time_ordinary_batches,
-    fit_micro_batches,
-    longest_batch,
-    misfit,
-    unfinished_decay,
-)
+from nmt.training.micro_batches import fit_micro_batches
 from nmt.training.report import Report
+from nmt.training.schedule_warnings import misfit, unfinished_decay
 from nmt.training.schedules import schedules
 from nmt.training.trainer import Trainer
+from nmt.training.trial_batches import ORDINARY, longest_batch, time_ordinary_batches
+from nmt.training.trial_checkpoint import try_checkpoint
 from nmt.training.validation import Validation
 
 
@@ -156,13 +152,13 @@ def test_a_disk_too_small_for_the_checkpoints_is_an_error_before_the_first_updat
 def test_the_room_for_checkpoints_is_that_of_the_optimizer(
     train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...]
 ) -> None:
-    needed, try_checkpoint = [], preflight._try_checkpoint
+    needed = []
 
     def note(trainer: Trainer) -> int:
         needed.append(try_checkpoint(trainer))
         return needed[0]
 
-    monkeypatch.setattr(preflight, "_try_checkpoint", note)
+    monkeypatch.setattr(preflight, "try_checkpoint", note)
     flags = [flag for setting in settings for flag in ("--set", setting)]
     done = train(tmp_path / "run", "--keep-last", 3, "--max-updates", 1, *flags)
     assert done.status == 0, done.err
@@ -261,7 +257,7 @@ def test_the_time_of_ordinary_batches_on_a_gpu_does_not_include_work_before(
         try_batch=lambda _: done.append("batch"),
         world=World(device=torch.device("cuda")),
     )
-    seconds = _time_ordinary_batches(trainer)  # type: ignore[arg-type]
+    seconds = time_ordinary_batches(trainer)  # type: ignore[arg-type]
     assert done == ["wait", *["batch"] * ORDINARY, "wait"]
     assert seconds == (ORDINARY + 1) / (2 * ORDINARY)
 

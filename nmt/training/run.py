@@ -33,8 +33,9 @@ from nmt.training.config import TrainConfig
 from nmt.training.initial_weights import find_base, set_initial_weights
 from nmt.training.loggers import Logger
 from nmt.training.loop import TrainingLoop
+from nmt.training.micro_batches import fit_micro_batches
 from nmt.training.mlflow import MlflowLogger
-from nmt.training.preflight import check_noise_scale, fit_micro_batches, preflight
+from nmt.training.preflight import check_noise_scale, preflight
 from nmt.training.report import Report
 from nmt.training.resuming import read_newest
 from nmt.training.tensorboard import Board
