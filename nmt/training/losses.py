@@ -20,7 +20,8 @@ from nmt.models import Model
 from nmt.recipe.registry import Registry
 from nmt.runs import Run
 from nmt.training.criterion import Criterion, CutoffCriterion, TokenCriterion
-from nmt.training.fused_loss import Shares, SlicedAgreement, SlicedLoss
+from nmt.training.sliced_agreement import Shares, SlicedAgreement
+from nmt.training.sliced_loss import SlicedLoss
 
 
 @dataclass(frozen=True, kw_only=True)

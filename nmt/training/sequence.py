@@ -24,8 +24,8 @@ from nmt.models import Model
 from nmt.runs import Run
 from nmt.search.sample import Sample
 from nmt.training.criterion import Criterion
-from nmt.training.fused_loss import log_probabilities
 from nmt.training.losses import Loss, losses
+from nmt.training.sliced_log_probabilities import log_probabilities
 
 MAX_RATIO = 2
 """Greatest length of a sample, as a multiple of its reference's length."""

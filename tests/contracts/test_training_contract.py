@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from nmt.recipe.config import build, dump
-from nmt.training.fused_loss import SLICE_ELEMENTS
 from nmt.training.losses import Loss, RDrop, SimCut, TokenLoss, losses
 from nmt.training.optimizers import OptimizerConfig, optimizers
+from nmt.training.output_slices import SLICE_ELEMENTS
 from nmt.training.schedules import Schedule, schedules
 
 PARTS = [

@@ -1,0 +1,157 @@
+"""Output layer, softmax and cross-entropy fused, a slice of tokens at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmt.data.vocabulary import PAD
+from nmt.training.output_slices import SLICE_ELEMENTS, Gradients, in_autocast_dtype
+
+
+class SlicedLoss(torch.autograd.Function):
+    """Loss and gradient of a linear layer and a softmax, a slice of tokens at a time.
+
+    The gradient with respect to the logits has a closed form: softmax minus target distribution.
+    The forward pass therefore computes the gradients of decoder output and weights at once, and
+    keeps no logits.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        decoder_output: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        masses: tuple[float, float, float],
+        wants_gradient: bool,
+        token_weights: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss and the negative log-likelihood, and keep the loss's gradients.
+
+        Args:
+            ctx: autograd's context.
+            decoder_output: decoder output [P, D].
+            weight: of the output layer [V, D].
+            bias: of the output layer [V], or None.
+            labels: [P] int64.
+            masses: target probability of the label, of every other token, and of padding.
+            wants_gradient: whether to compute the gradients.
+            token_weights: factors of the loss [P], but not of the likelihood; None for 1.
+        """
+        label_mass, other_mass, pad_mass = masses
+        device = decoder_output.device.type
+        inputs, matrix, offset = in_autocast_dtype(decoder_output, weight, bias)
+        rows = max(1, SLICE_ELEMENTS[device] // len(weight))
+        sums = torch.zeros(4, dtype=torch.float64, device=decoder_output.device)
+        gradients = Gradients.zeros(inputs, weight, bias) if wants_gradient else None
+        room = inputs.new_empty(min(rows, len(inputs)), len(weight))
+        with torch.autocast(device, enabled=False):
+            for first in range(0, len(inputs), rows):
+                part = slice(first, first + rows)
+                gold = labels[part, None]
+                logits = torch.mm(inputs[part], matrix.t(), out=room[: len(gold)])
+                if offset is not None:
+                    logits += offset
+                gold_logits, pads = logits.gather(1, gold).float(), logits[:, PAD].clone().float()
+                p, gold_p, total, log_z = _softmax_without_label_(logits, gold)
+                share = None if token_weights is None else token_weights[part]
+                sums += _sums(log_z.squeeze(1), gold_logits.squeeze(1), pads, share)
+                if gradients is None:
+                    continue
+                # The gradient without -other_mass in all places, which is added after the loop.
+                p.scatter_(1, gold, (gold_p - (label_mass - other_mass) * total).to(p.dtype))
+                p[:, PAD] -= pad_mass - other_mass
+                if share is not None:
+                    p *= share[:, None]
+                gradients.add(part, p, inputs, matrix, room=logits)
+        nll, cost, log_normalisers, pad_logits = sums
+        all_logits = _SumOfLogits(inputs, weight, offset, token_weights)
+        loss = (label_mass - other_mass) * cost
+        loss += other_mass * (len(weight) * log_normalisers - all_logits.value())
+        loss += (pad_mass - other_mass) * (log_normalisers - pad_logits)
+        if gradients is not None:
+            if other_mass:
+                all_logits.subtract_gradient(gradients, other_mass)
+            gradients.save(ctx, decoder_output, weight)
+        loss, nll = loss.float(), nll.float()
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
+
+    @staticmethod
+    def backward(ctx: Any, d_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the kept gradients times the gradient of the loss."""
+        return *Gradients.backward(ctx, d_loss), None, None, None, None
+
+
+def _sums(log_z: Tensor, gold: Tensor, pad: Tensor, weights: Tensor | None) -> Tensor:
+    """Return sums over tokens, as float64 [4], of which all but the first are weighted.
+
+    They are those of the negative log-likelihood, twice, of the normaliser's logarithm, and of the
+    logit of padding.
+    """
+    values = torch.stack((log_z - gold, log_z - gold, log_z, pad))  # [4, R]
+    if weights is not None:
+        values[1:] *= weights
+    return values.sum(1, dtype=torch.float64)
+
+
+class _SumOfLogits:
+    """The weighted sum of the logits over tokens and vocabulary: the product of two sums."""
+
+    def __init__(
+        self, inputs: Tensor, weight: Tensor, bias: Tensor | None, token_weights: Tensor | None
+    ) -> None:
+        self.bias, self.weight_sum = bias, weight.sum(0)
+        self.shares: Tensor | float = 1.0
+        self.tokens: Tensor | int = len(inputs)
+        if token_weights is not None:
+            self.shares, self.tokens = token_weights[:, None], token_weights.sum()
+            inputs = inputs * self.shares
+        self.input_sum = inputs.sum(0, dtype=torch.float32)
+
+    def value(self) -> Tensor:
+        total = self.input_sum.double() @ self.weight_sum.double()
+        if self.bias is not None:
+            total += self.tokens * self.bias.sum(dtype=torch.float64)
+        return total
+
+    def subtract_gradient(self, gradients: Gradients, factor: float) -> None:
+        """Subtract the gradient of the sum, times a factor."""
+        gradients.inputs -= factor * self.weight_sum * self.shares
+        gradients.weight -= factor * self.input_sum
+        if gradients.bias is not None:
+            gradients.bias -= factor * self.tokens
+
+
+def _softmax_without_label_(
+    logits: Tensor, labels: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the softmax of each row, in place, with zero for the label, and its label apart.
+
+    Args:
+        logits: [R, V] in the dtype of the matrix products.
+        labels: [R, 1] int64.
+
+    Returns:
+        The rounded probabilities [R, V] of all tokens but the label; and, each [R, 1] float32, the
+        label's probability, the sum of all rounded probabilities, and the logarithm of the sum of
+        the exponentials of the logits.
+    """
+    highest = logits.amax(1, keepdim=True).float()
+    p = _softmax_(logits)
+    highest_p, label_p = p.amax(1, keepdim=True).float(), p.gather(1, labels).float()
+    # bf16 rounds a probability near 1 to 1, so sum the other probabilities.
+    p.scatter_(1, labels, 0.0)
+    total = label_p + p.sum(1, keepdim=True).float()
+    # Use the likeliest token: its probability is never too small for a logarithm.
+    return p, label_p, total, highest - (highest_p / total).log()
+
+
+def _softmax_(logits: Tensor) -> Tensor:
+    """Return the softmax of each row, in place; fp16 is converted, as it rounds small ones to 0."""
+    p = logits.float() if logits.dtype == torch.float16 else logits
+    return torch.softmax(p, dim=-1, out=p)
