@@ -13,7 +13,7 @@ from nmt.messages import say, warn
 
 if TYPE_CHECKING:
     from nmt.runs import Run
-    from nmt.training.run import Experiment
+    from nmt.training.experiment import Experiment
 
 EXAMPLE = """Example:
 
@@ -121,7 +121,7 @@ def _experiment(settings: Settings) -> "Experiment":
     from nmt.models import ModelConfig
     from nmt.recipe.config import build
     from nmt.training.config import TrainConfig
-    from nmt.training.run import Experiment
+    from nmt.training.experiment import Experiment
 
     base = {"model": DEFAULT_MODEL}
     recipe = settings.load(base)

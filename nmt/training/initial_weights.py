@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from nmt.data.dataset import Dataset
+from nmt.data.directions import DIRECTIONS_FILE
 from nmt.errors import NmtError
+from nmt.messages import warn
 from nmt.models import Model
 from nmt.models.adaptation import Adaptation, adaptation_weights
 from nmt.preprocess.subwords import Subwords
@@ -106,3 +109,17 @@ def _set_weights(model: Model, weights: Tensors, origin: Path) -> None:
         raise NmtError(
             f"--init-from {origin}: {error}; give the model section of its recipe.yaml"
         ) from None
+
+
+def compare_languages(init_from: str, parent: Run, dataset: Dataset) -> None:
+    """Warn if the weights of `init_from` were trained on other languages than the dataset's.
+
+    A multilingual model may gain languages; its dataset has the same tags.
+    """
+    of_data = f"{dataset.manifest.source_lang} to {dataset.manifest.target_lang}"
+    of_weights = f"{parent.source_lang} to {parent.target_lang}"
+    if of_data != of_weights and DIRECTIONS_FILE not in parent.files:
+        warn(
+            f"--init-from {init_from} translates {of_weights}, but {dataset.path} "
+            f"is {of_data}; if that is not meant, give another --data or --init-from"
+        )

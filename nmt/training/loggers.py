@@ -1,7 +1,8 @@
 """Loggers: where reports of training go besides the log, such as TensorBoard.
 
 A logger is a file beside this one with a class that has the methods of :class:`Logger`, a key of
-the section `train`, and a line in :mod:`nmt.training.run`. Each needs a package that is an extra.
+the section `train`, and a line in :mod:`nmt.training.chosen_loggers`. Each needs a package that is
+an extra.
 """
 
 from __future__ import annotations

@@ -139,6 +139,6 @@ def test_a_training_that_is_interrupted_before_it_begins_says_so(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("nmt.training.run._open_run", interrupted)
+    monkeypatch.setattr("nmt.training.run.open_run", interrupted)
     done = train(tmp_path / "run")
     assert (done.status, done.err) == (130, RESUMABLE)
