@@ -24,8 +24,6 @@ VERSION = 2
 """Version of the directory; other versions are refused."""
 
 DESCRIPTION = "export.json"
-MOST_EPSILON = 1e-4
-"""Greatest `norm_epsilon` of formats that set their own, which is smaller and changes little."""
 
 REMEDY = "make it again with nmt export"
 

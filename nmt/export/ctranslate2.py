@@ -9,7 +9,7 @@ sublayer, which the normalisation after the sublayer cancels.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from nmt.data.vocabulary import SPECIAL_PIECES
 from nmt.errors import NmtError, install
-from nmt.export.base import Export, ExportFormat, Stored, export_formats
-from nmt.models import ModelConfig
+from nmt.export.base import Export, Stored, export_formats
+from nmt.export.transformer_format import TransformerFormat, unsupported
 from nmt.models.attention import GroupedAttention
 from nmt.models.feed_forward import FeedForward, GatedFeedForward
 from nmt.models.multi_head import CrossAttention, SelfAttention
@@ -29,7 +29,6 @@ from nmt.models.residual import DeepNorm, PostNorm
 from nmt.models.state import TokenMixer
 from nmt.models.transformer import Transformer, TransformerConfig
 from nmt.preprocess.subwords import Subwords
-from nmt.recipe.config import build
 from nmt.runs import LoadedModel
 
 MAX_POSITIONS = 2048
@@ -48,10 +47,12 @@ QUANTIZATIONS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8
 
 @export_formats.register("ctranslate2")
 @dataclass(frozen=True, kw_only=True)
-class CTranslate2Format(ExportFormat):
+class CTranslate2Format(TransformerFormat):
     """The directory that ``ctranslate2.Translator`` reads."""
 
     spells_text: ClassVar[bool] = False
+    refusal: ClassVar[str] = "CTranslate2 cannot run a model with {}"
+    precisions: ClassVar[Collection[str]] = tuple(QUANTIZATIONS)
 
     def search(self, search: dict[str, Any]) -> dict[str, Any]:
         """Return the run's settings, but with the one stop criterion that the engine has."""
@@ -63,20 +64,26 @@ class CTranslate2Format(ExportFormat):
     def write(self, loaded: LoadedModel, stored: Stored, directory: Path) -> None:
         """Write model.bin, config.json and the vocabularies."""
         specs = _import_specs()
-        config: ModelConfig = build(ModelConfig, loaded.recipe["model"], "model")  # type: ignore[type-abstract]
-        if obstacles := ", ".join(_obstacles(config)):
-            raise NmtError(
-                f"{loaded.run.path}: CTranslate2 cannot run a model with {obstacles}; "
-                "translate with nmt itself"
-            )
-        assert isinstance(config, TransformerConfig)
-        assert isinstance(loaded.model, Transformer)
+        config, model = self.checked(loaded, stored)
         spec = _empty_spec(specs, config)
-        _fill(spec, loaded.model, config)
+        _fill(spec, model, config)
         _name_tokens(spec, loaded)
         spec.validate()
         spec.optimize(quantization=QUANTIZATIONS[stored])
         spec.save(str(directory))
+
+    def missing_parts(self, config: TransformerConfig, model: Transformer) -> Iterator[str]:
+        """Yield the parts of a model that CTranslate2 does not support, by their recipe names."""
+        supported = {
+            "feed_forward": ACTIVATIONS,
+            "positions": (*ADDED_POSITIONS, "rotary", "relative"),
+            "encoder_attention": ("full",),
+            "decoder_attention": ("full",),
+            "decoder_feed_forward": (True,),
+        }
+        yield from unsupported(config, supported)
+        if config.attention.key_width != config.attention.value_width:
+            yield "d_k other than d_v"
 
 
 def _import_specs() -> Any:
@@ -87,25 +94,6 @@ def _import_specs() -> Any:
             f"exporting to ctranslate2 needs CTranslate2; {install('ctranslate2')}"
         ) from None
     return transformer_spec
-
-
-def _obstacles(config: ModelConfig) -> Iterator[str]:
-    """Yield the parts of a model that CTranslate2 does not support, by their recipe names."""
-    if not isinstance(config, TransformerConfig):
-        yield f"arch {config.arch}"
-        return
-    if config.feed_forward.name not in ACTIVATIONS:
-        yield f"feed_forward {config.feed_forward.name}"
-    if config.positions.name not in (*ADDED_POSITIONS, "rotary", "relative"):
-        yield f"positions {config.positions.name}"
-    for stack in ("encoder", "decoder"):
-        pattern = getattr(config, f"{stack}_attention").name
-        if pattern != "full":
-            yield f"{stack}_attention {pattern}"
-    if not config.decoder_feed_forward:
-        yield "decoder_feed_forward false"
-    if config.attention.key_width != config.attention.value_width:
-        yield "d_k other than d_v"
 
 
 def _empty_spec(specs: Any, config: TransformerConfig) -> Any:

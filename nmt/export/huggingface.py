@@ -6,24 +6,26 @@ are. An imported model gets the layout of OPUS-MT again, in which padding begins
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from nmt.errors import NmtError
-from nmt.export.base import MOST_EPSILON, ExportFormat, Stored, export_formats
+from nmt.export.base import Stored, export_formats
 from nmt.export.huggingface_files import Layout, max_positions, write_files
 from nmt.export.huggingface_names import ACTIVATIONS, BIAS, EMBEDDINGS, POSITIONS, layer_weights
-from nmt.models import ModelConfig
+from nmt.export.transformer_format import (
+    TransformerFormat,
+    large_epsilon,
+    unsupported,
+    unsupported_widths,
+)
 from nmt.models.positions import position_parts
 from nmt.models.transformer import Transformer, TransformerConfig
-from nmt.preprocess.casing import CasedSegmenter
-from nmt.preprocess.subwords import Subwords
-from nmt.recipe.config import build
 from nmt.runs import LoadedModel, weights_of
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -31,21 +33,17 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 @export_formats.register("huggingface")
 @dataclass(frozen=True, kw_only=True)
-class HuggingFaceFormat(ExportFormat):
+class HuggingFaceFormat(TransformerFormat):
     """The directory that ``from_pretrained`` of transformers reads."""
+
+    refusal: ClassVar[str] = "MarianMTModel has no counterpart of {}"
+    precisions: ClassVar[Collection[str]] = tuple(DTYPES)
 
     def write(self, loaded: LoadedModel, stored: Stored, directory: Path) -> None:
         """Write weights, configurations, tokenizer and model card."""
-        config: ModelConfig = build(ModelConfig, loaded.recipe["model"], "model")  # type: ignore[type-abstract]
-        if obstacles := ", ".join(_obstacles(config, stored, loaded.subwords)):
-            raise NmtError(
-                f"{loaded.run.path}: MarianMTModel has no counterpart of {obstacles}; translate "
-                "with nmt itself"
-            )
-        assert isinstance(config, TransformerConfig)
-        assert isinstance(loaded.model, Transformer)
+        config, model = self.checked(loaded, stored)
         layout = Layout.of(loaded)
-        weights = _weights(loaded.model, config, layout)
+        weights = _weights(model, config, layout)
         tensors = {name: tensor.to(DTYPES[stored]) for name, tensor in weights.items()}
         save_file(tensors, directory / "model.safetensors", {"format": "pt"})
         (directory / "model.safetensors").chmod(0o644)
@@ -53,38 +51,21 @@ class HuggingFaceFormat(ExportFormat):
         write_files(loaded, config, layout, directory, dtype)
         (directory / "README.md").write_text(_model_card(loaded), encoding="utf-8")
 
-
-def _obstacles(config: ModelConfig, stored: Stored, subwords: Subwords) -> Iterator[str]:
-    """Yield what transformers' Marian lacks, by the names of the recipe."""
-    if isinstance(subwords.source, CasedSegmenter):
-        yield "preprocess.casing inline"
-    if subwords.has_codes:
-        yield "BPE codes, but of SentencePiece models alone"
-    if stored not in DTYPES:
-        yield f"--precision {stored}"
-    if not isinstance(config, TransformerConfig):
-        yield f"arch {config.arch}"
-        return
-    if config.feed_forward.name not in ACTIVATIONS.values():
-        yield f"feed_forward {config.feed_forward.name}"
-    if config.positions.name not in ("none", "sinusoidal", "learned"):
-        yield f"positions {config.positions.name}"
-    for key, value in (("residual", "post_norm"), ("norm", "layer_norm")):
-        if getattr(config, key) != value:
-            yield f"{key} {getattr(config, key)}"
-    for stack in ("encoder", "decoder"):
-        if (pattern := getattr(config, f"{stack}_attention").name) != "full":
-            yield f"{stack}_attention {pattern}"
-    heads = config.attention
-    if {heads.key_width * heads.count, heads.value_width * heads.count} != {config.d_model}:
-        yield "d_k or d_v other than d_model / heads"
-    if config.key_value_heads not in (None, config.heads):
-        yield f"key_value_heads {config.key_value_heads}"
-    if config.norm_epsilon > MOST_EPSILON:
-        yield f"norm_epsilon {config.norm_epsilon:g}"
-    for key in ("attention_bias", "decoder_feed_forward"):
-        if not getattr(config, key):
-            yield f"{key} false"
+    def missing_parts(self, config: TransformerConfig, model: Transformer) -> Iterator[str]:
+        """Yield what transformers' Marian lacks, by the names of the recipe."""
+        parts = {
+            "feed_forward": ACTIVATIONS.values(),
+            "positions": ("none", "sinusoidal", "learned"),
+            "residual": ("post_norm",),
+            "norm": ("layer_norm",),
+            "encoder_attention": ("full",),
+            "decoder_attention": ("full",),
+        }
+        yield from unsupported(config, parts)
+        yield from unsupported_widths(config)
+        yield from unsupported(config, {"key_value_heads": (None, config.heads)})
+        yield from large_epsilon(config)
+        yield from unsupported(config, {"attention_bias": (True,), "decoder_feed_forward": (True,)})
 
 
 def _weights(model: Transformer, config: TransformerConfig, layout: Layout) -> dict[str, Tensor]:

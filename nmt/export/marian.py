@@ -12,10 +12,10 @@ import io
 import json
 import math
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,8 +23,7 @@ import yaml
 from torch import Tensor
 
 from nmt.data.vocabulary import BOS, EOS, EXCLUDED, PAD, UNK
-from nmt.errors import NmtError
-from nmt.export.base import MOST_EPSILON, ExportFormat, Stored, export_formats
+from nmt.export.base import Stored, export_formats
 from nmt.export.marian_names import (
     BIAS,
     CONFIGURATION,
@@ -35,10 +34,13 @@ from nmt.export.marian_names import (
     layer_weights,
 )
 from nmt.export.sentencepiece import reordered
-from nmt.models import ModelConfig
+from nmt.export.transformer_format import (
+    TransformerFormat,
+    large_epsilon,
+    unsupported,
+    unsupported_widths,
+)
 from nmt.models.transformer import Transformer, TransformerConfig
-from nmt.preprocess.casing import CasedSegmenter
-from nmt.preprocess.subwords import Subwords
 from nmt.recipe.config import build
 from nmt.runs import LoadedModel, weights_of
 from nmt.search import Constraint, Strategy
@@ -52,20 +54,15 @@ VERSION = "v1.12.0"
 
 @export_formats.register("marian")
 @dataclass(frozen=True, kw_only=True)
-class MarianFormat(ExportFormat):
+class MarianFormat(TransformerFormat):
     """The files that marian-decoder and marian-scorer read."""
+
+    refusal: ClassVar[str] = "Marian has no counterpart of {}"
 
     def write(self, loaded: LoadedModel, stored: Stored, directory: Path) -> None:
         """Write the weights with their configuration, the vocabularies and the search."""
-        config: ModelConfig = build(ModelConfig, loaded.recipe["model"], "model")  # type: ignore[type-abstract]
-        weights = weights_of(loaded.model)
-        if obstacles := ", ".join(_obstacles(config, weights, stored, loaded.subwords)):
-            raise NmtError(
-                f"{loaded.run.path}: Marian has no counterpart of {obstacles}; translate with nmt "
-                "itself"
-            )
-        assert isinstance(config, TransformerConfig)
-        assert isinstance(loaded.model, Transformer)
+        config, model = self.checked(loaded, stored)
+        weights = weights_of(model)
         bias = weights.get("output.bias")
         extra = [token for token in (PAD, BOS) if bias is None or bias[token] > EXCLUDED]
         orders = [
@@ -84,46 +81,34 @@ class MarianFormat(ExportFormat):
         text = yaml.safe_dump(search, sort_keys=False)
         (directory / "model.npz.decoder.yml").write_text(text, encoding="utf-8")
 
+    def missing_parts(self, config: TransformerConfig, model: Transformer) -> Iterator[str]:
+        """Yield what Marian lacks, by the names of the recipe."""
+        parts = {
+            "positions": ("sinusoidal",),
+            "feed_forward": ("relu", "swish"),
+            "encoder_attention": ("full",),
+            "decoder_attention": PATTERNS.values(),
+        }
+        yield from unsupported(config, parts)
+        if offset := getattr(config.positions, "offset", 0):
+            yield f"positions {config.positions.name} with offset {offset}"
+        settings: dict[str, Collection[Any]] = {
+            "sinusoids": ("concatenated",),
+            "residual": RESIDUALS.values(),
+            "norm": ("layer_norm",),
+            "scale_embeddings": (True,),
+            "attention_bias": (True,),
+            "decoder_feed_forward": (True,),
+            "key_value_heads": (None, config.heads),
+        }
+        yield from unsupported(config, settings)
+        yield from large_epsilon(config)
+        yield from unsupported_widths(config)
+        yield from _other_weights(config, weights_of(model))
 
-def _obstacles(
-    config: ModelConfig, weights: Mapping[str, Tensor], stored: Stored, subwords: Subwords
-) -> Iterator[str]:
-    """Yield what Marian lacks, by the names of the recipe."""
-    if isinstance(subwords.source, CasedSegmenter):
-        yield "preprocess.casing inline"
-    if subwords.has_codes:
-        yield "BPE codes, but of SentencePiece models alone"
-    if stored != "fp32":
-        yield f"--precision {stored}"
-    if not isinstance(config, TransformerConfig):
-        yield f"arch {config.arch}"
-        return
-    for key, known in (
-        ("positions", ("sinusoidal",)),
-        ("feed_forward", ("relu", "swish")),
-        ("encoder_attention", ("full",)),
-        ("decoder_attention", tuple(PATTERNS.values())),
-    ):
-        if (name := getattr(config, key).name) not in known:
-            yield f"{key} {name}"
-    if offset := getattr(config.positions, "offset", 0):
-        yield f"positions {config.positions.name} with offset {offset}"
-    for key, names in (
-        ("sinusoids", ("concatenated",)),
-        ("residual", tuple(RESIDUALS.values())),
-        ("norm", ("layer_norm",)),
-        ("scale_embeddings", (True,)),
-        ("attention_bias", (True,)),
-        ("decoder_feed_forward", (True,)),
-        ("key_value_heads", (None, config.heads)),
-    ):
-        if (value := getattr(config, key)) not in names:
-            yield f"{key} {str(value).lower()}"
-    if config.norm_epsilon > MOST_EPSILON:
-        yield f"norm_epsilon {config.norm_epsilon:g}"
-    heads = config.attention
-    if {heads.key_width * heads.count, heads.value_width * heads.count} != {config.d_model}:
-        yield "d_k or d_v other than d_model / heads"
+
+def _other_weights(config: TransformerConfig, weights: Mapping[str, Tensor]) -> Iterator[str]:
+    """Yield the weights for which Marian has no place."""
     pattern = config.decoder_attention.name
     if pattern == "average" and any(gate.any() for gate in _other_gates(config, weights)):
         yield "gates of decoder_attention average that see both the input and the mean"

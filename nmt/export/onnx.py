@@ -17,24 +17,22 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from nmt.data.vocabulary import EOS, PAD, UNK
 from nmt.errors import NmtError, install
-from nmt.export.base import ExportFormat, Stored, export_formats
+from nmt.export.base import Stored, export_formats
 from nmt.export.huggingface_files import Layout, max_positions, write_files
 from nmt.export.tokenizer_json import tokenizer_json
-from nmt.models import ModelConfig
+from nmt.export.transformer_format import TransformerFormat
 from nmt.models.positions import SinusoidalPositions, sinusoids
 from nmt.models.recurrences import RecurrentCache
 from nmt.models.state import BeamAncestry, KeyValueCache, Memory, OrderedCache, SharedCache
 from nmt.models.transformer import Transformer, TransformerConfig
 from nmt.models.transformer_layers import TransformerState
-from nmt.preprocess.casing import CasedSegmenter
-from nmt.recipe.config import build
 from nmt.runs import LoadedModel
 
 DIRECTORY = "onnx"
@@ -55,31 +53,27 @@ PAST = ("decoder.key", "decoder.value", "encoder.key", "encoder.value")
 
 @export_formats.register("onnx")
 @dataclass(frozen=True, kw_only=True)
-class OnnxFormat(ExportFormat):
+class OnnxFormat(TransformerFormat):
     """The directory that transformers.js and ``ORTModelForSeq2SeqLM`` of optimum read."""
+
+    refusal: ClassVar[str] = "no model with {} can be exported to onnx"
+    codes: ClassVar[str] = "BPE codes"  # the tokenizer's files have no place for them
 
     def write(self, loaded: LoadedModel, stored: Stored, directory: Path) -> None:
         """Write both graphs, configurations and tokenizer."""
         if find_spec("onnxscript") is None:
             raise NmtError(f"exporting to onnx needs onnxscript; {install('onnx')}")
-        config: ModelConfig = build(ModelConfig, loaded.recipe["model"], "model")  # type: ignore[type-abstract]
-        if obstacles := ", ".join(_obstacles(config, loaded, stored)):
-            raise NmtError(
-                f"{loaded.run.path}: no model with {obstacles} can be exported to onnx; translate "
-                "with nmt itself"
-            )
-        assert isinstance(config, TransformerConfig)
-        assert isinstance(loaded.model, Transformer)
+        config, model = self.checked(loaded, stored)
         layout = Layout.of(loaded)
-        positions = loaded.model.positions
+        positions = model.positions
         if isinstance(positions, SinusoidalPositions):  # the graph holds its table
             count = positions.offset + max_positions(config)
             positions.table = sinusoids(count, positions.width, positions.layout)
         graphs = directory / DIRECTORY
         graphs.mkdir()
         try:
-            _export_encoder(loaded.model, layout, config, graphs / "encoder_model.onnx")
-            _export_decoder(loaded.model, layout, config, graphs / "decoder_model_merged.onnx")
+            _export_encoder(model, layout, config, graphs / "encoder_model.onnx")
+            _export_decoder(model, layout, config, graphs / "decoder_model_merged.onnx")
         except torch.onnx.OnnxExporterError as error:
             reason = str(error.__cause__ or error).strip().partition("\n")[0]
             raise NmtError(
@@ -90,26 +84,15 @@ class OnnxFormat(ExportFormat):
             text = json.dumps(tokenizer_json(loaded.subwords.models[0], layout), ensure_ascii=False)
             (directory / "tokenizer.json").write_text(text, encoding="utf-8")
 
-
-def _obstacles(config: ModelConfig, loaded: LoadedModel, stored: Stored) -> Iterator[str]:
-    """Yield what keeps a model from being exported, by the names of the recipe."""
-    model = loaded.model
-    if isinstance(loaded.subwords.source, CasedSegmenter):
-        yield "preprocess.casing inline"
-    if loaded.subwords.has_codes:  # the tokenizer's files have no place for them
-        yield "BPE codes"
-    if stored != "fp32":
-        yield f"--precision {stored}"
-    if not isinstance(config, TransformerConfig) or not isinstance(model, Transformer):
-        yield f"arch {config.arch}"
-        return
-    if config.feed_forward.name == "mixture_of_experts":  # which expert computes depends on values
-        yield f"feed_forward {config.feed_forward.name}"
-    if config.encoder_attention.name == "neighbourhood":  # torch finds no size for its blocks
-        yield f"encoder_attention {config.encoder_attention.name}"
-    for stack, layers in (("encoder", model.encoder), ("decoder", model.decoder)):
-        if any(type(layer.attention.new_cache()) not in _CACHES for layer in layers):
-            yield f"{stack}_attention {getattr(config, f'{stack}_attention').name}"
+    def missing_parts(self, config: TransformerConfig, model: Transformer) -> Iterator[str]:
+        """Yield the parts that no graph can hold, by the names of the recipe."""
+        if config.feed_forward.name == "mixture_of_experts":  # values decide which expert computes
+            yield f"feed_forward {config.feed_forward.name}"
+        if config.encoder_attention.name == "neighbourhood":  # torch finds no size for its blocks
+            yield f"encoder_attention {config.encoder_attention.name}"
+        for stack, layers in (("encoder", model.encoder), ("decoder", model.decoder)):
+            if any(type(layer.attention.new_cache()) not in _CACHES for layer in layers):
+                yield f"{stack}_attention {getattr(config, f'{stack}_attention').name}"
 
 
 class _Encoder(nn.Module):
