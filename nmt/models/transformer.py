@@ -29,6 +29,7 @@ from nmt.models.feed_forward import imbalance, unrouted_layers
 from nmt.models.initialization import embedding
 from nmt.models.multi_head import CrossAttention
 from nmt.models.packed_attention import filled_if_costly
+from nmt.models.positions import encodings_of_pack
 from nmt.models.recorded_activity import Probe
 from nmt.models.recorded_attention import recorded_attention
 from nmt.models.recurrences import recurrence_probes
@@ -228,10 +229,7 @@ class Transformer(Model):
 
     def _embed_pack(self, table: nn.Module, added: nn.Module, tokens: Tensor, pack: Pack) -> Tensor:
         """Embed the tokens of a pack [P], with an encoding of their positions: [P, D]."""
-        positions: Tensor = added(0, pack.longest, tokens.device)
-        if positions.dim() > 1:  # or a scalar: there are none
-            positions = positions.index_select(0, pack.positions)
-        return self._embed(table, tokens, positions)
+        return self._embed(table, tokens, encodings_of_pack(added, pack, tokens.device))
 
     def _embed(self, table: nn.Module, tokens: Tensor, positions: Tensor) -> Tensor:
         embedded: Tensor = self.dropout(table(tokens) * self.scale + positions)

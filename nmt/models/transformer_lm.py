@@ -32,7 +32,7 @@ from nmt.models.feed_forward import FeedForwardPart, feed_forwards, imbalance, u
 from nmt.models.initialization import embedding
 from nmt.models.packed_attention import filled_if_costly
 from nmt.models.patterns import patterns
-from nmt.models.positions import PositionPart, position_parts
+from nmt.models.positions import PositionPart, encodings_of_pack, position_parts
 from nmt.models.recorded_attention import recorded_attention
 from nmt.models.residual import PreNorm, make_norm
 from nmt.models.state import BeamAncestry, Cache, Memory, TokenMixer
@@ -139,10 +139,8 @@ class TransformerLM(Model):
         """Return the decoder output [P, D] at the target's tokens; computes no padding."""
         tokens = len(target)
         _, target, packing = filled_if_costly(source, target, packing)
-        positions = self.positions(0, packing.target.longest, target.device)
-        if positions.dim() > 1:  # or a scalar: there are none
-            positions = positions.index_select(0, packing.target.positions)
-        return self._through_layers(self._embed(target, positions), target, packing.target)[:tokens]
+        x = self._embed(target, encodings_of_pack(self.positions, packing.target, target.device))
+        return self._through_layers(x, target, packing.target)[:tokens]
 
     def attention_maps(self, source: Tensor, target: Tensor) -> list[AttentionMap]:
         """Return the self-attention of every layer."""
