@@ -71,7 +71,7 @@ def test_writing_and_reading_give_the_same_ids(tmp_path_factory, pairs, data):
     assert [train.target(i).tolist() for i in range(len(train))] == [[*t, EOS] for _, t in pairs]
 
     chosen = data.draw(st.lists(st.integers(0, max(0, len(pairs) - 1)))) if pairs else []
-    rows = train.padded("source", np.array(chosen, dtype=np.int64), pad=PAD)
+    rows = train.padded("source", np.array(chosen, dtype=np.int64))
     width = max((len(pairs[i][0]) + 1 for i in chosen), default=0)
     assert rows.dtype == np.int64
     assert rows.shape == (len(chosen), width)

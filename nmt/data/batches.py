@@ -159,6 +159,12 @@ def as_rows(rows: Sequence[Sequence[float]], filling: float = PAD) -> Tensor:
     return torch.tensor(full, dtype=torch.tensor(filling).dtype).view(len(rows), width)
 
 
+def as_array(rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    """Return rows of token ids as one array [rows, length of the longest row, at least 1]."""
+    table: NDArray[np.int64] = as_rows(rows).numpy()
+    return table
+
+
 def as_groups(groups: Sequence[Sequence[Sequence[int]]]) -> Tensor:
     """Return groups of rows of token ids as one padded tensor [groups, rows, length].
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmt.data.manifest import OFFSET_TYPE, REMEDY, Ids, Lengths, Manifest, Side
-from nmt.data.vocabulary import EOS
+from nmt.data.vocabulary import EOS, PAD
 from nmt.errors import NmtError
 from nmt.io import files
 
@@ -65,8 +65,8 @@ class Column:
         self._check_offsets(starts, ends)
         return ends - starts
 
-    def padded(self, indices: Ids, pad: int) -> npt.NDArray[np.int64]:
-        """Return the sentences at `indices` [B] as rows [B, L] int64, padded with `pad`."""
+    def padded(self, indices: Ids) -> npt.NDArray[np.int64]:
+        """Return the sentences at `indices` [B] as rows [B, L] int64, padded with PAD."""
         offsets = self._offsets.array()
         starts, ends = offsets[indices], offsets[indices + 1]
         self._check_offsets(starts, ends)
@@ -75,7 +75,7 @@ class Column:
         real = columns < lengths[:, None]  # [B, L]
         ids = self._tokens.array()[(starts[:, None] + columns)[real]]
         self._check_ids(ids)
-        rows = np.full(real.shape, pad, dtype=np.int64)
+        rows = np.full(real.shape, PAD, dtype=np.int64)
         rows[real] = ids
         return rows
 

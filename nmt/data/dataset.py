@@ -290,18 +290,18 @@ class Split:
                 if name == "weights" and not (np.isfinite(values) & (values >= 0)).all():
                     file.refuse("a weight is negative or not finite")
 
-    def padded(self, side: Side, indices: Ids, pad: int = PAD) -> npt.NDArray[np.int64]:
-        """Return the sentences at `indices` [B] as rows [B, L] int64, padded with `pad`."""
+    def padded(self, side: Side, indices: Ids) -> npt.NDArray[np.int64]:
+        """Return the sentences at `indices` [B] as rows [B, L] int64, padded with PAD."""
         part = np.searchsorted(self._starts, indices, "right") - 1  # [B]
         columns = self._columns[side]
         blocks = {
-            number: columns[number].padded(indices[part == number] - self._starts[number], pad)
+            number: columns[number].padded(indices[part == number] - self._starts[number])
             for number in map(int, np.unique(part))
         }
         if len(blocks) == 1:
             return next(iter(blocks.values()))
         width = max((block.shape[1] for block in blocks.values()), default=0)
-        rows = np.full((len(indices), width), pad, dtype=np.int64)
+        rows = np.full((len(indices), width), PAD, dtype=np.int64)
         for number, block in blocks.items():
             rows[part == number, : block.shape[1]] = block
         return rows

@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from nmt.data.dataset import Split
 from nmt.data.manifest import Ids, Lengths, Side
-from nmt.data.vocabulary import PAD
 
 
 class Subset:
@@ -37,9 +36,9 @@ class Subset:
         """Number of tokens of every target sentence, EOS included."""
         return self.split.target_lengths[self.indices]
 
-    def padded(self, side: Side, indices: Ids, pad: int = PAD) -> npt.NDArray[np.int64]:
-        """Return the sentences at `indices` [B] of the subset as rows, padded with `pad`."""
-        return self.split.padded(side, self.indices[indices], pad)
+    def padded(self, side: Side, indices: Ids) -> npt.NDArray[np.int64]:
+        """Return the sentences at `indices` [B] of the subset as rows, padded with PAD."""
+        return self.split.padded(side, self.indices[indices])
 
     def source_text(self) -> list[str]:
         """Return the original source lines of a held-out split."""

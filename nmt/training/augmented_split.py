@@ -13,11 +13,11 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.batches import Padded, as_rows
+from nmt.data.batches import Padded, as_array
 from nmt.data.dataset import Split
 from nmt.data.manifest import Ids, Lengths, Side
 from nmt.data.sampler import Indices
-from nmt.data.vocabulary import EOS, PAD, UNK
+from nmt.data.vocabulary import EOS, UNK
 from nmt.errors import NmtError
 from nmt.preprocess.subwords import Subwords
 from nmt.preprocess.tags import without_tags
@@ -95,12 +95,10 @@ class AugmentedSplit:
         """Number of tokens of every stored target sentence, EOS included."""
         return self.split.target_lengths
 
-    def padded(self, side: Side, indices: Indices, pad: int = PAD) -> NDArray[np.int64]:
-        """Return the sentences at `indices` [B], padded on the right with `pad`: [B, L] int64."""
+    def padded(self, side: Side, indices: Indices) -> NDArray[np.int64]:
+        """Return the sentences at `indices` [B] as rows [B, L] int64, padded with PAD."""
         sentence = self.source if side == "source" else self.target
-        rows = [sentence(int(index)).tolist() for index in indices]
-        table: NDArray[np.int64] = as_rows(rows, pad).numpy()
-        return table
+        return as_array([sentence(int(index)).tolist() for index in indices])
 
     def _pair(self, index: int) -> tuple[Ids, Ids]:
         stored = self.split.source(index), self.split.target(index)

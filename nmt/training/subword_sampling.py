@@ -17,10 +17,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.batches import as_rows
+from nmt.data.batches import as_array
 from nmt.data.manifest import Ids, Lengths, Side
 from nmt.data.sampler import Indices
-from nmt.data.vocabulary import EOS, PAD, UNK
+from nmt.data.vocabulary import EOS, UNK
 from nmt.preprocess.segmenters import Segmenter
 from nmt.preprocess.subwords import Subwords
 from nmt.preprocess.tags import without_tags
@@ -61,8 +61,8 @@ class SampledSplit:
     seed: int
     epoch: int = 0
 
-    def padded(self, side: Side, indices: Indices, pad: int = PAD) -> NDArray[np.int64]:
-        """Return the sentences at `indices` [B], padded on the right with `pad`: [B, L] int64."""
+    def padded(self, side: Side, indices: Indices) -> NDArray[np.int64]:
+        """Return the sentences at `indices` [B] as rows [B, L] int64, padded with PAD."""
         is_source = side == "source"
         segmenter = self.subwords.source if is_source else self.subwords.target
         stored = self.split.source if is_source else self.split.target
@@ -76,8 +76,7 @@ class SampledSplit:
                 sampled = divided[place][0] + self._sample(segmenter, side, int(index), text)
                 is_usable = 0 < len(sampled) <= longest and UNK not in sampled
                 rows[place] = sampled if is_usable else ids
-        table: NDArray[np.int64] = as_rows([[*row, EOS] for row in rows], pad).numpy()
-        return table
+        return as_array([[*row, EOS] for row in rows])
 
     def _sample(self, segmenter: Segmenter, side: Side, index: int, text: str) -> list[int]:
         key = struct.pack("<4sqqq", side.encode()[:4], self.seed, self.epoch, index)
