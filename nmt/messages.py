@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sys
+from datetime import timedelta
 
 LONGEST_MESSAGE = 1000
 """Characters of a message; text from a damaged file may be longer."""
+
+LONGEST_DURATION = timedelta(days=999_999_999)
+"""Longest duration that is shown; a `timedelta` overflows one day later."""
 
 
 def say(message: str) -> None:
@@ -23,6 +27,11 @@ def one_line(message: str) -> str:
     """Return a message that is safe for a terminal: with escapes, and cut if long."""
     line = printable(message)
     return line if len(line) <= LONGEST_MESSAGE else f"{line[:LONGEST_MESSAGE]} ..."
+
+
+def duration(seconds: float) -> timedelta:
+    """Return a duration to be shown: in whole seconds, at most `LONGEST_DURATION`."""
+    return timedelta(seconds=round(min(seconds, LONGEST_DURATION.total_seconds())))
 
 
 def printable(line: str) -> str:

@@ -23,7 +23,6 @@ from nmt.advice.recipe import (
     CorpusFacts,
     as_text,
     choices,
-    duration,
     plan,
 )
 from nmt.advice.rules import SIZES, candidates, scale, subword_sampling
@@ -184,11 +183,6 @@ def test_a_limit_of_time_says_how_many_updates_it_holds() -> None:
     held = "without validation: about 1,080 updates at 9,000 target tokens/s"
     assert reasons["train.max_minutes"] == held
     assert reasons["train.max_updates"] == "twice as many, so that max_minutes ends training"
-
-
-def test_a_duration_has_days() -> None:
-    assert duration(59.6) == "0:01:00"
-    assert duration(90_000) == "1 day, 1:00:00"
 
 
 def test_candidates_begin_with_the_largest_model() -> None:

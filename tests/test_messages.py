@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import logging
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 import nmt
 from nmt.evaluation import sacre_log
-from nmt.messages import LONGEST_MESSAGE, one_line, say, warn
+from nmt.messages import LONGEST_DURATION, LONGEST_MESSAGE, duration, one_line, say, warn
 from nmt.training.report import Report
 
 
@@ -63,3 +64,9 @@ def test_no_module_prints_messages_with_print() -> None:
 def test_a_long_message_is_cut() -> None:
     assert one_line("é" * LONGEST_MESSAGE) == "é" * LONGEST_MESSAGE
     assert one_line("é" * (LONGEST_MESSAGE + 1)) == "é" * LONGEST_MESSAGE + " ..."
+
+
+def test_a_duration_has_days_and_the_longest_one_an_end() -> None:
+    assert str(duration(59.6)) == "0:01:00"
+    assert str(duration(90_000)) == "1 day, 1:00:00"
+    assert duration(math.inf) == LONGEST_DURATION

@@ -21,7 +21,6 @@ from nmt.advice.recipe import (
     Plan,
     as_text,
     choices,
-    duration,
     fits,
     plan,
     times,
@@ -29,6 +28,7 @@ from nmt.advice.recipe import (
 from nmt.advice.rules import candidates, scale, subword_sampling
 from nmt.errors import NmtError
 from nmt.io.files import check_writable, whole_file
+from nmt.messages import duration
 from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import Bitext
 from nmt.recipe.config import build

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import yaml
 
 from nmt.advice.rules import Size, candidates, dropout, scale, subword_sampling
+from nmt.messages import duration
 
 UPDATES = 5000
 """Updates that a short training should have, if its updates need not be too small for that."""
@@ -262,11 +262,6 @@ def _plain(value: float) -> float:
 def times(epochs: float) -> str:
     """Return a number of epochs in words."""
     return f"{epochs:.1f} times" if epochs < 10 else f"{epochs:,.0f} times"
-
-
-def duration(seconds: float) -> str:
-    """Return a time as H:MM:SS, with days where there are any."""
-    return str(timedelta(seconds=round(seconds)))
 
 
 def as_text(values: list[Choice], head: list[str]) -> str:

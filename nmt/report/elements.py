@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
 from html import escape
 
 
@@ -66,11 +65,6 @@ def paragraph(text: str, kind: str = "hint") -> str:
 def number(value: object, digits: int = 0) -> str:
     """Return a number with separators of thousands; a dash for None."""
     return "–" if value is None else f"{value:,.{digits}f}"
-
-
-def duration(minutes: float) -> str:
-    """Return minutes as hours, minutes and seconds."""
-    return str(timedelta(seconds=round(minutes * 60)))
 
 
 def _row(cells: Sequence[object]) -> str:

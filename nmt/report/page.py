@@ -9,11 +9,12 @@ from typing import Any
 import yaml
 
 from nmt.io.page import html_page
+from nmt.messages import duration
 from nmt.report import views
 from nmt.report.charts import COLOURS, FRAME, Chart, describe
 from nmt.report.curves import Axis, seed_group
 from nmt.report.document import Report, curves
-from nmt.report.elements import duration, folded, number, paragraph, section, table, titled
+from nmt.report.elements import folded, number, paragraph, section, table, titled
 from nmt.report.panels import Panel
 
 AXES: tuple[Axis, Axis] = ("update", "minutes")
@@ -75,7 +76,7 @@ def _overview(document: dict[str, Any]) -> str:
             run["name"],
             number(run["updates"]),
             number(run["epochs"]),
-            duration(run["minutes"]),
+            duration(60 * run["minutes"]),
             number(run["target_tokens_per_second"]),
             number(run["memory_mb"]),
             number(len(run["resumed"])),

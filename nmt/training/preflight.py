@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from nmt.errors import NmtError
-from nmt.messages import warn
+from nmt.messages import duration, warn
 from nmt.training.micro_batches import fit_micro_batches
-from nmt.training.report import duration, peak_memory_mb
+from nmt.training.report import peak_memory_mb
 from nmt.training.schedule_warnings import misfit, unfinished_decay
 from nmt.training.trainer import Trainer
 from nmt.training.trial_batches import time_ordinary_batches, try_longest_batch

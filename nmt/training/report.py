@@ -21,15 +21,12 @@ from torch import Tensor
 
 from nmt.data.loader import Update
 from nmt.io import files
-from nmt.messages import one_line, say
+from nmt.messages import duration, one_line, say
 from nmt.training.loggers import Logger
 from nmt.training.panel import Panel
 
 SILENCE = 60.0
 """Seconds without output after which a line of progress is printed."""
-
-LONGEST = timedelta(days=999_999_999)
-"""Longest duration that is shown; a `timedelta` overflows one day later."""
 
 
 @dataclass
@@ -178,7 +175,7 @@ class Report:
     def advance(self, update: int, seconds: float) -> None:
         """Show one more update: on the panel, or as a line after a long silence."""
         if self.panel:
-            elapsed = timedelta(seconds=round(time.monotonic() - self.started))
+            elapsed = duration(time.monotonic() - self.started)
             self.panel.advance(update, f" | {elapsed} | to go {self.to_go(update, seconds)}")
         elif time.monotonic() - self.spoke >= SILENCE:
             self.say(f"update {update}/{self.max_updates} is done")
@@ -306,11 +303,6 @@ def summarize(
 def _noise_scale(squared_gradient: float, variance: float) -> float | None:
     """Return the quotient of the sums; None if an estimate is not positive, or there is none."""
     return variance / squared_gradient if squared_gradient > 0 and variance > 0 else None
-
-
-def duration(seconds: float) -> timedelta:
-    """Return a duration in whole seconds, at most `LONGEST`."""
-    return timedelta(seconds=round(min(seconds, LONGEST.total_seconds())))
 
 
 def perplexity(nats: float) -> float:
