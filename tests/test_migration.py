@@ -222,7 +222,14 @@ def test_a_command_of_sockeye(converted: Any) -> None:
     assert (model.encoder_layers, model.decoder_layers) == (6, 2)
     assert model.decoder_attention.name == "ssru"
     assert (train.tokens_per_update, train.seed) == (4096 * 4 * 2, 2)
-    assert (train.schedule.name, train.schedule.lr) == ("inverse_sqrt", 0.06325)
+    assert (train.schedule.name, train.schedule.warmup_updates) == ("inverse_sqrt", 4000)
+    # Sockeye's rate is 0.06325 / sqrt(max(update, 4000)).
+    for update in (4000, 16000):
+        assert train.schedule.rate(update, 512, 1) == pytest.approx(0.06325 / update**0.5, rel=1e-5)
+    assert (
+        "lr 0.00100007: --initial-learning-rate 0.06325, divided by the square root of "
+        "warmup_updates 4000, is the peak" in notes
+    )
     assert (train.valid_every, train.save_every) == (500, 500)
     assert built["preprocess"].valid == "valid"
     assert "--prepared-data" not in str(built)
@@ -247,6 +254,14 @@ def test_options_of_opennmt_may_have_one_dash(converted: Any) -> None:
     built, notes = converted("opennmt", line)
     assert (built["train"].tokens_per_update, built["model"].decoder_layers) == (2048 * 2 * 3, 4)
     assert not [line for line in notes if "unknown" in line]
+
+
+def test_the_inverse_square_root_of_opennmt_is_that_of_the_update(converted: Any) -> None:
+    line = "onmt_train -decay_method rsqrt -learning_rate 2 -warmup_steps 10000 -optim adam"
+    built, notes = converted("opennmt", line)
+    assert built["train"].schedule.rate(10000, 512, 1) == pytest.approx(2 / 10000**0.5)
+    assert built["train"].schedule.rate(40000, 512, 1) == pytest.approx(2 / 40000**0.5)
+    assert "--decay_method rsqrt: nmt warms up, where OpenNMT's rate is constant" in notes
 
 
 @pytest.mark.parametrize(

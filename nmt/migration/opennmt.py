@@ -134,12 +134,14 @@ def _batch(options: Options, draft: Draft) -> None:
 
 def _schedule(options: Options, draft: Draft) -> None:
     lr = options.number("--learning-rate", default=1.0)
-    warmup = options.number("--warmup-steps", default=4000)
+    warmup = max(1, options.number("--warmup-steps", default=4000))
     method = options.text("--decay-method", default="none")
     if method in ("noam", "noamwd"):
         schedule = {"name": "inverse_sqrt", "factor": float(lr), "warmup_updates": warmup}
     elif method == "rsqrt":
-        schedule = {"name": "inverse_sqrt", "lr": lr, "warmup_updates": warmup}
+        peak = draft.peak("--learning_rate", lr, warmup)
+        schedule = {"name": "inverse_sqrt", "lr": peak, "warmup_updates": warmup}
+        draft.note("--decay_method rsqrt: nmt warms up, where OpenNMT's rate is constant")
     else:
         schedule = {"name": "constant", "lr": lr, "warmup_updates": 0}
         draft.note(f"--decay_method {method}: a constant learning rate is taken")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -130,6 +131,21 @@ class Draft:
     def note(self, line: str) -> None:
         """Add a line for the user."""
         self.notes.append(line)
+
+    def peak(self, name: str, lr: float, warmup_updates: int) -> float:
+        """Return the highest rate of a schedule that is `lr` / sqrt(max(update, warm-up)).
+
+        Args:
+            name: option with the rate, for a note.
+            lr: its value.
+            warmup_updates: updates of the warm-up, at least 1.
+        """
+        peak = float(f"{lr / math.sqrt(warmup_updates):.6g}")
+        self.note(
+            f"lr {peak:g}: {name} {lr:g}, divided by the square root of warmup_updates "
+            f"{warmup_updates}, is the peak"
+        )
+        return peak
 
     def set_batch(
         self, tokens: float | None, sentences: float | None, accumulated: float, devices: int | None

@@ -142,4 +142,6 @@ def _schedule(options: Options, draft: Draft) -> None:
     if values["name"] == "inverse_sqrt" and not values["warmup_updates"]:
         draft.note("warmup_updates: 4000 is assumed, as inverse_sqrt needs a warm-up")
         values["warmup_updates"] = 4000
+    if theirs == "inv-sqrt-decay":
+        values["lr"] = draft.peak("--initial-learning-rate", values["lr"], values["warmup_updates"])
     draft.set(train__schedule=values)
