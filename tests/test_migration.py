@@ -216,6 +216,46 @@ def test_lengths_and_megabytes_of_marian_are_not_tokens_of_a_batch(converted: An
     assert not [line for line in notes if "unknown" in line]
 
 
+@pytest.mark.parametrize(
+    ("after", "updates", "epochs"),
+    [
+        ("--after 100Ku", 100_000, None),
+        ("--after 1,000,000u", 1_000_000, None),
+        ("-a 2.5k", 2500, None),
+        ("--after 10Gt", 10_000_000_000 // 8000, None),
+        ("--after-batches 1M", 1_000_000, None),
+        ("-a 20e", 1_000_000, 20),
+        ("--after 0e", 1_000_000, None),
+    ],
+)
+def test_numbers_of_marian_have_factors_and_units(
+    converted: Any, after: str, updates: int, epochs: int | None
+) -> None:
+    line = f"marian --type transformer --mini-batch-words 8000 {after} --valid-freq 5Ku"
+    train = converted("marian", line)[0]["train"]
+    assert (train.max_updates, train.max_epochs, train.valid_every) == (updates, epochs, 5000)
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "warmup"),
+    [
+        ("--lr-warmup 4Ku --lr-decay-inv-sqrt 16000 0", "inverse_sqrt", 4000),
+        ("--lr-decay-inv-sqrt 32000000t", "inverse_sqrt", 4000),
+        ("--lr-decay-inv-sqrt 2e", "inverse_sqrt", 4000),
+        ("--lr-warmup 100 --lr-decay-inv-sqrt 2e", "inverse_sqrt", 100),
+        ("--lr-decay-inv-sqrt 0", "constant", 0),
+    ],
+)
+def test_decay_of_marian_may_count_target_tokens(
+    converted: Any, options: str, name: str, warmup: int
+) -> None:
+    line = f"marian --type transformer --mini-batch-words 8000 {options}"
+    built, notes = converted("marian", line)
+    schedule = built["train"].schedule
+    assert (schedule.name, schedule.warmup_updates) == (name, warmup)
+    assert not [line for line in notes if "unknown" in line]
+
+
 def test_a_command_of_sockeye(converted: Any) -> None:
     built, notes = converted("sockeye", SOCKEYE)
     model, train = built["model"], built["train"]

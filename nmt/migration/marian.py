@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from nmt.errors import NmtError
-from nmt.migration.options import Draft, Options, number_of, scalar
+from nmt.migration.options import Draft, Options, number_of
 
 _TASK: dict[str, list[Any]] = {
     "--type": ["transformer"],
@@ -94,6 +94,11 @@ WITHOUT = {
 """Why other options set nothing."""
 
 LANGUAGE = re.compile(r"(.*)\.([^./]+)")
+
+PERIOD = re.compile(r"(\d[\d,]*(?:\.\d+)?)([kKMGT]?)([ute]?)", re.ASCII)
+"""A number, a factor such as K for a thousand, and a unit: updates, target tokens or epochs."""
+
+FACTORS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 def command(options: Options) -> str:
@@ -218,18 +223,7 @@ def _optimizer(options: Options, draft: Draft) -> None:
     if values["name"] == "adam":
         values |= dict(zip(("betas", "eps"), (parameters[:2], *parameters[2:3]), strict=False))
     draft.set(train__optimizer=values)
-    warmup = _updates(options, draft, "--lr-warmup") or 0
-    decay = options.take("--lr-decay-inv-sqrt")
-    start = scalar(str(decay[-1]).rstrip("u")) if decay else 0
-    draft.set(
-        train__schedule={
-            "name": "inverse_sqrt" if start else "constant",
-            "lr": options.number("--learn-rate", "-l", default=1e-4),
-            "warmup_updates": warmup or (start if isinstance(start, int) else 0),
-        }
-    )
-    if start and start != warmup:
-        draft.note(f"--lr-decay-inv-sqrt {start}: the decay begins at the end of the warm-up")
+    _schedule(options, draft)
     if smoothing := options.number("--label-smoothing", default=0.0):
         loss = {"name": "label_smoothed_cross_entropy", "smoothing": smoothing}
         draft.set(train__loss={**loss, "definition": "uniform"})
@@ -243,15 +237,41 @@ def _optimizer(options: Options, draft: Draft) -> None:
         draft.set(train__precision="fp16")
 
 
-def _updates(options: Options, draft: Draft, name: str) -> int | None:
+def _schedule(options: Options, draft: Draft) -> None:
+    warmup = _updates(options, draft, "--lr-warmup") or 0
+    start, shown = 0, " ".join(map(str, options.values.get("--lr-decay-inv-sqrt", [])))
+    if shown and _period("--lr-decay-inv-sqrt", shown.split()[0])[0]:
+        start = _updates(options, draft, "--lr-decay-inv-sqrt") or warmup or 4000
+    options.take("--lr-decay-inv-sqrt")
+    draft.set(
+        train__schedule={
+            "name": "inverse_sqrt" if start else "constant",
+            "lr": options.number("--learn-rate", "-l", default=1e-4),
+            "warmup_updates": warmup or start,
+        }
+    )
+    if start and start != warmup:
+        draft.note(f"--lr-decay-inv-sqrt {shown}: the decay begins at the end of the warm-up")
+
+
+def _period(name: str, value: object) -> tuple[float, str]:
+    """Return the number of a period such as 16000, 100Ku or 10Gt, and its unit.
+
+    Raises:
+        NmtError: the value is no such period.
+    """
+    match = PERIOD.fullmatch(str(value))
+    if match is None:
+        raise NmtError(f"{name}: expected a number of updates, not {value!r}")
+    return number_of(name, match[1].replace(",", "")) * FACTORS[match[2]], match[3]
+
+
+def _updates(options: Options, draft: Draft, name: str, *aliases: str) -> int | None:
     """Return a number of updates; Marian may count target tokens (t) or epochs (e) instead."""
-    values = options.take(name)
+    values = options.take(name, *aliases)
     if not values:
         return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([ute]?)", str(values[0]))
-    if not match:
-        raise NmtError(f"{name}: expected a number of updates, not {values[0]!r}")
-    number, unit = float(match[1]), match[2]
+    number, unit = _period(name, values[0])
     if unit == "t":
         tokens: int = draft.recipe.get("train", {}).get("tokens_per_update", 25000)
         draft.note(f"{name} {values[0]}: divided by {tokens} tokens of an update")
@@ -264,12 +284,13 @@ def _updates(options: Options, draft: Draft, name: str) -> int | None:
 
 def _end(options: Options, draft: Draft) -> None:
     epochs, updates = options.number("--after-epochs", "-e"), None
-    after = options.text("--after")
-    if after.endswith("e"):
-        epochs = number_of("--after", after[:-1])
-    elif after:
-        options.values["--after"] = [after]
-        updates = _updates(options, draft, "--after")
+    after = options.values.get("--after", options.values.get("-a", []))
+    number, unit = _period("--after", after[0]) if after else (0, "")
+    if unit == "e":
+        epochs = round(number)
+        options.take("--after", "-a")
+    else:
+        updates = _updates(options, draft, "--after", "-a")
     updates = _updates(options, draft, "--after-batches") or updates
     if not updates:
         draft.note("max_updates: 1000000, as Marian has no limit of updates here")
