@@ -171,6 +171,8 @@ def test_a_configuration_of_marian(converted: Any) -> None:
     assert (preprocess.source_lang, preprocess.target_lang) == ("en", "de")
     assert (preprocess.train, preprocess.valid) == (("corpus/train",), "corpus/valid")
     assert (preprocess.vocab_size, preprocess.separate_vocabularies) == (32000, False)
+    assert preprocess.max_tokens_per_sentence == 50
+    assert "max_tokens_per_sentence 50: the default of --max-length" in notes
     assert (model.encoder_layers, model.d_model, model.d_ff, model.heads) == (6, 512, 2048, 8)
     assert (model.tied_embeddings, model.output_bias, model.residual) == ("all", True, "post_norm")
     assert train.tokens_per_update == 8000 * 2 * 4

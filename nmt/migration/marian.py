@@ -144,9 +144,11 @@ def _corpora(options: Options, draft: Draft) -> None:
     if len(set(map(str, vocabularies))) > 1:
         draft.set(preprocess__separate_vocabularies=True)
     sizes = {size for size in options.numbers("--dim-vocabs") if size}
+    if "--max-length" not in options:
+        draft.note("max_tokens_per_sentence 50: the default of --max-length")
     draft.set(
         preprocess__vocab_size=max(sizes, default=None),
-        preprocess__max_tokens_per_sentence=options.number("--max-length"),
+        preprocess__max_tokens_per_sentence=options.number("--max-length", default=50),
     )
     if any(not str(path).endswith(".spm") for path in vocabularies):
         draft.note("--vocabs: nmt learns subwords itself; give the text without BPE")
