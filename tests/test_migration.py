@@ -307,6 +307,51 @@ def test_the_inverse_square_root_of_opennmt_is_that_of_the_update(converted: Any
 
 
 @pytest.mark.parametrize(
+    ("launcher", "gpus"),
+    [
+        ("torchrun --nproc-per-node=4 --nnodes 2", 8),
+        ("torchrun --nproc-per-node 4 --nnodes 1:2", 4),
+        ("python -m torch.distributed.launch --nproc_per_node=8 --use_env", 8),
+        ("python -u -m torch.distributed.run --nproc_per_node 2", 2),
+        ("env CUDA_VISIBLE_DEVICES=0,1,2 nohup python", 3),
+    ],
+)
+@pytest.mark.parametrize("program", ["fairseq-train", "$(which fairseq-train)"])
+def test_launchers_name_the_number_of_gpus(launcher: str, gpus: int, program: str) -> None:
+    options = Options.of_command_line(f"{launcher} {program} data-bin --max-tokens 1000")
+    assert (options.program, options.devices) == ("fairseq-train", gpus)
+    assert (options.positional, options.values) == (["data-bin"], {"--max-tokens": ["1000"]})
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "> log 2>&1 &",
+        "2>&1 | tee log",
+        "&> log",
+        ">>log",
+        "< in.txt >out.txt",
+        "; exit",
+        "|& tee log",
+    ],
+)
+def test_redirections_and_pipes_are_no_values(end: str) -> None:
+    line = f"fairseq-train d --dropout 0.3 --unk '<unk>' --arch \"a > b\" --seed 2 {end}"
+    options = Options.of_command_line(line)
+    assert options.values == {
+        "--dropout": ["0.3"],
+        "--unk": ["<unk>"],
+        "--arch": ["a > b"],
+        "--seed": ["2"],
+    }
+
+
+def test_a_command_behind_another_is_read() -> None:
+    options = Options.of_command_line("cat in.txt | fairseq-interactive d --path m.pt --beam 3")
+    assert (options.values["--path"], options.values["--beam"]) == (["m.pt"], ["3"])
+
+
+@pytest.mark.parametrize(
     ("toolkit", "line", "note"),
     [
         ("fairseq", "fairseq-train d --dropuot 0.1", "--dropuot 0.1: unknown, not carried over; "

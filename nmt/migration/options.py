@@ -16,14 +16,29 @@ from nmt.recipe.config import set_path
 TOKENS_PER_SENTENCE = 25
 """Target tokens of a sentence that are assumed where a batch is counted in sentences."""
 
-LAUNCHERS = {"python", "python3", "torchrun", "nohup", "time", "srun"}
+LAUNCHERS = {
+    *("python", "python3", "torchrun", "torch.distributed.launch", "torch.distributed.run"),
+    *("env", "nohup", "time", "srun"),
+}
 """Programs that run another one."""
 
 MAX_NUMBER = 1e15
 """Numbers of options are smaller."""
 
-SWITCHES = {"-m", "-u", "--no-python", "--standalone"}
+SWITCHES = {"-m", "-u", "--no-python", "--standalone", "--use-env", "--module"}
 """Options of these programs that have no value."""
+
+OPERATOR = "|"
+"""Stands for all operators between two commands."""
+
+SHELL = re.compile(
+    r"""(?P<quoted>'[^']*'|"(?:\\.|[^"\\])*"|\\.)"""
+    r"""|\$\(which\s+(?P<program>[^\s()]+)\)"""
+    r"""|(?<!\S)[\d&]?(?:<|>>?)(?:&\d|\s*[^\s|;&<>]+)"""
+    r"""|(?P<operator>[|;&]+)""",
+    re.DOTALL,
+)
+"""Quoted text, the path of a program, a redirection, and an operator between commands."""
 
 
 @dataclass
@@ -46,7 +61,7 @@ class Options:
             NmtError: quotes do not match.
         """
         try:
-            words = shlex.split(text.replace("\\\n", " "), comments=True)
+            words = shlex.split(SHELL.sub(_plain, text.replace("\\\n", " ")), comments=True)
         except ValueError as error:
             raise NmtError(f"the command line cannot be read: {error}; mend its quotes") from None
         program, devices, words = _launched(words)
@@ -54,7 +69,9 @@ class Options:
         current = options.positional
         for word in words:
             name, equals, value = word.partition("=")
-            if re.match(r"--?[A-Za-z]", word):
+            if word == OPERATOR:
+                current = options.positional
+            elif re.match(r"--?[A-Za-z]", word):
                 current = options.values.setdefault(_normal(name), [])
                 current.clear()
                 if equals:
@@ -196,13 +213,19 @@ def scalar(value: Any) -> Any:
     return {"true": True, "false": False}.get(value.lower(), value)
 
 
+def _plain(part: re.Match[str]) -> str:
+    """Return a part of a command line in words, without redirections."""
+    operator = f" {OPERATOR} " if part["operator"] else " "
+    return part["quoted"] or part["program"] or operator
+
+
 def _normal(name: str) -> str:
     return name.replace("_", "-")
 
 
 def _launched(words: list[str]) -> tuple[str, int | None, list[str]]:
     """Return a command line's program, the GPUs that the words before it name, and the rest."""
-    devices, has_launcher, rest = None, False, list(words)
+    devices, nodes, has_launcher, rest = None, 1, False, list(words)
     while rest:
         word = rest.pop(0)
         if visible := re.fullmatch(r"CUDA_VISIBLE_DEVICES=([\d,]+)", word):
@@ -215,8 +238,10 @@ def _launched(words: list[str]) -> tuple[str, int | None, list[str]]:
                 value = rest.pop(0) if rest else ""
             if _normal(name) == "--nproc-per-node" and value.isdecimal():
                 devices = int(value)
+            elif _normal(name) == "--nnodes" and value.isdecimal():
+                nodes = int(value)
         elif (name := PurePath(word).name) in LAUNCHERS:
             has_launcher = True
         elif "=" not in word:
-            return name.removesuffix(".py"), devices, rest
+            return name.removesuffix(".py"), devices and devices * nodes, rest
     return "", devices, rest
