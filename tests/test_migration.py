@@ -362,6 +362,16 @@ def test_a_command_behind_another_is_read() -> None:
         ("fairseq", "fairseq-train d --batch-size 80 --update-freq 2", "tokens_per_update 4000: 80 "
          "sentences of 25 x 2 batches x 1 GPU, as assumed without --gpus N; nmt counts target "
          "tokens without padding"),
+        ("fairseq", "fairseq-train d --patience -1 --keep-interval-updates -1", "--patience -1: no "
+         "limit there; the default of train.patience is taken"),
+        ("fairseq", "fairseq-train d --save-interval-updates 0", "--save-interval-updates 0: no "
+         "limit there; the default of train.save_every is taken"),
+        ("sockeye", "torchrun sockeye-train --keep-last-params -1", "--keep-last-params -1: no "
+         "limit there; the default of train.keep_last is taken"),
+        ("fairseq", "fairseq-train d --lr-scheduler tri_stage", "warmup_updates: 4000 is assumed, "
+         "as inverse_sqrt needs a warm-up"),
+        ("fairseq", "fairseq-train d --lr-scheduler inverse_sqrt --warmup-updates 0",
+         "warmup_updates: 4000 is assumed, as inverse_sqrt needs a warm-up"),
         ("fairseq", "fairseq-train d --restore-file x.pt", "--restore-file x.pt: give the same "
          "--save-dir: the run there is resumed"),
         ("fairseq", "fairseq-generate d --path m.pt", "--path m.pt: use --model RUN, once for each "

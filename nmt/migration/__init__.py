@@ -20,6 +20,13 @@ TOOLKITS: Mapping[str, ModuleType] = {
 """The rules of each toolkit: `KEYS`, `WITHOUT`, and functions `command` and `convert`."""
 
 
+LIMITS = {
+    f"train.{key}"
+    for key in ("keep_last", "log_every", "max_epochs", "patience", "save_every", "valid_every")
+}
+"""Keys with numbers from 1; other toolkits write 0 or -1 for no limit."""
+
+
 def recipe_of(toolkit: str, options: Options, flags: Mapping[str, str]) -> Draft:
     """Return the recipe that options of another toolkit describe, with notes.
 
@@ -44,7 +51,9 @@ def recipe_of(toolkit: str, options: Options, flags: Mapping[str, str]) -> Draft
         value = scalar(values[0]) if values else True
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         key = rules.KEYS.get(name) or (habit.key(flags) if habit and is_number else None)
-        if key and len(values) <= 1:
+        if key in LIMITS and is_number and value < 1:
+            draft.note(f"{shown}: no limit there; the default of {key} is taken")
+        elif key and len(values) <= 1:
             set_path(draft.recipe, key, value)
         elif reason := rules.WITHOUT.get(name):
             draft.note(f"{shown}: {reason}")

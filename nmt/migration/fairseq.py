@@ -228,6 +228,9 @@ def _schedule(options: Options, draft: Draft) -> None:
     if theirs not in names:
         draft.note(f"--lr-scheduler {theirs}: no counterpart; inverse_sqrt is taken")
     values = {"name": names.get(theirs, "inverse_sqrt"), "lr": lr, "warmup_updates": warmup}
+    if values["name"] == "inverse_sqrt" and not warmup:
+        draft.note("warmup_updates: 4000 is assumed, as inverse_sqrt needs a warm-up")
+        values["warmup_updates"] = 4000
     if theirs == "reduce_lr_on_plateau":
         values["shrink"] = options.number("--lr-shrink", default=0.1)
     if force := options.number("--force-anneal", "--fa"):
