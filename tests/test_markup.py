@@ -109,6 +109,12 @@ XLIFF = {
     '<mrk mtype="protected">Ab</mrk> <ph id="1">{0}</ph> one': (
         '<mrk mtype="protected">Ab</mrk> <ph id="1">{0}</ph> ONE'
     ),
+    'one <ph id="1">&lt;br/&gt;</ph> two': 'ONE <ph id="1">&lt;br/&gt;</ph> TWO',
+    'see <bpt id="1">&lt;a href="x"&gt;</bpt>this page<ept id="1">&lt;/a&gt;</ept> now': (
+        'SEE <bpt id="1">&lt;a href="x"&gt;</bpt>THIS PAGE<ept id="1">&lt;/a&gt;</ept> NOW'
+    ),
+    '<it id="1" pos="open">&lt;b&gt;</it>one': '<it id="1" pos="open">&lt;b&gt;</it>ONE',
+    'a<ph id="1">%n<sub>no text</sub></ph>': 'A<ph id="1">%n<sub>no text</sub></ph>',
     "<p>one</p> <br>two</br>": "<p>ONE</p> <br>TWO</br>",
     "<g>one</G>": "<g>ONE</g>",
 }

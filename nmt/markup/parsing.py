@@ -37,6 +37,9 @@ SILENT = _names("script style")
 CODE = _names("code kbd math samp svg")
 """Elements of HTML whose text is not translated."""
 
+NATIVE = _names("bpt ept it ph")
+"""Elements of XLIFF whose content is code of the original document, no text."""
+
 MAX_DEPTH = 50
 """Levels of nested elements; a deeper element is empty, and its content stands behind it."""
 
@@ -201,7 +204,9 @@ class _Tree:
     def _pop(self) -> None:
         element = self.open.pop()
         node: Node = element
-        if self.is_html and element.name in SILENT:
+        if not self.is_html and element.name in NATIVE:
+            node = Marker(raw_of(element))
+        elif self.is_html and element.name in SILENT:
             node = Marker(_verbatim(element), element.is_block)
         elif element.is_kept:
             node = Kept(raw_of(element), text_of(element), element.has_block)
