@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import shutil
 import struct
 import zipfile
@@ -19,6 +20,7 @@ import nmt
 from nmt.data.vocabulary import BOS, EOS
 from nmt.errors import NmtError
 from nmt.imports import import_formats, import_model
+from nmt.imports.marian_vocabulary import read_pieces
 from nmt.runs import load_model
 
 FILES = Path(__file__).parent / "marian"
@@ -148,6 +150,57 @@ def test_vocabularies_of_every_layout_are_read(layout: str, tmp_path: Path) -> N
     run = import_model(directory, tmp_path / "run", None, "en", "de")
     source, target, _ = by_marian("transformer")[0]
     assert list(nmt.Translator(run.path).translate([source])) == [target]
+
+
+@pytest.mark.parametrize("ending", ["yml", "json", "txt"])
+def test_vocabularies_are_as_large_as_those_of_opus_mt(ending: str, tmp_path: Path) -> None:
+    pieces = ["</s>", "<unk>", *(f"piece{number}" for number in range(65000))]
+    ids = {piece: token for token, piece in enumerate(pieces)}
+    text = {
+        "yml": "".join(f"{piece}: {token}\n" for piece, token in ids.items()),
+        "json": json.dumps(ids),
+        "txt": "\n".join(pieces),
+    }
+    path = tmp_path / f"vocab.{ending}"
+    path.write_text(text[ending])
+    assert read_pieces(path) == dict(enumerate(pieces))
+
+
+def test_pieces_in_yaml_are_text(tmp_path: Path) -> None:
+    pieces = ["</s>", "<unk>", "no", "on", "yes", "007", "1.50", "null", "~", "2020-01-01", "0x1f"]
+    pieces += ["True", "1_0", "\u2581no"]
+    text = "".join(f"{piece}: {token}\n" for token, piece in enumerate(pieces))
+    (tmp_path / "vocab.yml").write_text(f'{text}"\\"\\u2028": {len(pieces)}\n', "utf-8")
+    names = {**dict(enumerate(pieces)), len(pieces): '"\u2028'}
+    assert read_pieces(tmp_path / "vocab.yml") == names
+
+
+def test_pieces_in_a_list_may_be_other_line_ends(tmp_path: Path) -> None:
+    (tmp_path / "vocab").write_bytes("</s>\r\n<unk>\n\u2028\n\x85\na".encode())
+    names = dict(enumerate(["</s>", "<unk>", "\u2028", "\x85", "a"]))
+    assert read_pieces(tmp_path / "vocab") == names
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\na: 2\n", "the piece 'a' is given twice"),
+        ("a: b\n", "expected pieces with their ids"),
+        ("a: 9999999999\n", "expected pieces with their ids"),
+        ("a: [1]\n", "expected pieces with their ids"),
+        ("a: &x 1\nb: *x\n", "expected pieces with their ids"),
+        ("a: 1\n---\nb: 2\n", "expected pieces with their ids"),
+        ("- a\n", "expected pieces with their ids"),
+        ("", "expected pieces with their ids"),
+        ('"a: 1\n', "not valid YAML"),
+        ("a\x00: 1\n", "not valid YAML"),
+    ],
+)
+def test_other_vocabularies_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "vocab.yml"
+    path.write_text(text)
+    with pytest.raises(NmtError, match=f"^{re.escape(str(path))}.*{message}"):
+        read_pieces(path)
 
 
 def change_arrays(**changes: Any) -> Callable[[Path], None]:

@@ -24,7 +24,6 @@ from nmt.export.marian_names import (
     layer_weights,
 )
 from nmt.imports.base import (
-    MAX_JSON,
     Imported,
     ImportFormat,
     concatenate,
@@ -32,9 +31,9 @@ from nmt.imports.base import (
     read_sentencepiece,
 )
 from nmt.imports.marian_binary import read_binary
+from nmt.imports.marian_vocabulary import read_pieces, read_text
 from nmt.imports.npz import read_npz
 from nmt.imports.vocabularies import ReorderedVocabulary
-from nmt.io import files
 from nmt.models.base import architectures
 from nmt.models.feed_forward import feed_forwards
 from nmt.models.patterns import AttentionPattern, patterns
@@ -233,22 +232,11 @@ class _Model:
         return weights
 
 
-def _read_text(path: Path) -> str:
-    try:
-        return files.read_bounded(path, MAX_JSON).decode("utf-8", "replace")
-    except FileNotFoundError:
-        raise NmtError(f"{path}: missing; the import needs it") from None
-
-
-def _read_yaml(path: Path) -> Any:
-    return parse_yaml(_read_text(path), str(path))
-
-
 def _decoder(source: Path) -> tuple[Path, dict[str, Any]]:
     """Return the file of the decoder's configuration and its values; none without one."""
     paths = [source / "decoder.yml", *sorted(source.glob("*decoder.yml"))]
     path = next((path for path in paths if path.exists()), paths[0])
-    values = _read_yaml(path) if path.exists() else {}
+    values = parse_yaml(read_text(path), str(path)) if path.exists() else {}
     if not isinstance(values, dict):
         raise NmtError(f"{path}: expected keys and values")
     return path, values
@@ -315,13 +303,8 @@ def _vocabulary(path: Path, size: int, serialized: bytes) -> ReorderedVocabulary
     if path.suffix == ".spm":
         processor = load_processor(serialized)
         names = {token: processor.id_to_piece(token) for token in range(len(processor))}
-    elif path.suffix not in (".yml", ".yaml", ".json"):
-        names = dict(enumerate(_read_text(path).splitlines()))
     else:
-        values = _read_yaml(path)
-        if not isinstance(values, dict) or not all(type(token) is int for token in values.values()):
-            raise NmtError(f"{path}: expected pieces with their ids")
-        names = {token: str(piece) for piece, token in values.items()}
+        names = read_pieces(path)
     if len(names) > size or names.get(END) != "</s>" or names.get(UNKNOWN) != "<unk>":
         raise NmtError(
             f"{path}: not the vocabulary of {size} vectors: it has {len(names)} pieces and begins "
