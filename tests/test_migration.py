@@ -278,6 +278,19 @@ def test_a_command_of_sockeye(converted: Any) -> None:
     assert not [line for line in notes if "unknown" in line]
 
 
+@pytest.mark.parametrize("end", ["", ".gz"])
+def test_texts_of_sockeye_are_a_prefix_and_languages(converted: Any, end: str) -> None:
+    texts = f"-s data/train.en{end} -t data/train.de{end} -vs dev.en -vt dev.de"
+    built, notes = converted("sockeye", f"torchrun sockeye-train {texts} -o m")
+    preprocess = built["preprocess"]
+    assert (preprocess.source_lang, preprocess.target_lang) == ("en", "de")
+    assert (preprocess.train, preprocess.valid) == (("data/train",), "dev")
+    _, notes = converted("sockeye", "torchrun sockeye-train -s a.src -t b.trg -o m")
+    assert (
+        "--source a.src, --target b.trg: expected PREFIX.SOURCE and PREFIX.TARGET; rename" in notes
+    )
+
+
 def test_a_configuration_of_opennmt(converted: Any) -> None:
     built, notes = converted("opennmt", OPENNMT)
     preprocess, train = built["preprocess"], built["train"]

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from nmt.errors import NmtError
-from nmt.migration.options import Draft, Options, number_of
+from nmt.migration.options import Draft, Options, number_of, parallel
 
 _TASK: dict[str, list[Any]] = {
     "--type": ["transformer"],
@@ -93,8 +93,6 @@ WITHOUT = {
 }
 """Why other options set nothing."""
 
-LANGUAGE = re.compile(r"(.*)\.([^./]+)")
-
 PERIOD = re.compile(r"(\d[\d,]*(?:\.\d+)?)([kKMGT]?)([ute]?)", re.ASCII)
 """A number, a factor such as K for a thousand, and a unit: updates, target tokens or epochs."""
 
@@ -130,15 +128,14 @@ def _corpora(options: Options, draft: Draft) -> None:
         paths = list(map(str, options.take(name, "-t" if key == "train" else name) or []))
         if not paths:
             continue
-        plain = [re.sub(r"\.(gz|xz|zst)$", "", path) for path in paths]
-        matches = [LANGUAGE.fullmatch(path) for path in plain]
-        if len(matches) != 2 or not (matches[0] and matches[1]) or matches[0][1] != matches[1][1]:
+        pair = parallel(*paths) if len(paths) == 2 else None
+        if pair is None:
             draft.note(
                 f"{name} {' '.join(paths)}: expected PREFIX.SOURCE and PREFIX.TARGET; rename"
             )
             continue
-        draft.set(preprocess__source_lang=matches[0][2], preprocess__target_lang=matches[1][2])
-        prefix = matches[0][1]
+        prefix, source_lang, target_lang = pair
+        draft.set(preprocess__source_lang=source_lang, preprocess__target_lang=target_lang)
         draft.set(**{f"preprocess__{key}": [prefix] if key == "train" else prefix})
     vocabularies = options.take("--vocabs", "-v") or []
     if len(set(map(str, vocabularies))) > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from nmt.migration.options import Draft, Options
+from nmt.migration.options import Draft, Options, parallel
 
 KEYS = {
     "--layers": "model.encoder_layers",
@@ -97,15 +97,12 @@ def _corpora(options: Options, draft: Draft) -> None:
     train: list[Any] = []
     for name, corpus in data[0].items():
         values = corpus if isinstance(corpus, dict) else {}
-        matches = [
-            re.fullmatch(r"(.*)\.([^./]+)", str(values.get(f"path_{side}", "")))
-            for side in ("src", "tgt")
-        ]
-        if not (matches[0] and matches[1]) or matches[0][1] != matches[1][1]:
+        pair = parallel(values.get("path_src", ""), values.get("path_tgt", ""))
+        if pair is None:
             draft.note(f"data.{name}: expected PREFIX.SOURCE and PREFIX.TARGET; rename its files")
             continue
-        prefix = matches[0][1]
-        draft.set(preprocess__source_lang=matches[0][2], preprocess__target_lang=matches[1][2])
+        prefix, source_lang, target_lang = pair
+        draft.set(preprocess__source_lang=source_lang, preprocess__target_lang=target_lang)
         if values.get("transforms"):
             draft.note(f"data.{name}.transforms: nmt has preprocess.clean, train.subword_sampling")
         if name == "valid":

@@ -188,6 +188,24 @@ class Draft:
         )
 
 
+def parallel(source: object, target: object) -> tuple[str, str, str] | None:
+    """Return the prefix and the endings of two files of parallel text, perhaps compressed.
+
+    Returns:
+        Prefix, source language and target language; None if the files have other names.
+    """
+    names = [re.sub(r"\.(gz|xz|zst)$", "", str(path)) for path in (source, target)]
+    (one, source_lang), (other, target_lang) = (split_ending(name) for name in names)
+    is_pair = one == other and source_lang and target_lang and source_lang != target_lang
+    return (one, source_lang, target_lang) if is_pair else None
+
+
+def split_ending(name: str) -> tuple[str, str]:
+    """Return a name without its ending, and the ending; both empty if there is none."""
+    match = re.fullmatch(r"(.*)\.([^./]+)", name)
+    return (match[1], match[2]) if match else ("", "")
+
+
 def number_of(name: str, value: Any) -> Any:
     """Return the number that a value of an option is or spells, an int if it is whole.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nmt.migration.options import Draft, Options, number_of
+from nmt.migration.options import Draft, Options, number_of, parallel
 
 KEYS = {
     "--transformer-dropout-prepost": "model.dropout",
@@ -14,16 +14,10 @@ KEYS = {
     "--max-updates": "train.max_updates",
     "--seed": "train.seed",
     "--beam-size": "search.strategy.beam",
-    "-vs": "preprocess.valid",
-    "--validation-source": "preprocess.valid",
 }
 """Keys for options that have the same name here, or are not answered one by one."""
 
 WITHOUT = {
-    "--validation-target": "the validation text is one prefix for both sides",
-    "-vt": "the validation text is one prefix for both sides",
-    "--target": "the training text is one prefix for both sides",
-    "-t": "the training text is one prefix for both sides",
     "-d": "give the dataset of nmt preprocess as train.data",
     "--max-seq-len": "preprocess.max_tokens_per_sentence limits the training pairs",
     "--decode-and-evaluate": "validation translates the whole validation set",
@@ -49,15 +43,9 @@ def convert(options: Options, draft: Draft) -> None:
     """Set what takes more than one option, or a value of its own."""
     kind = command(options)
     if kind in ("preprocess", "train"):
-        prefixes = [options.take("--source", "-s"), options.take("--validation-source", "-vs")]
-        for key, paths in zip(("train", "valid"), prefixes, strict=True):
-            if paths:
-                prefix, _, language = str(paths[0]).rpartition(".")
-                draft.set(**{f"preprocess__{key}": [prefix] if key == "train" else prefix})
-                draft.set(preprocess__source_lang=language)
-        for name in ("--target", "-t"):
-            if name in options:
-                draft.set(preprocess__target_lang=options.text(name).rpartition(".")[2])
+        _texts(options, draft, "train", ("--source", "-s"), ("--target", "-t"))
+        validation = ("--validation-source", "-vs"), ("--validation-target", "-vt")
+        _texts(options, draft, "valid", *validation)
         if not options.switch("--shared-vocab"):
             draft.set(preprocess__separate_vocabularies=True)
         if words := options.take("--num-words"):
@@ -72,6 +60,23 @@ def convert(options: Options, draft: Draft) -> None:
                 "beam": options.number("--beam-size", "-b", default=5),
                 "length_penalty": {"name": "power", "alpha": alpha},
             }
+        )
+
+
+def _texts(
+    options: Options, draft: Draft, key: str, source: tuple[str, str], target: tuple[str, str]
+) -> None:
+    """Set the training or the validation text, and its languages."""
+    paths = options.text(*source), options.text(*target)
+    pair = parallel(*paths)
+    if pair is not None:
+        prefix, source_lang, target_lang = pair
+        draft.set(**{f"preprocess__{key}": [prefix] if key == "train" else prefix})
+        draft.set(preprocess__source_lang=source_lang, preprocess__target_lang=target_lang)
+    elif any(paths):
+        draft.note(
+            f"{source[0]} {paths[0]}, {target[0]} {paths[1]}: expected PREFIX.SOURCE and "
+            "PREFIX.TARGET; rename"
         )
 
 
