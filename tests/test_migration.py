@@ -379,6 +379,10 @@ def test_a_command_behind_another_is_read() -> None:
          "limit there; the default of train.patience is taken"),
         ("fairseq", "fairseq-train d --save-interval-updates 0", "--save-interval-updates 0: no "
          "limit there; the default of train.save_every is taken"),
+        ("opennmt", "onmt_train -config train.yaml", "--config train.yaml: convert the file "
+         "itself: nmt recipe --from opennmt FILE"),
+        ("marian", "marian --type transformer -c config.yml", "-c config.yml: convert the file "
+         "itself: nmt recipe --from marian FILE"),
         ("sockeye", "torchrun sockeye-train --keep-last-params -1", "--keep-last-params -1: no "
          "limit there; the default of train.keep_last is taken"),
         ("fairseq", "fairseq-train d --lr-scheduler tri_stage", "warmup_updates: 4000 is assumed, "

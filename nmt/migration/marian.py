@@ -69,6 +69,8 @@ KEYS = {
 """Keys for options that have the same name here, or are not answered one by one."""
 
 WITHOUT = {
+    "--config": "convert the file itself: nmt recipe --from marian FILE",
+    "-c": "convert the file itself: nmt recipe --from marian FILE",
     "--sync-sgd": "updates are always synchronous",
     "--mini-batch": "mini-batch-fit or mini-batch-words decides the size",
     "--max-length-crop": "longer training pairs are dropped, not cut",

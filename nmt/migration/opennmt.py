@@ -21,6 +21,7 @@ KEYS = {
 """Keys for options that have the same name here, or are not answered one by one."""
 
 WITHOUT = {
+    "--config": "convert the file itself: nmt recipe --from opennmt FILE",
     "--encoder-type": "nmt's recipe names an architecture: model.arch",
     "--decoder-type": "nmt's recipe names an architecture: model.arch",
     "--position-encoding": "sinusoids are the default",
