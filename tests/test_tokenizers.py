@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from urllib.error import URLError
 
 import pytest
+from conftest import Command
+from sacrebleu.tokenizers import tokenizer_spm
 
 from nmt.evaluation import tokenizers
 from nmt.evaluation.metrics import Bleu, metrics
@@ -95,6 +99,29 @@ def test_words_are_those_of_mecab_where_it_is_installed(language: str, words: st
     assert tokenizer_for(language) == name
     assert f"|tok:{name}-" in metrics["bleu"].for_language(language).signature()
     assert tokenizers.bleu(name).tokenizer(words.replace(" ", "")) == words
+
+
+def test_a_model_that_cannot_be_fetched_is_said_on_one_line(
+    tmp_path: Path, nmt: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(url: str, path: str) -> None:
+        Path(path).parent.mkdir(parents=True)
+        Path(path).write_bytes(b"half")
+        raise URLError("Name or service not known")
+
+    monkeypatch.setattr(tokenizer_spm, "SACREBLEU_DIR", str(tmp_path / "home"))
+    monkeypatch.setattr(tokenizer_spm, "download_file", broken)
+    monkeypatch.setattr(tokenizers, "SACREBLEU_DIR", str(tmp_path / "home"))
+    (tmp_path / "text").write_text("one\n")
+    setting = "score.metrics=[{name: bleu, tokenize: flores200}]"
+    done = nmt("score", "-r", tmp_path / "text", tmp_path / "text", "--set", setting)
+    assert (done.status, done.out) == (1, "")
+    assert done.err == (
+        "nmt: error: bleu: tokenizer flores200: its model cannot be fetched: Name or service not "
+        f"known; where the network does not allow it, copy {tmp_path / 'home'} from a machine "
+        "where it does, or choose another tokenize\n"
+    )
+    assert not [path for path in tmp_path.rglob("home/*/*")]
 
 
 def test_a_tokeniser_that_was_chosen_stays() -> None:

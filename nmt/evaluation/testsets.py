@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,11 +12,9 @@ from sacrebleu.dataset import DATASETS
 from sacrebleu.utils import SACREBLEU_DIR
 
 from nmt.errors import NmtError
+from nmt.evaluation.fetching import fetching, reason
 from nmt.io.lines import Lines
 from nmt.recipe.registry import unknown
-
-TIMEOUT = 60.0
-"""Seconds without an answer after which a server counts as unreachable."""
 
 
 @dataclass(frozen=True)
@@ -76,27 +73,15 @@ def by_name(name: str, pair: str) -> TestSet:
 
 @contextmanager
 def _fetching(name: str, home: Path) -> Iterator[None]:
-    """Turn each failure into an NmtError, and remove the files of a failed attempt.
-
-    sacreBLEU takes any existing file for a complete one.
-    """
-    before, timeout = set(home.rglob("*")), socket.getdefaulttimeout()
-    socket.setdefaulttimeout(TIMEOUT)
+    """Turn each failure into an NmtError, and remove the files of a failed attempt."""
     try:
-        yield
+        with fetching(home):
+            yield
     except (Exception, SystemExit) as error:
-        for path in set(home.rglob("*")) - before:
-            if path.is_file():
-                path.unlink()
         # A file of the unpacked archive is missing: a kill interrupted the unpacking.
         if isinstance(error, FileNotFoundError) and home.exists():
             raise NmtError(f"{name}: damaged; remove {home}, so that it is fetched again") from None
-        reason = " ".join(str(getattr(error, "reason", error)).split())
-        if isinstance(error, SystemExit):
-            reason = "the downloaded file does not match its checksum"
         raise NmtError(
-            f"{name}: cannot be fetched: {reason}; where the network does not allow it, copy "
-            f"{SACREBLEU_DIR} from a machine where it does, or give the files with --reference"
+            f"{name}: cannot be fetched: {reason(error)}; where the network does not allow it, "
+            f"copy {SACREBLEU_DIR} from a machine where it does, or give the files with --reference"
         ) from None
-    finally:
-        socket.setdefaulttimeout(timeout)

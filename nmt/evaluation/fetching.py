@@ -1,0 +1,37 @@
+"""Files that sacreBLEU fetches: each whole or not at all, and no attempt without an end."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+TIMEOUT = 60.0
+"""Seconds without an answer after which a server counts as unreachable."""
+
+
+@contextmanager
+def fetching(home: Path) -> Iterator[None]:
+    """Remove the files that a failed attempt leaves in a directory.
+
+    sacreBLEU takes any existing file for a complete one.
+    """
+    before, timeout = set(home.rglob("*")), socket.getdefaulttimeout()
+    socket.setdefaulttimeout(TIMEOUT)
+    try:
+        yield
+    except (Exception, SystemExit):
+        for path in set(home.rglob("*")) - before:
+            if path.is_file():
+                path.unlink()
+        raise
+    finally:
+        socket.setdefaulttimeout(timeout)
+
+
+def reason(error: BaseException) -> str:
+    """Return why an attempt failed, on one line."""
+    if isinstance(error, SystemExit):
+        return "the downloaded file does not match its checksum"
+    return " ".join(str(getattr(error, "reason", error)).split())
