@@ -165,6 +165,13 @@ def test_the_model_of_fairseq_for_iwslt(converted: Any) -> None:
     assert not [line for line in notes if "unknown" in line]
 
 
+def test_the_first_of_several_held_out_sets_of_fairseq_is_taken(converted: Any) -> None:
+    line = "fairseq-preprocess -s en -t de --trainpref a --validpref b,c,d --testpref e"
+    built, notes = converted("fairseq", line)
+    assert (built["preprocess"].valid, built["preprocess"].test) == ("b", "e")
+    assert "--validpref c,d: preprocess.valid is one set, the first one" in notes
+
+
 def test_a_configuration_of_marian(converted: Any) -> None:
     built, notes = converted("marian", MARIAN_BASE)
     preprocess, model, train = built["preprocess"], built["model"], built["train"]

@@ -105,12 +105,12 @@ def _preprocess(options: Options, draft: Draft) -> None:
     draft.set(preprocess__vocab_size=max(sizes, default=None))
     if len(sizes) > 1:
         draft.note(f"vocab_size {max(sizes)}: both vocabularies have one size, the larger one")
-    for name, key in (
-        ("--validpref", "valid"),
-        ("--testpref", "test"),
-        ("--destdir", "output_dir"),
-    ):
-        draft.set(**{f"preprocess__{key}": options.text(name) or None})
+    draft.set(preprocess__output_dir=options.text("--destdir") or None)
+    for name, key in (("--validpref", "valid"), ("--testpref", "test")):
+        prefix, *others = options.text(name).split(",")
+        draft.set(**{f"preprocess__{key}": prefix or None})
+        if others:
+            draft.note(f"{name} {','.join(others)}: preprocess.{key} is one set, the first one")
     if prefix := options.text("--trainpref"):
         draft.set(preprocess__train=[prefix])
     draft.note(
