@@ -298,6 +298,28 @@ def test_texts_of_sockeye_are_a_prefix_and_languages(converted: Any, end: str) -
     )
 
 
+@pytest.mark.parametrize(
+    ("program", "options", "is_separate", "tied"),
+    [
+        ("train", "", False, "all"),
+        ("train", "--weight-tying-type trg_softmax", True, "decoder"),
+        ("train", "--weight-tying-type trg_softmax --shared-vocab", False, "decoder"),
+        ("train", "--weight-tying-type src_trg", False, "none"),
+        ("train", "--weight-tying-type none", True, "none"),
+        ("prepare-data", "", True, "all"),
+        ("prepare-data", "--shared-vocab", False, "all"),
+    ],
+)
+def test_tied_weights_of_sockeye_share_a_vocabulary(
+    converted: Any, program: str, options: str, is_separate: bool, tied: str
+) -> None:
+    line = f"torchrun sockeye-{program} -s a.en -t a.de {options} -o m"
+    built, notes = converted("sockeye", line)
+    assert built["preprocess"].separate_vocabularies is is_separate
+    assert built["model"].tied_embeddings == tied
+    assert any(line.startswith("--weight-tying-type") for line in notes) is ("src_trg" in options)
+
+
 def test_a_configuration_of_opennmt(converted: Any) -> None:
     built, notes = converted("opennmt", OPENNMT)
     preprocess, train = built["preprocess"], built["train"]

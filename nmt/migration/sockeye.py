@@ -46,12 +46,14 @@ def convert(options: Options, draft: Draft) -> None:
         _texts(options, draft, "train", ("--source", "-s"), ("--target", "-t"))
         validation = ("--validation-source", "-vs"), ("--validation-target", "-vt")
         _texts(options, draft, "valid", *validation)
-        if not options.switch("--shared-vocab"):
+        tied = options.text("--weight-tying-type", default="src_trg_softmax")
+        is_tied = kind == "train" and tied.startswith("src_trg")  # which entails one vocabulary
+        if not options.switch("--shared-vocab") and not is_tied:
             draft.set(preprocess__separate_vocabularies=True)
         if words := options.take("--num-words"):
             draft.set(preprocess__vocab_size=max(_pair("--num-words", words)))
     if kind == "train":
-        _train(options, draft)
+        _train(options, draft, tied)
     if kind == "translate":
         alpha = float(options.number("--length-penalty-alpha", default=1.0))
         draft.set(
@@ -86,7 +88,7 @@ def _pair(name: str, values: list[Any]) -> tuple[Any, Any]:
     return numbers[0], numbers[-1]
 
 
-def _train(options: Options, draft: Draft) -> None:
+def _train(options: Options, draft: Draft, tied: str) -> None:
     draft.note("options that are not given keep nmt's defaults, which are not Sockeye's")
     draft.set(model__arch="transformer_base", model__sinusoids="concatenated")
     if layers := options.take("--num-layers"):
@@ -103,7 +105,8 @@ def _train(options: Options, draft: Draft) -> None:
             draft.set(**{f"model__{key}": encoder})
             if encoder != decoder:
                 draft.note(f"{name}: model.{key} is the same for both stacks; {encoder} is taken")
-    tied = options.text("--weight-tying-type", default="src_trg_softmax")
+    if tied == "src_trg":
+        draft.note("--weight-tying-type src_trg: no counterpart; nothing is tied")
     draft.set(
         model__tied_embeddings={"src_trg_softmax": "all", "trg_softmax": "decoder"}.get(
             tied, "none"
