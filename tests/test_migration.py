@@ -202,6 +202,36 @@ def test_a_configuration_of_marian(converted: Any) -> None:
     assert not [line for line in notes if "unknown" in line]
 
 
+def test_options_that_marian_writes_with_their_defaults_set_nothing(converted: Any) -> None:
+    written = """
+    type: transformer
+    mini-batch: 1000
+    mini-batch-fit: true
+    mini-batch-words: 0
+    learn-rate: 0.0003
+    lr-decay: 0
+    lr-warmup: 16000
+    lr-decay-inv-sqrt: [16000]
+    guided-alignment: none
+    guided-alignment-weight: 0.1
+    """
+    train = converted("marian", written)[0]["train"]
+    assert (train.tokens_per_update, train.guided_alignment) == (25000, 0)
+    assert (train.schedule.name, train.schedule.warmup_updates) == ("inverse_sqrt", 16000)
+
+
+def test_sentences_do_not_take_the_place_of_words(converted: Any) -> None:
+    line = "marian --type transformer --mini-batch-words 8000 --mini-batch 64"
+    assert converted("marian", line)[0]["train"].tokens_per_update == 8000
+
+
+def test_alignments_of_marian_guide_the_attention(converted: Any) -> None:
+    built, notes = converted("marian", "marian --type transformer --guided-alignment c.align")
+    assert built["train"].guided_alignment == 0.1
+    assert built["preprocess"].alignments is True
+    assert "--guided-alignment c.align: nmt preprocess reads PREFIX.align; rename" in notes
+
+
 def test_what_fits_the_workspace_of_marian_is_not_known(converted: Any) -> None:
     built, notes = converted(
         "marian", "marian --task transformer-big-prenorm --after-batches 500000000t -d 0 1"

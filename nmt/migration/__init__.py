@@ -27,6 +27,13 @@ LIMITS = {
 """Keys with numbers from 1; other toolkits write 0 or -1 for no limit."""
 
 
+UNLIKE = {
+    *("train.schedule", "train.optimizer", "train.loss", "train.best_metric"),
+    "train.tokens_per_update",
+}
+"""Keys that no number sets: those with names, and one whose unit other toolkits do not have."""
+
+
 def recipe_of(toolkit: str, options: Options, flags: Mapping[str, str]) -> Draft:
     """Return the recipe that options of another toolkit describe, with notes.
 
@@ -51,6 +58,7 @@ def recipe_of(toolkit: str, options: Options, flags: Mapping[str, str]) -> Draft
         value = scalar(values[0]) if values else True
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         key = rules.KEYS.get(name) or (habit.key(flags) if habit and is_number else None)
+        key = None if key in UNLIKE else key
         if key in LIMITS and is_number and value < 1:
             draft.note(f"{shown}: no limit there; the default of {key} is taken")
         elif key and len(values) <= 1:

@@ -225,6 +225,7 @@ def _optimizer(options: Options, draft: Draft) -> None:
         values |= dict(zip(("betas", "eps"), (parameters[:2], *parameters[2:3]), strict=False))
     draft.set(train__optimizer=values)
     _schedule(options, draft)
+    _alignments(options, draft)
     if smoothing := options.number("--label-smoothing", default=0.0):
         loss = {"name": "label_smoothed_cross_entropy", "smoothing": smoothing}
         draft.set(train__loss={**loss, "definition": "uniform"})
@@ -265,6 +266,15 @@ def _period(name: str, value: object) -> tuple[float, str]:
     if match is None:
         raise NmtError(f"{name}: expected a number of updates, not {value!r}")
     return number_of(name, match[1].replace(",", "")) * FACTORS[match[2]], match[3]
+
+
+def _alignments(options: Options, draft: Draft) -> None:
+    """Set guided alignment; a configuration that Marian writes has a weight without it, too."""
+    path = options.text("--guided-alignment", default="none")
+    weight = options.number("--guided-alignment-weight", default=0.1)
+    if path != "none":
+        draft.set(train__guided_alignment=weight, preprocess__alignments=True)
+        draft.note(f"--guided-alignment {path}: nmt preprocess reads PREFIX.align; rename")
 
 
 def _updates(options: Options, draft: Draft, name: str, *aliases: str) -> int | None:
