@@ -450,6 +450,9 @@ def test_a_command_behind_another_is_read() -> None:
          "warmup_updates: 4000 is assumed, as inverse_sqrt needs a warm-up"),
         ("fairseq", "fairseq-train d --restore-file x.pt", "--restore-file x.pt: give the same "
          "--save-dir: the run there is resumed"),
+        ("fairseq", "fairseq-generate d --num-workers 4", "--num-workers 4: use --workers N"),
+        ("marian", "marian-decoder --mini-batch 30 --maxi-batch 10", "--mini-batch 30: use "
+         "--batch-tokens N, which counts tokens of sources, not sentences"),
         ("fairseq", "fairseq-generate d --path m.pt", "--path m.pt: use --model RUN, once for each "
          "model"),
         ("marian", "marian-decoder -m model.npz --word-penalty 0.2", "--word-penalty 0.2: no "
@@ -492,6 +495,11 @@ def test_mistakes_are_one_line(nmt: Any, arguments: tuple[str, str], message: st
     done = nmt("recipe", "--from", *arguments)
     assert (done.status, done.out, done.err.count("\n")) == (1, "", 1)
     assert done.err.startswith(f"nmt: error: {message}")
+
+
+def test_a_translation_sets_the_search_alone(converted: Any, tmp_path: Path) -> None:
+    converted("fairseq", "fairseq-generate d --num-workers 4 --beam 3 --max-tokens 1000")
+    assert [*load(tmp_path / "nmt.yaml", None, {}, {}).sections] == ["search"]
 
 
 def test_a_note_is_one_line(nmt: Any) -> None:

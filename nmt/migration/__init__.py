@@ -57,12 +57,15 @@ def recipe_of(toolkit: str, options: Options, flags: Mapping[str, str]) -> Draft
         habit = answers.get(name)
         value = scalar(values[0]) if values else True
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        key = rules.KEYS.get(name) or (habit.key(flags) if habit and is_number else None)
-        key = None if key in UNLIKE else key
+        key = rules.KEYS.get(name)
+        if habit and is_number:
+            key = key or _key(habit, command, flags)
         if key in LIMITS and is_number and value < 1:
             draft.note(f"{shown}: no limit there; the default of {key} is taken")
         elif key and len(values) <= 1:
             set_path(draft.recipe, key, value)
+        elif habit and command == "translate":
+            draft.note(f"{shown}: {habit.remedy}")
         elif reason := rules.WITHOUT.get(name):
             draft.note(f"{shown}: {reason}")
         elif habit:
@@ -77,6 +80,14 @@ def recipe_of(toolkit: str, options: Options, flags: Mapping[str, str]) -> Draft
     sections = ("preprocess", "model", "train", "search")
     draft.recipe = {name: draft.recipe[name] for name in sections if name in draft.recipe}
     return draft
+
+
+def _key(habit: Habit, command: str, flags: Mapping[str, str]) -> str | None:
+    """Return the key that the number of another toolkit's option sets; None if there is none."""
+    key = habit.key(flags)
+    if key is None or key in UNLIKE:
+        return None
+    return key if command != "translate" or key.startswith("search.") else None
 
 
 def _answers(toolkit: str, command: str) -> dict[str, Habit]:
