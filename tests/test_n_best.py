@@ -110,6 +110,14 @@ def test_weights_that_make_no_sense_are_refused() -> None:
         )
 
 
+def test_a_weight_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(NmtError) as error:
+        parse_weights("Model=1,Length=2,Model=3")
+    assert str(error.value) == (
+        "--weights Model=1,Length=2,Model=3: a feature is given twice; give each once"
+    )
+
+
 def test_weights_that_are_no_numbers_to_add_sort_nothing(tmp_path: Path) -> None:
     path = tmp_path / "weights.yaml"
     path.write_text("Length: 1\nModel: .inf\n")

@@ -110,8 +110,8 @@ def parse_weights(text: str | None) -> dict[str, float]:
     """Return ``LogProbability=0.5,Length=0.1``, or a file of ``nmt tune``, as weights by name.
 
     Raises:
-        NmtError: the text or the file has another form, there is no such file, or a weight is not
-            a number from -`GREATEST` to `GREATEST`.
+        NmtError: the text or the file has another form or names a feature twice, there is no such
+            file, or a weight is not a number from -`GREATEST` to `GREATEST`.
     """
     if not text:
         return {}
@@ -129,8 +129,11 @@ def parse_weights(text: str | None) -> dict[str, float]:
 def _split_weights(text: str) -> dict[str, float]:
     """Return the weights of a flag."""
     try:
-        pairs = (weight.split("=") for weight in text.split(","))
-        return {name: float(value) for name, value in pairs}
+        pairs = [weight.split("=") for weight in text.split(",")]
+        weights = {name: float(value) for name, value in pairs}
+        if len(weights) < len(pairs):
+            raise NmtError(f"--weights {text}: a feature is given twice; give each once")
+        return weights
     except ValueError:
         raise NmtError(
             f"--weights {text}: expected NAME=NUMBER,NAME=NUMBER,... or a file of nmt tune"
