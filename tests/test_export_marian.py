@@ -21,7 +21,9 @@ import nmt
 from nmt.data.vocabulary import BOS, EOS
 from nmt.errors import NmtError
 from nmt.export import export_formats, export_run
+from nmt.export.marian import vocabulary_list
 from nmt.imports import import_model
+from nmt.imports.marian_vocabulary import read_pieces
 from nmt.models import ModelConfig
 from nmt.recipe.config import build
 from nmt.runs import load_model, weights_of
@@ -105,6 +107,26 @@ def test_a_vocabulary_that_is_no_sentencepiece_model_becomes_a_list(
     table = np.load(tmp_path / "exported" / "model.npz")["Wemb"]
     start = weights["target_embedding.weight"][BOS]
     assert np.array_equal(table[0], (weights["target_embedding.weight"][EOS] - start).numpy())
+
+
+def test_pieces_of_a_list_are_read_as_they_were(tmp_path: Path) -> None:
+    pieces = [
+        "</s>",
+        "<unk>",
+        "\u2581no",
+        '"',
+        "\\",
+        "\U0001f600",
+        "a\U0001f600",
+        "\u2028",
+        "\x85",
+        "\t",
+    ]
+    (tmp_path / "vocab.yml").write_text(vocabulary_list(pieces), encoding="utf-8")
+    assert read_pieces(tmp_path / "vocab.yml") == dict(enumerate(pieces))
+    assert yaml.safe_load((tmp_path / "vocab.yml").read_bytes()) == {
+        piece: token for token, piece in enumerate(pieces)
+    }
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

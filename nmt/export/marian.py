@@ -12,7 +12,7 @@ import io
 import json
 import math
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -235,9 +235,19 @@ def _write_vocabularies(loaded: LoadedModel, orders: list[list[int]], directory:
         (directory / f"{side}.spm").write_bytes(vocabulary or model)
         names.append(f"{side}.spm" if vocabulary else f"{side}.vocab.yml")
         if vocabulary is None:
-            lines = [f"{json.dumps(piece)}: {token}\n" for token, piece in enumerate(pieces)]
-            (directory / names[-1]).write_text("".join(lines), encoding="utf-8")
+            (directory / names[-1]).write_text(vocabulary_list(pieces), encoding="utf-8")
     return names
+
+
+def vocabulary_list(pieces: Iterable[str]) -> str:
+    """Return pieces as the YAML of a vocabulary, in the order of their ids.
+
+    Emoji stay as they are: JSON writes two halves of each, which YAML does not join.
+    """
+    escaped = (
+        "".join(c if ord(c) > 0xFFFF else json.dumps(c)[1:-1] for c in piece) for piece in pieces
+    )
+    return "".join(f'"{piece}": {token}\n' for token, piece in enumerate(escaped))
 
 
 def _search(loaded: LoadedModel) -> dict[str, Any]:
