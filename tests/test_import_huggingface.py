@@ -144,6 +144,15 @@ def test_a_file_of_torch_and_other_positions_are_read_too(tmp_path: Path) -> Non
     (theirs / "model.safetensors").unlink()
     torch.save(model.state_dict(), theirs / "pytorch_model.bin")
     recipe = import_model(theirs, tmp_path / "run").section("model")
+    one = (tmp_path / "run" / "last" / "model.safetensors").read_bytes()
+    tensors = [*model.state_dict().items()]
+    for number, part in enumerate((tensors[::2], tensors[1::2]), 1):
+        torch.save(dict(part), theirs / f"pytorch_model-0000{number}-of-00002.bin")
+    (theirs / "pytorch_model.bin").unlink()
+    import_model(theirs, tmp_path / "parts")
+    assert (tmp_path / "parts" / "last" / "model.safetensors").read_bytes() == one
+    for part_file in theirs.glob("pytorch_model-*.bin"):
+        part_file.unlink()
     assert (recipe["positions"]["name"], recipe["sinusoids"]) == ("sinusoidal", "halves")
     state = model.state_dict()
     for stack in ("encoder", "decoder"):

@@ -44,23 +44,24 @@ class Weights:
 
 
 def read_weights(source: Path) -> tuple[Weights, list[Path]]:
-    """Return the tensors of safetensors files or of ``pytorch_model.bin``, and the files."""
-    paths = sorted(source.glob("model*.safetensors"))
-    old = source / "pytorch_model.bin"
-    if not paths and not old.exists():
-        raise NmtError(f"{source}: holds neither model.safetensors nor pytorch_model.bin")
-    for path in paths or [old]:
-        open_regular(path).close()  # a pipe or a device has no end
+    """Return the tensors of safetensors files or of those of torch, and the files."""
+    paths = sorted(source.glob("model*.safetensors")) or sorted(source.glob("pytorch_model*.bin"))
     if not paths:
-        return Weights(_read_torch(old), old), [old]
-    tensors: dict[str, Path] = {}
+        raise NmtError(f"{source}: holds neither model.safetensors nor pytorch_model.bin")
+    tensors: dict[str, Tensor | Path] = {}
     for path in paths:
-        try:
-            with safe_open(path, framework="pt") as file:
-                tensors |= dict.fromkeys(file.keys(), path)
-        except SafetensorError as error:
-            raise NmtError(f"{path}: not a safetensors file: {error}") from None
+        open_regular(path).close()  # a pipe or a device has no end
+        tensors |= _read_torch(path) if path.suffix == ".bin" else _read_names(path)
     return Weights(tensors, paths[0]), paths
+
+
+def _read_names(path: Path) -> dict[str, Path]:
+    """Return the file for each name of a tensor in a safetensors file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return dict.fromkeys(file.keys(), path)
+    except SafetensorError as error:
+        raise NmtError(f"{path}: not a safetensors file: {error}") from None
 
 
 def _read_torch(path: Path) -> dict[str, Tensor]:
