@@ -502,6 +502,44 @@ def test_a_translation_sets_the_search_alone(converted: Any, tmp_path: Path) -> 
     assert [*load(tmp_path / "nmt.yaml", None, {}, {}).sections] == ["search"]
 
 
+@pytest.mark.parametrize(
+    ("toolkit", "line", "strategy"),
+    [
+        ("fairseq", "fairseq-generate d --lenpen 2 --unnormalized", ("power", 0.0)),
+        ("fairseq", "fairseq-generate d --sampling --temperature 0.7", 0.7),
+        ("opennmt", "onmt_translate -beam_size 4 -length_penalty wu -alpha 0.9", ("gnmt", 0.9)),
+        ("opennmt", "onmt_translate -length_penalty avg -alpha 0.9", ("power", 1.0)),
+        ("opennmt", "onmt_translate -length_penalty none", ("power", 0.0)),
+    ],
+)
+def test_the_score_of_a_search_is_carried_over(
+    converted: Any, toolkit: str, line: str, strategy: object
+) -> None:
+    built, notes = converted(toolkit, line)
+    made = built["search"].strategy
+    penalty = getattr(made, "length_penalty", None)
+    assert ((penalty.name, penalty.alpha) if penalty else made.temperature) == strategy
+    assert not [line for line in notes if "unknown" in line]
+
+
+@pytest.mark.parametrize(
+    ("options", "tied"),
+    [
+        ("--tied-embeddings-src", "none"),
+        ("--tied-embeddings", "decoder"),
+        ("--tied-embeddings-src --tied-embeddings", "all"),
+        ("--tied-embeddings-all", "all"),
+    ],
+)
+def test_tied_embeddings_of_marian(converted: Any, options: str, tied: str) -> None:
+    line = f"marian --type transformer --mini-batch-words 8000 {options}"
+    built, notes = converted("marian", line)
+    assert built["model"].tied_embeddings == tied
+    assert ("--tied-embeddings-src alone: no counterpart; none are tied" in notes) is (
+        options == "--tied-embeddings-src"
+    )
+
+
 def test_a_note_is_one_line(nmt: Any) -> None:
     done = nmt("recipe", "--from", "fairseq", "fairseq-train --arch lstm --qqq 'a\n\x1b[2Jb'")
     assert (done.status, done.err.count("--qqq")) == (0, 1)

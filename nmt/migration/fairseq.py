@@ -287,14 +287,17 @@ def _validation(options: Options, draft: Draft) -> None:
 def _search(options: Options, draft: Draft) -> None:
     """Set the section ``search`` to what fairseq-generate does."""
     alpha = options.number("--lenpen", default=1.0)
+    if options.switch("--unnormalized"):
+        alpha = 0.0
     strategy = {
         "name": "beam",
         "beam": options.number("--beam", default=5),
         "length_penalty": {"name": "power", "alpha": float(alpha)},
         "stop": "first_beam",
     }
+    temperature = options.number("--temperature", default=1.0)
     if options.switch("--sampling"):
-        strategy = {"name": "sample"}
+        strategy = {"name": "sample", "temperature": float(temperature)}
         for key in ("k", "p"):
             if (value := options.number(f"--sampling-top{key}")) is not None and value > 0:
                 strategy[f"top_{key}"] = value

@@ -164,10 +164,12 @@ def _model(options: Options, draft: Draft) -> None:
     draft.set(model__arch="transformer_base", model__d_model=options.number("--dim-emb"))
     defaults = {"encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
     draft.set(**{f"model__{key}": value for key, value in defaults.items()})
-    source, target, every = (
+    both, output, every = (
         options.switch(f"--tied-embeddings{kind}") for kind in ("-src", "", "-all")
     )
-    tied = "all" if every or source else "decoder" if target else "none"
+    tied = "all" if every or (both and output) else "decoder" if output else "none"
+    if both and tied == "none":
+        draft.note("--tied-embeddings-src alone: no counterpart; none are tied")
     draft.set(model__tied_embeddings=tied, model__output_bias=True, model__sinusoids="concatenated")
     activation = options.text("--transformer-ffn-activation", default="swish")
     if activation in ("relu", "gelu", "swish"):

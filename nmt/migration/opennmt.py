@@ -54,6 +54,7 @@ def convert(options: Options, draft: Draft) -> None:
     """Set what takes more than one option, or a value of its own."""
     options.values = {_with_two_dashes(name): options.values[name] for name in options.values}
     if command(options) == "translate":
+        _search(options, draft)
         return
     draft.note("options that are not given keep nmt's defaults, which are not OpenNMT's")
     draft.set(model__arch="transformer_base", model__sinusoids="concatenated")
@@ -83,6 +84,18 @@ def convert(options: Options, draft: Draft) -> None:
         draft.set(train__loss={"name": "label_smoothed_cross_entropy", "smoothing": smoothing})
     if options.text("--model-dtype") == "fp16":
         draft.set(train__precision="fp16")
+
+
+def _search(options: Options, draft: Draft) -> None:
+    """Set the length penalty of onmt_translate; its average of log-probabilities has no alpha."""
+    alpha = options.number("--alpha", default=0.0)
+    penalties = {
+        "none": {"name": "power", "alpha": 0.0},
+        "avg": {"name": "power", "alpha": 1.0},
+        "wu": {"name": "gnmt", "alpha": float(alpha)},
+    }
+    if penalty := options.text("--length-penalty"):
+        draft.set(search__strategy__length_penalty=penalties.get(penalty))
 
 
 def _with_two_dashes(name: str) -> str:
