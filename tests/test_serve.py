@@ -24,18 +24,20 @@ from urllib.request import Request as HttpRequest
 from urllib.request import urlopen
 
 import pytest
+from pydantic import ValidationError
 from starlette.requests import Request as HttpConnection
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 from websockets.sync.client import connect
 
 from nmt.errors import NmtError
 from nmt.inference import Request
-from nmt.serve import batching
+from nmt.serve import batching, libretranslate
 from nmt.serve.access import Keys, Limits, Rates
+from nmt.serve.alternatives import Beginning
 from nmt.serve.app import application
 from nmt.serve.batching import Batcher, QueueFullError
 from nmt.serve.bodies import Ended, RefusedError, within
-from nmt.serve.lines import _translations
+from nmt.serve.lines import Wanted, _translations
 from nmt.serve.processes import WorkerKilledError
 from nmt.serve.service import Service
 from nmt.serve.work import Batch, Translating, Wish
@@ -373,6 +375,22 @@ def test_a_mistake_is_answered_with_one_line(
     assert code == status
     assert list(answer) == ["error"]
     assert message in answer["error"]
+
+
+def test_mistakes_without_number_are_refused_at_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Wanted.model_validate({"target_lang": "de", "lines": [1] * 1000})
+    assert {error["loc"][1] for error in refused.value.errors()} == {0}
+    for kind in (Wanted, Beginning):
+        with pytest.raises(RefusedError, match="unknown key '0'"):
+            kind.model_validate({str(key): 1 for key in range(1000)})
+    monkeypatch.setattr(libretranslate, "Line", None)  # no line becomes a request
+    models: Any = SimpleNamespace(pairs=[("en", "de")], processes=1)
+    service = Service(models, Limits(), Keys(None), 64)
+    values = {"q": [""] * 1000 + ["\n" * 1000], "source": "en", "target": "de"}
+    client = HttpConnection({"type": "http"})
+    with pytest.raises(RefusedError, match="2,001 lines; at most 2,000"):
+        asyncio.run(libretranslate._translate(service, client, values))
 
 
 def test_requests_have_limits(address: str) -> None:

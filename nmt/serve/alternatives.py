@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from nmt.inference import Request as Line
-from nmt.serve.bodies import while_connected
+from nmt.serve.bodies import KnownKeys, while_connected
 from nmt.serve.service import Service
 from nmt.serve.work import Wish
 
 
-class Beginning(BaseModel):
+class Beginning(KnownKeys):
     """A line, and the beginning of its translation."""
-
-    model_config = ConfigDict(extra="forbid")
 
     source_lang: str = "auto"
     target_lang: str

@@ -130,8 +130,6 @@ def _mistake(error: Mapping[str, Any]) -> str:
         return f"the body is not JSON: {error['ctx']['error']}, at character {place[0]}"
     if not place:
         return "the body is not a JSON object with Content-Type: application/json"
-    if error["type"] == "extra_forbidden":
-        return f"unknown key {place[-1]!r}; /openapi.json lists the keys"
     if place[0] == "lines" and len(place) > 1:
         return f'line {place[1] + 1}: give a text, or an object with the field "text"'
     return f"{'.'.join(map(str, place))}: {error['msg']}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
+from pydantic import BaseModel, ConfigDict, model_validator
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -31,6 +32,26 @@ class RefusedError(Exception):
         """Return the answer, as LibreTranslate words it."""
         headers = None if self.retry_after is None else {"Retry-After": str(self.retry_after)}
         return JSONResponse({"error": str(self)}, self.status, headers)
+
+
+class KnownKeys(BaseModel):
+    """A JSON object that is refused at its first unknown key; pydantic would describe each."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def check_keys(cls, values: Any) -> Any:
+        """Return the values.
+
+        Raises:
+            RefusedError: a key is unknown.
+        """
+        if isinstance(values, dict):
+            for key in values:
+                if key not in cls.model_fields:
+                    raise RefusedError(400, f"unknown key {key!r}; /openapi.json lists the keys")
+        return values
 
 
 class WholeBodies:

@@ -82,6 +82,8 @@ async def _translate(service: Service, request: Request, values: dict[str, Any])
         raise RefusedError(400, "alternatives go without format html")
     wish = Wish(pair, count=1 + others, dialect="html" if form == "html" else None)
     # Elements of a fragment may span its lines.
+    counts = (1 if form == "html" else text.count("\n") + 1 for text in texts)
+    service.check_count(sum(counts))  # before each becomes a request, which takes time
     lines = [[text] if form == "html" else text.split("\n") for text in texts]
     work = service.translate(request, [Line(line) for text in lines for line in text], wish)
     translated = iter(await while_connected(request, work, service.limits.seconds))

@@ -6,10 +6,10 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, WebSocket, WebSocketDisconnect
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, FailFast, Field
 from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from nmt.errors import NmtError
 from nmt.inference import Request as Line
 from nmt.inference import SearchConfig
-from nmt.serve.bodies import RefusedError, while_connected, within
+from nmt.serve.bodies import KnownKeys, RefusedError, while_connected, within
 from nmt.serve.service import Service
 from nmt.serve.work import Fields, Wish
 
@@ -33,14 +33,12 @@ MOST_REASON = 123
 """Bytes of the reason for closing a WebSocket, by RFC 6455."""
 
 
-class Wanted(BaseModel):
+class Wanted(KnownKeys):
     """Lines to translate, and what is wanted of them."""
-
-    model_config = ConfigDict(extra="forbid")
 
     source_lang: str = "auto"
     target_lang: str
-    lines: list[str | dict[str, Any]] = Field(
+    lines: Annotated[list[str | dict[str, Any]], FailFast()] = Field(
         description="Lines, or requests as `nmt translate --json-input` reads them."
     )
     n_best: int = Field(1, ge=1, le=100, description="Distinct translations of each line.")
