@@ -269,6 +269,27 @@ def test_a_stream_that_stands_still_is_given_up() -> None:
     asyncio.run(ask())
 
 
+def test_a_line_of_a_stream_that_takes_too_long_is_refused() -> None:
+    async def translate(batch: Batch) -> Any:
+        await asyncio.sleep(600)
+
+    async def receive() -> Any:  # a line in the time that a translation has
+        await asyncio.sleep(0.1)
+        return {"type": "http.request", "body": b"one\n", "more_body": True}
+
+    async def ask() -> None:
+        models: Any = SimpleNamespace(pairs=[("en", "de")], processes=1, translate=translate)
+        service = Service(models, Limits(seconds=0.2), Keys(None), 1)
+        running = asyncio.create_task(service.batcher.run())
+        request = HttpConnection({"type": "http"}, receive)
+        with pytest.raises(RefusedError, match=r"no translation within 1\.2 s") as refused:
+            await anext(_translations(service, request, PLAIN))
+        assert refused.value.status == 503
+        running.cancel()
+
+    asyncio.run(ask())
+
+
 def test_a_socket_refuses_with_a_reason(address: str) -> None:
     url = f"ws{address.removeprefix('http')}/translate"
     long = "%C3%A9" * 100  # two bytes each, of at most 123

@@ -232,7 +232,7 @@ async def _translated(
         try:
             return await service.translate(request, [line], wish)
         except RefusedError as error:
-            if error.retry_after is None:
+            if error.status != 429 or error.retry_after is None:
                 raise
             await asyncio.sleep(error.retry_after)
 

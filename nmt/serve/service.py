@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from itertools import chain
 
@@ -14,7 +13,7 @@ from nmt.languages import share_of_letters
 from nmt.messages import warn
 from nmt.serve.access import Keys, Limits, Rates
 from nmt.serve.batching import Batcher, QueueFullError
-from nmt.serve.bodies import RefusedError
+from nmt.serve.bodies import RefusedError, within
 from nmt.serve.metrics import Metrics
 from nmt.serve.models import Models
 from nmt.serve.processes import WorkerKilledError
@@ -42,7 +41,7 @@ class Service:
     async def _translate(self, batch: Batch) -> list[list[Fields]]:
         self.metrics.batches.observe(len(batch.requests))
         # Its clients came before it, and all have their answer, 503, a second after the limit.
-        return await asyncio.wait_for(self.models.translate(batch), self.limits.seconds + 1)
+        return await within(self.limits.seconds + 1, self.models.translate(batch))
 
     def admit(self, client: HTTPConnection, key: str | None = None) -> None:
         """Check the key of a client: `key`, or the one in its header Authorization.
@@ -132,8 +131,8 @@ class Service:
         """Return the translations of each line, best first.
 
         Raises:
-            RefusedError: the client sends too much or too often, too many lines wait, or the model
-                cannot do what is wished.
+            RefusedError: the client sends too much or too often, too many lines wait, the model
+                cannot do what is wished, or a batch takes too long.
         """
         self.check(requests)
         try:
