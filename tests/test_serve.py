@@ -883,7 +883,8 @@ def test_the_language_of_a_long_text_is_told_by_its_beginning() -> None:
 def test_an_error_of_the_server_itself_is_json_too() -> None:
     async def ask() -> tuple[int, bytes]:
         models: Any = SimpleNamespace(pairs=[], processes=1, translate=None)
-        app = application(Service(models, Limits(), Keys(None), 64))
+        service = Service(models, Limits(), Keys(None), 64)
+        app = application(service)
         sent: list[Any] = []
 
         async def receive() -> dict[str, Any]:
@@ -895,6 +896,8 @@ def test_an_error_of_the_server_itself_is_json_too() -> None:
         scope = {"type": "http", "method": "GET", "path": "/frontend/settings", "headers": []}
         with pytest.raises(IndexError):  # for the log
             await app({**scope, "query_string": b""}, receive, send)
+        counts = service.metrics.text().decode()
+        assert 'nmt_requests_total{path="/frontend/settings",status="500"} 1.0' in counts
         return sent[0]["status"], sent[1]["body"]
 
     assert asyncio.run(ask()) == (500, b'{"error":"the server failed; its log says why"}')

@@ -54,13 +54,23 @@ class Counted:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        start, metrics = time.monotonic(), self.metrics
+        start, has_begun = time.monotonic(), False
+
+        def count(status: int) -> None:
+            nonlocal has_begun
+            has_begun = True
+            path = getattr(scope.get("route"), "path", "other")
+            self.metrics.requests.labels(path, status).inc()
+            self.metrics.seconds.observe(time.monotonic() - start)
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                path = getattr(scope.get("route"), "path", "other")
-                metrics.requests.labels(path, message["status"]).inc()
-                metrics.seconds.observe(time.monotonic() - start)
+                count(message["status"])
             await send(message)
 
-        await self.app(scope, receive, counted)
+        try:
+            await self.app(scope, receive, counted)
+        except Exception:  # which Starlette answers outside of all middleware
+            if not has_begun:
+                count(500)
+            raise
