@@ -290,6 +290,21 @@ def test_a_line_of_a_stream_that_takes_too_long_is_refused() -> None:
     asyncio.run(ask())
 
 
+def test_lines_of_a_socket_are_not_translated_once_its_client_has_left(trained: Path) -> None:
+    with server(trained, "--batch-lines", 1) as (address, process):
+        url = f"ws{address.removeprefix('http')}/translate"
+        for lines in (3000, 2000):  # the first is refused
+            with connect(url) as socket_:
+                socket_.send("one two\n" * lines)
+                socket_.socket.shutdown(socket.SHUT_RDWR)
+        while _num_waiting(address):
+            time.sleep(0.1)
+        time.sleep(1)
+        assert _count(address, "nmt_lines_total") == 0
+        process.send_signal(signal.SIGTERM)
+        assert "Traceback" not in process.communicate(timeout=60)[1]
+
+
 def test_a_socket_refuses_with_a_reason(address: str) -> None:
     url = f"ws{address.removeprefix('http')}/translate"
     long = "%C3%A9" * 100  # two bytes each, of at most 123
@@ -528,9 +543,13 @@ def test_lines_that_wait_are_refused_when_the_models_change_to_other_languages()
 
 
 def _num_waiting(address: str) -> float:
+    return _count(address, "nmt_waiting_lines")
+
+
+def _count(address: str, name: str) -> float:
     with urlopen(f"{address}/metrics", timeout=60) as answer:
-        [number] = re.findall(r"(?m)^nmt_waiting_lines (.*)$", answer.read().decode())
-    return float(number)
+        numbers = re.findall(rf"(?m)^{name}(?:{{.*}})? (.*)$", answer.read().decode())
+    return sum(map(float, numbers))
 
 
 def test_a_killed_worker_loses_no_request(trained: Path, expected: dict[str, str]) -> None:

@@ -133,18 +133,29 @@ async def while_connected(request: Request, work: Awaitable[T], seconds: float) 
         RefusedError: the work takes longer than `seconds`.
         ClientDisconnect: the client went away.
     """
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_gone(request))
+    return await unless_gone(_gone(request), work, seconds)
+
+
+async def unless_gone(gone: Awaitable[None], work: Awaitable[T], seconds: float) -> T:
+    """Return the result of the work, which is cancelled when `gone` ends: the client went away.
+
+    Raises:
+        RefusedError: the work takes longer than `seconds`.
+        ClientDisconnect: the client went away.
+    """
+    tasks = asyncio.ensure_future(work), asyncio.ensure_future(gone)
     try:
-        await asyncio.wait({task, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        task, left = tasks
         if task.done():
             return task.result()
-        if gone.done():
+        if left.done():
             raise ClientDisconnect
         raise _late(seconds)
     finally:
-        task.cancel()
-        gone.cancel()
+        for one in tasks:
+            one.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)  # else asyncio logs a late error
 
 
 async def within(seconds: float, work: Awaitable[T]) -> T:

@@ -12,12 +12,12 @@ from fastapi import APIRouter, Query, Request, WebSocket, WebSocketDisconnect
 from pydantic import BaseModel, FailFast, Field
 from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from nmt.errors import NmtError
 from nmt.inference import Request as Line
 from nmt.inference import SearchConfig
-from nmt.serve.bodies import KnownKeys, RefusedError, while_connected, within
+from nmt.serve.bodies import KnownKeys, RefusedError, unless_gone, while_connected
 from nmt.serve.service import Service
 from nmt.serve.work import Fields, Wish
 
@@ -126,18 +126,42 @@ async def _answer_messages(service: Service, socket: WebSocket, origins: Sequenc
     try:
         service.admit(socket, key)
         wish = Wish(service.pair(source, target))
-        while (message := await socket.receive())["type"] == "websocket.receive":
-            if (text := message.get("text")) is None:
-                raise RefusedError(400, "send messages of text, not of bytes")
-            lines = [Line(line) for line in text.removesuffix("\n").split("\n")]
-            work = service.translate(socket, lines, wish)
-            translated = await within(service.limits.seconds, work)
-            await socket.send_text("\n".join(line[0]["text"] for line in translated) + "\n")
+        coming = asyncio.ensure_future(socket.receive())
+        try:
+            while (message := await coming)["type"] == "websocket.receive":
+                coming = asyncio.ensure_future(socket.receive())
+                translated = await _translated_message(service, socket, wish, message, coming)
+                await socket.send_text("\n".join(line[0]["text"] for line in translated) + "\n")
+        finally:
+            coming.cancel()
     except RefusedError as error:
         reason = str(error).encode()[:MOST_REASON]
-        await socket.close(1008, reason.decode(errors="ignore"))
-    except WebSocketDisconnect:
+        with suppress(WebSocketDisconnect):
+            await socket.close(1008, reason.decode(errors="ignore"))
+    except (ClientDisconnect, WebSocketDisconnect):
         pass
+
+
+async def _translated_message(
+    service: Service, socket: WebSocket, wish: Wish, message: Message, coming: asyncio.Future[Any]
+) -> list[list[Fields]]:
+    """Return the translations of a message, while the next one is awaited.
+
+    Raises:
+        RefusedError: the message is none of text, or its translation is refused or takes too long.
+        ClientDisconnect: the client went away.
+    """
+    if (text := message.get("text")) is None:
+        raise RefusedError(400, "send messages of text, not of bytes")
+    lines = [Line(line) for line in text.removesuffix("\n").split("\n")]
+    work = service.translate(socket, lines, wish)
+    return await unless_gone(_left(coming), work, service.limits.seconds)
+
+
+async def _left(coming: asyncio.Future[Any]) -> None:
+    """Wait until the client of a WebSocket has left, or for ever if it sends another message."""
+    if (await asyncio.shield(coming))["type"] == "websocket.receive":
+        await asyncio.Event().wait()
 
 
 def _subprotocol_with_key(socket: WebSocket) -> tuple[str | None, str | None]:
