@@ -290,6 +290,22 @@ def test_a_line_of_a_stream_that_takes_too_long_is_refused() -> None:
     asyncio.run(ask())
 
 
+def test_a_stream_ends_with_its_client(address: str) -> None:
+    source, target = (language["code"] for language in _languages(address))
+    place, before = urlsplit(address), _count(address, "nmt_lines_total")
+    body = b"one two three four five six\n" * 8000  # in the memory of the server at once
+    with socket.create_connection((place.hostname, place.port)) as client:
+        path = f"/v1/stream?source_lang={source}&target_lang={target}"
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        client.sendall(head.encode() + body)
+        assert client.recv(1000).startswith(b"HTTP/1.1 200")
+    count, last = _count(address, "nmt_lines_total"), -1.0
+    while count > last:
+        time.sleep(1)
+        count, last = _count(address, "nmt_lines_total"), count
+    assert count - before < 4000
+
+
 def test_lines_of_a_socket_are_not_translated_once_its_client_has_left(trained: Path) -> None:
     with server(trained, "--batch-lines", 1) as (address, process):
         url = f"ws{address.removeprefix('http')}/translate"

@@ -6,7 +6,16 @@ import asyncio
 from typing import Any
 
 import h11
+from starlette.requests import Request
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+LOST = "is_lost"
+"""Name in the state of a request, once its connection is lost."""
+
+
+def is_lost(request: Request) -> bool:
+    """Return whether the client of a request went away; thousands of its lines may still wait."""
+    return bool(getattr(request.state, LOST, False))
 
 
 class Connection(H11Protocol):
@@ -33,6 +42,8 @@ class Connection(H11Protocol):
         """End."""
         super().connection_lost(exc)
         self._stop()
+        if self.scope is not None:
+            self.scope["state"][LOST] = True
 
     def _watch(self) -> None:
         """Start the time if headers are missing and it does not run; stop it if none is."""

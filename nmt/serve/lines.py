@@ -18,6 +18,7 @@ from nmt.errors import NmtError
 from nmt.inference import Request as Line
 from nmt.inference import SearchConfig
 from nmt.serve.bodies import KnownKeys, RefusedError, unless_gone, while_connected
+from nmt.serve.connection import is_lost
 from nmt.serve.service import Service
 from nmt.serve.work import Fields, Wish
 
@@ -232,6 +233,8 @@ async def _translations(service: Service, request: Request, wish: Wish) -> Async
             )
             if not done:
                 raise RefusedError(408, f"no line and no translation within {seconds:g} s")
+            if is_lost(request):
+                raise ClientDisconnect
             if coming in awaited and coming.done():
                 if (line := coming.result()) is None:
                     coming = None
