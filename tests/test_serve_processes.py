@@ -54,6 +54,23 @@ def test_items_are_shared_by_processes_of_one_thread() -> None:
     assert {threads for *_, threads in results} == {1}
 
 
+def test_no_process_stays_behind_if_another_cannot_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pair, started = socket.socketpair, iter([True])
+
+    def socketpair() -> Any:
+        if next(started, False):
+            return pair()
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(socket, "socketpair", socketpair)
+    before = children()
+    with pytest.raises(OSError, match="Too many open files"):
+        Processes(str, 2)
+    assert children() == before
+
+
 def test_an_error_of_the_function_is_raised_and_the_process_goes_on() -> None:
     async def steps(processes: Processes[Any, Any]) -> list[Any]:
         for _ in range(2):

@@ -48,11 +48,22 @@ class Processes(Generic[T, R]):
             function: applied to each item.
             count: number of processes.
             ignored: signals that this process handles for all.
+
+        Raises:
+            OSError: a process cannot be started; none stays.
         """
         self._function = function
         self._ignored = ignored
         self._is_retired = False
-        self._all = {self._start() for _ in range(count)}
+        self._all: set[_Process] = set()
+        try:
+            for _ in range(count):
+                self._all.add(self._start())
+        except OSError:
+            for process in self._all:
+                process.kill()
+                process.end()
+            raise
         # The one that was used last is the next: its caches are warm, or it was just started.
         self._idle = asyncio.LifoQueue[_Process]()
         for process in self._all:
@@ -110,11 +121,15 @@ class _Process:
     def __init__(self, function: Callable[[Any], Any], ignored: Sequence[signal.Signals]) -> None:
         self._socket, theirs = socket.socketpair()
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        with theirs:
-            self._process = get_context("fork").Process(
-                target=_work, args=(function, theirs, ignored), daemon=True
-            )
-            self._process.start()
+        try:
+            with theirs:
+                self._process = get_context("fork").Process(
+                    target=_work, args=(function, theirs, ignored), daemon=True
+                )
+                self._process.start()
+        except OSError:
+            self._socket.close()
+            raise
         atexit.register(self.kill)  # before multiprocessing waits for it
 
     def is_alive(self) -> bool:
