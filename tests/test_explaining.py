@@ -17,6 +17,7 @@ from urllib.request import urlopen
 import pytest
 from test_serve import call, server
 
+from nmt.runs import find_checkpoint
 from nmt.serve.bodies import RefusedError
 from nmt.serve.explaining import Explainer
 
@@ -104,12 +105,21 @@ def test_a_process_that_is_killed_is_an_error_of_its_page_alone(trained: Path) -
     assert refused.value.status == 503
 
 
-def test_what_is_no_run_is_not_explained(trained: Path, tmp_path: Path) -> None:
+def test_what_is_no_run_is_not_explained(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def open_models(*_: Any) -> Any:
         raise AssertionError("opened")
 
+    found: list[Path] = []
+
+    def find(path: Path) -> Any:
+        found.append(path)
+        return find_checkpoint(path)
+
+    monkeypatch.setattr("nmt.serve.explaining.find_checkpoint", find)
     explainer = Explainer([[tmp_path], [trained]], open_models)
-    assert explainer.explains(PAIR)
-    assert not explainer.explains(("de", "en"))
+    assert explainer.pairs() == {PAIR: [trained]}
+    assert found == [tmp_path, trained]  # each is read once for all its languages
     with pytest.raises(RefusedError, match="only runs are explained"):
         running(explainer.page(("de", "en"), "one"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from importlib.resources import files
 from typing import Literal
 
@@ -91,13 +92,14 @@ def router(service: Service, explainer: Explainer) -> APIRouter:
     @routes.get("/v1/settings", tags=["nmt"])
     async def settings() -> Settings:
         """List the languages and the limits, for the page."""
+        explained = await asyncio.to_thread(explainer.pairs)  # reads the runs
         return Settings(
             pairs=[
                 Direction(
                     source=source,
                     target=target,
                     unit="words" if has_spaces(source) and has_spaces(target) else "pieces",
-                    explained=explainer.explains((source, target)),
+                    explained=(source, target) in explained,
                 )
                 for source, target in service.models.pairs
             ],
