@@ -1,11 +1,15 @@
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import yaml
 from foreign_models import ENGLISH, marian_model
+from sentencepiece import SentencePieceProcessor
 
 import nmt
 from nmt.data.vocabulary import BOS, EOS, PAD
@@ -72,6 +76,37 @@ def test_an_imported_model_is_exported_as_it_was(changes: dict[str, Any], tmp_pa
     assert import_model(tmp_path / "again", tmp_path / "run again").section("model") == run.section(
         "model"
     )
+
+
+@pytest.mark.parametrize("size", [40, 46])
+def test_each_side_of_a_model_of_marian_may_have_its_own_size(size: int, tmp_path: Path) -> None:
+    files, theirs = Path(__file__).parent / "marian", tmp_path / "theirs"
+    theirs.mkdir()
+    arrays = dict(np.load(files / "transformer.npz"))
+    settings = yaml.safe_load(bytes(arrays["special:model.yml"]).rstrip(b"\0"))
+    table = arrays.pop("Wemb")
+    arrays["encoder_Wemb"] = np.resize(table, (size, table.shape[1]))
+    arrays["decoder_Wemb"] = table
+    settings |= {"dim-vocabs": [size, len(table)]}
+    settings |= {"tied-embeddings": True, "tied-embeddings-all": False}
+    arrays["special:model.yml"] = np.frombuffer(yaml.safe_dump(settings).encode() + b"\0", np.int8)
+    np.savez(theirs / "model.npz", **arrays)
+    pieces = SentencePieceProcessor(model_file=str(files / "vocab.spm"))
+    names = [pieces.id_to_piece(token) for token in range(len(table))] + ["a", "b", "c"]
+    for side, count in (("source", size), ("target", len(table))):
+        shutil.copy(files / "vocab.spm", theirs / f"{side}.spm")
+        vocabulary = {name: token for token, name in enumerate(names[:count])}
+        (theirs / f"{side}.vocab.yml").write_text(yaml.safe_dump(vocabulary), encoding="utf-8")
+    vocabularies = {"vocabs": ["source.vocab.yml", "target.vocab.yml"]}
+    (theirs / "decoder.yml").write_text(yaml.safe_dump(vocabularies))
+    run = import_model(theirs, tmp_path / "run", None, "en", "de")
+    export_run(run.path, HUGGING_FACE, "fp32", tmp_path / "exported")
+    tokenizer = transformers.MarianTokenizer.from_pretrained(tmp_path / "exported")
+    model = transformers.MarianMTModel.from_pretrained(tmp_path / "exported")
+    lines = [row.split("\t")[0] for row in (files / "transformer.tsv").open(encoding="utf-8")][:3]
+    found = model.generate(**tokenizer(lines, return_tensors="pt", padding=True), num_beams=1)
+    texts = tokenizer.batch_decode(found, skip_special_tokens=True)
+    assert texts == list(nmt.Translator(run.path, strategy="greedy").translate(lines))
 
 
 def random_run(path: Path, trained: Path, **changes: Any) -> Path:

@@ -41,7 +41,8 @@ class Layout:
         if bias is None or bias[PAD] > EXCLUDED:
             special = {"pad": PAD, "decoder_start": BOS, "eos": EOS}
             return cls(source, target, None, special)
-        order = (EOS, UNK, *range(EOS + 1, len(target)), BOS)
+        longest = max(len(source), len(target))
+        order = (EOS, UNK, *range(EOS + 1, len(target)), *[BOS] * (longest - len(target) + 1))
         special = {"pad": len(order) - 1, "decoder_start": len(order) - 1, "eos": 0}
         return cls(source, target, order, special)
 
@@ -50,15 +51,23 @@ class Layout:
         if self.order is None:
             return {piece: token for token, piece in enumerate(pieces)}
         others = range(EOS + 1, len(pieces))
-        order = (EOS, UNK, *others)
-        names = [*(pieces[token] for token in order), "<pad>"]
+        fillers = (f"<filler {n}>" for n in range(1, self.num_pads(len(pieces))))
+        names = [*(pieces[token] for token in (EOS, UNK, *others)), *fillers, "<pad>"]
         return {piece: token for token, piece in enumerate(names)}
 
     def reorder(self, table: Tensor) -> Tensor:
         """Return the rows of a table [V, ...] in the exported order."""
         if self.order is None:
             return table.clone()
-        return table[[EOS, UNK, *range(EOS + 1, len(table)), BOS]]
+        pads = [BOS] * self.num_pads(len(table))
+        return table[[EOS, UNK, *range(EOS + 1, len(table)), *pads]]
+
+    def num_pads(self, size: int) -> int:
+        """Return the number of ids behind the pieces of a side of this size, with OPUS-MT's layout.
+
+        transformers has one id of padding for both sides, so the smaller one gets fillers up to it.
+        """
+        return max(len(self.source), len(self.target)) - size + 1
 
 
 def write_files(

@@ -101,8 +101,9 @@ class _Encoder(nn.Module):
     def __init__(self, model: Transformer, layout: Layout) -> None:
         super().__init__()
         self.model = model
-        order = layout.order and (EOS, UNK, *range(EOS + 1, len(layout.source)), PAD)
-        self.ids = None if order is None else torch.tensor(order)
+        size = len(layout.source)
+        order = (EOS, UNK, *range(EOS + 1, size), *[PAD] * layout.num_pads(size))
+        self.ids = None if layout.order is None else torch.tensor(order)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Return the encoder's output [B, S, D] of padded sources [B, S] with their mask [B, S]."""
