@@ -111,6 +111,26 @@ def test_a_damaged_file_is_named(
     )
 
 
+def test_all_streams_of_a_compressed_file_are_read(tmp_path: Path) -> None:
+    for suffix, compress in COMPRESSIONS.items():
+        path = tmp_path / f"a{suffix}"
+        path.write_bytes(compress(b"a\nb") + compress(b"c\n") + compress(b"d\n"))
+        assert Lines.open(path).read() == ["a", "bc", "d"]
+    padding = bytes(1 << 17)
+    path = tmp_path / "a.xz"
+    path.write_bytes(lzma.compress(b"a\n") + padding + lzma.compress(b"b\n") + padding)
+    assert Lines.open(path).read() == ["a", "b"]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_damage_of_a_later_stream_is_an_error(tmp_path: Path, suffix: str) -> None:
+    stream, path = COMPRESSIONS[suffix](os.urandom(999)), tmp_path / f"a{suffix}"
+    for damaged in (bytes([stream[0] ^ 1]) + stream[1:], stream[:-9], b"behind"):
+        path.write_bytes(stream + damaged)
+        with pytest.raises(NmtError, match="file is truncated or damaged"):
+            list(Lines.open(path)._raw())
+
+
 def test_text_whose_name_ends_with_gz_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.gz"
     path.write_text("Just text.\n")

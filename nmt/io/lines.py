@@ -150,9 +150,47 @@ def decompressed(file: io.BufferedReader, path: Path) -> BinaryIO:
             raise EOFError
     if path.suffix == ".gz" and not GZIP_MAGIC.startswith(file.peek(2)[:2]):
         raise NmtError(f"{path}: not a gzip file; drop .gz from its name, or fetch it again")
-    module = {".gz": gzip, ".xz": lzma, ".zst": zstd}[path.suffix]
+    opened = {".gz": gzip.open, ".xz": _XzFile, ".zst": zstd and zstd.open}[path.suffix](file)
     # Without a buffer these modules read lines in Python, several times more slowly.
-    return io.BufferedReader(cast(io.RawIOBase, module.open(file)), 1 << 18)
+    return io.BufferedReader(cast(io.RawIOBase, opened), 1 << 18)
+
+
+class _XzFile(io.RawIOBase):
+    """The content of all streams of an .xz file.
+
+    The module lzma ends without an error where a later stream is damaged, or follows padding.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._stream = lzma.LZMADecompressor()
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = b""
+        while not data:
+            block = b""
+            if self._stream.eof:
+                if not (block := self._next_stream()):
+                    return 0
+                self._stream = lzma.LZMADecompressor()
+            elif self._stream.needs_input and not (block := self._file.read(1 << 16)):
+                raise EOFError
+            data = self._stream.decompress(block, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _next_stream(self) -> bytes:
+        """Return bytes of the next stream, after the zeros that may pad one; none at the end."""
+        block = self._stream.unused_data or self._file.read(1 << 16)
+        while block and not (block := block.lstrip(b"\0")):
+            block = self._file.read(1 << 16)
+        return block
 
 
 def without_mark(lines: Iterator[bytes]) -> Iterator[bytes]:
