@@ -75,6 +75,15 @@ def test_a_directory_that_cannot_be_put_in_its_place_leaves_the_old_one(
     assert everything(tmp_path) == ["directory", "directory/old"]
 
 
+def test_a_mount_point_is_refused_before_the_directory_is_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "is_mount", lambda self: self == tmp_path)
+    with pytest.raises(NmtError, match="a mount point, which cannot be replaced; choose a dir"):
+        files.whole_directory(tmp_path).__enter__()
+    assert not list(tmp_path.parent.glob(f".{tmp_path.name}.*"))
+
+
 def test_of_other_writings_of_a_directory_that_were_killed_only_what_they_replaced_remains(
     tmp_path: Path,
 ) -> None:

@@ -38,8 +38,11 @@ def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
             :class:`UnfinishedError`.
 
     Raises:
-        NmtError: another process is filling the directory of the same identity.
+        NmtError: another process is filling the directory of the same identity, or `path` is a
+            mount point.
     """
+    if path.is_mount():
+        raise NmtError(f"{path}: a mount point, which cannot be replaced; choose a directory in it")
     partial = path.with_name(f".{path.name}.partial-{identity or os.getpid()}")
     old = path.with_name(f".{path.name}.old-{os.getpid()}")
     if identity is None:
