@@ -19,10 +19,16 @@ Command = Callable[..., Any]
 
 
 class Fake:
-    """A translator whose log-probabilities are the numbers in the target."""
+    """A translator whose log-probabilities are the numbers in the target, and 0 for its end."""
 
     def score(self, sources: list[str], targets: list[str]) -> list[list[float]]:
-        return [[-float(number) for number in target.split()] for target in targets]
+        numbers = [[float(number) for number in target.split()] for target in targets]
+        return [[-number * (len(row) + 1) / len(row) for number in row] + [0.0] for row in numbers]
+
+
+def test_a_pair_with_a_blank_side_has_the_score_0() -> None:
+    score = dual_scorer(Fake(), Fake())  # type: ignore[arg-type]
+    assert score(["", "\u3000", "0", "0"], [" ", "0", "", "0"]).tolist() == [0, 0, 0, 1]
 
 
 def test_a_score_is_high_if_both_models_agree_on_a_high_probability() -> None:

@@ -27,7 +27,7 @@ BLOCK = 1024
 """Pairs that a process scores at once."""
 
 CHARACTERS = 2000
-"""A pair with a longer side is not scored: its score is 0."""
+"""A pair with a longer side, or a blank one, is not scored: its score is 0."""
 
 Scores = npt.NDArray[np.float32]
 Bits = npt.NDArray[np.uint32]
@@ -45,12 +45,16 @@ def dual_scorer(forward: LineTranslator, reverse: LineTranslator) -> Scorer:
     def score(sources: Sequence[str], targets: Sequence[str]) -> Scores:
         scores = np.zeros(len(sources), np.float32)
         pairs = zip(sources, targets, strict=True)
-        short = [at for at, pair in enumerate(pairs) if max(map(len, pair)) <= CHARACTERS]
-        sides = [sources[at] for at in short], [targets[at] for at in short]
+        scored = [
+            at
+            for at, pair in enumerate(pairs)
+            if max(map(len, pair)) <= CHARACTERS and all(map(str.strip, pair))
+        ]
+        sides = [sources[at] for at in scored], [targets[at] for at in scored]
         one = _cross_entropies(forward, sides[0], sides[1])
         other = _cross_entropies(reverse, sides[1], sides[0])
         # A model that returns NaN knows nothing of the pair.
-        scores[short] = np.nan_to_num(np.exp(-(np.abs(one - other) + (one + other) / 2)))
+        scores[scored] = np.nan_to_num(np.exp(-(np.abs(one - other) + (one + other) / 2)))
         return scores
 
     return score
