@@ -140,6 +140,9 @@ def test_mistakes_are_answered(
     assert f"--output {tmp_path}/a.tsv: is one of the inputs" in done.err
     done = nmt("filter", tmp_path / "a.tsv", *models, "--keep", 1, "--scores", tmp_path / "a.tsv")
     assert f"--scores {tmp_path}/a.tsv: is one of the inputs" in done.err
+    for flag in ("-o", "--scores"):
+        done = nmt("filter", tmp_path / "a.tsv", *models, "--keep", 1, flag, tmp_path / "no" / "b")
+        assert done.err == f"nmt: error: {tmp_path}/no: No such file or directory; check the path\n"
     monkeypatch.setattr("sys.stdin", None)
     done = nmt("filter", "-", *models, "--keep", 1)
     assert (done.status, done.err) == (1, "nmt: error: stdin is closed; name a file to read\n")

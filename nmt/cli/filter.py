@@ -16,7 +16,7 @@ import typer
 from nmt.cli.console import check_output
 from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.cli.score_by_model import open_model
-from nmt.cli.stream import is_written_in_place, writer
+from nmt.cli.stream import check_directories, is_written_in_place, writer
 from nmt.errors import NmtError
 from nmt.io.lines import open_stdin
 from nmt.messages import say
@@ -114,6 +114,8 @@ def filter_pairs(
         check_output(written, *(bitext.files if bitext else ()), flag=flag)
     identity = [checkpoint.files[WEIGHTS].sha256 for _, checkpoint in runs]
     with join(device, WAIT_MINUTES) as world:
+        if world.is_main:
+            check_directories(output, scores)
         models = [open_model(path, str(world.device), trust_plugins) for path in (forward, reverse)]
         with _scratch(output, bitext, identity, world.is_main) as (path, copied):
             score_corpus(copied, dual_scorer(*models), path, world)

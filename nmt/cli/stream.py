@@ -127,9 +127,21 @@ def writer(path: Path | None, is_main: bool) -> Iterator[IO[bytes]]:
         with files.named(path), path.open("ab") as stream:
             yield stream
     else:
-        file = Path(os.path.realpath(path)) if path.is_symlink() else path
-        with files.whole_file(file) as partial, partial.open("wb") as stream:
+        with files.whole_file(_linked(path)) as partial, partial.open("wb") as stream:
             yield stream
+
+
+def check_directories(*paths: Path | None) -> None:
+    """Raise an OSError that names a directory unless :func:`writer` can make its file there."""
+    for path in paths:
+        if path is not None and not is_written_in_place(path):
+            directory = _linked(path).parent
+            directory.stat()  # of a missing one, the next check is of the one above it
+            files.check_writable(directory)
+
+
+def _linked(path: Path) -> Path:
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def is_written_in_place(path: Path) -> bool:
