@@ -108,11 +108,13 @@ class HiddenMarkovModel:
         order = np.lexsort((-lengths[1], lengths[0]))
         order = order[lengths[:, order].min(0) > 0]
         starts = [np.cumsum(side.lengths) - side.lengths for side in (sources, targets)]
-        while len(order):
-            words, longest = (int(side[order[0]]) for side in lengths)
-            same = int(np.searchsorted(lengths[0, order], words, "right"))
-            chosen = order[: max(1, min(same, CELLS // (words * longest)))]
-            order = order[len(chosen) :]
+        ordered = lengths[:, order]
+        first = 0
+        while first < len(order):
+            words, longest = ordered[:, first].tolist()
+            same = int(np.searchsorted(ordered[0], words, "right"))
+            chosen = order[first : min(same, first + max(1, CELLS // (words * longest)))]
+            first += len(chosen)
             read = sources.tokens[starts[0][chosen, None] + np.arange(words)]  # [B, I]
             read = np.append(read, np.full((len(chosen), 1), EOS), 1)
             places = starts[1][chosen] + np.arange(longest)[:, None]  # [J, B]
