@@ -140,7 +140,7 @@ def test_pieces_that_cannot_be_learned(lines: list[str], size: int, message: str
 
 def test_a_file_of_pieces(tmp_path: Path) -> None:
     file = tmp_path / "pieces.txt"
-    file.write_text(">>de<<\r\n\n▁Herz\nguten  Abend \n", encoding="utf-8")
+    file.write_text("\ufeff>>de<<\r\n\n▁Herz\nguten  Abend \n", encoding="utf-8")
     assert read_pieces(file) == [">>de<<", "▁Herz", "guten▁Abend"]
 
 

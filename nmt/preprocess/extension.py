@@ -45,7 +45,7 @@ def read_pieces(path: Path) -> list[str]:
             twice in the file, or has characters that no text has.
     """
     try:
-        text = files.read_bounded(path, MAX_BYTES).decode("utf-8")
+        text = files.read_bounded(path, MAX_BYTES).decode("utf-8-sig")
     except FileNotFoundError:
         raise NmtError(f"{path}: no such file of new pieces; mend --new-pieces") from None
     except UnicodeDecodeError:
