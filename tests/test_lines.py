@@ -131,6 +131,14 @@ def test_damage_of_a_later_stream_is_an_error(tmp_path: Path, suffix: str) -> No
             list(Lines.open(path)._raw())
 
 
+def test_a_zstd_file_with_a_large_window_is_not_taken_for_a_damaged_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.zst"
+    compressor = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 28})
+    path.write_bytes(compressor.compress(b"a\n") + compressor.flush())
+    with pytest.raises(NmtError, match=r"a.zst: takes more than 128 MiB to decompress, as of zstd"):
+        Lines.open(path).read()
+
+
 def test_text_whose_name_ends_with_gz_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.gz"
     path.write_text("Just text.\n")

@@ -206,7 +206,12 @@ def named_damage(path: Path) -> Iterator[None]:
     """Turn decompression errors into an :class:`NmtError` that names the file."""
     try:
         yield
-    except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, _ZstdError):
+    except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, _ZstdError) as error:
+        if "too much memory" in str(error):  # Zstandard's error has no number
+            raise NmtError(
+                f"{path}: takes more than 128 MiB to decompress, as of zstd --long=31; "
+                "compress it again without --long"
+            ) from None
         raise NmtError(
             f"{path}: the {COMPRESSED[path.suffix]} file is truncated or damaged; "
             "fetch or compress it again"
