@@ -176,6 +176,7 @@ def test_no_step_makes_lines_or_loses_them(name):
         (["duplicate"], "unknown cleaning step 'duplicate'; did you mean 'duplicates'"),
         ([{"name": "length", "min": 9, "max": 3}], "min must be from 0 to max, not 9 with max 3"),
         ([{"name": "length", "max_ratio": 0.5}], "max_ratio must be at least 1, not 0.5"),
+        ([{"name": "script", "min_share": 50}], "min_share must be from 0 to 1, not 50"),
         ([{"name": "numbers", "max_word": -1}], "max_word must be at least 0, not -1"),
         (
             ["unicode", "held_out", "identical", "spaces"],

@@ -181,6 +181,10 @@ class Script(Filtering):
     """At least this share of a side's letters must be of its scripts; a side without letters
     passes. Letters of all scripts, such as those of formulas, are not counted."""
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_share <= 1:
+            raise ValueError(f"min_share must be from 0 to 1, not {self.min_share}")
+
     def for_languages(self, source_lang: str, target_lang: str) -> Script:
         """Return the step with the scripts of the languages where none are set."""
         return replace(
