@@ -289,6 +289,24 @@ def test_ids_divide_documents_like_blank_lines(
     assert made.split("valid").source_text() == dataset("both").split("valid").source_text()
 
 
+@pytest.mark.parametrize("has_ids", [False, True])
+def test_a_document_does_not_continue_in_the_next_text(
+    has_ids: bool, here: Path, dataset: Callable[[str], Dataset], nmt: Command, tmp_path: Path
+) -> None:
+    train, valid = here / "train", here / "valid"
+    if has_ids:
+        train, valid = (Path(with_ids(here, tmp_path, name)) for name in ("train", "valid"))
+    settings = (f"valid=[{{path: {valid}}}, {{path: {valid}}}]", f"document_ids={has_ids}")
+    flags = [flag for setting in settings for flag in ("--set", f"preprocess.{setting}")]
+    command = ("preprocess", "--config", here / "both.yaml", "--output-dir", tmp_path / "bin")
+    done = nmt(*command, "--train", train, *flags)
+    assert done.status == 0, done.err
+    once = dataset("both").split("valid")
+    twice = Dataset.open(tmp_path / "bin").split("valid")
+    assert twice.source_text() == [*once.source_text(), "", *once.source_text()]
+    assert len(twice) == 2 * len(once) + 1
+
+
 def test_a_mistake_in_ids_costs_one_line(here: Path, nmt: Command, tmp_path: Path) -> None:
     train = with_ids(here, tmp_path, "train")
     keys = ("--set", "preprocess.document_ids=true", "--output-dir", tmp_path / "bin")

@@ -7,6 +7,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -93,14 +94,7 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
     ]
     if config.documents:
         warn_of_undivided([*train, *chain.from_iterable(corpora.values())])
-    held_out = {
-        name: [
-            (bitext.direction, with_blank_lines(chunk))
-            for bitext in bitexts
-            for chunk in bitext.chunks(config.on_invalid_utf8)
-        ]
-        for name, bitexts in corpora.items()
-    }
+    held_out = {name: [*_held_out(bitexts, config)] for name, bitexts in corpora.items()}
     lines = _held_out_lines(held_out.values(), config)
     subwords = find_subwords(directory, train, lines, config)
     directions = subwords.directions
@@ -143,6 +137,18 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
     return writer.finish(
         shared_vocabulary=subwords.shared, recipe=_recipe(config), shard=_shard(config)
     )
+
+
+def _held_out(bitexts: list[Bitext], config: PreprocessConfig) -> Iterator[tuple[Direction, Chunk]]:
+    """Yield held-out pairs with their direction, with a blank line between documents."""
+    begun: set[Direction] = set()
+    for bitext in bitexts:
+        for chunk in map(with_blank_lines, bitext.chunks(config.on_invalid_utf8)):
+            if config.documents and chunk.first == 1 and bitext.direction in begun:
+                source, target = ["", *chunk.source], ["", *chunk.target]
+                chunk = replace(chunk, source=source, target=target, first=0)
+            yield bitext.direction, chunk
+        begun.add(bitext.direction)
 
 
 def _append_held_out(
