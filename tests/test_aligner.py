@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,10 @@ import pytest
 from conftest import Command
 
 from nmt.data.columns import Sentences
-from nmt.data.vocabulary import EOS
+from nmt.data.vocabulary import EOS, UNK
 from nmt.evaluation.alignments import AlignmentErrorRate
 from nmt.preprocess import hmm
-from nmt.preprocess.aligner import LONGEST, CorpusAligner, grow_diag_final_and
+from nmt.preprocess.aligner import LONGEST, CorpusAligner, Vocabulary, grow_diag_final_and
 from nmt.preprocess.hmm import HiddenMarkovModel
 from nmt.preprocess.lexicon import Lexicon
 
@@ -137,6 +138,14 @@ def test_case_and_punctuation_make_no_other_word() -> None:
     ] * 2 + [[]]
     assert list(aligner.align(["unseen words", "x"], ["Nie gesehen", ""]))[1] == []
     assert list(CorpusAligner([], 5).align(["a"], ["b"])) == [[]]
+
+
+def test_punctuation_within_a_word_takes_no_longer_than_letters() -> None:
+    start = time.process_time()
+    words = Vocabulary([f"a{'-' * 30_000}B... -- É."])
+    assert time.process_time() - start < 2  # 10 s if the time grows with the square of the length
+    [ids] = words.encode([f"«A{'-' * 30_000}b» – é"])
+    assert [token == UNK for token in ids] == [False, True, False]
 
 
 def test_a_pair_that_is_too_long_gets_no_links() -> None:

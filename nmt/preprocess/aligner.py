@@ -34,7 +34,7 @@ Link = tuple[int, int]
 
 NEIGHBOURS = [(s, t) for s in (-1, 0, 1) for t in (-1, 0, 1) if s or t]
 
-_AROUND = re.compile(r"^\W+|\W+$")
+_INSIDE = re.compile(r"\w(?:.*\w)?")
 
 
 class Vocabulary:
@@ -136,4 +136,5 @@ def grow_diag_final_and(one: set[Link], other: set[Link]) -> list[Link]:
 
 def _words(line: str) -> list[str]:
     """Return the words of a line without their case and the punctuation around them."""
-    return [_AROUND.sub("", word).casefold() or word for word in line.split()]
+    insides = ((word, _INSIDE.search(word)) for word in line.split())
+    return [inside[0].casefold() if inside else word for word, inside in insides]
