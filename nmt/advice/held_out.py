@@ -11,6 +11,7 @@ from pathlib import Path
 from nmt.advice.corpus import Pair, Survey, has_most, lines_that_occur_once
 from nmt.errors import NmtError
 from nmt.io.files import whole_file
+from nmt.io.lines import COMPRESSED
 from nmt.preprocess.corpus import Bitext
 
 Languages = tuple[str, str]
@@ -58,11 +59,18 @@ def _is_from(bitexts: Sequence[Bitext], made: Bitext) -> bool:
 
 
 def _beside(split: str, train: Path) -> Iterator[str]:
-    """Yield the usual paths: ``val.tok`` beside ``train.tok``, else ``val`` in the directory."""
+    """Yield the usual paths: ``val.tok`` beside ``train.tok``, else ``val`` in the directory.
+
+    Beside ``crawl.tsv.gz``, ``val.tsv`` comes before ``val``.
+    """
+    if train.suffix in COMPRESSED:
+        train = train.with_suffix("")  # another set may be plain, or compressed otherwise
     for name in NAMES[split]:
         if "train" in train.name:
             yield str(train.with_name(re.sub("train(ing)?", name, train.name)))
     for name in NAMES[split]:
+        if train.suffix == ".tsv":
+            yield str(train.with_name(f"{name}.tsv"))
         yield str(train.with_name(name))
 
 
