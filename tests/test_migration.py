@@ -457,6 +457,10 @@ def test_a_command_behind_another_is_read() -> None:
          "model"),
         ("marian", "marian-decoder -m model.npz --word-penalty 0.2", "--word-penalty 0.2: no "
          "counterpart"),
+        ("fairseq", "fairseq-generate d --temperature 0.7", "--temperature 0.7: unknown, not "
+         "carried over"),
+        ("opennmt", "onmt_translate -length_penalty x", "--length-penalty x: no counterpart"),
+        ("opennmt", "onmt_translate -alpha 0.9", "--alpha 0.9: unknown, not carried over"),
     ],
 )  # fmt: skip
 def test_what_is_not_carried_over_is_told(
@@ -508,7 +512,7 @@ def test_a_translation_sets_the_search_alone(converted: Any, tmp_path: Path) -> 
         ("fairseq", "fairseq-generate d --lenpen 2 --unnormalized", ("power", 0.0)),
         ("fairseq", "fairseq-generate d --sampling --temperature 0.7", 0.7),
         ("opennmt", "onmt_translate -beam_size 4 -length_penalty wu -alpha 0.9", ("gnmt", 0.9)),
-        ("opennmt", "onmt_translate -length_penalty avg -alpha 0.9", ("power", 1.0)),
+        ("opennmt", "onmt_translate -length_penalty avg", ("power", 1.0)),
         ("opennmt", "onmt_translate -length_penalty none", ("power", 0.0)),
     ],
 )

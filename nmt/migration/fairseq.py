@@ -295,8 +295,8 @@ def _search(options: Options, draft: Draft) -> None:
         "length_penalty": {"name": "power", "alpha": float(alpha)},
         "stop": "first_beam",
     }
-    temperature = options.number("--temperature", default=1.0)
     if options.switch("--sampling"):
+        temperature = options.number("--temperature", default=1.0)
         strategy = {"name": "sample", "temperature": float(temperature)}
         for key in ("k", "p"):
             if (value := options.number(f"--sampling-top{key}")) is not None and value > 0:

@@ -88,14 +88,15 @@ def convert(options: Options, draft: Draft) -> None:
 
 def _search(options: Options, draft: Draft) -> None:
     """Set the length penalty of onmt_translate; its average of log-probabilities has no alpha."""
-    alpha = options.number("--alpha", default=0.0)
-    penalties = {
-        "none": {"name": "power", "alpha": 0.0},
-        "avg": {"name": "power", "alpha": 1.0},
-        "wu": {"name": "gnmt", "alpha": float(alpha)},
-    }
-    if penalty := options.text("--length-penalty"):
-        draft.set(search__strategy__length_penalty=penalties.get(penalty))
+    name = options.text("--length-penalty")
+    if name == "wu":
+        alpha = float(options.number("--alpha", default=0.0))
+        draft.set(search__strategy__length_penalty={"name": "gnmt", "alpha": alpha})
+    elif name in ("none", "avg"):
+        alpha = 1.0 if name == "avg" else 0.0
+        draft.set(search__strategy__length_penalty={"name": "power", "alpha": alpha})
+    elif name:
+        draft.note(f"--length-penalty {name}: no counterpart")
 
 
 def _with_two_dashes(name: str) -> str:
