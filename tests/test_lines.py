@@ -135,7 +135,7 @@ def test_a_zstd_file_with_a_large_window_is_not_taken_for_a_damaged_one(tmp_path
     path = tmp_path / "a.zst"
     compressor = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 28})
     path.write_bytes(compressor.compress(b"a\n") + compressor.flush())
-    with pytest.raises(NmtError, match=r"a.zst: takes more than 128 MiB to decompress, as of zstd"):
+    with pytest.raises(NmtError, match=r"a.zst: takes more than 128 MiB of memory, as after zstd"):
         Lines.open(path).read()
 
 

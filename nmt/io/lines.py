@@ -209,7 +209,7 @@ def named_damage(path: Path) -> Iterator[None]:
     except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, _ZstdError) as error:
         if "too much memory" in str(error):  # Zstandard's error has no number
             raise NmtError(
-                f"{path}: takes more than 128 MiB to decompress, as of zstd --long=31; "
+                f"{path}: takes more than 128 MiB of memory, as after zstd --long=31; "
                 "compress it again without --long"
             ) from None
         raise NmtError(

@@ -140,7 +140,7 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
 
 
 def _held_out(bitexts: list[Bitext], config: PreprocessConfig) -> Iterator[tuple[Direction, Chunk]]:
-    """Yield held-out pairs with their direction, with a blank line between documents."""
+    """Yield held-out pairs with their direction, with a blank line between texts of documents."""
     begun: set[Direction] = set()
     for bitext in bitexts:
         for chunk in map(with_blank_lines, bitext.chunks(config.on_invalid_utf8)):

@@ -137,7 +137,7 @@ async def _answer_messages(service: Service, socket: WebSocket, origins: Sequenc
             coming.cancel()
     except RefusedError as error:
         reason = str(error).encode()[:MOST_REASON]
-        with suppress(WebSocketDisconnect):
+        with suppress(WebSocketDisconnect, RuntimeError):  # by the server, if the client has left
             await socket.close(1008, reason.decode(errors="ignore"))
     except (ClientDisconnect, WebSocketDisconnect):
         pass
