@@ -254,6 +254,23 @@ def test_a_stream_waits_for_room() -> None:
     assert asyncio.run(ask()) == [b"eins\n"]
 
 
+def test_a_whole_stream_whose_translation_is_late_is_refused_for_that() -> None:
+    async def ask() -> None:
+        async def translate(*_: Any) -> Any:
+            await asyncio.sleep(600)
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"one", "more_body": False}
+
+        service: Any = SimpleNamespace(translate=translate, limits=Limits(seconds=0.2))
+        translations = _translations(service, HttpConnection({"type": "http"}, receive), PLAIN)
+        with pytest.raises(RefusedError, match=r"no translation within 0\.2 s") as refused:
+            await anext(translations)
+        assert refused.value.status == 503
+
+    asyncio.run(ask())
+
+
 def test_a_stream_that_stands_still_is_given_up() -> None:
     async def ask() -> None:
         async def receive() -> dict[str, Any]:
@@ -262,7 +279,7 @@ def test_a_stream_that_stands_still_is_given_up() -> None:
 
         service: Any = SimpleNamespace(limits=Limits(seconds=0.0))
         translations = _translations(service, HttpConnection({"type": "http"}, receive), PLAIN)
-        with pytest.raises(RefusedError, match="no line and no translation within 0 s") as refused:
+        with pytest.raises(RefusedError, match="no line within 0 s") as refused:
             await anext(translations)
         assert refused.value.status == 408
 

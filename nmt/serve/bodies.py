@@ -151,7 +151,7 @@ async def unless_gone(gone: Awaitable[None], work: Awaitable[T], seconds: float)
             return task.result()
         if left.done():
             raise ClientDisconnect
-        raise _late(seconds)
+        raise late(seconds)
     finally:
         for one in tasks:
             one.cancel()
@@ -167,10 +167,11 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
     try:
         return await asyncio.wait_for(work, seconds)
     except asyncio.TimeoutError:
-        raise _late(seconds) from None
+        raise late(seconds) from None
 
 
-def _late(seconds: float) -> RefusedError:
+def late(seconds: float) -> RefusedError:
+    """Return the refusal of a translation that takes longer than `seconds`."""
     return RefusedError(503, f"no translation within {seconds:g} s; send fewer lines", 1)
 
 

@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 from nmt.errors import NmtError
 from nmt.inference import Request as Line
 from nmt.inference import SearchConfig
-from nmt.serve.bodies import KnownKeys, RefusedError, unless_gone, while_connected
+from nmt.serve.bodies import KnownKeys, RefusedError, late, unless_gone, while_connected
 from nmt.serve.connection import is_lost
 from nmt.serve.service import Service
 from nmt.serve.work import Fields, Wish
@@ -231,8 +231,10 @@ async def _translations(service: Service, request: Request, wish: Wish) -> Async
             done, _ = await asyncio.wait(
                 awaited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
             )
+            if not done and under_way:
+                raise late(seconds)
             if not done:
-                raise RefusedError(408, f"no line and no translation within {seconds:g} s")
+                raise RefusedError(408, f"no line within {seconds:g} s")
             if is_lost(request):
                 raise ClientDisconnect
             if coming in awaited and coming.done():
