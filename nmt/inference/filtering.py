@@ -43,6 +43,7 @@ def dual_scorer(forward: LineTranslator, reverse: LineTranslator) -> Scorer:
     """
 
     def score(sources: Sequence[str], targets: Sequence[str]) -> Scores:
+        """Return the score of each pair."""
         scores = np.zeros(len(sources), np.float32)
         pairs = zip(sources, targets, strict=True)
         scored = [

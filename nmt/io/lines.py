@@ -166,12 +166,20 @@ class _XzFile(io.RawIOBase):
         self._stream = lzma.LZMADecompressor()
 
     def fileno(self) -> int:
+        """Return the descriptor of the compressed file."""
         return self._file.fileno()
 
     def readable(self) -> bool:
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
+        """Fill the buffer with the next bytes, and return their number; 0 at the end of the file.
+
+        Raises:
+            EOFError: the file is truncated.
+            lzma.LZMAError: the file is damaged.
+        """
         data = b""
         while not data:
             block = b""

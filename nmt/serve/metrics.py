@@ -57,6 +57,7 @@ class Counted:
         start, has_begun = time.monotonic(), False
 
         def count(status: int) -> None:
+            """Count the answer, once its status is known."""
             nonlocal has_begun
             has_begun = True
             path = getattr(scope.get("route"), "path", "other")
