@@ -3,4 +3,5 @@
 Importing this package registers all losses.
 """
 
+from nmt.training import distillation as distillation
 from nmt.training import sequence as sequence

@@ -1,0 +1,158 @@
+"""Word-level knowledge distillation: a student learns what its teachers predict at every token.
+
+Kim and Rush 2016 (*Sequence-Level Knowledge Distillation*) mix these predictions with the label.
+Translations by the teachers in the place of references, their other kind of distillation, need no
+loss of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from nmt.data.batches import Batch
+from nmt.errors import NmtError
+from nmt.inference.ensembles import load_members
+from nmt.models import Model
+from nmt.runs import Run
+from nmt.training.criterion import Criterion
+from nmt.training.losses import LabelSmoothedCrossEntropy, losses
+from nmt.training.sliced_distillation import SlicedDistillation, Teaching
+
+
+@losses.register("word_distillation")
+@dataclass(frozen=True, kw_only=True)
+class WordDistillation(LabelSmoothedCrossEntropy):
+    """Word-level knowledge distillation (Kim and Rush 2016): learn what trained models predict.
+
+    The loss is `teacher_weight` times KL(teachers || model), plus the rest of 1 times
+    label-smoothed cross-entropy. Several teachers count as an ensemble: the mean of their
+    probabilities. They read the same batch without dropout, which takes some third of the time of
+    an update of a model of their size.
+    """
+
+    teachers: tuple[str, ...] = ()
+    """Runs or checkpoints with the subwords of the dataset; needed while training lasts."""
+    teacher_weight: float = 0.5
+    """Weight of the divergence from the teachers, at most 1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 < self.teacher_weight <= 1.0:
+            raise ValueError(f"teacher_weight lies in (0, 1], not {self.teacher_weight}")
+
+    def criterion(self, model: Model, run: Run, compile: bool = False) -> Criterion:
+        """Return a criterion that asks the teachers.
+
+        Raises:
+            NmtError: there is no teacher, it cannot be loaded, or has other subwords than the run.
+        """
+        device = next(model.parameters()).device
+        return DistillationCriterion(
+            model, self, load_teachers(self.teachers, run, device), compile
+        )
+
+    def __call__(
+        self,
+        decoder_output: Tensor,
+        output: nn.Linear,
+        labels: Tensor,
+        weights: Tensor | None = None,
+        teachings: Sequence[Teaching] = (),
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss and the negative log-likelihood, both summed over tokens, in nats.
+
+        Args:
+            decoder_output: decoder output [P, D] at the positions of the labels.
+            output: the model's output layer [V, D].
+            labels: [P] int64, the tokens to predict, without padding.
+            weights: [P] float32, factors of the tokens' losses; None if all are 1.
+            teachings: what each teacher predicts; without any, the label alone counts.
+        """
+        if not teachings:
+            return super().__call__(decoder_output, output, labels, weights)
+        vocabulary = output.weight.shape[0]
+        share = 1 - self.teacher_weight
+        label, other, pad = self.masses(vocabulary)
+        masses = (share * label, share * other, share * pad)
+        wants_gradient = torch.is_grad_enabled()
+        loss, nll = SlicedDistillation.apply(  # type: ignore[no-untyped-call]
+            decoder_output,
+            output.weight,
+            output.bias,
+            labels,
+            masses,
+            self.teacher_weight,
+            teachings,
+            wants_gradient,
+            weights,
+        )
+        total = len(labels) if weights is None else weights.sum()
+        return loss - share * self.constant(vocabulary) * total, nll
+
+
+class DistillationCriterion(Criterion):
+    """Teacher forcing of a student and of its teachers with the same batch."""
+
+    def __init__(
+        self,
+        model: Model,
+        loss: WordDistillation,
+        teachers: Sequence[Model],
+        compile: bool = False,
+    ) -> None:
+        """Combine a model, its teachers and their loss.
+
+        Args:
+            model: the student to train.
+            loss: compares its predictions with those of the teachers.
+            teachers: on the model's device, for evaluation; they are not trained.
+            compile: whether the student's encoder and decoder are compiled with ``torch.compile``.
+        """
+        super().__init__(model, compile)
+        self.loss = loss
+        self.teachers = tuple(teachers)  # no modules of this one, which is trained
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return "loss" and "nll", summed over the batch's target tokens."""
+        sentences = batch.source, batch.target_input, batch.packing
+        labels = batch.target_output
+        decoder_output = self.decoder_output(*sentences)
+        with torch.no_grad():
+            teachings = [
+                Teaching(
+                    teacher.decode_packs(*sentences), teacher.output.weight, teacher.output.bias
+                )
+                for teacher in self.teachers
+            ]
+        loss, nll = self.loss(decoder_output, self.model.output, labels, batch.weights, teachings)
+        return {"loss": loss + len(labels) * self.model.auxiliary_loss(), "nll": nll}
+
+
+def load_teachers(paths: Sequence[str], run: Run, device: torch.device) -> list[Model]:
+    """Load the models that teach, for evaluation.
+
+    Args:
+        paths: runs or checkpoints.
+        run: the student's.
+        device: of the student.
+
+    Raises:
+        NmtError: there is none, one cannot be loaded, or its subwords are not those of the run.
+    """
+    if not paths:
+        raise NmtError(
+            "loss word_distillation has no teachers; name their runs with "
+            "--set 'train.loss.teachers=[RUN]'"
+        )
+    members = load_members([Path(path) for path in paths], device)
+    if not members[0].subwords.is_same_as(run.subwords):
+        raise NmtError(
+            f"{paths[0]}: its subwords are not those of the dataset, as a teacher's must be; "
+            f"preprocess the text again with --subword-model {paths[0]}"
+        )
+    return [member.model.requires_grad_(False) for member in members]
