@@ -136,7 +136,7 @@ async def while_connected(request: Request, work: Awaitable[T], seconds: float) 
     return await unless_gone(_gone(request), work, seconds)
 
 
-async def unless_gone(gone: Awaitable[None], work: Awaitable[T], seconds: float) -> T:
+async def unless_gone(gone: Awaitable[object], work: Awaitable[T], seconds: float) -> T:
     """Return the result of the work, which is cancelled when `gone` ends: the client went away.
 
     Raises:

@@ -26,6 +26,8 @@ AHEAD = 64
 """Lines of a stream that are translated at the same time."""
 BEARER = "bearer"
 """Subprotocol of a WebSocket that precedes an API key."""
+MESSAGES = 4
+"""Messages of a WebSocket that are read before their turn."""
 MOST_ROWS = 100
 """Most hypotheses that the strategy of a request may keep for its line."""
 MOST_PHRASES = 100
@@ -127,14 +129,15 @@ async def _answer_messages(service: Service, socket: WebSocket, origins: Sequenc
     try:
         service.admit(socket, key)
         wish = Wish(service.pair(source, target))
-        coming = asyncio.ensure_future(socket.receive())
+        messages: asyncio.Queue[Message] = asyncio.Queue(MESSAGES)
+        has_left = asyncio.Event()
+        reading = asyncio.ensure_future(_read_messages(socket, messages, has_left))
         try:
-            while (message := await coming)["type"] == "websocket.receive":
-                coming = asyncio.ensure_future(socket.receive())
-                translated = await _translated_message(service, socket, wish, message, coming)
+            while (message := await messages.get())["type"] == "websocket.receive":
+                translated = await _translated_message(service, socket, wish, message, has_left)
                 await socket.send_text("\n".join(line[0]["text"] for line in translated) + "\n")
         finally:
-            coming.cancel()
+            reading.cancel()
     except RefusedError as error:
         reason = str(error).encode()[:MOST_REASON]
         with suppress(WebSocketDisconnect, RuntimeError):  # by the server, if the client has left
@@ -144,9 +147,9 @@ async def _answer_messages(service: Service, socket: WebSocket, origins: Sequenc
 
 
 async def _translated_message(
-    service: Service, socket: WebSocket, wish: Wish, message: Message, coming: asyncio.Future[Any]
+    service: Service, socket: WebSocket, wish: Wish, message: Message, has_left: asyncio.Event
 ) -> list[list[Fields]]:
-    """Return the translations of a message, while the next one is awaited.
+    """Return the translations of a message, unless the client leaves before they are known.
 
     Raises:
         RefusedError: the message is none of text, or its translation is refused or takes too long.
@@ -156,13 +159,17 @@ async def _translated_message(
         raise RefusedError(400, "send messages of text, not of bytes")
     lines = [Line(line) for line in text.removesuffix("\n").split("\n")]
     work = service.translate(socket, lines, wish)
-    return await unless_gone(_left(coming), work, service.limits.seconds)
+    return await unless_gone(has_left.wait(), work, service.limits.seconds)
 
 
-async def _left(coming: asyncio.Future[Any]) -> None:
-    """Wait until the client of a WebSocket has left, or for ever if it sends another message."""
-    if (await asyncio.shield(coming))["type"] == "websocket.receive":
-        await asyncio.Event().wait()
+async def _read_messages(
+    socket: WebSocket, messages: asyncio.Queue[Message], has_left: asyncio.Event
+) -> None:
+    """Read messages while there is room for them, until the client has left."""
+    while (message := await socket.receive())["type"] == "websocket.receive":
+        await messages.put(message)
+    has_left.set()
+    await messages.put(message)
 
 
 def _subprotocol_with_key(socket: WebSocket) -> tuple[str | None, str | None]:
