@@ -266,6 +266,20 @@ def test_held_out_sets_are_found_by_their_usual_names(
     assert held_out.find("test", [train], [], LANGUAGES) is None
 
 
+def test_a_held_out_set_without_one_side_is_passed_over_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("val.en.gz", "dev.en", "dev.de"):
+        Path(name).touch()
+    assert held_out.find("valid", ["train"], [], LANGUAGES) == "dev"
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "val is not taken as the valid set: no such file: val.de" in said
+    assert held_out.find("test", ["train"], [], LANGUAGES) is None
+    assert not capsys.readouterr().err
+
+
 def test_training_text_is_no_held_out_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     bitexts = write("dev", [("a", "b")])

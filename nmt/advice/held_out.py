@@ -12,6 +12,7 @@ from nmt.advice.corpus import Pair, Survey, has_most, lines_that_occur_once
 from nmt.errors import NmtError
 from nmt.io.files import whole_file
 from nmt.io.lines import COMPRESSED
+from nmt.messages import warn
 from nmt.preprocess.corpus import Bitext
 
 Languages = tuple[str, str]
@@ -34,21 +35,29 @@ def find(
     """Return the path of a held-out set: made before, or under a usual name beside a corpus.
 
     Training text is never a held-out set, whatever its name, and neither is a set that was made
-    from another corpus.
+    from another corpus. A set that lacks a side is passed over with a warning.
     """
     used = {file.resolve() for bitext in bitexts for file in bitext.files}
     beside = (path for prefix in train for path in _beside(split, Path(prefix)))
     for path in itertools.chain([str(DIRECTORY / split)], beside):
+        is_made = path == str(DIRECTORY / split)
         try:
             bitext = Bitext.find(path, *languages)
-        except NmtError:
+        except NmtError as error:
+            if not is_made and _has_a_side(path, languages):
+                warn(f"{path} is not taken as the {split} set: {error}")
             continue
-        is_made = path == str(DIRECTORY / split)
         if is_made and not _is_from(bitexts, bitext):
             continue
         if used.isdisjoint(file.resolve() for file in bitext.files):
             return path
     return None
+
+
+def _has_a_side(path: str, languages: Languages) -> bool:
+    """Return whether there is a file of at least one of the languages."""
+    files = (f"{path}.{language}{end}" for language in languages for end in ("", *COMPRESSED))
+    return any(Path(file).exists() for file in files)
 
 
 def _is_from(bitexts: Sequence[Bitext], made: Bitext) -> bool:
