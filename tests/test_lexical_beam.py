@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from table_model import TableModel, random_sources, unpad
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from nmt.data.vocabulary import BOS, PAD
 from nmt.errors import NmtError
@@ -52,6 +57,28 @@ def test_where_there_is_no_room_for_all_phrases_as_much_as_may_be_is_held() -> N
     for found in LexicalBeam().search(model, source, torch.full((8,), 3), (), phrases):
         assert found[0].tokens == [9, 10, 11]
         assert not found[0].finished
+
+
+def test_memory_does_not_grow_with_the_square_of_the_candidates() -> None:
+    sizes = []
+
+    class Sizes(TorchDispatchMode):
+        """Notes the size of every tensor."""
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            result = func(*args, **(kwargs or {}))
+            sizes.extend(it.numel() for it in tree_leaves(result) if isinstance(it, Tensor))
+            return result
+
+    phrases = torch.tensor([[[9, 10]]])
+    with Sizes():
+        LexicalBeam(beam=16).search(
+            TableModel(1, vocabulary=40), random_sources(1, 1), torch.tensor([6]), (), phrases
+        )
+    candidates = 16 * (2 * 16 + 1)
+    assert max(sizes) < candidates**2 / 4
 
 
 @pytest.mark.parametrize("stop", ["optimistic", "all_finished", "first_beam", "current_length"])

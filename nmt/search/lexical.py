@@ -89,9 +89,10 @@ class LexicalBeamState(BeamState):
         """
         order = values.argsort(dim=1, descending=True, stable=True)
         banks = phrase_progress(sequences, self.phrases)[0].gather(1, order)
-        rank = (banks[:, :, None] == banks[:, None]).tril(-1).sum(-1)  # within the bank
+        is_in_bank = F.one_hot(banks, self.phrases[0].numel() + 1)  # [B, n, banks]
+        rank = is_in_bank.cumsum(1).gather(-1, banks[..., None])[..., 0]  # within the bank, from 1
         most = (self.phrases != PAD).sum((1, 2))[:, None]  # required tokens
-        has_place = rank < (count // (most + 1)).clamp(min=1)
+        has_place = rank <= (count // (most + 1)).clamp(min=1)
         has_place &= values.gather(1, order) > NEVER
         turn = (most - banks).where(has_place, most + 1)
         return order.gather(1, turn.argsort(dim=1, stable=True))
