@@ -12,7 +12,8 @@ from nmt.data.vocabulary import BOS
 from nmt.models.base import Model
 
 POSITIONS = 1024
-"""Maximum number of target positions in a batch: each holds the logits of the whole vocabulary."""
+"""Maximum number of source positions and of target positions in a batch of several pairs: each
+target position holds the logits of the whole vocabulary."""
 
 
 def token_log_probabilities(
@@ -71,9 +72,11 @@ def _batches(
     sources: Sequence[list[int]], targets: Sequence[list[int]], device: torch.device
 ) -> Iterator[tuple[list[int], Tensor, Tensor, Tensor]]:
     """Yield batches: indices of the pairs, sources [B, S], target inputs and targets [B, T]."""
-    by_length = sorted(range(len(targets)), key=lambda at: (len(targets[at]), len(sources[at])))
+    pairs = zip(sources, targets, strict=True)
+    lengths = [(max(map(len, pair)), *map(len, pair)) for pair in pairs]
+    by_length = sorted(range(len(targets)), key=lengths.__getitem__)
     while by_length:
-        widest = len(targets[by_length[-1]]) or 1
+        widest, *_ = lengths[by_length[-1]]
         size = max(1, POSITIONS // widest)
         batch, by_length = by_length[-size:], by_length[:-size]
         source = as_rows([sources[at] for at in batch]).to(device)
