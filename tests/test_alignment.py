@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from nmt.data.vocabulary import EOS
 from nmt.inference import Translation
 from nmt.inference.alignment import linked, words_of_pieces
 from nmt.preprocess.learning import SubwordTraining, train_subwords
@@ -70,6 +71,14 @@ def test_pieces_are_numbered_in_the_whole_line_where_it_was_split() -> None:
     blank = Translation(" ", "", nothing)
     assert blank.followed_by(whole, "").alignment() == whole.alignment()
     assert whole.followed_by(blank, "").units() == (["a", " b", " c "], ["猫", "が", "犬"])
+
+
+def test_each_part_of_a_line_that_was_split_keeps_its_end() -> None:
+    first = Translation("a", "b", Hypothesis([4], -1.0, -1.0, finished=True), (-0.5, -0.5))
+    second = Translation("c", "d", Hypothesis([5, 6], -1.0, -1.0, finished=False), (-0.5, -0.5))
+    assert first.followed_by(second, " ").hypothesis.output == [4, EOS, 5, 6]
+    assert second.followed_by(first, " ").hypothesis.output == [5, 6, 4, EOS]
+    assert first.followed_by(first, " ").hypothesis.output == [4, EOS, 4, EOS]
 
 
 def test_words_are_numbered_in_the_whole_line_where_it_was_split() -> None:

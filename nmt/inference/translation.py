@@ -34,7 +34,7 @@ class Translation:
     """Detokenised, without a line feed."""
 
     hypothesis: Hypothesis
-    """Hypothesis of the search."""
+    """Hypothesis of the search; of a line that was split, with the EOS of each part."""
 
     token_log_probabilities: Sequence[float] = ()
     """Log-probability of each token and, if the hypothesis is finished, of the EOS; empty if not
@@ -59,13 +59,14 @@ class Translation:
         return numbered(self.links, starts)
 
     def followed_by(self, other: Translation, space: str) -> Translation:
-        """Join the translations of two consecutive parts of a line.
+        """Join the translations of two consecutive parts of a line; each part keeps its EOS.
 
         Args:
             other: translation of the second part.
             space: white space between the two texts.
         """
         one, two = self.hypothesis, other.hypothesis
+        finished = one.finished and two.finished
         before = self.text + space
         piece_starts = None
         if self.piece_starts or other.piece_starts:
@@ -79,10 +80,10 @@ class Translation:
             self.source + other.source,
             before + other.text,
             Hypothesis(
-                one.tokens + two.tokens,
+                one.output + (two.tokens if finished else two.output),
                 one.log_probability + two.log_probability,
                 one.score + two.score,
-                one.finished and two.finished,
+                finished,
             ),
             [*self.token_log_probabilities, *other.token_log_probabilities],
             (
