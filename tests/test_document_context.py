@@ -569,6 +569,11 @@ def test_other_commands_refuse_or_say_that_lines_are_alone(
     assert (done.status, len(done.err.splitlines())) == (1, 1)
     assert "train.augmentation changes single sentences" in done.err
     (tmp_path / "line").write_text("one two\n")
+    (tmp_path / "avoid").write_text("drei\n")
+    done = nmt("translate", "--model", both, tmp_path / "line", "--avoid", tmp_path / "avoid")
+    assert (done.status, "each line is alone" in done.err) == (0, True), done.err
+    done = nmt("translate", "--model", both, tmp_path / "line")
+    assert (done.status, "each line is alone" in done.err) == (0, False), done.err
     done = nmt("explain", "--model", both, tmp_path / "line", "--output", tmp_path / "page.html")
     assert (done.status, "each line is alone" in done.err) == (0, True), done.err
     recipe = yaml.safe_load((here / "source.yaml").read_text())

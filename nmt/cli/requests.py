@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from nmt.errors import NmtError
 from nmt.io.lines import Lines
+from nmt.messages import warn
 
 if TYPE_CHECKING:
     from nmt.inference import Request, SearchConfig
@@ -99,6 +100,11 @@ class Requests:
     def _with_wishes(self, most: int) -> Iterator[list[Request]]:
         from nmt.inference import Request
 
+        if self._has_context:
+            warn(
+                "the model was trained on sentences with their context; with --prefix, --require "
+                "or --avoid each line is alone"
+            )
         files = {
             field: chain.from_iterable(lines.blocks(BLOCK)) for field, lines in self._beside.items()
         }
