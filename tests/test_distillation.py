@@ -151,6 +151,23 @@ def test_a_student_of_two_teachers_resumes_with_the_same_bits(
     assert_resumes_as_if_it_never_stopped(train, tmp_path, "--set", teachers)
 
 
+def test_a_student_keeps_the_checkpoints_of_teachers_that_train_on(
+    train: Any, run: Path, tmp_path: Path
+) -> None:
+    def student(teacher: Path, updates: int) -> Any:
+        loss = f"train.loss={{name: word_distillation, teachers: [{teacher}]}}"
+        return train(tmp_path / "student", "--set", loss, "--max-updates", updates)
+
+    before = run / "update_0000006"
+    assert student(run, 2).status == 0
+    assert student(run, 4).status == 0
+    assert train(run, "--max-updates", 8).status == 0
+    done = student(run, 6)
+    assert done.status == 1
+    assert f"teachers was ['{before}'], is ['{run / 'update_0000008'}']" in done.err
+    assert student(before, 6).status == 0
+
+
 def test_a_student_comes_nearer_to_its_teacher_than_one_that_learns_alone(
     train: Any, trained: Path, tmp_path: Path
 ) -> None:

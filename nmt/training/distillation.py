@@ -7,8 +7,9 @@ loss of their own.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ from nmt.data.batches import Batch
 from nmt.errors import NmtError
 from nmt.inference.ensembles import load_members
 from nmt.models import Model
-from nmt.runs import Run
+from nmt.runs import Run, find_checkpoint
 from nmt.training.criterion import Criterion
 from nmt.training.losses import LabelSmoothedCrossEntropy, losses
 from nmt.training.sliced_distillation import SlicedDistillation, Teaching
@@ -36,7 +37,8 @@ class WordDistillation(LabelSmoothedCrossEntropy):
     """
 
     teachers: tuple[str, ...] = ()
-    """Runs or checkpoints with the subwords of the dataset; needed while training lasts."""
+    """Runs or checkpoints with the subwords of the dataset; needed while training lasts. A run
+    means the best checkpoint that it has when training begins."""
     teacher_weight: float = 0.5
     """Weight of the divergence from the teachers, at most 1."""
 
@@ -44,6 +46,14 @@ class WordDistillation(LabelSmoothedCrossEntropy):
         super().__post_init__()
         if not 0.0 < self.teacher_weight <= 1.0:
             raise ValueError(f"teacher_weight lies in (0, 1], not {self.teacher_weight}")
+
+    def pinned(self) -> WordDistillation:
+        """Return the loss with checkpoints as teachers, so that a resumed run has the same ones.
+
+        Raises:
+            NmtError: a teacher is missing.
+        """
+        return replace(self, teachers=tuple(map(_checkpoint_of, self.teachers)))
 
     def criterion(self, model: Model, run: Run, compile: bool = False) -> Criterion:
         """Return a criterion that asks the teachers.
@@ -156,3 +166,9 @@ def load_teachers(paths: Sequence[str], run: Run, device: torch.device) -> list[
             f"preprocess the text again with --subword-model {paths[0]}"
         )
     return [member.model.requires_grad_(False) for member in members]
+
+
+def _checkpoint_of(teacher: str) -> str:
+    """Return the path of the checkpoint that a path means; a relative path stays relative."""
+    path = find_checkpoint(Path(teacher))[1].path
+    return str(path) if Path(teacher).is_absolute() else os.path.relpath(path)

@@ -40,6 +40,14 @@ class Loss(ABC):
         """Return the loss with "auto" settings resolved for a target language."""
         return self
 
+    def pinned(self) -> Loss:
+        """Return the loss with the checkpoints that its runs mean now, as a run stores it.
+
+        Raises:
+            NmtError: a run has none.
+        """
+        return self
+
     @property
     @abstractmethod
     def rows_per_sentence(self) -> int:

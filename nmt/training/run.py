@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -61,7 +62,8 @@ def train(
     subwords = Subwords.of(dataset)
     is_only = subwords.directions is None
     experiment = experiment.for_language(dataset.manifest.target_lang, is_only)
-    config = experiment.train
+    config = replace(experiment.train, loss=experiment.train.loss.pinned())
+    experiment = replace(experiment, train=config)
     warning = check_precision(config.precision, world.device)
     if warning and world.is_main:
         warn(f"train.precision: {warning}")
