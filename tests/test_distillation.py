@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from nmt.data.batches import Batch
 from nmt.data.packing import Packing
 from nmt.data.vocabulary import EOS, PAD
 from nmt.models import Model
+from nmt.runs import Run
+from nmt.runs.plugins import write_plugins
 from nmt.training.distillation import DistillationCriterion, WordDistillation
 from nmt.training.losses import losses
 from nmt.training.output_slices import SLICE_ELEMENTS
@@ -166,6 +169,21 @@ def test_a_student_keeps_the_checkpoints_of_teachers_that_train_on(
     assert done.status == 1
     assert f"teachers was ['{before}'], is ['{run / 'update_0000008'}']" in done.err
     assert student(before, 6).status == 0
+
+
+def test_the_plugins_of_a_teacher_are_imported_if_they_are_trusted(
+    train: Any, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "meta_path", sys.meta_path.copy())
+    monkeypatch.setitem(sys.modules, "my_teacher", sys)  # so that it is removed afterwards
+    del sys.modules["my_teacher"]
+    teacher = Run.open(run)
+    teacher.with_recipe({**teacher.recipe, "plugins": ["my_teacher"]})
+    write_plugins(run, {"my_teacher.py": b""})
+    loss = f"train.loss={{name: word_distillation, teachers: [{run}]}}"
+    arguments = tmp_path / "student", "--set", loss, "--max-updates", 1
+    assert "would import Python code: my_teacher" in train(*arguments).err
+    assert train(*arguments, "--trust-plugins").status == 0
 
 
 def test_a_student_comes_nearer_to_its_teacher_than_one_that_learns_alone(

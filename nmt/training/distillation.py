@@ -20,6 +20,7 @@ from nmt.errors import NmtError
 from nmt.inference.ensembles import load_members
 from nmt.models import Model
 from nmt.runs import Run, find_checkpoint
+from nmt.runs.plugins import import_plugins_of_run
 from nmt.training.criterion import Criterion
 from nmt.training.losses import LabelSmoothedCrossEntropy, losses
 from nmt.training.sliced_distillation import SlicedDistillation, Teaching
@@ -47,13 +48,17 @@ class WordDistillation(LabelSmoothedCrossEntropy):
         if not 0.0 < self.teacher_weight <= 1.0:
             raise ValueError(f"teacher_weight lies in (0, 1], not {self.teacher_weight}")
 
-    def pinned(self) -> WordDistillation:
+    def pinned(self, trust_plugins: bool = False) -> WordDistillation:
         """Return the loss with checkpoints as teachers, so that a resumed run has the same ones.
 
+        Args:
+            trust_plugins: whether plugins of the teachers may be imported.
+
         Raises:
-            NmtError: a teacher is missing.
+            NmtError: a teacher is missing, or has plugins that are not trusted.
         """
-        return replace(self, teachers=tuple(map(_checkpoint_of, self.teachers)))
+        teachers = (_checkpoint_of(teacher, trust_plugins) for teacher in self.teachers)
+        return replace(self, teachers=tuple(teachers))
 
     def criterion(self, model: Model, run: Run, compile: bool = False) -> Criterion:
         """Return a criterion that asks the teachers.
@@ -168,7 +173,12 @@ def load_teachers(paths: Sequence[str], run: Run, device: torch.device) -> list[
     return [member.model.requires_grad_(False) for member in members]
 
 
-def _checkpoint_of(teacher: str) -> str:
-    """Return the path of the checkpoint that a path means; a relative path stays relative."""
-    path = find_checkpoint(Path(teacher))[1].path
+def _checkpoint_of(teacher: str, trust_plugins: bool) -> str:
+    """Return the path of the checkpoint that a path means, and import the plugins of its run.
+
+    A relative path stays relative.
+    """
+    run, checkpoint = find_checkpoint(Path(teacher))
+    import_plugins_of_run(run.path, run.plugins, trust_plugins)
+    path = checkpoint.path
     return str(path) if Path(teacher).is_absolute() else os.path.relpath(path)

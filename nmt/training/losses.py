@@ -40,11 +40,14 @@ class Loss(ABC):
         """Return the loss with "auto" settings resolved for a target language."""
         return self
 
-    def pinned(self) -> Loss:
+    def pinned(self, trust_plugins: bool = False) -> Loss:
         """Return the loss with the checkpoints that its runs mean now, as a run stores it.
 
+        Args:
+            trust_plugins: whether plugins of these runs may be imported.
+
         Raises:
-            NmtError: a run has none.
+            NmtError: a run has no checkpoint, or plugins that are not trusted.
         """
         return self
 

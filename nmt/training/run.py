@@ -50,7 +50,7 @@ def train(
         experiment: all settings.
         world: this process among its peers.
         dry_run: whether to stop after the preflight check, and to remove the run if it is new.
-        trust_plugins: whether plugins of the run in `init_from` may be imported.
+        trust_plugins: whether plugins of `init_from` and of teachers may be imported.
 
     Returns:
         The run, and the reason why training ended; see :meth:`nmt.training.loop.TrainingLoop.run`.
@@ -62,7 +62,8 @@ def train(
     subwords = Subwords.of(dataset)
     is_only = subwords.directions is None
     experiment = experiment.for_language(dataset.manifest.target_lang, is_only)
-    config = replace(experiment.train, loss=experiment.train.loss.pinned())
+    config = experiment.train
+    config = replace(config, loss=config.loss.pinned(trust_plugins))
     experiment = replace(experiment, train=config)
     warning = check_precision(config.precision, world.device)
     if warning and world.is_main:
