@@ -413,6 +413,18 @@ def test_weights_of_another_vocabulary_or_shape_are_refused(
     assert done.err.endswith("give the model section of its recipe.yaml\n")
 
 
+def test_a_resumed_run_may_leave_out_the_weights_it_began_with(
+    nmt: Any, dataset: Path, trained: Path, recipe: Path, tmp_path: Path
+) -> None:
+    rest = tmp_path / "rest.yaml"  # the model is that of the weights
+    rest.write_text(re.sub(r"(?s)model:.*(?=train:)", "", recipe.read_text()))
+    for number, origin in ((2, ("--init-from", trained)), (4, ())):
+        options = ("--data", dataset, "--save-dir", tmp_path / "run", "--max-updates", number)
+        done = nmt("train", "--config", rest, *options, *origin)
+        assert done.status == 0, done.err
+    assert "resumed after update 2" in done.err
+
+
 def test_a_sign_of_life_is_given_where_no_report_was_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from signal import Signals
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -120,15 +120,17 @@ def _experiment(settings: Settings) -> "Experiment":
     from nmt.inference.config import SearchConfig
     from nmt.models import ModelConfig
     from nmt.recipe.config import build
+    from nmt.runs import Run
     from nmt.training.config import TrainConfig
     from nmt.training.experiment import Experiment
 
-    base = {"model": DEFAULT_MODEL}
-    recipe = settings.load(base)
+    recipe = settings.load({"model": DEFAULT_MODEL})
     train = recipe.section("train")
-    if parent := train.get("init_from"):
-        run = train.get("save_dir", TrainConfig.save_dir)
-        recipe = settings.load(_settings_of(run) or _settings_of(parent) or base)
+    path = Path(str(train.get("save_dir", TrainConfig.save_dir)))
+    begun = _trained(path) if Run.exists(path) else None
+    parent = train.get("init_from") or (begun and begun.section("train").get("init_from"))
+    if parent and (origin := begun or _trained(Path(str(parent)))):
+        recipe = settings.load({name: origin.section(name) for name in ("model", "search")})
     return Experiment(
         model=build(ModelConfig, recipe.section("model"), "model"),  # type: ignore[type-abstract]
         train=build(TrainConfig, recipe.section("train"), "train"),
@@ -137,18 +139,15 @@ def _experiment(settings: Settings) -> "Experiment":
     )
 
 
-def _settings_of(path: object) -> dict[str, Any] | None:
-    """Return the model and the search of a trained run, or of a checkpoint's; None without one."""
+def _trained(path: Path) -> "Run | None":
+    """Return a trained run, or that of a checkpoint; None without one."""
     from nmt.runs import Run
 
-    run = Path(str(path))
     try:
-        trained = Run.open(run if Run.exists(run) else run.resolve().parent)
-        if trained.checkpoint_paths():
-            return {name: trained.section(name) for name in ("model", "search")}
+        run = Run.open(path if Run.exists(path) else path.resolve().parent)
     except NmtError:  # training names it, if it needs the weights
-        pass
-    return None
+        return None
+    return run if run.checkpoint_paths() else None
 
 
 def _plot(run: "Run") -> None:
