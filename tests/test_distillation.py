@@ -220,3 +220,7 @@ def test_teachers_that_cannot_teach_are_refused_with_one_line(
     teacher = f"train.loss={{name: word_distillation, teachers: [{trained}]}}"
     said = answer("--data", str(data), "--set", teacher)
     assert "its subwords are not those of the dataset, as a teacher's must be" in said
+    reverse = "--subword-model", trained, "--set", "preprocess.target_order=right_to_left"
+    assert nmt("preprocess", *text[:-1], tmp_path / "reverse", *reverse).status == 0
+    said = answer("--data", str(tmp_path / "reverse"), "--set", teacher)
+    assert "its target_order is not that of the dataset, as a teacher's must be" in said

@@ -157,7 +157,8 @@ def load_teachers(paths: Sequence[str], run: Run, device: torch.device) -> list[
         device: of the student.
 
     Raises:
-        NmtError: there is none, one cannot be loaded, or its subwords are not those of the run.
+        NmtError: there is none, one cannot be loaded, or its text is not that of the run: in other
+            subwords, another order, or with another context.
     """
     if not paths:
         raise NmtError(
@@ -165,6 +166,11 @@ def load_teachers(paths: Sequence[str], run: Run, device: torch.device) -> list[
             "--set 'train.loss.teachers=[RUN]'"
         )
     members = load_members([Path(path) for path in paths], device)
+    for name in ("target_order", "context"):
+        if getattr(members[0].subwords, name) != getattr(run.subwords, name):
+            raise NmtError(
+                f"{paths[0]}: its {name} is not that of the dataset, as a teacher's must be"
+            )
     if not members[0].subwords.is_same_as(run.subwords):
         raise NmtError(
             f"{paths[0]}: its subwords are not those of the dataset, as a teacher's must be; "
