@@ -12,6 +12,9 @@ from torch.nn import functional as F
 from nmt.data.vocabulary import PAD
 from nmt.training.output_slices import SLICE_ELEMENTS, Gradients, in_autocast_dtype
 
+LEAST = torch.finfo(torch.float32).tiny
+"""Least probability whose logarithm is taken; 0 adds nothing to an entropy."""
+
 
 class Teaching(NamedTuple):
     """A teacher's predictions, as its decoder output and its output layer."""
@@ -68,8 +71,10 @@ class SlicedDistillation(torch.autograd.Function):
             for first in range(0, len(labels), rows):
                 part = slice(first, first + rows)
                 gold = labels[part, None]
-                target = _mean_prediction(teachers, part).mul_(teacher_weight)
-                entropy = -torch.xlogy(target, target / teacher_weight).sum(1, keepdim=True)
+                target = _mean_prediction(teachers, part)
+                logs = target.clamp_min(LEAST).log_()
+                target *= teacher_weight
+                entropy = -logs.mul_(target).sum(1, keepdim=True)
                 _add_label_(target, gold, masses)
                 log_p = F.linear(inputs[part], matrix, offset).log_softmax(-1, dtype=torch.float32)
                 cost = -(target * log_p).sum(1, keepdim=True) - entropy
