@@ -142,8 +142,9 @@ def test_a_terminal_has_a_prompt_history_and_lines_that_can_be_cancelled(trained
         answer(b"\x03")
         assert "nmt: error: search.strategy: beam must be" in answer(b":set beam=0\n")
         assert answer(b":set beam=3\n").endswith("search.strategy.beam = 3")
-        # Ctrl-P: the first line again, from the history
-        assert answer(b"\x10\x10\x10\n").endswith(first)
+        # Ctrl-P: the first line again, from the history; blanks may erase a longer line before
+        recalled = answer(b"\x10\x10\x10\n")
+        assert re.sub(r" *\x08+", "", recalled).endswith(first)
         assert len(re.findall(r"^ +-\d", answer(b":alternatives\n"), re.MULTILINE)) == 3
         os.write(terminal, b"\x04")
         assert os.waitpid(process, 0)[1] == 0
