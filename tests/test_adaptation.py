@@ -189,6 +189,26 @@ def test_average_checkpoints_makes_a_complete_run(
     assert translated(nmt, merged, corpus, *how) == translated(nmt, adapted, corpus, *how)
 
 
+def test_adaptations_are_merged_before_they_are_averaged(
+    adapted: Path, adapt: Any, nmt: Any, tmp_path: Path
+) -> None:
+    other, output = tmp_path / "other", tmp_path / "averaged"
+    assert adapt(other, adapted.name, "--set", "train.seed=7").status == 0
+    done = nmt("average-checkpoints", adapted / "last", other / "last", "--output", output)
+    assert (done.status, done.err) == (
+        1,
+        f"nmt: error: {adapted} and {other}: an adaptation is averaged with its own run alone; "
+        "merge each with `nmt average-checkpoints`, and average the merged runs\n",
+    )
+    merged = []
+    for run in (adapted, other):
+        merged.append(f"--run={tmp_path / 'merged' / run.name}")
+        made = nmt("average-checkpoints", run / "last", "--output", merged[-1].split("=")[1])
+        assert made.status == 0, made.err
+    done = nmt("average-checkpoints", *merged, "--last", 1, "--output", output)
+    assert done.status == 0, done.err
+
+
 def test_a_merged_run_can_be_adapted_further(
     adapted: Path, nmt: Any, train: Any, tmp_path: Path
 ) -> None:

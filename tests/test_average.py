@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from conftest import Command
 
 from nmt.errors import NmtError
 from nmt.preprocess.subwords import Subwords
 from nmt.runs import Checkpoint, Run, average, load_model, weights_of
+from nmt.runs.weights import similarity
 from nmt.training.average import average_run, pick_best, pick_last
 
 
@@ -27,15 +31,13 @@ def empty(tmp_path: Path, dataset: Path) -> Run:
     return create(tmp_path / "empty", "abc", dataset)
 
 
-def create(path: Path, identity: str, dataset: Path) -> Run:
-    return Run.create(
-        path,
-        languages=("en", "de"),
-        identity=identity,
-        data="def",
-        recipe={"train": {"valid_metrics": ["bleu"], "best_metric": "bleu"}},
-        subwords=Subwords.load(dataset),
-    )
+def create(path: Path, identity: str, dataset: Path, **changes: Any) -> Run:
+    values: dict[str, Any] = {
+        "languages": ("en", "de"),
+        "recipe": {"train": {"valid_metrics": ["bleu"], "best_metric": "bleu"}},
+    }
+    subwords = Subwords.load(dataset)
+    return Run.create(path, identity=identity, data="def", subwords=subwords, **values | changes)
 
 
 def test_the_mean_of_known_weights(empty: Run) -> None:
@@ -76,13 +78,89 @@ def test_a_checkpoint_given_twice_is_refused(run: Path) -> None:
     assert str(error.value) == f"{newest}: is {newest.name}, which is given already; leave it out"
 
 
-def test_different_runs_are_refused(empty: Run, tmp_path: Path, dataset: Path) -> None:
-    other = create(tmp_path / "other", "xyz", dataset)
+@pytest.fixture(scope="module")
+def siblings(
+    tmp_path_factory: pytest.TempPathFactory, trained: Path, train: Command
+) -> tuple[Path, Path]:
+    """Two runs that began with the weights of the same run."""
+    directory = tmp_path_factory.mktemp("siblings")
+    first, second = directory / "first", directory / "second"
+    for path, key in ((first, "train.seed=7"), (second, "model.dropout=0.3")):
+        done = train(path, "--init-from", trained, "--set", key)
+        assert done.status == 0, done.err
+    return first, second
+
+
+def test_runs_that_began_with_the_same_weights_can_be_averaged(
+    siblings: tuple[Path, Path], tmp_path: Path, nmt: Command
+) -> None:
+    output = tmp_path / "averaged"
+    runs = [f"--run={path}" for path in siblings]
+    assert nmt("average-checkpoints", *runs, "--last", 2).status == 1
+    done = nmt("average-checkpoints", *runs, "--last", 2, "--output", output)
+    assert done.status == 0, done.err
+    names = ["first/update_0000004", "first/update_0000006"]
+    names += [name.replace("first", "second") for name in names]
+    assert done.err.splitlines()[-1] == "averaged " + ", ".join(names)
+    parts = [Checkpoint.open(siblings[0].parent / name).weights() for name in names]
+    averaged = Run.open(output)
+    assert averaged.recipe["averaged"] == names
+    for name, weight in averaged.checkpoints()[0].weights().items():
+        torch.testing.assert_close(weight, sum(part[name] for part in parts) / 4)
+
+
+def test_an_average_of_several_runs_needs_a_name(siblings: tuple[Path, Path]) -> None:
     with pytest.raises(NmtError) as error:
-        average_run([save(empty, 1, [1.0]), save(other, 1, [1.0])], None)
+        average_run([path / "last" for path in siblings], None)
     assert str(error.value) == (
-        f"{empty.path} and {other.path} are different runs; average checkpoints of one run"
+        "the checkpoints are of several runs; name the new run with --output"
     )
+
+
+def test_unrelated_runs_are_refused(
+    siblings: tuple[Path, Path], tmp_path: Path, train: Command
+) -> None:
+    assert train(tmp_path / "other", "--set", "train.seed=9").status == 0
+    with pytest.raises(NmtError) as error:
+        average_run([siblings[0] / "last", tmp_path / "other" / "last"], tmp_path / "averaged")
+    assert re.sub(r"-?0\.0\d", "X", str(error.value)) == (
+        f"{siblings[0]} and {tmp_path / 'other'} have unrelated weights (similarity X), whose mean "
+        "is no model; average runs that began with the same --init-from, or translate with an "
+        "ensemble, by a --model for each"
+    )
+    assert not (tmp_path / "averaged").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"languages": ("en", "fr")}, "differ in languages or subwords"),
+        ({"recipe": {"model": {"heads": 8}}}, "are different models: model.heads is 4 and 8"),
+    ],
+)
+def test_runs_that_differ_are_refused(
+    tmp_path: Path, dataset: Path, changes: dict[str, object], message: str
+) -> None:
+    recipe = {"recipe": {"model": {"heads": 4, "dropout": 0.1}}}
+    runs = [
+        create(tmp_path / "one", "abc", dataset, **recipe),
+        create(tmp_path / "other", "xyz", dataset, **recipe | changes),
+    ]
+    paths = [run.save(1, {"a": torch.ones(2, 2)}, None, {}, {}, best=False).path for run in runs]
+    with pytest.raises(NmtError, match=f"one and .*other {message}"):
+        average_run(paths, tmp_path / "averaged")
+
+
+def test_vectors_do_not_make_weights_similar() -> None:
+    generator = torch.Generator().manual_seed(1)
+    first, second = (
+        {"matrix": torch.randn(100, 100, generator=generator), "scale": torch.ones(1_000_000)}
+        for _ in range(2)
+    )
+    assert abs(similarity(first, second)) < 0.05
+    assert similarity(first, first) == pytest.approx(1)
+    opposite = {name: -2 * weight for name, weight in first.items()}
+    assert similarity(first, opposite) == pytest.approx(-1)
 
 
 def test_copies_of_one_run_are_one_run(empty: Run, tmp_path: Path) -> None:

@@ -16,17 +16,19 @@ EXAMPLE = """Example:
 
 def average_checkpoints(
     checkpoints: Annotated[
-        list[Path] | None, typer.Argument(help="Checkpoints of one run, or use --last, --best.")
+        list[Path] | None, typer.Argument(help="Checkpoints, or use --last, --best.")
     ] = None,
     run: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
-            help="Run directory, for --last and --best.  [default: train.save_dir of nmt.yaml]"
+            help="Run directory, for --last and --best; repeat for the checkpoints of several runs "
+            "that began with the same weights.  [default: train.save_dir of nmt.yaml]"
         ),
     ] = None,
-    last: Annotated[int | None, typer.Option(min=1, help="Average the newest N.")] = None,
+    last: Annotated[int | None, typer.Option(min=1, help="Average the newest N of a run.")] = None,
     best: Annotated[
-        int | None, typer.Option(min=1, help="Average the N that validated best, of those kept.")
+        int | None,
+        typer.Option(min=1, help="Average the N of a run that validated best, of those kept."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Run directory to write.  [default: RUN/averaged]")
@@ -34,14 +36,14 @@ def average_checkpoints(
     plugin: PluginFlag = None,
     trust_plugins: TrustFlag = False,
 ) -> None:
-    """Average the weights of a run's checkpoints, in float32, into a new run directory.
+    """Average the weights of checkpoints, in float32, into a new run directory.
 
     Of a run with LoRA or adapters (model.adaptation), the new run is complete: LoRA is merged into
     the weights of the model that it was put on, and adapters stand beside them.
     """
     if sum(choice is not None for choice in (checkpoints or None, last, best)) != 1:
         raise typer.BadParameter("give checkpoints, or --last N, or --best N")
-    if checkpoints and run is not None:
+    if checkpoints and run:
         raise typer.BadParameter("--run goes with --last or --best; checkpoints say their run")
     for path in checkpoints or ():
         if (path / "run.json").exists():
@@ -51,12 +53,12 @@ def average_checkpoints(
     from nmt.training.average import average_run, pick_best, pick_last
 
     import_named(plugin)
-    if last is not None:
-        chosen = pick_last(run or default_run(), last)
-    elif best is not None:
-        chosen = pick_best(run or default_run(), best, trust_plugins)
-    else:
-        chosen = checkpoints or []
+    chosen = list(checkpoints or ())
+    for path in [] if chosen else run or [default_run()]:
+        if last is not None:
+            chosen += pick_last(path, last)
+        elif best is not None:
+            chosen += pick_best(path, best, trust_plugins)
     averaged = average_run(chosen, output, trust_plugins)
     say("averaged " + ", ".join(averaged.recipe["averaged"]))
     print(averaged.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -59,6 +60,26 @@ def check_same_shapes(named: Mapping[str, Tensors]) -> None:
         if len(set(shapes.values())) > 1:
             description = " and ".join(f"{shape} in {owner}" for owner, shape in shapes.items())
             raise NmtError(f"different shapes: {name} is {description}")
+
+
+def similarity(first: Tensors, second: Tensors) -> float:
+    """Return the cosine of the angle between two sets of weights, -1 to 1.
+
+    Vectors such as biases are left out, because many begin with the same values.
+
+    Raises:
+        NmtError: names or shapes differ.
+    """
+    check_same_shapes({"the first model": first, "the second model": second})
+
+    def product(one: Tensors, other: Tensors) -> float:
+        return math.fsum(
+            torch.sum(weight.float() * other[name].float()).item()
+            for name, weight in one.items()
+            if weight.dim() > 1
+        )
+
+    return product(first, second) / math.sqrt(product(first, first) * product(second, second))
 
 
 def write_tensors(path: Path, tensors: Tensors) -> FileFacts:
