@@ -400,6 +400,8 @@ def test_comet_takes_the_source_from_where_it_is(data_bin: Path, monkeypatch: py
         (["--sentence-level", "--confidence", "a"], "--sentence-level goes with no --paired"),
         (["-l", "en-de", "a"], "--testset and --language-pair go together"),
         (["output.txt", "output.txt"], "output.txt is given twice; give each system once"),
+        (["--split", "valid", "a"], "--split goes with --data, whose split it names"),
+        (["--device", "cuda", "a"], "--device goes with --model"),
         (["--seed", "0", "a"], "Invalid value for '--seed'"),
     ],
 )

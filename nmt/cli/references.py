@@ -32,7 +32,7 @@ class References:
     reference: Path | None = None
     source: Path | None = None
     data: Path | None = None
-    split: str = "test"
+    split: str | None = None
     testset: str | None = None
     pair: str | None = None
     target_lang: str | None = None
@@ -40,13 +40,13 @@ class References:
 
     def check(self, alignments: Path | None) -> None:
         """Raise a BadParameter unless there is exactly one set of references."""
-        self._check_pair()
+        self._check_companions()
         last = {"--alignments": alignments, "--model": None}
         _check_one_is_given({"--reference": self.reference, **self._known(), **last})
 
     def check_source(self) -> None:
         """Raise a BadParameter unless there is exactly one source."""
-        self._check_pair()
+        self._check_companions()
         _check_one_is_given({"--source": self.source, **self._known()}, "with --model, ")
 
     def test_set(self) -> TestSet:
@@ -60,7 +60,9 @@ class References:
         text = "".join(f"{line}\n" for line in named.sources or ())
         return Lines(io.BytesIO(text.encode()), named.name)
 
-    def _check_pair(self) -> None:
+    def _check_companions(self) -> None:
+        if self.split is not None and self.data is None:
+            raise typer.BadParameter("--split goes with --data, whose split it names")
         if (self.testset is None) != (self.pair is None):
             raise typer.BadParameter("--testset and --language-pair go together")
 
@@ -70,7 +72,7 @@ class References:
     def _named(self) -> TestSet | None:
         """Return the test set of --data or --testset; None without these flags."""
         if self.data is not None:
-            return _of_dataset(self.data, self.split, self.target_lang, self.source_lang)
+            return _of_dataset(self.data, self.split or "test", self.target_lang, self.source_lang)
         if self.testset is None or self.pair is None:
             return None
         from nmt.evaluation.testsets import by_name

@@ -63,8 +63,13 @@ Data = Annotated[
     ),
 ]
 Split = Annotated[
-    str,
-    typer.Option(metavar="NAME", help="Split of --data: test or valid.", rich_help_panel=INPUT),
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Split of --data: test or valid.  [default: test]",
+        show_default=False,
+        rich_help_panel=INPUT,
+    ),
 ]
 NamedTestSet = Annotated[
     str | None,
@@ -184,9 +189,12 @@ ModelPath = Annotated[
     ),
 ]
 Device = Annotated[
-    str,
+    str | None,
     typer.Option(
-        metavar="NAME", help="With --model: cpu, cuda, cuda:N or auto.", rich_help_panel=BY_MODEL
+        metavar="NAME",
+        help="With --model: cpu, cuda, cuda:N or auto.  [default: auto]",
+        show_default=False,
+        rich_help_panel=BY_MODEL,
     ),
 ]
 AsJson = Annotated[
@@ -208,7 +216,7 @@ def score(
     hypotheses: Hypotheses = None,
     reference: Reference = None,
     data: Data = None,
-    split: Split = "test",
+    split: Split = None,
     testset: NamedTestSet = None,
     pair: LanguagePair = None,
     source_lang: SourceLang = None,
@@ -224,7 +232,7 @@ def score(
     samples: Samples = None,
     seed: Seed = 12345,
     model: ModelPath = None,
-    device: Device = "auto",
+    device: Device = None,
     as_json: AsJson = False,
     table: TableForm = None,
 ) -> None:
@@ -250,6 +258,8 @@ def score(
         table=table,
     )
     if (chosen := only_model(model)) is None:
+        if device is not None:
+            raise typer.BadParameter("--device goes with --model")
         _score_by_metrics(files, references, alignments, report, settings)
         return
     references.check_source()
@@ -262,7 +272,7 @@ def score(
         raise typer.BadParameter("--model scores one file at a time")
     sources = references.source_lines()
     import_named(settings.plugins)
-    translator = open_model(chosen, device, settings.trust_plugins, *languages)
+    translator = open_model(chosen, device or "auto", settings.trust_plugins, *languages)
     score_by_model(translator, sources, Lines.open(files[0]), as_json)
 
 
