@@ -122,6 +122,17 @@ def test_values_that_cannot_be_drawn_are_left_out(nmt: Command, run: Path) -> No
     assert curve["values"] == [5.0, 4.5, 1e-300, 1e99]
 
 
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan"])
+def test_json_and_page_hold_no_number_that_json_lacks(nmt: Command, run: Path, value: str) -> None:
+    diverged = {"record": "validation", "update": 9, "loss": 800.0, "perplexity": float(value)}
+    write(run / "log.jsonl", [*RECORDS, {**diverged, "best": True}])
+    written = nmt("report", run, "--json").out
+    [about] = json.loads(written, parse_constant=pytest.fail)["runs"]
+    assert about["best"] == about["last"] == {"update": 9, "loss": 800.0, "perplexity": None}
+    [data, _] = Checker(nmt("report", run).out).scripts
+    assert json.loads(data, parse_constant=pytest.fail)["runs"][0]["best"] == about["best"]
+
+
 def test_the_best_validation_of_a_lost_training_does_not_count(tmp_path: Path) -> None:
     best = {"record": "validation", "loss": 1.0, "best": True}
     records = [{**best, "update": 2}, {**best, "update": 6}, {"record": "resumed", "update": 3}]

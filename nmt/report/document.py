@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -129,8 +130,16 @@ class Report:
 
     @staticmethod
     def _scores(log: Log, update: int | None) -> dict[str, Any] | None:
-        """Return what a validation measured; None without one."""
-        return None if update is None else {"update": update, **log.validation.get(update, {})}
+        """Return what a validation measured, None in the place of values that are not finite.
+
+        Return None without a validation.
+        """
+        if update is None:
+            return None
+        # JSON has neither NaN nor infinity, and a browser does not read data that hold one.
+        values = log.validation.get(update, {}).items()
+        finite = {name: value if math.isfinite(value) else None for name, value in values}
+        return {"update": update, **finite}
 
 
 def curves(shown: Sequence[Panel], thin: bool = False) -> dict[str, Any]:
