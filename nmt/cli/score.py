@@ -245,8 +245,7 @@ def score(
     """
     files = hypotheses or [Path("-")]
     check_stdin(reference, source, alignments, *files)
-    languages = target_lang, source_lang
-    references = References(reference, source, data, split, testset, pair, *languages)
+    references = References(reference, source, data, split, testset, pair, target_lang, source_lang)
     report = Report(
         paired=paired,
         confidence=confidence,
@@ -262,17 +261,30 @@ def score(
             raise typer.BadParameter("--device goes with --model")
         _score_by_metrics(files, references, alignments, report, settings)
         return
-    references.check_source()
     if reference or settings.flags["score.metrics"] or alignments or report.needs_metrics:
         raise typer.BadParameter(
             "--model goes with no --reference, --metric, --alignments, --by-document, --paired, "
             "--confidence, --samples, --sentence-level or --table"
         )
+    _score_by_model(chosen, device or "auto", files, references, settings, as_json)
+
+
+def _score_by_model(
+    model: Path,
+    device: str,
+    files: Sequence[Path],
+    references: References,
+    settings: Settings,
+    as_json: bool,
+) -> None:
+    """Check the options, and print the log-probabilities that the model gives."""
+    references.check_source()
     if len(files) > 1:
         raise typer.BadParameter("--model scores one file at a time")
     sources = references.source_lines()
     import_named(settings.plugins)
-    translator = open_model(chosen, device or "auto", settings.trust_plugins, *languages)
+    languages = references.target_lang, references.source_lang
+    translator = open_model(model, device, settings.trust_plugins, *languages)
     score_by_model(translator, sources, Lines.open(files[0]), as_json)
 
 
