@@ -8,7 +8,9 @@ import json
 import math
 import re
 import shutil
+import subprocess
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -95,6 +97,17 @@ def test_a_given_translation_is_explained_without_a_search(translator: Translato
     assert [step.log_probability for step in other.steps] == pytest.approx(
         translator.score(LINES[:1], ["sechs"])[0], rel=1e-4
     )
+
+
+def test_the_end_of_a_cut_source_is_a_word_of_its_own(translator: Translator) -> None:
+    [[whole]] = explain([translator], ["seven four five"])
+    for most in range(2, len(whole.source.ids)):
+        config = SearchConfig(max_source_length=most, max_length_offset=5)
+        cut = Translator(translator.model, translator.subwords, config)
+        [[explained]] = explain([cut], ["seven four five"])
+        *words, end = explained.source.words
+        assert words == whole.source.words[: most - 1]
+        assert end == max(words) + 1
 
 
 def test_members_of_an_ensemble_read_its_translation(translator: Translator) -> None:
@@ -426,6 +439,24 @@ def test_text_without_a_word_is_a_mistake(nmt: Command, trained: Path) -> None:
     done = nmt("explain", "--model", trained, "/dev/null")
     assert (done.status, done.out) == (1, "")
     assert done.err.endswith("/dev/null: no line with text, so nothing to explain\n")
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="needs Node.js")
+def test_the_softmax_of_the_page_reads_each_score_a_few_times() -> None:
+    script = files("nmt.explain").joinpath("attention.js").read_text(encoding="utf-8")
+    count = """
+        let reads = 0;
+        const state = { kind: "cross" };
+        const sum = (values) => values.reduce((total, value) => (reads++, total + value), 0);
+        const weights = softmax(Array.from({ length: 500 }, (_, at) => at % 3), 0);
+        console.log(JSON.stringify([reads, sum(weights)]));
+    """
+    ran = subprocess.run(
+        ["node", "-e", script + count], capture_output=True, text=True, check=True, timeout=60
+    )
+    reads, total = json.loads(ran.stdout)
+    assert reads == 500
+    assert total == pytest.approx(1.0)
 
 
 def test_a_browser_shows_the_weights_of_the_model(translator: Translator, tmp_path: Path) -> None:

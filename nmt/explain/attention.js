@@ -28,7 +28,8 @@ function weightsOf(layer) {
 function softmax(row, query) {
   const most = Math.max(...row.filter((_, key) => !masked(query, key)));
   const powers = row.map((score, key) => (masked(query, key) ? 0 : Math.exp(score - most)));
-  return powers.map((power) => power / sum(powers));
+  const total = sum(powers);
+  return powers.map((power) => power / total);
 }
 
 /** The matrices to draw: a name, a colour, and weights of units to units. */
