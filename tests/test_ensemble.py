@@ -12,9 +12,11 @@ import pytest
 import torch
 from fuzz.seals import seal
 from table_model import TableModel, random_sources, unpad
+from tiny_models import tiny_model
 from torch import Tensor
 
 from nmt.data.vocabulary import BOS, EOS
+from nmt.errors import NmtError
 from nmt.models import architectures
 from nmt.models.ensemble import Average, Ensemble
 from nmt.search import Beam
@@ -77,6 +79,13 @@ def test_every_model_needs_a_weight() -> None:
     for weights in ((1.0,), (1.0, 0.0)):
         with pytest.raises(ValueError, match="2 models need as many weights above 0"):
             Ensemble([TableModel(1), TableModel(2)], weights)
+
+
+def test_language_models_alone_have_no_attention() -> None:
+    models = [tiny_model("transformer_lm") for _ in range(2)]
+    source = torch.tensor([[7, EOS]])
+    with pytest.raises(NmtError, match="Ensemble has no attention, which word alignments and"):
+        Ensemble(models, [1, 1]).source_attention(source, torch.tensor([[BOS, 7]]))
 
 
 def test_an_ensemble_has_no_states() -> None:

@@ -52,10 +52,12 @@ class Ensemble(Model):
         """Return the weighted mean [B, T, S] of the attention of members that read the source.
 
         Raises:
-            NmtError: one of these members has no attention.
+            NmtError: one of these members has no attention, or no member reads the source.
         """
         pairs = zip(self.shares, self.members, strict=True)
         reading = [(share, member) for share, member in pairs if member.reads_source]
+        if not reading:
+            return super().source_attention(source, target)
         total = sum(share for share, _ in reading)
         weights = [
             share / total * member.source_attention(source, target) for share, member in reading
