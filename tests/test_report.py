@@ -17,7 +17,7 @@ import pytest
 from html_checker import Checker
 
 from nmt.report import Chart, Curve, Line, averaged, mean, read_log
-from nmt.report.charts import COLOURS
+from nmt.report.charts import COLOURS, picture
 
 Command = Callable[..., Any]
 
@@ -266,6 +266,15 @@ def test_a_chart_draws_its_lines_where_their_values_are() -> None:
     points = [tuple(map(float, pair.split())) for pair in re.split("[ML]", path)[1:]]
     assert points[1] == pytest.approx(np.mean([points[0], points[2]], axis=0), abs=0.02)
     assert points[0][1] > points[2][1]
+
+
+def test_names_in_a_chart_stand_as_they_are() -> None:
+    names = ["_base", "$x$", r"$\frac$", "a$b"]
+    chart = Chart([Line(name, [0, 1], [1.0, 2.0]) for name in names], "update")
+    drawn = picture({r"$\frac$ of a_b": chart})
+    texts = [element.text for element in ElementTree.fromstring(drawn.encode()).iter(f"{SVG}text")]
+    assert [text for text in texts if text in names] == names
+    assert r"$\frac$ of a_b" in texts
 
 
 def test_the_labels_of_an_axis_are_its_values() -> None:

@@ -113,6 +113,18 @@ class Chart:
         axes.set_xlabel(self.x_label)
         axes.set_ylabel(self.y_label)
 
+    def _name_lines(self, axes: Any) -> None:
+        """Add a legend with the names as they are.
+
+        Matplotlib reads a label with two "$" as a formula and leaves out one that begins with "_",
+        so the lines are numbered first.
+        """
+        drawn = axes.get_lines()[: len(self.lines)]
+        legend = axes.legend(drawn, map(str, range(len(drawn))), frameon=False, fontsize=8)
+        for text, line in zip(legend.get_texts(), self.lines, strict=True):
+            text.set_parse_math(False)
+            text.set_text(line.name)
+
     def _draw_line(self, axes: Any, line: Line) -> None:
         colour = COLOURS[line.colour % len(COLOURS)]
         dashes = DASHES[line.colour // len(COLOURS) % len(DASHES)]
@@ -127,7 +139,6 @@ class Chart:
             alpha=0.55 if line.thin else 1.0,
             marker=marker,
             markersize=4,
-            label=line.name,
             gid=line.label,
         )
         if line.errors:
@@ -175,10 +186,10 @@ def _drawn(charts: Mapping[str, Chart], alone: bool) -> str:
         for row, (title, chart) in enumerate(reversed([*charts.items()])):
             low, high = (row + bottom) / len(charts), height / len(charts)
             axes = figure.add_axes((left, low, width, high), facecolor="none")
-            axes.set_title(title, loc="left")
+            axes.set_title(title, loc="left", parse_math=False)
             chart._draw(axes)
             if alone and len(chart.lines) > 1:
-                axes.legend(frameon=False, fontsize=8)
+                chart._name_lines(axes)
         canvas: Any = FigureCanvasSVG(figure)
         canvas.print_svg(text, metadata=dict.fromkeys(["Date", "Creator", "Format", "Type"]))
     return re.sub(r'(?<= d=")[^"]+', _rounded, text.getvalue())
