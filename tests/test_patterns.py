@@ -82,6 +82,23 @@ def test_a_performer_comes_near_the_softmax(masked: bool) -> None:
     assert (own - full).abs().mean() < 0.3 * (without_keys - full).abs().mean()
 
 
+def test_a_performer_divides_by_no_zero_where_queries_and_keys_share_no_feature() -> None:
+    torch.manual_seed(1)
+    queries, values = (torch.randn(16, 4, 2, 64) for _ in range(2))
+    queries = (10 * queries).requires_grad_()
+    features = orthogonal_features(128, 64, seed=1)
+    mixed = PerformerAttention(features)(queries, -queries, values)
+    mixed.square().sum().backward()
+    assert queries.grad is not None
+    assert queries.grad.isfinite().all()
+    scaled = queries.detach().double() * 64**-0.25
+    by_query, by_key = (x @ features.double().t() for x in (scaled, -scaled))
+    by_key = by_key - scaled.square().sum(-1, keepdim=True) / 2
+    scores = (by_query[:, :, :, None] + by_key[:, :, None]).logsumexp(-1)
+    expected = scores.softmax(-1) @ values.double()
+    torch.testing.assert_close(mixed.double(), expected, atol=1e-4, rtol=1e-4)
+
+
 def test_features_are_orthogonal_and_the_same_for_a_seed() -> None:
     features = orthogonal_features(8, 8, seed=3)
     products = features @ features.t()

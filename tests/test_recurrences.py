@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from nmt.data.packing import Pack, Rows
 from nmt.models import ModelConfig, architectures
@@ -98,9 +99,10 @@ def test_rg_lru_is_the_papers() -> None:
     assert torch.allclose(layer(x), torch.stack(outputs, 1), atol=1e-5)
 
 
-def test_decays_begin_between_their_bounds() -> None:
-    layer = RGLRU(1000, 8.0)
-    decays = torch.sigmoid(-layer.softplus_decay) ** 8.0
+@pytest.mark.parametrize("c", [8.0, 1e-4])
+def test_decays_begin_between_their_bounds(c: float) -> None:
+    layer = RGLRU(1000, c)
+    decays = (-c * functional.softplus(layer.softplus_decay)).exp()
     assert 0.9 <= decays.min() < 0.91
     assert 0.99 < decays.max() <= 0.9991
 
@@ -118,7 +120,8 @@ def test_decays_begin_between_their_bounds() -> None:
             "decoder_attention average does not have",
         ),
         ({"decoder_attention": {"name": "average", "d_hidden": 0}}, "d_hidden must be at least 1"),
-        ({"decoder_attention": {"name": "rg_lru", "c": 0.0}}, "c must be more than 0, is 0.0"),
+        ({"decoder_attention": {"name": "rg_lru", "c": 0.0}}, "c must be more than 0 and finite"),
+        ({"decoder_attention": {"name": "rg_lru", "c": "inf"}}, "finite, is inf"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(values: dict[str, object], message: str) -> None:

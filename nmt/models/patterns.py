@@ -151,6 +151,10 @@ class Performer(FunctionPattern):
         return PerformerAttention(orthogonal_features(self.features, heads.key_width, self.seed))
 
 
+LEAST_EXPONENT = 40.0
+"""A performer scales a feature up if no key has it above exp(-40), near the least float32."""
+
+
 def orthogonal_features(count: int, width: int, seed: int) -> Tensor:
     """Return Gaussian vectors [count, width], orthogonal within each group of `width`."""
     generator = torch.Generator("cpu").manual_seed(seed)
@@ -183,11 +187,16 @@ class PerformerAttention(nn.Module):
         """Approximate :func:`nmt.models.attention.mix_values`; ignores `causal` and `dropout`."""
         with torch.autocast(queries.device.type, enabled=False):  # exponentials need float32
             by_query = self._exponents(queries)
-            by_query = (by_query - by_query.amax(-1, keepdim=True)).exp()  # [B, H, Q, m]
             by_key = self._exponents(keys)
             if mask is not None:
                 by_key = by_key.masked_fill(~mask.transpose(2, 3), -math.inf)
-            by_key = (by_key - by_key.amax((-2, -1), keepdim=True)).exp()  # [B, H, S, m]
+            by_key = by_key - by_key.amax((-2, -1), keepdim=True)
+            # A query may have its greatest features where those of all keys are 0 in float32. The
+            # products stay the same if the keys' features grow and the query's shrink.
+            shift = (by_key.detach().amax(-2, keepdim=True) + LEAST_EXPONENT).clamp(max=0.0)
+            by_query = by_query + shift
+            by_query = (by_query - by_query.amax(-1, keepdim=True)).exp()  # [B, H, Q, m]
+            by_key = (by_key - shift).exp()  # [B, H, S, m]
             total = by_query @ by_key.sum(2)[..., None]  # [B, H, Q, 1]
             mixed = by_query @ (by_key.transpose(-1, -2) @ values.float())
             return (mixed / total).to(values.dtype)

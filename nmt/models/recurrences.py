@@ -6,6 +6,7 @@ gate depends on the state, so training computes all steps of a sentence in a par
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -247,8 +248,8 @@ class RGLRUPart(RecurrencePart):
     """Strength of the gate on the decay."""
 
     def __post_init__(self) -> None:
-        if self.c <= 0.0:
-            raise ValueError(f"c must be more than 0, is {self.c}")
+        if not 0.0 < self.c < math.inf:
+            raise ValueError(f"c must be more than 0 and finite, is {self.c}")
 
     def recurrence(self, width: int) -> Recurrence:
         """Return an RG-LRU with a gated output."""
@@ -267,7 +268,9 @@ class RGLRU(Recurrence):
         self.output = glorot(nn.Linear(width, width))
         # Decays between 0.9 and 0.999 where the gate is open (section 2.4 of the paper).
         decay = torch.empty(width).uniform_(0.9, 0.999)
-        self.softplus_decay = nn.Parameter(torch.log(torch.expm1(-torch.log(decay) / c)))
+        rate = -torch.log(decay) / c
+        inverse = torch.log(torch.expm1(rate))  # of softplus, which above 20 changes nothing
+        self.softplus_decay = nn.Parameter(torch.where(rate > 20.0, rate, inverse))
 
     def gates(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the decays, and the gated inputs at the scale that keeps the state's variance."""
