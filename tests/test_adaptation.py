@@ -15,7 +15,7 @@ from torch import nn
 from trained_runs import assert_same_checkpoint
 
 from nmt.errors import NmtError
-from nmt.models import architectures
+from nmt.models import ModelConfig, architectures
 from nmt.models.adaptation import Adapters, LoRA, adaptation_weights
 from nmt.recipe.config import build, dump
 from nmt.runs import Checkpoint, Run, load_model, weights_of
@@ -130,6 +130,19 @@ def test_what_cannot_be_adapted_is_refused() -> None:
                 "model",
                 architectures["rnnsearch"],
             )
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"targets": []}, "targets must have a pattern, or nothing is trained"),
+        ({"alpha": "inf"}, "alpha must be finite, not inf"),
+    ],
+)
+def test_settings_that_train_nothing_are_refused(values: dict[str, Any], message: str) -> None:
+    adaptation = {"name": "lora", **values}
+    with pytest.raises(NmtError, match=f"model.adaptation: {message}"):
+        build(ModelConfig, {"arch": "transformer_tiny", "adaptation": adaptation}, "model")
 
 
 def test_checkpoints_hold_the_parts_alone(adapted: Path, trained: Path) -> None:

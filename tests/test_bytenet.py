@@ -64,6 +64,7 @@ def test_what_enters_the_blocks_begins_at_unit_variance() -> None:
         ({"kernel": 2}, "kernel must be odd"),
         ({"dilations": [1, 0]}, "dilations must be"),
         ({"length_ratio": 0.5}, "must not make a source shorter"),
+        ({"length_ratio": "inf"}, "length_ratio must be finite"),
     ],
 )
 def test_sizes_that_make_no_sense_are_refused(values: dict[str, Any], message: str) -> None:

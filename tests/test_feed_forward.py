@@ -1,5 +1,6 @@
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -102,9 +103,10 @@ def test_the_penalty_of_a_model_is_added_for_every_target_token() -> None:
         ({"chosen": 3}, "chosen must be 1 or 2, not 3"),
         ({"experts": 1}, "experts must be at least 2, not 1"),
         ({"balance": -1}, "balance must not be negative"),
+        ({"balance": "inf"}, "balance must not be negative or infinite, is inf"),
     ],
 )
-def test_experts_that_make_no_sense_are_refused(values: dict[str, int], message: str) -> None:
+def test_experts_that_make_no_sense_are_refused(values: dict[str, Any], message: str) -> None:
     feed_forward = {**EXPERTS, **values}
     with pytest.raises(NmtError, match=f"model.feed_forward: {message}"):
         build(ModelConfig, {"arch": "transformer_tiny", "feed_forward": feed_forward}, "model")

@@ -49,6 +49,7 @@ def test_weights_begin_uniform_within_the_stated_range() -> None:
     [
         ({"decoder_layers": 1}, "decoder_layers must be at least 2, not 1"),
         ({"initial_range": 0}, "initial_range must be more than 0"),
+        ({"initial_range": "inf"}, "initial_range must be more than 0 and finite, not inf"),
     ],
 )
 def test_sizes_that_make_no_sense_are_refused(values: dict[str, Any], message: str) -> None:

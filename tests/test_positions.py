@@ -1,6 +1,8 @@
 import pytest
 import torch
 
+from nmt.errors import NmtError
+from nmt.models import ModelConfig
 from nmt.models.attention import FullAttention, Heads
 from nmt.models.multi_head import SelfAttention
 from nmt.models.positions import (
@@ -11,6 +13,7 @@ from nmt.models.positions import (
     alibi_slopes,
 )
 from nmt.models.state import KeyValueCache, OrderedCache, SharedCache
+from nmt.recipe.config import build
 
 CPU = torch.device("cpu")
 
@@ -35,6 +38,13 @@ def test_rotary_scores_depend_on_distances_alone() -> None:
 
     assert torch.allclose(scores(0), scores(40), atol=1e-4)
     assert not torch.allclose(scores(0), torch.einsum("bqhc,bkhc->bhqk", queries, keys), atol=0.1)
+
+
+@pytest.mark.parametrize("base", [0, -10_000])
+def test_a_rotation_without_a_rate_is_refused(base: float) -> None:
+    positions = {"name": "rotary", "base": base}
+    with pytest.raises(NmtError, match=f"model.positions: base must be more than 0, not {base}"):
+        build(ModelConfig, {"arch": "transformer_base", "positions": positions}, "model")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ checkpoint of the parts, which is small, goes with a checkpoint of the model.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -83,6 +84,10 @@ class LoRA(Adaptation):
     def __post_init__(self) -> None:
         if self.rank < 1:
             raise ValueError(f"rank must be at least 1, not {self.rank}")
+        if not math.isfinite(self.alpha):
+            raise ValueError(f"alpha must be finite, not {self.alpha}")
+        if not self.targets:
+            raise ValueError("targets must have a pattern, or nothing is trained")
 
     def put_on(self, model: nn.Module) -> None:
         """Add a product of two small matrices to linear layers, in place."""

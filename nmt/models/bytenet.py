@@ -57,6 +57,8 @@ class ByteNetConfig(ModelConfig):
             raise ValueError("dilations must be one or more distances of at least 1")
         if self.length_ratio < 1 or self.length_offset < 0:
             raise ValueError("length_ratio and length_offset must not make a source shorter")
+        if self.length_ratio == math.inf:
+            raise ValueError("length_ratio must be finite")
 
     def build(self, source_vocabulary: int, target_vocabulary: int, shared: bool) -> Model:
         """Return a freshly initialised ByteNet; embeddings and output layer are three matrices."""

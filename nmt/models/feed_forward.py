@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -158,8 +159,8 @@ class MixtureOfExpertsPart(FeedForwardPart):
             raise ValueError(f"chosen must be 1 or 2, not {self.chosen}")
         if self.experts < self.chosen:
             raise ValueError(f"experts must be at least {self.chosen}, not {self.experts}")
-        if self.balance < 0:
-            raise ValueError(f"balance must not be negative, is {self.balance}")
+        if not 0.0 <= self.balance < math.inf:
+            raise ValueError(f"balance must not be negative or infinite, is {self.balance}")
 
     def build(self, width: int, inner: int, dropout: float) -> nn.Module:
         """A fresh layer."""

@@ -9,6 +9,7 @@ newer.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -53,8 +54,10 @@ class GNMTConfig(ModelConfig):
         for name in ("encoder_layers", "decoder_layers"):
             if getattr(self, name) < 2:
                 raise ValueError(f"{name} must be at least 2, not {getattr(self, name)}")
-        if self.initial_range <= 0:
-            raise ValueError(f"initial_range must be more than 0, not {self.initial_range}")
+        if not 0 < self.initial_range < math.inf:
+            raise ValueError(
+                f"initial_range must be more than 0 and finite, not {self.initial_range}"
+            )
 
     def build(self, source_vocabulary: int, target_vocabulary: int, shared: bool) -> Model:
         """Return a freshly initialised GNMT; embeddings and output layer are three matrices."""

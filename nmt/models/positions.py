@@ -237,6 +237,10 @@ class Rotary(PositionPart):
     base: float = 10000.0
     """Pair i of a head's d features turns by base^(-2i/d) for every position."""
 
+    def __post_init__(self) -> None:
+        if self.base <= 0.0:
+            raise ValueError(f"base must be more than 0, not {self.base:g}")
+
     def rotation(self, heads: Heads) -> nn.Module:
         """Return the rotation."""
         return Rotation(heads.key_width, self.base)
