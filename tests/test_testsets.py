@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import tarfile
+import time
+from contextlib import suppress
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
+from sacrebleu import utils
 from sacrebleu.dataset import DATASETS, base
 from sacrebleu.dataset.plain_text import PlainTextDataset
 
 from nmt.errors import NmtError
 from nmt.evaluation import testsets
+from nmt.evaluation.fetching import fetching
 
 SOURCE, REFERENCE = "one two\nthree\n", "eins zwei\ndrei\n"
 
@@ -115,6 +120,36 @@ def test_a_wrong_checksum_is_never_used(home: Path) -> None:
             "wrong: cannot be fetched: the downloaded file does not match its checksum; "
         )
         assert files(home) == []
+
+
+def test_a_failed_attempt_leaves_the_files_of_another(tmp_path: Path) -> None:
+    begun = Event()
+
+    def fail() -> None:
+        with suppress(OSError), fetching(tmp_path):
+            begun.set()
+            time.sleep(0.3)
+            raise OSError
+
+    failing = Thread(target=fail)
+    failing.start()
+    begun.wait()
+    with fetching(tmp_path):
+        (tmp_path / "file").touch()
+    failing.join()
+    assert (tmp_path / "file").exists()
+
+
+def test_an_interrupted_attempt_leaves_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(archive: str, directory: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(utils, "extract_tarball", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            testsets.by_name("tiny/full", "en-de")
+    assert files(home) == []
+    assert testsets.by_name("tiny/full", "en-de").references == ["eins zwei", "drei"]
 
 
 def test_what_fails_leaves_what_was_there(home: Path, archive: Path) -> None:

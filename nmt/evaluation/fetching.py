@@ -7,27 +7,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from nmt.io.files import locked
+
 TIMEOUT = 60.0
 """Seconds without an answer after which a server counts as unreachable."""
 
 
 @contextmanager
 def fetching(home: Path) -> Iterator[None]:
-    """Remove the files that a failed attempt leaves in a directory.
+    """Remove the files that a failed or interrupted attempt leaves in a directory.
 
-    sacreBLEU takes any existing file for a complete one.
+    sacreBLEU takes any existing file for a complete one. So other processes wait, and find the
+    directory with all its files or none of them.
     """
-    before, timeout = set(home.rglob("*")), socket.getdefaulttimeout()
-    socket.setdefaulttimeout(TIMEOUT)
-    try:
-        yield
-    except (Exception, SystemExit):
-        for path in set(home.rglob("*")) - before:
-            if path.is_file():
-                path.unlink()
-        raise
-    finally:
-        socket.setdefaulttimeout(timeout)
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with locked(home.parent):
+        before, timeout = set(home.rglob("*")), socket.getdefaulttimeout()
+        socket.setdefaulttimeout(TIMEOUT)
+        try:
+            yield
+        except BaseException:
+            for path in set(home.rglob("*")) - before:
+                if path.is_file():
+                    path.unlink()
+            raise
+        finally:
+            socket.setdefaulttimeout(timeout)
 
 
 def reason(error: BaseException) -> str:

@@ -5,12 +5,9 @@ A model of another toolkit is imported once, into a cache, by the checksums of i
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +83,8 @@ def _imported(source: Path, name: str, languages: tuple[str | None, str | None])
     format_ = find_format(source)
     run = cache() / "imports" / f"{_stem(name)}-{_digest(source, format_.name, languages)}"
     try:
-        with _locked(run.with_name(f"{run.name}.lock")):
+        run.parent.mkdir(parents=True, exist_ok=True)
+        with files.locked(run.with_name(f"{run.name}.lock")):  # the others wait for the run
             if not Run.exists(run):
                 import_model(source, run, format_, *languages, name=name)
     except OSError as error:
@@ -114,13 +112,3 @@ def _digest(source: Path, format_: str, languages: tuple[str | None, str | None]
     lines = [f"{files.sha256(path)}  {path.name}" for path in read]
     lines += [format_, *(str(language) for language in languages)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock, so that of several processes one imports and the others wait for its run."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as lock:
-        with suppress(OSError):  # a file system without locks: each imports, the last one stays
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
