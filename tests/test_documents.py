@@ -54,6 +54,12 @@ def test_a_document_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert SHELVES.read(path) == SHELF
 
 
+def test_a_file_name_that_is_not_utf8_is_read_as_it_was_written(tmp_path: Path) -> None:
+    shelf = Shelf(name=os.fsdecode(b"tr\xe4in\\"), books=7)
+    (tmp_path / "shelf.json").write_text(SHELVES.text(shelf), encoding="utf-8")
+    assert SHELVES.read(tmp_path / "shelf.json") == shelf
+
+
 def test_any_flipped_bit_is_refused(tmp_path: Path) -> None:
     text = SHELVES.text(Shelf(name="name", books=7)).encode()
     for place in range(len(text)):

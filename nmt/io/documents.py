@@ -45,7 +45,9 @@ class DocumentFormat(Generic[T]):
 
     def text(self, value: T) -> str:
         """Return the JSON text of the document that stores `value`."""
-        return json.dumps(self.document(value), indent=1, ensure_ascii=False) + "\n"
+        text = json.dumps(self.document(value), indent=1, ensure_ascii=False) + "\n"
+        # File names that are not UTF-8 hold lone surrogates, which JSON can only escape.
+        return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
     def read(self, path: Path) -> T:
         """Return the value stored in a file.
