@@ -202,17 +202,19 @@ def test_an_endless_pipe_is_read_as_it_is_used() -> None:
     assert sum(written) < 300_000  # the pipe's own 64 KiB, a buffer, and a few lines
 
 
-def test_an_error_of_reading_is_no_end_of_the_input() -> None:
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), MemoryError()])
+def test_an_error_of_reading_is_no_end_of_the_input(error: Exception) -> None:
     class Broken(io.BytesIO):
         fileno = staticmethod(lambda: os.pipe()[0])  # type: ignore[assignment]
 
         def readline(self, size: int | None = -1, /) -> bytes:
             line = super().readline(size)
             if not line:
-                raise OSError(5, "Input/output error")
+                raise error
             return line
 
     taken = Lines(Broken(b"a\n"), "pipe").arriving(2)
     assert next(taken) == ["a"]
-    with pytest.raises(OSError, match="Input/output error"):
+    with pytest.raises(type(error)) as raised:
         next(taken)
+    assert raised.value is error

@@ -284,7 +284,7 @@ def _arriving(lines: Iterator[bytes], most: int) -> Iterator[list[bytes]]:
         try:
             for line in lines:
                 waiting.put(line)
-        except (OSError, NmtError) as error:
+        except Exception as error:  # the reader of the queue raises it
             failures.append(error)
         waiting.put(end)
 
