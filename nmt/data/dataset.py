@@ -129,13 +129,21 @@ def _united(parts: Mapping[Path, Manifest]) -> Manifest:
     """Merge the manifests of all shards.
 
     Raises:
-        NmtError: the shards were made from other text or with other settings.
+        NmtError: the shards were made from other text or with other settings, or one is a copy of
+            another.
     """
     (place, first), *others = parts.items()
     if not others:
         return first
     counts = first.splits["train"]
+    made: set[str | None] = {first.shard}
     for other, manifest in others:
+        if manifest.shard is not None and manifest.shard in made:
+            raise NmtError(
+                f"{other}: holds shard {manifest.shard}, as another directory does; remove it and "
+                "make it again with `nmt preprocess --shard`"
+            )
+        made.add(manifest.shard)
         same_files = all(
             manifest.files.get(name) == facts
             for name, facts in first.files.items()
