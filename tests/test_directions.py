@@ -278,6 +278,7 @@ def test_translate_takes_a_target_language_and_refuses_others(
     for flags, message in (
         ((), "the model translates into de, en and fr; choose one with -t"),
         (("-t", "it"), "the model does not translate into 'it', only into de, en and fr"),
+        (("-t", "", "-s", "en"), "the model does not translate into '', only into de, en and fr"),
         (("-t", "de", "-s", "fr"), "the model does not translate from 'fr', only from en and de"),
         (("-t", "de", "-s", "de"), "source and target language are both 'de'; choose two"),
     ):

@@ -75,9 +75,12 @@ class Directions:
         Raises:
             NmtError: a language is unknown on its side, or several targets are possible.
         """
-        if target is None and len(self.targets) > 1:
-            raise NmtError(f"the model translates into {_listed(self.targets)}; choose one with -t")
-        target = target or self.targets[0]
+        if target is None:
+            if len(self.targets) > 1:
+                raise NmtError(
+                    f"the model translates into {_listed(self.targets)}; choose one with -t"
+                )
+            target = self.targets[0]
         if target not in self.targets:
             raise NmtError(
                 f"the model does not translate into {target!r}, only into {_listed(self.targets)}"
