@@ -255,6 +255,18 @@ def test_a_directory_is_never_seen_half_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("whole", [files.whole_directory, files.whole_file])
+def test_a_disk_that_is_full_only_when_it_is_synced_is_named(whole: Any, tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    with (
+        mock.patch.object(os, "fsync", side_effect=OSError(122, "Disk quota exceeded")),
+        pytest.raises(OSError, match="Disk quota") as error,
+        whole(path) as partial,
+    ):
+        (partial / "file" if whole is files.whole_directory else partial).touch()
+    assert explain(error.value).startswith(f"{path}: cannot be written: Disk quota exceeded; ")
+
+
+@pytest.mark.parametrize("whole", [files.whole_directory, files.whole_file])
 def test_a_full_disk_is_named_as_the_user_knows_it(whole: Any, tmp_path: Path) -> None:
     path = tmp_path / "new"
     is_directory = whole is files.whole_directory

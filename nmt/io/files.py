@@ -57,9 +57,9 @@ def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
         sweep(path.parent, glob.escape(path.name), partial)
         with named(path, partial):
             yield partial
-        for file in partial.rglob("*"):
-            sync(file)
-        sync(partial)
+            for file in partial.rglob("*"):
+                sync(file)
+            sync(partial)
         if path.exists():
             locks.append(_hold(path))  # or a sweep would take `old` for one of a dead process
             path.rename(old)
