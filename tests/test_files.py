@@ -246,10 +246,20 @@ def test_a_directory_is_never_seen_half_removed(tmp_path: Path) -> None:
     path.mkdir()
     (path / "file").write_text("x")
     seen = []
-    with mock.patch.object(shutil, "rmtree", side_effect=seen.append):
+    with mock.patch.object(shutil, "rmtree", side_effect=lambda left, **_: seen.append(left)):
         files.remove_directory(path)
     assert not path.exists()
     assert (seen[0] / "file").exists()
+    files.sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_in_which_a_reader_keeps_a_file_on_nfs_is_removed_later(tmp_path: Path) -> None:
+    path = tmp_path / "update_0000002"
+    path.mkdir()
+    with mock.patch.object(os, "rmdir", side_effect=OSError(39, "Directory not empty")):
+        files.remove_directory(path)
+    assert not path.exists()
     files.sweep(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -110,10 +110,13 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def remove_directory(path: Path) -> None:
-    """Remove a directory: rename it first, so `path` never names a half-removed one."""
+    """Remove a directory: rename it first, so `path` never names a half-removed one.
+
+    NFS keeps files that another process has open; :func:`sweep` removes them later.
+    """
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     path.rename(partial)
-    shutil.rmtree(partial)
+    shutil.rmtree(partial, ignore_errors=True)
 
 
 @contextmanager
