@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shutil
 import sys
@@ -131,6 +132,20 @@ def test_json_and_page_hold_no_number_that_json_lacks(nmt: Command, run: Path, v
     assert about["best"] == about["last"] == {"update": 9, "loss": 800.0, "perplexity": None}
     [data, _] = Checker(nmt("report", run).out).scripts
     assert json.loads(data, parse_constant=pytest.fail)["runs"][0]["best"] == about["best"]
+
+
+def test_runs_and_datasets_are_shown_whose_names_are_not_utf8(
+    nmt: Command, run: Path, dataset: Path, tmp_path: Path
+) -> None:
+    places = [tmp_path / os.fsdecode(name) for name in (b"r\xe4n", b"d\xe4ta")]
+    for directory, place in zip((run, dataset), places, strict=True):
+        shutil.copytree(directory, place, symlinks=True)
+    out = tmp_path / "out"
+    assert nmt("report", places[0], "--json", "--output", out).status == 0
+    assert [about["name"] for about in json.loads(out.read_bytes())["runs"]] == [places[0].name]
+    for command in (("report", places[0], "--output"), ("inspect", places[1], "--html")):
+        assert nmt(*command, out).status == 0
+        page_data(out.read_text(encoding="utf-8"))
 
 
 def test_the_best_validation_of_a_lost_training_does_not_count(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ def report(
         from nmt.report.page import page
 
         written = page(gathered, seeds)
+    content = written.encode("utf-8", "backslashreplace")  # of file names that are not UTF-8
     with writer(output, is_main=True) as stream:
-        stream.write(written.encode())
-    say(f"reported {len(runs)} run{'s' * (len(runs) > 1)} in {len(written.encode()):,} bytes")
+        stream.write(content)
+    say(f"reported {len(runs)} run{'s' * (len(runs) > 1)} in {len(content):,} bytes")

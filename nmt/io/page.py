@@ -34,7 +34,8 @@ def html_page(
     for section in sections:
         name, after = section.split("}}", 1)
         text += parts[name] + after
-    return text
+    # File names that are not UTF-8 hold lone surrogates, which no page can.
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _script_data(document: Mapping[str, object]) -> str:
