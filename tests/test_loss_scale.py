@@ -1,6 +1,11 @@
+from typing import Any
+
+import pytest
 import torch
 
-from nmt.training.loss_scale import INTERVAL, LossScale
+from nmt.errors import NmtError
+from nmt.runtime.distributed import World
+from nmt.training.loss_scale import INTERVAL, LossScale, is_fp16
 
 FINE, OVERFLOW = torch.tensor(True), torch.tensor(False)
 
@@ -52,3 +57,19 @@ def test_it_goes_on_where_it_was() -> None:
     assert other.state() == it.state() == [2.0**15, 2.0]
     other.restore([])  # of a run that was not in fp16
     assert other.state() == it.state()
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"), [((), True), (("fp16",), True), (("bf16", "fp16"), None)]
+)
+def test_all_processes_scale_the_loss_or_none(others: tuple[str, ...], expected: Any) -> None:
+    class Among(World):
+        def gather(self, value: Any) -> list[Any]:
+            return [value, *others]
+
+    assert not is_fp16("bf16", World())
+    if expected is None:
+        with pytest.raises(NmtError, match="auto is bf16 and fp16 on different devices of the pro"):
+            is_fp16("fp16", Among())
+    else:
+        assert is_fp16("fp16", Among()) is expected

@@ -10,6 +10,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from nmt.errors import NmtError
+from nmt.runtime.distributed import World
+from nmt.runtime.precision import Precision, pick_precision
+
 FIRST, LEAST, INTERVAL = 2.0**16, 1.0, 2000
 
 
@@ -44,3 +48,18 @@ class LossScale:
         """Restore the state of a checkpoint."""
         if len(state) == 2 and self.wanted:
             self.value, self.clean = (torch.full_like(self.value, number) for number in state)
+
+
+def is_fp16(precision: Precision, world: World) -> bool:
+    """Return whether all processes train in fp16.
+
+    Raises:
+        NmtError: only some of them do: gradients of scaled and of other losses have no sum.
+    """
+    chosen = sorted({*world.gather(pick_precision(precision, world.device))})
+    if len(chosen) > 1 and "fp16" in chosen:
+        raise NmtError(
+            f"train.precision: auto is {' and '.join(chosen)} on different devices of the "
+            "processes; set it to fp16 or fp32"
+        )
+    return chosen == ["fp16"]

@@ -31,7 +31,7 @@ from nmt.models.packed_attention import is_compilable
 from nmt.runs import Run
 from nmt.runs.weights import copy_weights
 from nmt.runtime.distributed import World
-from nmt.runtime.precision import autocast, pick_precision
+from nmt.runtime.precision import autocast
 from nmt.training.activation_checkpointing import checkpoint_activations
 from nmt.training.augmented_split import sentences_of_epochs
 from nmt.training.config import TrainConfig
@@ -39,7 +39,7 @@ from nmt.training.divergence import FiniteWatch, FirstNonFinite
 from nmt.training.freezing import freeze
 from nmt.training.guided_alignment import GuidedCriterion, WordLinks
 from nmt.training.layer_dropout import drop_layers
-from nmt.training.loss_scale import LossScale
+from nmt.training.loss_scale import LossScale, is_fp16
 from nmt.training.moving_average import MovingAverage, WeightAverage
 from nmt.training.noise_scale import squared_gradient_and_variance
 from nmt.training.parallel import gather_tensors, parallelize
@@ -111,8 +111,7 @@ class Trainer:
             self.criterion = GuidedCriterion(self.criterion, config.guided_alignment)
             self.loader = replace(self.loader, link=WordLinks(split, run.subwords))
         self.parallel = parallelize(self.criterion, model.fsdp_modules(), config.sharding, world)
-        is_fp16 = pick_precision(config.precision, world.device) == "fp16"
-        self.scale = LossScale(is_fp16, world.device)
+        self.scale = LossScale(is_fp16(config.precision, world), world.device)
         self.optimizer = config.optimizer.build(model)
         self.weights = adaptation_weights(model) or dict(model.named_parameters())
         self.average: WeightAverage | None = None
