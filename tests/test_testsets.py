@@ -122,11 +122,12 @@ def test_a_wrong_checksum_is_never_used(home: Path) -> None:
         assert files(home) == []
 
 
-def test_a_failed_attempt_leaves_the_files_of_another(tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", ["wmt14", "wmt14/full"])
+def test_a_failed_attempt_leaves_the_files_of_another(other: str, tmp_path: Path) -> None:
     begun = Event()
 
     def fail() -> None:
-        with suppress(OSError), fetching(tmp_path):
+        with suppress(OSError), fetching(tmp_path, "wmt14"):
             begun.set()
             time.sleep(0.3)
             raise OSError
@@ -134,10 +135,11 @@ def test_a_failed_attempt_leaves_the_files_of_another(tmp_path: Path) -> None:
     failing = Thread(target=fail)
     failing.start()
     begun.wait()
-    with fetching(tmp_path):
-        (tmp_path / "file").touch()
+    with fetching(tmp_path, other):
+        (tmp_path / other).mkdir(parents=True)
+        (tmp_path / other / "file").touch()
     failing.join()
-    assert (tmp_path / "file").exists()
+    assert (tmp_path / other / "file").exists()
 
 
 def test_an_interrupted_attempt_leaves_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

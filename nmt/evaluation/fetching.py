@@ -14,14 +14,20 @@ TIMEOUT = 60.0
 
 
 @contextmanager
-def fetching(home: Path) -> Iterator[None]:
+def fetching(root: Path, name: str) -> Iterator[None]:
     """Remove the files that a failed or interrupted attempt leaves in a directory.
 
-    sacreBLEU takes any existing file for a complete one. So other processes wait, and find the
-    directory with all its files or none of them.
+    sacreBLEU takes any existing file for a complete one. Other processes that fetch wait for the
+    end of the attempt, so each finds all files of the directory or none.
+
+    Args:
+        root: directory of all that sacreBLEU fetches.
+        name: the directory of the attempt in `root`; it may hold others, as ``wmt14`` holds
+            ``wmt14/full``.
     """
-    home.parent.mkdir(parents=True, exist_ok=True)
-    with locked(home.parent):
+    home = root / name
+    root.mkdir(parents=True, exist_ok=True)
+    with locked(root):
         before, timeout = set(home.rglob("*")), socket.getdefaulttimeout()
         socket.setdefaulttimeout(TIMEOUT)
         try:

@@ -59,28 +59,33 @@ def by_name(name: str, pair: str) -> TestSet:
     """
     if pair not in language_pairs(name):
         raise NmtError(f"{name}: {unknown('language pair', pair, DATASETS[name].langpairs)}")
-    home = Path(SACREBLEU_DIR) / name
-    with _fetching(name, home):
+    with _fetching(name):
         dataset: Any = DATASETS[name]
         source, references = dataset.get_source_file(pair), dataset.get_reference_files(pair)
     if len(references) != 1:
         raise NmtError(f"{name}: {len(references)} references for each line; choose one with one")
     sources, translations = (Lines.open(Path(path)).read() for path in (source, *references))
     if len(sources) != len(translations) or not sources:
-        raise NmtError(f"{name}: damaged; remove {home}, so that it is fetched again")
+        raise _damaged(name)
     return TestSet(f"{name} {pair}", translations, sources, pair.partition("-")[2])
 
 
+def _damaged(name: str) -> NmtError:
+    home = Path(SACREBLEU_DIR) / name
+    return NmtError(f"{name}: damaged; remove {home}, so that it is fetched again")
+
+
 @contextmanager
-def _fetching(name: str, home: Path) -> Iterator[None]:
+def _fetching(name: str) -> Iterator[None]:
     """Turn each failure into an NmtError, and remove the files of a failed attempt."""
+    root = Path(SACREBLEU_DIR)
     try:
-        with fetching(home):
+        with fetching(root, name):
             yield
     except (Exception, SystemExit) as error:
         # A file of the unpacked archive is missing: a kill interrupted the unpacking.
-        if isinstance(error, FileNotFoundError) and home.exists():
-            raise NmtError(f"{name}: damaged; remove {home}, so that it is fetched again") from None
+        if isinstance(error, FileNotFoundError) and (root / name).exists():
+            raise _damaged(name) from None
         raise NmtError(
             f"{name}: cannot be fetched: {reason(error)}; where the network does not allow it, "
             f"copy {SACREBLEU_DIR} from a machine where it does, or give the files with --reference"

@@ -72,7 +72,7 @@ def bleu(tokenize: str, **settings: Any) -> BLEU:
     """
     name = BLEU.TOKENIZER_DEFAULT if tokenize == AUTO else tokenize
     try:
-        with fetching(Path(SACREBLEU_DIR) / "models") if name in SPM_MODELS else nullcontext():
+        with fetching(Path(SACREBLEU_DIR), "models") if name in SPM_MODELS else nullcontext():
             return BLEU(tokenize=name, **settings)
     except (OSError, SystemExit) as error:
         raise NmtError(
