@@ -69,7 +69,7 @@ def test_all_processes_scale_the_loss_or_none(others: tuple[str, ...], expected:
 
     assert not is_fp16("bf16", World())
     if expected is None:
-        with pytest.raises(NmtError, match="auto is bf16 and fp16 on different devices of the pro"):
+        with pytest.raises(NmtError, match="auto chooses bf16 and fp16 on different devices"):
             is_fp16("fp16", Among())
     else:
         assert is_fp16("fp16", Among()) is expected

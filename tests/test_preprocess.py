@@ -685,7 +685,9 @@ def test_a_copy_of_a_shard_does_not_stand_for_another(here):
     preprocess(config(shard="1/2"))
     first = here / "data-bin" / "shard-1-of-2"
     shutil.copytree(first, first.with_name("shard-2-of-2"))
-    with pytest.raises(NmtError, match="shard-2-of-2: holds shard 1/2, as another directory does"):
+    with pytest.raises(
+        NmtError, match="shard-2-of-2: holds shard 1/2, which another directory holds"
+    ):
         Dataset.open(here / "data-bin")
 
 

@@ -140,8 +140,8 @@ def _united(parts: Mapping[Path, Manifest]) -> Manifest:
     for other, manifest in others:
         if manifest.shard is not None and manifest.shard in made:
             raise NmtError(
-                f"{other}: holds shard {manifest.shard}, as another directory does; remove it and "
-                "make it again with `nmt preprocess --shard`"
+                f"{other}: holds shard {manifest.shard}, which another directory holds, too; "
+                "remove the copy, and make the missing shard with `nmt preprocess --shard`"
             )
         made.add(manifest.shard)
         same_files = all(

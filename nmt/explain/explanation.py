@@ -257,7 +257,7 @@ def _explained(translator: Translator, pair: Translated) -> Explanation:
             subwords.tags, (line, text), (source_offsets, offsets), strict=True
         )
     ]
-    del units[0][len(source_ids) - 1 :]  # of pieces beyond the longest source
+    del units[0][len(source_ids) - 1 :]  # pieces beyond max_source_length
     try:
         [weights] = translator.text_attention([source_ids], [ids])
         links = linked(line, source_offsets, text, offsets, weights, unit)

@@ -95,9 +95,9 @@ def _hold(directory: Path) -> int | None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a directory or of a file, which is made; other processes wait for it.
+    """Hold the lock of a directory or a file; other processes wait for it.
 
-    A file system without locks has none to hold.
+    A file that does not exist is created. On a file system without locks, nobody waits.
     """
     kind = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
     descriptor = os.open(path, kind, 0o666)
@@ -112,7 +112,7 @@ def locked(path: Path) -> Iterator[None]:
 def remove_directory(path: Path) -> None:
     """Remove a directory: rename it first, so `path` never names a half-removed one.
 
-    NFS keeps files that another process has open; :func:`sweep` removes them later.
+    Files that NFS keeps because another process has them open stay until :func:`sweep`.
     """
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     path.rename(partial)

@@ -152,7 +152,10 @@ class Performer(FunctionPattern):
 
 
 LEAST_EXPONENT = 40.0
-"""A performer scales a feature up if no key has it above exp(-40), near the least float32."""
+"""A performer scales a feature of the keys up to exp(-40) if it is smaller for every key.
+
+The smallest normal float32 is about exp(-87).
+"""
 
 
 def orthogonal_features(count: int, width: int, seed: int) -> Tensor:
@@ -191,8 +194,8 @@ class PerformerAttention(nn.Module):
             if mask is not None:
                 by_key = by_key.masked_fill(~mask.transpose(2, 3), -math.inf)
             by_key = by_key - by_key.amax((-2, -1), keepdim=True)
-            # A query may have its greatest features where those of all keys are 0 in float32. The
-            # products stay the same if the keys' features grow and the query's shrink.
+            # The largest features of a query may be features that are 0 in float32 for every key.
+            # Dividing a feature of the query and multiplying it for the keys changes no product.
             shift = (by_key.detach().amax(-2, keepdim=True) + LEAST_EXPONENT).clamp(max=0.0)
             by_query = by_query + shift
             by_query = (by_query - by_query.amax(-1, keepdim=True)).exp()  # [B, H, Q, m]

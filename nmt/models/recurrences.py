@@ -269,7 +269,7 @@ class RGLRU(Recurrence):
         # Decays between 0.9 and 0.999 where the gate is open (section 2.4 of the paper).
         decay = torch.empty(width).uniform_(0.9, 0.999)
         rate = -torch.log(decay) / c
-        inverse = torch.log(torch.expm1(rate))  # of softplus, which above 20 changes nothing
+        inverse = torch.log(torch.expm1(rate))  # of softplus, which is the identity above 20
         self.softplus_decay = nn.Parameter(torch.where(rate > 20.0, rate, inverse))
 
     def gates(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:

@@ -114,10 +114,10 @@ class Chart:
         axes.set_ylabel(self.y_label)
 
     def _name_lines(self, axes: Any) -> None:
-        """Add a legend with the names as they are.
+        """Add a legend with the names of the lines, unchanged.
 
-        Matplotlib reads a label with two "$" as a formula and leaves out one that begins with "_",
-        so the lines are numbered first.
+        Matplotlib reads a label with two "$" as a formula and omits a label that begins with "_".
+        So the legend is made with numbers, which the names then replace.
         """
         drawn = axes.get_lines()[: len(self.lines)]
         legend = axes.legend(drawn, map(str, range(len(drawn))), frameon=False, fontsize=8)

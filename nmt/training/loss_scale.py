@@ -54,12 +54,12 @@ def is_fp16(precision: Precision, world: World) -> bool:
     """Return whether all processes train in fp16.
 
     Raises:
-        NmtError: only some of them do: gradients of scaled and of other losses have no sum.
+        NmtError: only some of them do; gradients of scaled and unscaled losses cannot be added.
     """
     chosen = sorted({*world.gather(pick_precision(precision, world.device))})
     if len(chosen) > 1 and "fp16" in chosen:
         raise NmtError(
-            f"train.precision: auto is {' and '.join(chosen)} on different devices of the "
-            "processes; set it to fp16 or fp32"
+            f"train.precision: auto chooses {' and '.join(chosen)} on different devices; "
+            "set train.precision to fp16 or fp32"
         )
     return chosen == ["fp16"]
