@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from nmt.runtime.control_groups import memory_limit
+
 _REPORTS = re.compile(
     r"can't allocate memory|could not create a (primitive|memory)$|std::bad_alloc|"
     r"failed to map segment|can't start new thread|Resource temporarily unavailable|"
@@ -41,8 +43,10 @@ def is_out_of_memory(error: Exception) -> bool:
 def host_memory() -> int:
     """Return the bytes of memory that this process may have: the machine's, or its limit."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return pages if limit == resource.RLIM_INFINITY else min(pages, limit)
+    address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
+    unlimited = address_space == resource.RLIM_INFINITY
+    limits = pages, None if unlimited else address_space, memory_limit()
+    return min(limit for limit in limits if limit is not None)
 
 
 def keep_freed_memory() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import multiprocessing
 import os
 import stat
@@ -12,11 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from nmt.errors import NmtError
+from nmt.runtime.control_groups import core_limit
 
 
 def available_cores() -> int:
     """Return the number of cores of this process: an equal share per process of torchrun."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    if (limit := core_limit()) is not None:
+        cores = min(cores, math.ceil(limit))
     return max(1, cores // environment_number("LOCAL_WORLD_SIZE", 1, least=1))
 
 

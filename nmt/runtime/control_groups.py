@@ -1,0 +1,78 @@
+"""Limits of Linux's control groups (cgroups), with which containers share a machine.
+
+The operating system tells a process of all cores and all memory of the machine. A process that
+uses more than its group may have waits for its next share of the cores, or is killed. Source: the
+kernel's documentation, admin-guide/cgroup-v2 and admin-guide/cgroup-v1.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+ROOT = Path("/sys/fs/cgroup")
+"""Where every distribution and container mounts the groups."""
+
+GROUPS = Path("/proc/self/cgroup")
+"""The groups of this process: lines `number:controllers:path`; without controllers in version 2."""
+
+
+def core_limit() -> float | None:
+    """Return how many cores the groups of this process may use at a time, or None for all."""
+    limits = []
+    for group in _groups("cpu"):
+        match _words(group, "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"):
+            case [quota, period] if quota.isdecimal():  # not max or, in version 1, -1
+                limits.append(int(quota) / int(period))
+    return min(limits, default=None)
+
+
+def memory_limit() -> int | None:
+    """Return the bytes of memory that the groups of this process may take, or None for all.
+
+    In version 1 a group without a limit has one near 2^63.
+    """
+    limits = [
+        int(limit)
+        for group in _groups("memory")
+        for limit in _words(group, "memory.max", "memory.limit_in_bytes")
+        if limit.isdecimal()
+    ]
+    return min(limits, default=None)
+
+
+def keep_threads_within_limit() -> None:
+    """Let torch start no more threads than the groups may use cores; call before its import.
+
+    It would start one for each core of the machine, and threads beyond the limit hold up all
+    others. `OMP_NUM_THREADS` has precedence, if it is set.
+    """
+    limit = core_limit()
+    if limit is not None and limit < len(os.sched_getaffinity(0)):
+        os.environ.setdefault("OMP_NUM_THREADS", str(math.ceil(limit)))
+
+
+def _groups(controller: str) -> Iterator[Path]:
+    """Yield the directories of this process's groups and of those around them, of both versions.
+
+    A container may see the path that its group has on the host, with its own group as the root.
+    """
+    lines = GROUPS.read_text("utf-8").splitlines() if GROUPS.exists() else []
+    for _, controllers, path in (line.split(":", 2) for line in lines):
+        if controllers and controller not in controllers.split(","):
+            continue
+        root = ROOT / controller if controllers else ROOT
+        group = root / path.lstrip("/")
+        yield from (parent for parent in (group, *group.parents) if parent.is_relative_to(root))
+
+
+def _words(group: Path, *names: str) -> list[str]:
+    """Return the words of those files of a group that can be read, one file after the other."""
+    words = []
+    for name in names:
+        with suppress(OSError):
+            words += (group / name).read_text("ascii").split()
+    return words
