@@ -184,6 +184,10 @@ def test_a_model_of_opus_mt_takes_its_tags_by_a_flag_or_in_the_text(
     assert translate("plain", "-t", "fra").err == (
         "nmt: error: the model does not translate into 'fra', only into gem and deu\n"
     )
+    parts = "--set", "search.max_source_length=6", "--on-long-line", "split"
+    short = translate("typed", *parts)
+    assert "split into parts of at most 6 pieces: 27" in short.err
+    assert short.out == translate("plain", "-t", "deu", *parts).out
 
 
 @pytest.mark.parametrize("format_", ["ctranslate2", "huggingface"])

@@ -22,6 +22,7 @@ from nmt.inference.request import Request, Sentence, naming_line
 from nmt.inference.translation import Counts, Translation
 from nmt.io.lines import refuse_one_string
 from nmt.languages import has_spaces
+from nmt.preprocess.segmenters import TAG
 from nmt.preprocess.subwords import Subwords
 from nmt.search import Hypothesis
 
@@ -85,7 +86,10 @@ class LineTranslator(ForcedDecoder):
     ) -> Iterator[list[Translation]]:
         waiting = chain.from_iterable(self.in_documents([line] for line in lines))
         while window := list(islice(waiting, self.config.window)):
-            requests = [line if isinstance(line, Request) else Request(line) for line in window]
+            requests = [
+                self._with_target(line if isinstance(line, Request) else Request(line))
+                for line in window
+            ]
             for request in requests:
                 with naming_line(request):
                     request.check(self.config, count, self.subwords.context is not None)
@@ -177,6 +181,14 @@ class LineTranslator(ForcedDecoder):
             for (at, nth), translation in zip(places, changed, strict=True):
                 translations[at][nth] = translation
         return translations
+
+    def _with_target(self, request: Request) -> Request:
+        """Take the tag before a line that will be split as the target language of all its parts."""
+        tag = TAG.match(request.text)
+        if self.subwords.tags != ([], []) or not tag or tag[0] not in self.subwords.source.tags:
+            return request
+        rest = replace(request, text=request.text[tag.end() :].lstrip(), target_lang=tag[1])
+        return rest if len(self._parts(request)) > 1 else request
 
     def _parts(self, request: Request) -> list[Request]:
         if self.config.on_long_line == "cut" or not request.is_plain:
