@@ -123,7 +123,9 @@ def test_a_wrong_checksum_is_never_used(home: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["wmt14", "wmt14/full"])
-def test_a_failed_attempt_leaves_the_files_of_another(other: str, tmp_path: Path) -> None:
+def test_a_failed_attempt_leaves_the_files_of_another_which_waits(
+    other: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     begun = Event()
 
     def fail() -> None:
@@ -140,6 +142,7 @@ def test_a_failed_attempt_leaves_the_files_of_another(other: str, tmp_path: Path
         (tmp_path / other / "file").touch()
     failing.join()
     assert (tmp_path / other / "file").exists()
+    assert capsys.readouterr().err == (f"waiting for another process that fetches to {tmp_path}\n")
 
 
 def test_an_interrupted_attempt_leaves_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

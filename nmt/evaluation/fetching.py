@@ -27,7 +27,7 @@ def fetching(root: Path, name: str) -> Iterator[None]:
     """
     home = root / name
     root.mkdir(parents=True, exist_ok=True)
-    with locked(root):
+    with locked(root, f"fetches to {root}"):
         before, timeout = set(home.rglob("*")), socket.getdefaulttimeout()
         socket.setdefaulttimeout(TIMEOUT)
         try:

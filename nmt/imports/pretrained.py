@@ -84,7 +84,7 @@ def _imported(source: Path, name: str, languages: tuple[str | None, str | None])
     run = cache() / "imports" / f"{_stem(name)}-{_digest(source, format_.name, languages)}"
     try:
         run.parent.mkdir(parents=True, exist_ok=True)
-        with files.locked(run.with_name(f"{run.name}.lock")):  # the others wait for the run
+        with files.locked(run.with_name(f"{run.name}.lock"), f"imports {name}"):
             if not Run.exists(run):
                 import_model(source, run, format_, *languages, name=name)
     except OSError as error:

@@ -18,6 +18,7 @@ from tempfile import TemporaryFile
 from typing import BinaryIO
 
 from nmt.errors import FULL, NmtError, UnfinishedError
+from nmt.messages import one_line, say
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -94,16 +95,24 @@ def _hold(directory: Path) -> int | None:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a directory or a file; other processes wait for it.
+def locked(path: Path, work: str) -> Iterator[None]:
+    """Hold the lock of a directory or a file; other processes say what they wait for, and wait.
 
     A file that does not exist is created. On a file system without locks, nobody waits.
+
+    Args:
+        path: the directory or the file.
+        work: what is done with the lock, such as "fetches wmt14".
     """
     kind = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
     descriptor = os.open(path, kind, 0o666)
     try:
         with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say(one_line(f"waiting for another process that {work}"))
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
