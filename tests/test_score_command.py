@@ -401,7 +401,9 @@ def test_comet_takes_the_source_from_where_it_is(data_bin: Path, monkeypatch: py
         (["-l", "en-de", "a"], "--testset and --language-pair go together"),
         (["output.txt", "output.txt"], "output.txt is given twice; give each system once"),
         (["--split", "valid", "a"], "--split goes with --data, whose split it names"),
+        (["--split", "", "a"], "--split goes with --data, whose split it names"),
         (["--device", "cuda", "a"], "--device goes with --model"),
+        (["--device", "", "a"], "--device goes with --model"),
         (["--seed", "0", "a"], "Invalid value for '--seed'"),
     ],
 )
@@ -481,6 +483,18 @@ def test_a_model_scores_translations_of_what_a_dataset_holds(
     done = nmt(*flags, "--data", dataset)
     assert (done.status, done.out) == (1, "")
     assert f"test of {dataset} and {corpus / 'valid.de'} differ in their number" in done.err
+
+
+def test_an_empty_name_of_a_device_or_a_split_is_none_of_them(
+    trained: Path, dataset: Path, corpus: Path, nmt: Callable[..., Any]
+) -> None:
+    flags = ("score", corpus / "test.de", "--data", dataset)
+    done = nmt(*flags, "--split", "")
+    assert (done.status, done.out) == (1, "")
+    assert "unknown split ''" in done.err
+    done = nmt(*flags, "--model", trained, "--device", "")
+    assert (done.status, done.out) == (1, "")
+    assert "unknown device ''" in done.err
 
 
 def test_scoring_does_not_wait_for_torch(data_bin: Path):

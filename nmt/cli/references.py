@@ -72,7 +72,8 @@ class References:
     def _named(self) -> TestSet | None:
         """Return the test set of --data or --testset; None without these flags."""
         if self.data is not None:
-            return _of_dataset(self.data, self.split or "test", self.target_lang, self.source_lang)
+            split = "test" if self.split is None else self.split
+            return _of_dataset(self.data, split, self.target_lang, self.source_lang)
         if self.testset is None or self.pair is None:
             return None
         from nmt.evaluation.testsets import by_name

@@ -266,7 +266,8 @@ def score(
             "--model goes with no --reference, --metric, --alignments, --by-document, --paired, "
             "--confidence, --samples, --sentence-level or --table"
         )
-    _score_by_model(chosen, device or "auto", files, references, settings, as_json)
+    device = "auto" if device is None else device
+    _score_by_model(chosen, device, files, references, settings, as_json)
 
 
 def _score_by_model(
