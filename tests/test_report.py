@@ -146,6 +146,9 @@ def test_runs_and_datasets_are_shown_whose_names_are_not_utf8(
     for command in (("report", places[0], "--output"), ("inspect", places[1], "--html")):
         assert nmt(*command, out).status == 0
         page_data(out.read_text(encoding="utf-8"))
+    assert nmt("report", places[0], run, "--svg", "loss", "--output", out).status == 0
+    texts = [element.text for element in ElementTree.parse(out).iter(f"{SVG}text")]
+    assert r"r\udce4n training" in texts
 
 
 def test_the_best_validation_of_a_lost_training_does_not_count(tmp_path: Path) -> None:

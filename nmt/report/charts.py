@@ -117,13 +117,14 @@ class Chart:
         """Add a legend with the names of the lines, unchanged.
 
         Matplotlib reads a label with two "$" as a formula and omits a label that begins with "_".
-        So the legend is made with numbers, which the names then replace.
+        So the legend is made with numbers, which the names then replace. File names that are not
+        UTF-8 hold lone surrogates, which Matplotlib cannot draw.
         """
         drawn = axes.get_lines()[: len(self.lines)]
         legend = axes.legend(drawn, map(str, range(len(drawn))), frameon=False, fontsize=8)
         for text, line in zip(legend.get_texts(), self.lines, strict=True):
             text.set_parse_math(False)
-            text.set_text(line.name)
+            text.set_text(line.name.encode("utf-8", "backslashreplace").decode("utf-8"))
 
     def _draw_line(self, axes: Any, line: Line) -> None:
         colour = COLOURS[line.colour % len(COLOURS)]
