@@ -136,7 +136,8 @@ def test_what_cannot_be_adapted_is_refused() -> None:
     ("values", "message"),
     [
         ({"targets": []}, "targets must have a pattern, or nothing is trained"),
-        ({"alpha": "inf"}, "alpha must be finite, not inf"),
+        ({"alpha": "inf"}, "alpha must be finite and not 0, is inf"),
+        ({"alpha": 0}, "alpha must be finite and not 0, is 0.0"),
     ],
 )
 def test_settings_that_train_nothing_are_refused(values: dict[str, Any], message: str) -> None:

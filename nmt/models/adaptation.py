@@ -84,8 +84,8 @@ class LoRA(Adaptation):
     def __post_init__(self) -> None:
         if self.rank < 1:
             raise ValueError(f"rank must be at least 1, not {self.rank}")
-        if not math.isfinite(self.alpha):
-            raise ValueError(f"alpha must be finite, not {self.alpha}")
+        if not math.isfinite(self.alpha) or self.alpha == 0.0:
+            raise ValueError(f"alpha must be finite and not 0, is {self.alpha}")
         if not self.targets:
             raise ValueError("targets must have a pattern, or nothing is trained")
 
