@@ -17,6 +17,7 @@ from nmt.recipe.config import (
     changeable,
     dump,
     flatten,
+    json_values,
     parse_assignment,
     parse_yaml,
     set_path,
@@ -426,6 +427,15 @@ def test_nested_keys_are_flattened_to_dotted_paths():
         "a.c.d": [2],
         "e": None,
     }
+
+
+def test_infinite_numbers_are_text_in_json_and_are_read_again() -> None:
+    values = {"name": "constant", "rate": float("inf")}
+    assert json_values([values, {"a": [float("-inf"), 1, None]}]) == [
+        {"name": "constant", "rate": "inf"},
+        {"a": ["-inf", 1, None]},
+    ]
+    assert build(Schedule, json_values(values), "schedule") == Constant(**values)  # type: ignore[type-abstract]
 
 
 def test_a_key_of_an_inner_part_is_answered_with_its_path() -> None:

@@ -1,12 +1,16 @@
 import json
+import math
 import re
 import shutil
 
 import pytest
+import torch
 from html_checker import Checker
 
 from nmt.preprocess.binarize import preprocess
 from nmt.preprocess.config import PreprocessConfig
+from nmt.runs import Run
+from nmt.runs.recipe import write_recipe
 
 
 def write(directory, name, pairs):
@@ -129,6 +133,18 @@ def test_a_run_is_shown_with_its_checkpoints(run, dataset, nmt):
     damaged = nmt("inspect", run, "--verify")
     assert damaged.status == 1
     assert "update_0000004/model.safetensors: " in damaged.err
+
+
+def test_the_json_of_a_run_holds_no_number_that_json_lacks(run, nmt):
+    opened = Run.open(run)
+    train = {**opened.recipe["train"], "clip_norm": math.inf}
+    write_recipe(run, {**opened.recipe, "train": train})
+    scores = {"loss": 800.0, "perplexity": math.inf, "bleu": math.nan}
+    opened.save(8, {"a": torch.zeros(1)}, None, {}, scores, best=False)
+    described = json.loads(nmt("inspect", run, "--json").out, parse_constant=pytest.fail)
+    assert described["recipe"]["train"]["clip_norm"] == "inf"
+    newest = described["checkpoints"][-1]["scores"]
+    assert newest == {"loss": 800.0, "perplexity": None, "bleu": None}
 
 
 @pytest.mark.parametrize(

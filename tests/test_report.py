@@ -19,6 +19,8 @@ from html_checker import Checker
 
 from nmt.report import Chart, Curve, Line, averaged, mean, read_log
 from nmt.report.charts import COLOURS, picture
+from nmt.runs import Run
+from nmt.runs.recipe import write_recipe
 
 Command = Callable[..., Any]
 
@@ -132,6 +134,18 @@ def test_json_and_page_hold_no_number_that_json_lacks(nmt: Command, run: Path, v
     assert about["best"] == about["last"] == {"update": 9, "loss": 800.0, "perplexity": None}
     [data, _] = Checker(nmt("report", run).out).scripts
     assert json.loads(data, parse_constant=pytest.fail)["runs"][0]["best"] == about["best"]
+
+
+def test_an_infinite_number_of_a_recipe_is_text(nmt: Command, run: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(run, tmp_path / "other", symlinks=True)
+    recipe = Run.open(other).recipe
+    write_recipe(other, {**recipe, "train": {**recipe["train"], "clip_norm": math.inf}})
+    written = nmt("report", run, other, "--json").out
+    document = json.loads(written, parse_constant=pytest.fail)
+    assert document["runs"][1]["recipe"]["train"]["clip_norm"] == "inf"
+    assert document["differences"] == {"train.clip_norm": [0.0, "inf"]}
+    [data, _] = Checker(nmt("report", run, other).out).scripts
+    assert json.loads(data, parse_constant=pytest.fail)["runs"] == document["runs"]
 
 
 def test_runs_and_datasets_are_shown_whose_names_are_not_utf8(

@@ -153,14 +153,17 @@ def _show_context(context: "DocumentContext") -> None:
 
 
 def _run(path: Path, verify: bool, as_json: bool) -> None:
+    from nmt.io.documents import finite
+    from nmt.recipe.config import json_values
     from nmt.runs import Run
 
     run = Run.open(path)
     if as_json:
         checkpoints = [
-            {"update": saved.update, "scores": saved.scores} for saved in run.checkpoints()
+            {"update": saved.update, "scores": finite(saved.scores)} for saved in run.checkpoints()
         ]
         values = {key: value for key, value in vars(run).items() if key not in ("path", "files")}
+        values["recipe"] = json_values(run.recipe)
         print(json.dumps({**values, "checkpoints": checkpoints}, ensure_ascii=False))
     else:
         _show_run(run)

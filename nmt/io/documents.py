@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +99,11 @@ class DocumentFormat(Generic[T]):
         if checksum != _checksum({"format": name, "version": version, **document}):
             raise _DamageError("its checksum does not match")
         return value
+
+
+def finite(numbers: Mapping[str, float]) -> dict[str, float | None]:
+    """Return numbers by name, with None for infinity and NaN, which JSON lacks."""
+    return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
 
 
 class _DamageError(Exception):

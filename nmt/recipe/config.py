@@ -243,6 +243,21 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def json_values(values: Any) -> Any:
+    """Return plain values with text for numbers that JSON lacks: "inf", which :func:`build` reads.
+
+    Args:
+        values: mappings, lists and scalars.
+    """
+    if isinstance(values, Mapping):
+        return {key: json_values(value) for key, value in values.items()}
+    if isinstance(values, list):
+        return [json_values(value) for value in values]
+    if isinstance(values, float) and not math.isfinite(values):
+        return str(values)
+    return values
+
+
 def _is_required(field: dataclasses.Field[Any]) -> bool:
     return field.default is field.default_factory is dataclasses.MISSING
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from nmt.errors import NmtError
-from nmt.recipe.config import flatten
+from nmt.io.documents import finite
+from nmt.recipe.config import flatten, json_values
 from nmt.report.charts import Chart
 from nmt.report.curves import Axis, Curve, seed_group
 from nmt.report.datasets import dataset_of, facts
@@ -66,7 +66,7 @@ class Report:
 
     def differences(self) -> dict[str, list[object]]:
         """Return the values of each run, by the keys of the recipe whose values differ."""
-        flat = [flatten(run.recipe) for run in self.runs.values()]
+        flat = [flatten(json_values(run.recipe)) for run in self.runs.values()]
         keys = dict.fromkeys(key for recipe in flat for key in recipe)
         rows = {key: [recipe.get(key, ABSENT) for recipe in flat] for key in keys}
         return {
@@ -125,7 +125,7 @@ class Report:
             "best": self._scores(log, log.best),
             "last": self._scores(log, max(log.validation, default=None)),
             "fingerprint": run.data,
-            "recipe": run.recipe,
+            "recipe": json_values(run.recipe),
         }
 
     @staticmethod
@@ -136,10 +136,7 @@ class Report:
         """
         if update is None:
             return None
-        # JSON has neither NaN nor infinity, and a browser does not read data that hold one.
-        values = log.validation.get(update, {}).items()
-        finite = {name: value if math.isfinite(value) else None for name, value in values}
-        return {"update": update, **finite}
+        return {"update": update, **finite(log.validation.get(update, {}))}
 
 
 def curves(shown: Sequence[Panel], thin: bool = False) -> dict[str, Any]:
