@@ -151,7 +151,7 @@ class Performer(FunctionPattern):
         return PerformerAttention(orthogonal_features(self.features, heads.key_width, self.seed))
 
 
-LEAST_EXPONENT = 40.0
+LEAST_EXPONENT = -40.0
 """A performer scales a feature of the keys up to exp(-40) if it is smaller for every key.
 
 The smallest normal float32 is about exp(-87).
@@ -196,7 +196,7 @@ class PerformerAttention(nn.Module):
             by_key = by_key - by_key.amax((-2, -1), keepdim=True)
             # The largest features of a query may be features that are 0 in float32 for every key.
             # Dividing a feature of the query and multiplying it for the keys changes no product.
-            shift = (by_key.detach().amax(-2, keepdim=True) + LEAST_EXPONENT).clamp(max=0.0)
+            shift = (by_key.detach().amax(-2, keepdim=True) - LEAST_EXPONENT).clamp(max=0.0)
             by_query = by_query + shift
             by_query = (by_query - by_query.amax(-1, keepdim=True)).exp()  # [B, H, Q, m]
             by_key = (by_key - shift).exp()  # [B, H, S, m]
