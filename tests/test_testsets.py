@@ -136,7 +136,7 @@ def test_a_failed_attempt_leaves_the_files_of_another_which_waits(
 
     failing = Thread(target=fail)
     failing.start()
-    begun.wait()
+    assert begun.wait(60)
     with fetching(tmp_path, other):
         (tmp_path / other).mkdir(parents=True)
         (tmp_path / other / "file").touch()
