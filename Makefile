@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
 
@@ -12,7 +13,7 @@ TESTS ?= tests
 
 .PHONY: demo test test-avx2 test-slow fuzz lint docs docs-serve clean
 
-demo: $(READY)
+demo: $(INSTALLED)
 	PATH="$(abspath $(BIN)):$$PATH" bash examples/quickstart/run.sh
 
 test: $(READY)
@@ -39,8 +40,14 @@ docs: $(DOCS_READY)
 docs-serve: $(DOCS_READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
 
-$(READY): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	@echo "installing nmt and PyTorch, 1 GB or more, into $(VENV)"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+$(READY): $(INSTALLED)
+	@echo "installing what the tests need, into $(VENV)"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 

@@ -2,14 +2,14 @@
 # The quickstart: from text to BLEU with the five commands, in about two minutes on two cores.
 set -euo pipefail
 cd "$(dirname "$0")"
-rm -rf work
+if [[ -s work/scores.jsonl ]]; then rm -rf work; fi # an interrupted training is resumed
 
-python corpus.py --output-dir work/corpus
-nmt preprocess
-train_start=$SECONDS
+if [[ ! -f work/data-bin/manifest.json ]]; then
+  python corpus.py --output-dir work/corpus
+  nmt preprocess
+fi
 nmt train
-train_seconds=$((SECONDS - train_start))
 nmt average-checkpoints --run work/run --last 5 --output work/averaged
 nmt translate --model work/averaged < work/corpus/test.en > work/test.hyp.de
 nmt score --reference work/corpus/test.de --json work/test.hyp.de > work/scores.jsonl
-python results.py --seconds "$train_seconds" work
+python results.py work
