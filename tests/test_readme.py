@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import shlex
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ import yaml
 
 from nmt.data.dataset import Dataset
 from nmt.data.vocabulary import BOS, EOS, PAD
+from nmt.evaluation.metrics import metrics
 from nmt.io.lines import zstd
 from nmt.models import architectures
+from nmt.search import strategies
 
 ROOT = Path(__file__).parents[1]
 Command = Callable[..., Any]
@@ -32,7 +36,13 @@ def blocks(language: str, document: str = "README.md") -> list[str]:
 (RECIPE,) = blocks("yaml")
 (LARGE_RECIPE,) = blocks("yaml", "docs/guides/large-corpora.md")
 (PLUGIN_RECIPE,) = blocks("yaml", "docs/guides/extending.md")
-(PLUGIN,) = blocks("python", "docs/guides/extending.md")
+PLUGINS = dict(
+    zip(
+        ("mymodel", "mymetric", "mysearch"),
+        blocks("python", "docs/guides/extending.md"),
+        strict=True,
+    )
+)
 EXAMPLE, MISTAKE = blocks("console")
 
 
@@ -51,7 +61,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory, write_numbers: Callable[
     recipe["preprocess"].update(vocab_size=60, byte_fallback=False)
     recipe["train"].update(tokens_per_update=150, max_updates=6, valid_every=6, save_every=1)
     (path / "nmt.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
-    (path / "mymodel.py").write_text(PLUGIN, encoding="utf-8")
+    for module, code in PLUGINS.items():
+        (path / f"{module}.py").write_text(code, encoding="utf-8")
     recipe.update(yaml.safe_load(PLUGIN_RECIPE))
     recipe["train"]["save_dir"] = "seq2seq"
     (path / "seq2seq.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
@@ -60,11 +71,13 @@ def directory(tmp_path_factory: pytest.TempPathFactory, write_numbers: Callable[
 
 @pytest.fixture
 def here(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory, as the current one; what the model's module registers is forgotten after."""
+    """The directory, as the current one; what the plugins register is forgotten after."""
     monkeypatch.chdir(directory)
     monkeypatch.syspath_prepend(str(directory))
-    monkeypatch.setattr(architectures, "_entries", dict(architectures._entries))
-    monkeypatch.delitem(sys.modules, "mymodel", raising=False)
+    for registry in (architectures, metrics, strategies):
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    for module in PLUGINS:
+        monkeypatch.delitem(sys.modules, module, raising=False)
     return directory
 
 
@@ -147,6 +160,28 @@ def test_the_model_keeps_the_law_of_models(here: Path) -> None:
 
 
 def test_the_model_is_fifteen_lines() -> None:
-    body = re.search(r"^class Seq2Seq\(Model\):\n.*?(?=^class)", PLUGIN, re.M | re.S)
+    body = re.search(r"^class Seq2Seq\(Model\):\n.*?(?=^class)", PLUGINS["mymodel"], re.M | re.S)
     assert body
     assert len([line for line in body[0].splitlines() if line.strip()]) == 15
+
+
+def test_the_metric_scores_and_resamples(here: Path, nmt: Command) -> None:
+    lines = Path("corpus/test.de").read_text(encoding="utf-8").splitlines()
+    Path("output.de").write_text("".join(f"{line}\n" for line in [*lines[:-2], "", ""]))
+    scored = "score --plugin mymetric --metric exact --reference corpus/test.de output.de"
+    assert run(scored, nmt) == "exact = 75.00 (6 of 8 lines) version:1\n"
+    assert "75.00" in run(f"{scored} corpus/test.de --paired bs --seed 1 --samples 100", nmt)
+
+
+def test_the_search_strategy_searches(here: Path, nmt: Command) -> None:
+    if not Path("checkpoints").exists():
+        run("preprocess", nmt)
+        run("train", nmt)
+    searched = "translate --plugin mysearch --strategy no_repeat --json corpus/test.en"
+    for line in run(searched, nmt).splitlines():
+        best = json.loads(line)
+        tokens = best["tokens"]
+        assert tokens
+        assert all(one != other for one, other in pairwise(tokens))
+        total = sum(best["token_log_probabilities"])
+        assert best["log_probability"] == pytest.approx(total, rel=1e-3)
