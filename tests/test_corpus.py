@@ -130,6 +130,12 @@ def test_files_of_different_length_are_named_with_both_counts(tmp_path, size, mo
         list(Bitext(files.target, files.source).chunks(size=size))
 
 
+def test_a_side_in_utf16_is_named_before_the_numbers_of_lines(tmp_path):
+    files = bitext(tmp_path, b"one\n", "eins\n".encode("utf-16"))
+    with pytest.raises(NmtError, match=r"c\.de: is UTF-16, not UTF-8; convert it with iconv"):
+        list(files.chunks())
+
+
 def test_an_empty_corpus_is_refused(tmp_path):
     with pytest.raises(NmtError, match=r"c.en and \S*c.de: empty"):
         list(bitext(tmp_path, b"").chunks())

@@ -394,6 +394,8 @@ def write_mistakes(place: Workplace, write_numbers: Callable[..., None]) -> None
     (here / "unequal.de").write_text("eins\nzwei\n")
     (here / "latin1.en").write_text("five\n")
     (here / "latin1.de").write_bytes("fünf\n".encode("latin-1"))
+    (here / "utf16.en").write_text("five\n")
+    (here / "utf16.de").write_text("fünf\n", encoding="utf-16")
     (here / "columns.tsv").write_text("one\teins\tone\n")
     (here / "short.de").write_text("eins\n")
     (here / "found").mkdir()

@@ -248,6 +248,8 @@ def decode(
     try:
         text = raw.decode("utf-8", "replace" if on_invalid_utf8 == "replace" else "strict")
     except UnicodeDecodeError as error:
+        if first == 1:
+            refuse_utf16(raw, name)
         line = first + raw.count(b"\n", 0, error.start)
         choice = f", or give {setting}" if on_invalid_utf8 else ""
         raise NmtError(
@@ -260,6 +262,18 @@ def decode(
     if "\r" in text:
         lines = [line.removesuffix("\r") for line in lines]
     return lines
+
+
+def refuse_utf16(raw: bytes, name: str) -> None:
+    """Refuse text that begins with a byte order mark of UTF-16.
+
+    Raises:
+        NmtError: `raw`, the beginning of the stream called `name`, has such a mark.
+    """
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise NmtError(
+            f"{name}: is UTF-16, not UTF-8; convert it with iconv -f UTF-16 -t UTF-8"
+        ) from None
 
 
 def open_stdin() -> IO[bytes]:

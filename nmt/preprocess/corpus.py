@@ -18,7 +18,15 @@ from tqdm import tqdm
 
 from nmt.data.directions import Direction
 from nmt.errors import NmtError
-from nmt.io.lines import COMPRESSED, OnInvalidUtf8, decode, decompressed, named_damage, without_mark
+from nmt.io.lines import (
+    COMPRESSED,
+    OnInvalidUtf8,
+    decode,
+    decompressed,
+    named_damage,
+    refuse_utf16,
+    without_mark,
+)
 from nmt.preprocess.annotations import DOCUMENT_IDS, Annotation, find
 from nmt.preprocess.document_ends import last_end
 
@@ -281,6 +289,9 @@ class Bitext:
         streams = [_blocks(file, size, skip) for file in self.files]
         for blocks in zip_longest(*streams, fillvalue=_Lines([], 0)):
             if len({len(block.lines) for block in blocks}) > 1:
+                if not read:  # UTF-16 has other bytes of line feeds, too
+                    for block, file in zip(blocks, self.files, strict=True):
+                        refuse_utf16(b"".join(block.lines[:1]), str(file))
                 counts = [
                     read + len(block.lines) + sum(len(later.lines) for later in rest)
                     for block, rest in zip(blocks, streams, strict=True)
