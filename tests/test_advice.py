@@ -18,6 +18,7 @@ import yaml
 
 from nmt.advice import advise, held_out
 from nmt.advice.corpus import Pair, Sketch, lines_that_occur_once, survey
+from nmt.advice.machine import Machine
 from nmt.advice.recipe import (
     Choice,
     CorpusFacts,
@@ -424,6 +425,48 @@ def test_a_model_that_does_not_fit_gives_way_to_a_smaller_one(
     fitting = "none"
     with pytest.raises(NmtError, match="no model fits into the memory of this machine"):
         advise._measure(tmp_path, cast("Any", None), facts(29_000), None, lines.append)
+
+
+@pytest.mark.parametrize(
+    ("is_busy", "speed", "minutes", "said"),
+    [
+        (False, 9000.0, 2, None),
+        (True, 9000.0, None, None),
+        (False, 37.0, 5, "in 0:05:00 the tiny model sees only 1.9% of the training text; give"),
+        (True, 37.0, 5, "text; other programs use the cores, so the speed measured is too low: "),
+        (False, 37.0, 1000, "training text; give more --minutes or choose a smaller model\n"),
+    ],
+)
+def test_a_limit_of_time_that_does_not_show_the_whole_text_is_warned_of(
+    capsys: pytest.CaptureFixture[str],
+    is_busy: bool,
+    speed: float,
+    minutes: float | None,
+    said: str | None,
+) -> None:
+    text = facts(29_000 if minutes != 1000 else 160_000)
+    machine = Machine(device="cpu", name="2 cores", memory=1, precision="fp32", is_busy=is_busy)
+    speeds = {size.name: speed for size in candidates(text.distinct)}
+    assert advise._plan(text, machine, speeds, minutes) == plan(text, speeds, "cpu", minutes)
+    err = capsys.readouterr().err
+    assert err.count("\n") == (said is not None)
+    assert (said or "") in err
+    assert ("run nmt init again when they are idle, or give more --minutes\n" in err) == (
+        is_busy and said is not None
+    )
+
+
+@pytest.mark.parametrize(
+    ("load", "cores", "is_busy"),
+    [(0.1, 2, False), (1.2, 2, False), (3.0, 2, True), (40.0, 64, False), (70.0, 64, True)],
+)
+def test_a_machine_is_busy_if_other_programs_use_its_cores(
+    monkeypatch: pytest.MonkeyPatch, load: float, cores: int, is_busy: bool
+) -> None:
+    monkeypatch.setattr("nmt.advice.machine.available_cores", lambda: 2)
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 9.0, 9.0))
+    assert Machine.here(torch.device("cpu")).is_busy == is_busy
 
 
 def test_speed_is_measured_with_the_subword_sampling_that_is_advised(

@@ -25,10 +25,10 @@ from nmt.advice.recipe import (
     plan,
     times,
 )
-from nmt.advice.rules import candidates, scale, subword_sampling
+from nmt.advice.rules import SIZES, candidates, scale, subword_sampling
 from nmt.errors import NmtError
 from nmt.io.files import check_writable, whole_file
-from nmt.messages import duration
+from nmt.messages import duration, warn
 from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import Bitext
 from nmt.recipe.config import build
@@ -118,7 +118,7 @@ def advise(
         )
         _show_corpus(facts, trial, new_sets, pairs, say)
         machine, speeds = _measure(Path(scratch), trial, facts, minutes, say)
-    chosen = plan(facts, speeds, machine.device, minutes)
+    chosen = _plan(facts, machine, speeds, minutes)
     return Advice(
         values=list(choices(facts, chosen, machine.device)),
         head=_head(facts, machine, chosen),
@@ -176,6 +176,28 @@ def _measure(
     if not speeds:
         raise NmtError("no model fits into the memory of this machine")
     return machine, speeds
+
+
+def _plan(
+    facts: CorpusFacts, machine: Machine, speeds: dict[str, float], minutes: float | None
+) -> Plan:
+    """Return the plan; warn if training does not see the whole text in the time at hand."""
+    chosen = plan(facts, speeds, machine.device, minutes)
+    if minutes is None or chosen.epochs >= 1:
+        return chosen
+    remedy = "give more --minutes"
+    if chosen.size is not SIZES[0]:
+        remedy += " or choose a smaller model"
+    if machine.is_busy:
+        remedy = (
+            "other programs use the cores, so the speed measured is too low: run nmt init again "
+            f"when they are idle, or {remedy}"
+        )
+    warn(
+        f"in {duration(60 * minutes)} the {chosen.size.name} model sees only {chosen.epochs:.1%} "
+        f"of the training text; {remedy}"
+    )
+    return chosen
 
 
 def _show_corpus(

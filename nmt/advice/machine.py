@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,9 @@ WARM_UPDATES = 2
 LEAST_UPDATES = 3
 """Smallest number of updates that are timed, however slow they are."""
 
+BUSY = 0.5
+"""Cores by which the demand exceeds those of a machine that is called busy."""
+
 SMALLEST_WITH_BYTES = 600
 """Smallest vocabulary with the 256 pieces for bytes."""
 
@@ -52,16 +56,26 @@ class Machine:
     """Bytes of memory of the device."""
     precision: str
     """Precision that training chooses."""
+    is_busy: bool = False
+    """Whether other programs use the cores on which this process trains."""
 
     @classmethod
     def here(cls, device: torch.device) -> Machine:
         """Return the machine of this process."""
-        name, memory = f"{available_cores()} CPU cores", host_memory()
+        name, memory, busy = f"{available_cores()} CPU cores", host_memory(), _is_busy()
         if device.type == "cuda":
             gpu = torch.cuda.get_device_properties(device)
-            name, memory = gpu.name, gpu.total_memory
+            name, memory, busy = gpu.name, gpu.total_memory, False
         precision = pick_precision("auto", device)
-        return cls(device=device.type, name=name, memory=memory, precision=precision)
+        return cls(device=device.type, name=name, memory=memory, precision=precision, is_busy=busy)
+
+
+def _is_busy() -> bool:
+    """Return whether other programs leave this process fewer cores than it may use."""
+    with suppress(OSError):  # a system may not tell its load
+        others = max(0.0, os.getloadavg()[0] - 1)  # this process has read the corpus on one core
+        return others + available_cores() > (os.cpu_count() or 1) + BUSY
+    return False
 
 
 @dataclass(frozen=True)
