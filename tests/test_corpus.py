@@ -136,6 +136,17 @@ def test_a_side_in_utf16_is_named_before_the_numbers_of_lines(tmp_path):
         list(files.chunks())
 
 
+@pytest.mark.parametrize("target", [b"eins\rzwei\r", b"eins\nzwei\n"])
+def test_carriage_returns_without_a_line_feed_are_refused(tmp_path, target):
+    with pytest.raises(NmtError) as error:
+        list(bitext(tmp_path, b"one\rtwo\r", target).chunks())
+    assert str(error.value) == (
+        f"{tmp_path}/c.en: has carriage returns, but no line feed to end a line; convert it with "
+        r"tr '\r' '\n'"
+    )
+    assert sources(bitext(tmp_path, b"one\r")) == ["one"]
+
+
 def test_an_empty_corpus_is_refused(tmp_path):
     with pytest.raises(NmtError, match=r"c.en and \S*c.de: empty"):
         list(bitext(tmp_path, b"").chunks())

@@ -396,6 +396,10 @@ def write_mistakes(place: Workplace, write_numbers: Callable[..., None]) -> None
     (here / "latin1.de").write_bytes("fünf\n".encode("latin-1"))
     (here / "utf16.en").write_text("five\n")
     (here / "utf16.de").write_text("fünf\n", encoding="utf-16")
+    (here / "returns.en").write_text("five\nsix\n")
+    (here / "returns.de").write_bytes("fünf\rsechs\r".encode())
+    for side in ("en", "de"):
+        (here / f"blank.{side}").write_text("\n\n")
     (here / "columns.tsv").write_text("one\teins\tone\n")
     (here / "short.de").write_text("eins\n")
     (here / "found").mkdir()

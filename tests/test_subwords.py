@@ -136,10 +136,14 @@ def test_the_smallest_size_that_a_message_names_can_be_used(byte_fallback):
     assert Subwords(model).source_size == size
 
 
-@pytest.mark.parametrize("sentences", [[], ["", ""]])
+@pytest.mark.parametrize("sentences", [[], ["", " "], ["a " * 2097]])
 def test_text_without_text_is_refused(sentences):
-    with pytest.raises(NmtError, match="no subwords can be learned from the training text"):
+    with pytest.raises(NmtError) as error:
         train_subwords(sentences, SubwordTraining())
+    assert str(error.value) == (
+        "no subwords can be learned from the training text: all its lines are blank, or longer "
+        "than 4,192 bytes; give files with one sentence on each line"
+    )
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def choose(
     missing = " and ".join(splits)
     if survey.distinct < 10 * len(splits):
         raise NmtError(
-            f"{survey.distinct:,} distinct pairs are too few to set some aside for {missing}; give "
+            f"too few distinct pairs to set some aside for {missing}: {survey.distinct:,}; give "
             "the model more text"
         )
     if len(chosen) < wanted:

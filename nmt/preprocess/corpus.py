@@ -288,10 +288,13 @@ class Bitext:
         read = skip
         streams = [_blocks(file, size, skip) for file in self.files]
         for blocks in zip_longest(*streams, fillvalue=_Lines([], 0)):
+            if not read:
+                for block, name in zip(blocks, self.names, strict=True):
+                    _refuse_carriage_returns(b"".join(block.lines[:1]), name)
             if len({len(block.lines) for block in blocks}) > 1:
                 if not read:  # UTF-16 has other bytes of line feeds, too
-                    for block, file in zip(blocks, self.files, strict=True):
-                        refuse_utf16(b"".join(block.lines[:1]), str(file))
+                    for block, name in zip(blocks, self.names, strict=True):
+                        refuse_utf16(b"".join(block.lines[:1]), name)
                 counts = [
                     read + len(block.lines) + sum(len(later.lines) for later in rest)
                     for block, rest in zip(blocks, streams, strict=True)
@@ -326,6 +329,15 @@ def _refuse_one_side(path: str, languages: tuple[str, str]) -> None:
             raise NmtError(
                 f"{path}: a file of one language; give the prefix: {path.removesuffix(end)}"
             ) from None
+
+
+def _refuse_carriage_returns(line: bytes, name: str) -> None:
+    """Raise an NmtError if a file's first line is all of it, and holds carriage returns."""
+    if not line.endswith(b"\n") and b"\r" in line[:-1]:
+        raise NmtError(
+            f"{name}: has carriage returns, but no line feed to end a line; convert it with "
+            "tr '\\r' '\\n'"
+        )
 
 
 def _blocks(path: Path, size: int, skip: int) -> Iterator[_Lines]:

@@ -134,4 +134,11 @@ def _explain(error: str, training: SubwordTraining, present: int) -> str:
             f"vocab_size {size} is too small for the characters of the text; use "
             f"at least {int(smallest[1]) + present}, or lower character_coverage{bytes_off}"
         )
-    return f"no subwords can be learned from the training text; SentencePiece says: {error.strip()}"
+    nothing = "no subwords can be learned from the training text"
+    # SentencePiece leaves out empty and longer lines, and then finds no character in spaces.
+    if "sentences_.empty()" in error or "(all_chars_count) > (0)" in error:
+        return (
+            f"{nothing}: all its lines are blank, or longer than 4,192 bytes; give files with one "
+            "sentence on each line"
+        )
+    return f"{nothing}; SentencePiece says: {error.strip()}"
