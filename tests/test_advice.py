@@ -319,6 +319,21 @@ def test_new_sets_have_pairs_that_training_does_not_repeat(
     assert read.source == [pair.source for pair in sets["valid"]]
 
 
+def test_new_sets_have_only_pairs_that_the_cleaning_of_the_recipe_keeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pairs = [(f"source  {n}", f"target {n}") for n in range(40)]
+    blank = [(f"blank {n}", "\u200b \u00a0") for n in range(120)]
+    long = [("long " * 720 + f"{n}", f"lang {n}") for n in range(120)]
+    unequal = [("one " * 30 + f"{n}", f"{n}") for n in range(120)]
+    bitexts = write("train", pairs + blank + long + unequal)
+    sets = held_out.choose(survey(bitexts), bitexts, ["valid", "test"])
+    chosen = [(pair.source, pair.target) for pair in [*sets["valid"], *sets["test"]]]
+    assert len(chosen) == 20
+    assert set(chosen) <= set(pairs)
+
+
 def test_sets_are_found_again_by_the_corpus_that_they_were_set_aside_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,7 +386,7 @@ def test_a_corpus_of_few_different_targets_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     bitexts = write("train", [(f"s{n}", f"label {n % 2}") for n in range(400)])
-    with pytest.raises(NmtError, match=r"^too many pairs share a source or a target to set 20 asi"):
+    with pytest.raises(NmtError, match=r"^too many pairs share a source or a target, or are dr"):
         held_out.choose(survey(bitexts), bitexts, ["valid", "test"])
 
 

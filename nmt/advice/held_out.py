@@ -9,11 +9,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nmt.advice.corpus import Pair, Survey, has_most, lines_that_occur_once
+from nmt.advice.recipe import CLEANING
 from nmt.errors import NmtError
 from nmt.io.files import whole_file
 from nmt.io.lines import COMPRESSED
 from nmt.messages import warn
+from nmt.preprocess.cleaning import Cleaning, CleaningStats
 from nmt.preprocess.corpus import Bitext
+from nmt.recipe.config import build
 
 Languages = tuple[str, str]
 
@@ -107,14 +110,14 @@ def choose(
 ) -> dict[str, list[Pair]]:
     """Return the pairs of new held-out sets, by split.
 
-    Lines that the corpus repeats are taken only if there are too few others.
+    They are pairs that the cleaning steps of the recipe keep. Lines that the corpus repeats are
+    taken only if there are too few others.
 
     Raises:
         NmtError: the corpus has too few pairs.
     """
     wanted = size(survey.distinct) * len(splits)
-    candidates = [pair for pair in survey.sample if pair.source.strip() and pair.target.strip()]
-    candidates = candidates[: 4 * wanted]
+    candidates = _cleaned(survey.sample)[: 4 * wanted]
     once = lines_that_occur_once(bitexts, candidates)
     candidates.sort(key=lambda pair: not once.issuperset((pair.source, pair.target)))  # stable
     chosen: list[Pair] = []
@@ -131,10 +134,18 @@ def choose(
         )
     if len(chosen) < wanted:
         raise NmtError(
-            f"too many pairs share a source or a target to set {wanted:,} aside for {missing}; put "
-            f"files named {missing} beside the training text"
+            "too many pairs share a source or a target, or are dropped by cleaning, to set "
+            f"{wanted:,} aside for {missing}; put files named {missing} beside the training text"
         )
     return {split: chosen[number :: len(splits)] for number, split in enumerate(splits)}
+
+
+def _cleaned(pairs: Sequence[Pair]) -> list[Pair]:
+    """Return the pairs that the cleaning steps of the recipe keep, as they are."""
+    cleaning = build(Cleaning, {"clean": [step for step, _ in CLEANING]}, "preprocess")
+    sides = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    indices, _, _ = cleaning.cleaned(*sides, frozenset(), CleaningStats())
+    return [pairs[index] for index in indices]
 
 
 @contextmanager

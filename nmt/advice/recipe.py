@@ -28,6 +28,15 @@ LONGEST_LOSS = 1800.0
 """Seconds of a long training that a kill costs at most."""
 SMALL_VALID = 100
 """Pairs of a validation set below which its loss is a better measure than BLEU."""
+CLEANING: tuple[tuple[str | dict[str, Any], str], ...] = (
+    ("unicode", "one spelling for each character"),
+    ("control_characters", "replaced by spaces"),
+    ("spaces", "one between words"),
+    ({"name": "length", "max": 250, "max_ratio": 9}, "longer pairs are seldom translations"),
+    ("held_out", "drops pairs that are also in valid or test"),
+    ("duplicates", "{repeated} of the pairs"),
+)
+"""Steps that clean the training text, each with its reason."""
 POSITIONS = "learns sooner (docs/systems.md); does not export to Marian and Hugging Face"
 """Reason for rotary positions."""
 
@@ -171,16 +180,9 @@ def _preprocess(corpus: CorpusFacts) -> Iterator[Choice]:
     yield Choice("preprocess.vocab_size", corpus.vocab_size, reason)
     if not corpus.byte_fallback:
         yield Choice("preprocess.byte_fallback", False, "its 256 pieces would be most of them")
-    cleaning = (
-        ("unicode", "one spelling for each character"),
-        ("control_characters", "replaced by spaces"),
-        ("spaces", "one between words"),
-        ({"name": "length", "max": 250, "max_ratio": 9}, "longer pairs are seldom translations"),
-        ("held_out", "drops pairs that are also in valid or test"),
-        ("duplicates", f"{corpus.repeated} of the pairs"),
-    )
-    for number, (step, why) in enumerate(cleaning):
-        yield Choice(f"preprocess.clean.{number}", step, why)
+    for number, (step, why) in enumerate(CLEANING):
+        reason = why.format(repeated=corpus.repeated)
+        yield Choice(f"preprocess.clean.{number}", step, reason)
 
 
 def _model(corpus: CorpusFacts, plan: Plan) -> Iterator[Choice]:
