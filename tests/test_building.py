@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from nmt.errors import NmtError
 from nmt.models import Model, ModelConfig
+from nmt.plugins import import_plugins
 from nmt.recipe.config import build
 from nmt.runs import weights_of
 from nmt.runs.building import build_new, build_with
@@ -119,6 +120,44 @@ def test_a_new_model_is_initialised_as_ever() -> None:
     torch.manual_seed(1)
     weights = weights_of(build_new(build_tiny))
     assert all(torch.equal(weights[name], value) for name, value in expected.items())
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("self.widht", "AttributeError: 'Faulty' object has no attribute 'widht'"),
+        ("nn.Linear(2, 3).widht", "AttributeError: 'Linear' object has no attribute 'widht'"),
+        ("nn.Linear('2', 3)", "TypeError: "),
+    ],
+)
+def test_an_error_in_the_code_of_a_plugin_is_a_line_with_its_place(
+    line: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "my_faulty.py"
+    text = "from torch import nn\nclass Faulty:\n    def build(self):\n        "
+    file.write_text(f"{text}{line}\n")
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    import_plugins(["my_faulty"], "--plugin", tmp_path)
+    faulty = sys.modules.pop("my_faulty")
+    monkeypatch.setitem(sys.modules, "my_faulty", faulty)
+    weights = weights_of(build_tiny())
+    expected = f"no such model can be built: {file}, line 4: {said}"
+    for build_faulty in (
+        lambda: build_new(faulty.Faulty().build, ["my_faulty"]),
+        lambda: build_with(faulty.Faulty().build, weights, ["my_faulty"]),
+    ):
+        with pytest.raises(NmtError) as error:
+            build_faulty()
+        assert str(error.value).startswith(expected)
+        assert str(error.value).endswith(
+            "; correct the plugin, or the sizes in the recipe's section model"
+        )
+
+
+def test_an_error_outside_the_plugins_keeps_its_traceback() -> None:
+    import_plugins(["wave"], "--plugin")
+    with pytest.raises(AttributeError):
+        build_new(lambda: build_tiny().widht, ["wave"])  # type: ignore[arg-type, return-value]
 
 
 def test_building_imports_no_sympy() -> None:

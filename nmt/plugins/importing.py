@@ -110,12 +110,17 @@ def _import(module: str, where: str, looked: str) -> None:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # the module may raise anything, even SystemExit
-        said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        said = in_words(error)
         if isinstance(error, ModuleNotFoundError):
             said = f"{error.msg}; {looked}"
         raise NmtError(
             f"{where}: cannot import the plugin {module!r}{_line(error)}: {said}"
         ) from error
+
+
+def in_words(error: BaseException) -> str:
+    """Return the class and the message of an error as one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Source files of plugins: collected as copies for a run directory, and imported from copies."""
+"""Source files of plugins: collected as copies, imported from copies, and named in errors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import os
 import sys
 import sysconfig
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.abc import ExecutionLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -13,7 +14,7 @@ from importlib.util import decode_source, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-from nmt.plugins.importing import import_plugins
+from nmt.plugins.importing import import_plugins, in_words
 
 
 def plugin_sources(modules: Sequence[str]) -> dict[str, bytes]:
@@ -35,6 +36,25 @@ def plugin_sources(modules: Sequence[str]) -> dict[str, bytes]:
                 beside = sorted({top for source in files.values() for top in _imported(source)})
                 names += [top for top in beside if top not in names and _is_module(root, top)]
     return sources
+
+
+def plugin_error(error: Exception, modules: Sequence[str]) -> str | None:
+    """Return the place and the text of an error that was raised below the code of plugins.
+
+    Args:
+        error: an error with its traceback.
+        modules: dotted names of imported plugins.
+
+    Returns:
+        The last file and line of a plugin in the traceback, and the error in words; None if the
+        traceback has no line of a plugin.
+    """
+    roots = {module: root for module in modules if (root := _root(module)) is not None}
+    files = {str(roots[module] / name) for module in roots for name in plugin_sources([module])}
+    frames = traceback.extract_tb(error.__traceback__)
+    if not (lines := [frame for frame in frames if frame.filename in files]):
+        return None
+    return f"{lines[-1].filename}, line {lines[-1].lineno}: {in_words(error)}"
 
 
 def _root(module: str) -> Path | None:

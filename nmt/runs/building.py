@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,8 +14,9 @@ from torch.overrides import TorchFunctionMode
 
 from nmt.errors import NmtError
 from nmt.models import Model
+from nmt.plugins import plugin_error
 from nmt.runs.weights import Tensors, check_same_shapes, set_weights, weights_of
-from nmt.runtime.memory import host_memory
+from nmt.runtime.memory import host_memory, is_out_of_memory
 
 RANDOM_FILLS = ("normal_", "uniform_")
 """Suffixes of the names of torch's functions that fill a tensor with random numbers."""
@@ -37,9 +39,18 @@ BYTES_OF_A_WEIGHT = 10_000
 """Memory that a weight takes beside its elements, at least: its tensor and its module."""
 
 
-def build_with(build: Callable[[], Model], weights: Tensors) -> Model:
-    """Return a model with a copy of the given weights; see :func:`build_for`."""
-    model = build_for(build, weights)
+def build_with(build: Callable[[], Model], weights: Tensors, plugins: Sequence[str] = ()) -> Model:
+    """Return a model with a copy of the given weights.
+
+    Args:
+        build: builds the model.
+        weights: weights read from a file.
+        plugins: names of the imported plugins, whose errors are named by file and line.
+
+    Raises:
+        NmtError: as :func:`build_for`.
+    """
+    model = build_for(partial(_build_named, build, plugins), weights)
     set_weights(model, weights)
     return model
 
@@ -68,15 +79,18 @@ def build_for(build: Callable[[], Model], weights: Tensors) -> Model:
     return model
 
 
-def build_new(build: Callable[[], Model]) -> Model:
+def build_new(build: Callable[[], Model], plugins: Sequence[str] = ()) -> Model:
     """Return a freshly initialised model.
 
     Args:
         build: builds the model from torch's global generator.
+        plugins: names of the imported plugins, whose errors are named by file and line.
 
     Raises:
-        NmtError: the weights alone take more memory than the machine has.
+        NmtError: the weights alone take more memory than the machine has, or the model cannot be
+            built.
     """
+    build = partial(_build_named, build, plugins)
     memory = host_memory()
     too_large = (
         f"the weights of this model take more than the {memory / 1e9:,.1f} GB of memory that there "
@@ -87,6 +101,23 @@ def build_new(build: Callable[[], Model]) -> Model:
         mode = _BuildingMode(elements, too_large)
         _build_within(build, memory // BYTES_OF_A_WEIGHT, elements, mode)
     return build()
+
+
+def _build_named(build: Callable[[], Model], plugins: Sequence[str]) -> Model:
+    """Return the model; an error in the code of a plugin becomes a line with its place.
+
+    Other errors keep their traceback, and a lack of memory remains one.
+    """
+    try:
+        return build()
+    except Exception as error:
+        said = plugin_error(error, plugins)
+        if said is None or isinstance(error, NmtError) or is_out_of_memory(error):
+            raise
+        raise NmtError(
+            f"no such model can be built: {said}; correct the plugin, or the sizes in the "
+            "recipe's section model"
+        ) from error
 
 
 def _build_within(

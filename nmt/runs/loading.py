@@ -131,7 +131,7 @@ def complete_model(run: Run, subwords: Subwords, weights: Tensors) -> tuple[Mode
         weights = {**base.open(run.path).weights(), **weights}
     try:
         config: ModelConfig = build(ModelConfig, section, "model")  # type: ignore[type-abstract]
-        model = build_with(lambda: config.build_adapted(*sizes), weights)
+        model = build_with(lambda: config.build_adapted(*sizes), weights, run.plugins)
     except NmtError as error:
         raise NmtError(f"{run.path / RECIPE}: {error}") from None
     if config.adaptation is None:

@@ -70,7 +70,7 @@ def train(
         warn(f"train.precision: {warning}")
     torch.manual_seed(config.seed)
     sizes = subwords.source_size, subwords.target_size, subwords.shared
-    model = build_new(lambda: experiment.model.build_adapted(*sizes))
+    model = build_new(lambda: experiment.model.build_adapted(*sizes), experiment.plugins)
     _check_use(model, config, subwords)
     split, held_out = dataset.split("train"), dataset.split("valid")
     split.check()

@@ -35,6 +35,20 @@ class Mine(CrossEntropy):
     "A loss of one's own."
 """
 
+FAULTY = """
+from dataclasses import dataclass
+from nmt.models import architectures
+
+Tiny = type(architectures["transformer_tiny"])
+
+@dataclass(frozen=True, kw_only=True)
+class Faulty(Tiny):
+    def build(self, *sizes):
+        return self.widht
+
+architectures.add("faulty", Faulty())
+"""
+
 PAYLOAD = "from pathlib import Path\nPath(__file__).with_name('ran').touch()\n"
 
 
@@ -143,6 +157,22 @@ def test_training_goes_on_with_ones_own_plugin_and_keeps_a_copy_of_it(
         "training continues with yours, and the run keeps a copy of it instead\n"
     )
     assert copy.read_text() == own.read_text()
+
+
+def test_a_model_of_ones_own_that_cannot_be_built_costs_one_line_and_leaves_no_run(
+    tmp_path: Path, recipe: Path, dataset: Path, program: Program
+) -> None:
+    (tmp_path / "my_model.py").write_text(FAULTY)
+    done = program(
+        f"train --config {recipe} --data {dataset} --plugin my_model --arch faulty --save-dir new"
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"nmt: error: no such model can be built: {tmp_path / 'my_model.py'}, line 10: "
+        "AttributeError: 'Faulty' object has no attribute 'widht'; correct the plugin, or the "
+        "sizes in the recipe's section model\n"
+    )
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.fixture
