@@ -109,16 +109,21 @@ def test_lines_end_at_a_newline_alone():
 
 @pytest.fixture
 def data_bin(files: Path) -> Path:
+    return write_dataset(files / "data-bin", "test")
+
+
+def write_dataset(path: Path, held_out: str) -> Path:
+    """Writes a dataset with the split train and a held-out one."""
     pairs = Sentences.of([[4, 5], [6]])
-    with staging(files / "data-bin") as directory:
+    with staging(path) as directory:
         writer = DatasetWriter(directory, ("en", "de"), (8, 8))
-        for name in ("train", "test"):
+        for name in ("train", held_out):
             with writer.split(name) as split:
                 split.append(pairs, pairs)
                 if name != "train":
                     split.append_text(["one two", "three"], ["a b c d f", "Ü"])
         writer.finish(shared_vocabulary=True, recipe={})
-    return files / "data-bin"
+    return path
 
 
 def test_the_references_may_be_those_of_a_dataset(data_bin: Path):
@@ -134,6 +139,18 @@ def test_a_split_without_text_cannot_be_scored(data_bin: Path):
     assert "unknown split 'tset'; did you mean 'test'?" in message(
         "--data", "data-bin", "--split", "tset", "output.txt"
     )
+
+
+def test_a_dataset_without_a_test_set_is_scored_by_its_validation_set(files: Path):
+    write_dataset(files / "data-bin", "valid")
+    assert message("--data", "data-bin", "output.txt") == (
+        "data-bin: has no test set; give --split valid, or preprocess it again with --test"
+    )
+    assert message("--data", "data-bin", "--split", "test", "output.txt") == (
+        "data-bin: unknown split 'test'; known: valid"
+    )
+    valid = ("--data", "data-bin", "--split", "valid", "--metric", "ter")
+    assert output(*valid, stdin="a b c d f\nÜ\n").startswith("ter = 0.00")
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,7 @@ class References:
     def _named(self) -> TestSet | None:
         """Return the test set of --data or --testset; None without these flags."""
         if self.data is not None:
-            split = "test" if self.split is None else self.split
-            return _of_dataset(self.data, split, self.target_lang, self.source_lang)
+            return _of_dataset(self.data, self.split, self.target_lang, self.source_lang)
         if self.testset is None or self.pair is None:
             return None
         from nmt.evaluation.testsets import by_name
@@ -134,13 +133,26 @@ def _language_of(reference: Path | None) -> str:
 
 
 def _of_dataset(
-    data: Path, split: str, target_lang: str | None, source_lang: str | None
+    data: Path, split: str | None, target_lang: str | None, source_lang: str | None
 ) -> TestSet:
-    """Return the pairs of a split, or of one direction if the dataset is multilingual."""
+    """Return the pairs of a split, or of one direction if the dataset is multilingual.
+
+    Raises:
+        NmtError: the dataset has no such split, or no test set if no split is named.
+    """
     from nmt.data.dataset import Dataset
     from nmt.evaluation.testsets import TestSet
+    from nmt.recipe.registry import unknown
 
     dataset = Dataset.open(data)
+    if split is None and not dataset.has_split("test"):
+        raise NmtError(
+            f"{data}: has no test set; give --split valid, or preprocess it again with --test"
+        )
+    split = "test" if split is None else split
+    held_out_splits = [name for name in dataset.manifest.splits if name != "train"]
+    if not dataset.has_split(split):
+        raise NmtError(f"{data}: {unknown('split', split, held_out_splits)}")
     whole, language = dataset.split(split), dataset.manifest.target_lang
     held_out: Split | Subset = whole
     if whole.directions is not None:
