@@ -375,7 +375,7 @@ def written(directory: Path, **changes: Any) -> Path:
     [
         ({"format": "other"}, "/export.json: damaged: not a document of format nmt-export; make"),
         ({"version": 1}, "/export.json: format version 1, but this nmt reads version 2; make it"),
-        ({"engine": "other"}, ": an export for other, not for ctranslate2"),
+        ({"engine": "other"}, ": an export for other, not for ctranslate2; give the run with"),
         ({"stored": "fp64"}, "/export.json: damaged: values.stored: unknown value 'fp64'"),
         ({"files": {"/dev/zero": FACTS}}, "/export.json: damaged: values: '/dev/zero' is not the"),
         ({"files": {"../a": FACTS}}, "/export.json: damaged: values: '../a' is not the name of a"),

@@ -168,7 +168,10 @@ def test_every_file_of_an_export_has_a_checksum(
     graph = (exported / "onnx" / "encoder_model.onnx").read_bytes()
     assert b"site-packages" not in graph  # no paths of the machine
     done = nmt("translate", corpus / "test.en", "--model", exported)
-    assert done.err == f"nmt: error: {exported}: an export for onnx, not for ctranslate2\n"
+    assert done.err == (
+        f"nmt: error: {exported}: an export for onnx, not for ctranslate2; give the run with "
+        "--model, or export it with --format ctranslate2\n"
+    )
 
 
 def test_an_imported_model_is_exported_with_the_ids_it_had(tmp_path: Path) -> None:

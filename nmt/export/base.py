@@ -116,7 +116,10 @@ class Export:
                 "export, and give its directory with --model"
             ) from None
         if description.engine != format_:
-            raise NmtError(f"{path}: an export for {description.engine}, not for {format_}")
+            raise NmtError(
+                f"{path}: an export for {description.engine}, not for {format_}; give the run "
+                f"with --model, or export it with --format {format_}"
+            )
         subwords = Subwords.load_checked(path, description.files, REMEDY)
         languages = (description.source_lang, description.target_lang)
         return cls(path, format_, read_recipe(path), subwords, languages, description.files)
