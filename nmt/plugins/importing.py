@@ -112,7 +112,9 @@ def _import(module: str, where: str, looked: str) -> None:
     except BaseException as error:  # the module may raise anything, even SystemExit
         said = in_words(error)
         if isinstance(error, ModuleNotFoundError):
-            said = f"{error.msg}; {looked}"
+            is_file = module.endswith(".py") and module.startswith(str(error.name))
+            remedy = "give the name of the module, without .py" if is_file else looked
+            said = f"{error.msg}; {remedy}"
         raise NmtError(
             f"{where}: cannot import the plugin {module!r}{_line(error)}: {said}"
         ) from error
