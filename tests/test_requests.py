@@ -168,6 +168,7 @@ def test_a_blank_line_of_json_is_a_line_and_a_mistake_names_its_line(
     done = nmt("translate", path, "--model", trained, "--json-input")
     assert done.status == 1
     assert done.err.startswith(f"nmt: error: {path}, line 2: not JSON: ")
+    assert done.err.endswith('; a line is an object such as {"text": "..."}\n')
 
 
 @pytest.mark.parametrize(

@@ -147,5 +147,7 @@ def _parsed(line: str, where: str) -> object:
     except RecursionError:
         raise NmtError(f"{where}: expected an object, not brackets within brackets") from None
     except ValueError as error:
-        raise NmtError(f"{where}: not JSON: {error}") from None
+        raise NmtError(
+            f'{where}: not JSON: {error}; a line is an object such as {{"text": "..."}}'
+        ) from None
     return value
