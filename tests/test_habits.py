@@ -162,7 +162,7 @@ def test_an_option_or_argument_that_is_not_ours_is_answered(
         ("train.label_smoothing=0.1", "train: unknown key 'label_smoothing'; did you mean "
          "'loss.smoothing'?"),
         ("model.dilations=2", "model: transformer_base has no key 'dilations'; bytenet and "
-         "bytenet_small have it: use --arch bytenet, or leave the key out"),
+         "bytenet_small have it: leave the key out, or use --arch bytenet"),
         ("train.patienc=1", "train: unknown key 'patienc'; did you mean 'patience'?"),
         ("train.schedule.max_update=1", "train.schedule: unknown key 'max_update'; known: "
          "factor, lr, name, warmup_updates"),

@@ -281,8 +281,11 @@ def _remedy(registry: Registry[Any], owners: Sequence[str], where: str) -> str:
     """Return a clause that names the entries with a key, and the two ways out."""
     *others, last = owners if len(owners) < 5 else [*owners[:3], f"{len(owners) - 3} more"]
     have = f"{', '.join(others)} and {last} have" if others else f"{last} has"
-    choose = f"use {registry.flag}" if registry.flag else f"set {where} to"
-    return f"{have} it: {choose} {owners[0]}, or leave the key out"
+    choose = f"{f'use {registry.flag}' if registry.flag else f'set {where} to'} {owners[0]}"
+    remedies = [choose, "leave the key out"]
+    if registry.key == "arch":  # the architecture is meant, and its key may be another one's
+        remedies.reverse()
+    return f"{have} it: {', or '.join(remedies)}"
 
 
 def _default(field: dataclasses.Field[Any]) -> object:
