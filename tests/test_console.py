@@ -59,6 +59,32 @@ def test_a_full_disk_below_stdout_is_named(dataset: Path, unbuffered: str) -> No
     assert (done.returncode, done.stderr) == (1, line)
 
 
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        ("report {}", "report.html"),
+        ("explain --model {}", "page.html"),
+        ("explain --model {} --png cross:1", "attention.png"),
+    ],
+)
+def test_a_page_or_an_image_is_not_written_to_a_terminal(
+    command: str, file: str, trained: Path
+) -> None:
+    terminal, stdout = os.openpty()
+    with open(terminal, "rb"), open(stdout, "wb") as stream:
+        done = subprocess.run(
+            [sys.executable, "-m", "nmt", *command.format(trained).split()],
+            input=b"one two\n",
+            stdout=stream,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=300,  # a page would fill the terminal, which nobody reads
+        )
+    assert done.returncode == 2
+    said = f"the output is not for a terminal; give --output {file}, or redirect stdout"
+    assert said in done.stderr.decode()
+
+
 @pytest.mark.parametrize("variables", [{"PYTHONIOENCODING": "latin-1"}, {"LC_ALL": "C"}])
 def test_a_dataset_is_shown_in_every_locale(dataset: Path, variables: dict[str, str]) -> None:
     environment = {**os.environ, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", **variables}

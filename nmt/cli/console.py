@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 from pathlib import Path
 from typing import Annotated, TextIO
 
@@ -41,6 +42,14 @@ def check_stdin(*inputs: Path | None) -> None:
     """Raise a BadParameter if several inputs are stdin."""
     if inputs.count(Path("-")) > 1:
         raise typer.BadParameter("only one input can be -, which is stdin")
+
+
+def check_terminal(output: Path | None, example: str) -> None:
+    """Raise a BadParameter if a page or an image would be written to a terminal."""
+    if output is None and sys.stdout.isatty():
+        raise typer.BadParameter(
+            f"the output is not for a terminal; give --output {example}, or redirect stdout"
+        )
 
 
 def check_output(output: Path | None, *inputs: Path | None, flag: str = "--output") -> None:

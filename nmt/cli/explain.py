@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nmt.cli.chosen_model import default_run
-from nmt.cli.console import OutputFlag, check_output, check_stdin
+from nmt.cli.console import OutputFlag, check_output, check_stdin, check_terminal
 from nmt.cli.direction import SourceLang, TargetLang
 from nmt.cli.flags import SEARCH_FLAGS, Settings, recipe_flags
 from nmt.cli.score_by_model import unequal_lines, warn_of_context
@@ -128,6 +128,8 @@ def explain(
         raise typer.BadParameter("a picture shows one model; leave out --compare")
     if (heads or word) and not picture:
         raise typer.BadParameter("--heads and --word choose what --svg or --png draws")
+    if not (svg or as_json):
+        check_terminal(output, "attention.png" if png else "page.html")
     chosen = _chosen(picture, heads)
     check_stdin(text or Path("-"), target)
     inputs = [text or Path("-"), *([target] if target else [])]

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from nmt.cli.console import OutputFlag
+from nmt.cli.console import OutputFlag, check_terminal
 from nmt.cli.stream import writer
 from nmt.messages import say
 
@@ -60,6 +60,8 @@ def report(
     """
     if svg and as_json:
         raise typer.BadParameter("give either --svg or --json")
+    if not (svg or as_json):
+        check_terminal(output, "report.html")
     from nmt.report.document import read_runs
 
     gathered = read_runs(runs)
