@@ -198,7 +198,7 @@ def test_a_run_in_the_place_of_checkpoints_is_answered_with_the_flags(
     done = nmt("average-checkpoints", trained)
     assert (done.status, done.err) == (
         2,
-        f"nmt: error: Invalid value: {trained} is a run, not a checkpoint; use --run {trained} "
+        f"nmt: error: {trained} is a run, not a checkpoint; use --run {trained} "
         "--last N, or --best N (see nmt average-checkpoints --help)\n",
     )
 

@@ -42,6 +42,14 @@ OUT_OF_MEMORY = (
 RESUMABLE = f"{INTERRUPTED}; run the same command again to resume"
 
 
+WORDING = {
+    "Input should be greater than or equal to": "must be at least",
+    "Input should be less than or equal to": "must be at most",
+    "Input should be": "must be",
+}
+"""Our words for pydantic's, in order."""
+
+
 STDOUT = "stdout"
 """Name of standard output in messages."""
 
@@ -242,7 +250,7 @@ def main() -> None:
             raise
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "nmt"
-        message = error.format_message()
+        message = _in_our_words(error.format_message())
         if context and hasattr(error, "possibilities"):  # no such option
             known = [name for parameter in context.command.params for name in parameter.opts]
             message = answer(context.info_name, error.option_name, known)  # type: ignore[attr-defined]
@@ -251,6 +259,13 @@ def main() -> None:
             message = f"{message.rstrip('.')}; for example: {example[0]}" if example else message
         status = _fail(f"{message} (see {command} --help)", 2)
     sys.exit(status or 0)
+
+
+def _in_our_words(message: str) -> str:
+    """Return a message of click with words of pydantic replaced, and none before our sentences."""
+    for theirs, ours in WORDING.items():
+        message = message.replace(theirs, ours)
+    return message.removeprefix("Invalid value: ")  # else it names the option
 
 
 def _drop_stdout() -> None:

@@ -281,12 +281,12 @@ MISTAKES = {
     ),
     "an average of nothing": Mistake(
         AVERAGE,
-        "Invalid value: give checkpoints, or --last N, or --best N",
+        "give checkpoints, or --last N, or --best N",
         status=2,
     ),
     "an average of checkpoints that say their run": Mistake(
         f"{AVERAGE} checkpoints/last --run checkpoints",
-        "Invalid value: --run goes with --last or --best; checkpoints say their run",
+        "--run goes with --last or --best; checkpoints say their run",
         status=2,
     ),
     "an average of more than there is": Mistake(
@@ -295,7 +295,7 @@ MISTAKES = {
         "longer, or train with a larger --keep-last",
     ),
     "an average of the last none": Mistake(
-        f"{AVERAGE} --last 0", "Invalid value for '--last': ", status=2
+        f"{AVERAGE} --last 0", "Invalid value for '--last': must be at least 1", status=2
     ),
     "an average of less than the best": Mistake(
         f"{AVERAGE} --best -1", "Invalid value for '--best': ", status=2
@@ -323,12 +323,12 @@ MISTAKES = {
     ),
     "references and translations both from stdin": Mistake(
         "score --reference -",
-        "Invalid value: only one input can be -, which is stdin",
+        "only one input can be -, which is stdin",
         status=2,
     ),
     "lines and their beginnings both from stdin": Mistake(
         "translate --prefix -",
-        "Invalid value: only one input can be -, which is stdin",
+        "only one input can be -, which is stdin",
         status=2,
     ),
     "more translations of a line than the search finds": Mistake(
@@ -338,7 +338,7 @@ MISTAKES = {
     ),
     "a list and its source both from stdin": Mistake(
         "rescore --model checkpoints --source -",
-        "Invalid value: only one input can be -, which is stdin",
+        "only one input can be -, which is stdin",
         status=2,
     ),
     "a look at what is not there": Mistake(
