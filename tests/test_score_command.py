@@ -195,7 +195,12 @@ def test_both_numbers_of_lines_are_named_when_they_differ():
 def test_an_empty_test_set_is_refused():
     Path("output.txt").write_text("")
     Path("test.de").write_text("")
-    assert message("--reference", "test.de", "output.txt").startswith("nothing to score")
+    assert message("--reference", "test.de", "output.txt") == (
+        "nothing to score: no lines in test.de and output.txt; give files with text"
+    )
+    assert message("--reference", "test.de", "test.de") == (
+        "nothing to score: no lines in test.de; give files with text"
+    )
 
 
 def test_bytes_that_are_not_utf8_are_named_by_file_and_line():

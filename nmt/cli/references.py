@@ -81,7 +81,11 @@ class References:
 
 
 def read_systems(files: Sequence[Path], test_set: TestSet) -> Systems:
-    """Return the lines of each system, as many as the test set has."""
+    """Return the lines of each system, as many as the test set has.
+
+    Raises:
+        NmtError: the numbers of lines differ, or there are no lines.
+    """
     systems: Systems = {}
     for file in files:
         lines = Lines.open(file)
@@ -94,6 +98,9 @@ def read_systems(files: Sequence[Path], test_set: TestSet) -> Systems:
                 f"{lines.name} has {count} lines, but {test_set.name} has {expected}; "
                 "line n of both must belong to the same sentence"
             )
+    if not test_set.references:
+        names = " and ".join(dict.fromkeys([test_set.name, *systems]))
+        raise NmtError(f"nothing to score: no lines in {names}; give files with text")
     return systems
 
 
