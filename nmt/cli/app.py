@@ -39,7 +39,9 @@ OUT_OF_MEMORY = (
 )
 
 
-RESUMABLE = f"{INTERRUPTED}; run the same command again to resume"
+REPEATABLE = f"{INTERRUPTED}; run the same command again"
+INTERRUPTIONS = {"preprocess": f"{REPEATABLE} to resume", "train": REPEATABLE}
+"""Messages for the commands that resume. Training says itself what it has saved, if anything."""
 
 
 WORDING = {
@@ -127,7 +129,7 @@ def _command(name: str) -> Any:
     """Return a command, after importing its module."""
     module = importlib.import_module(f"nmt.cli.{COMMANDS[name].partition('.')[0]}")
     command = getattr(module, COMMANDS[name].partition(".")[2])
-    interrupted = RESUMABLE if name in ("preprocess", "train") else INTERRUPTED
+    interrupted = INTERRUPTIONS.get(name, INTERRUPTED)
     terminable = nullcontext if name in FINISH_AT_SIGTERM else _terminable
 
     @functools.wraps(command)

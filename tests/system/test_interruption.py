@@ -18,7 +18,7 @@ from trained_runs import assert_same_checkpoint, last_update, records
 
 from nmt.runs import Checkpoint
 
-RESUMABLE = "nmt: error: interrupted; run the same command again to resume\n"
+REPEATABLE = "nmt: error: interrupted; run the same command again"
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -130,7 +130,7 @@ def test_an_interrupted_preprocess_says_how_to_go_on(
             time.sleep(0.01)
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (128 + number, RESUMABLE)
+    assert (process.returncode, err) == (128 + number, f"{REPEATABLE} to resume\n")
 
 
 def test_a_training_that_is_interrupted_before_it_begins_says_so(
@@ -141,4 +141,4 @@ def test_a_training_that_is_interrupted_before_it_begins_says_so(
 
     monkeypatch.setattr("nmt.training.run.open_run", interrupted)
     done = train(tmp_path / "run")
-    assert (done.status, done.err) == (130, RESUMABLE)
+    assert (done.status, done.err) == (130, f"{REPEATABLE}\n")
