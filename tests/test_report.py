@@ -154,15 +154,34 @@ def test_runs_and_datasets_are_shown_whose_names_are_not_utf8(
     places = [tmp_path / os.fsdecode(name) for name in (b"r\xe4n", b"d\xe4ta")]
     for directory, place in zip((run, dataset), places, strict=True):
         shutil.copytree(directory, place, symlinks=True)
-    out = tmp_path / "out"
-    assert nmt("report", places[0], "--json", "--output", out).status == 0
-    assert [about["name"] for about in json.loads(out.read_bytes())["runs"]] == [places[0].name]
+    document, out, drawn = (tmp_path / name for name in ("out.json", "out.html", "out.svg"))
+    assert nmt("report", places[0], "--json", "--output", document).status == 0
+    about = json.loads(document.read_bytes())["runs"]
+    assert [one["name"] for one in about] == [places[0].name]
     for command in (("report", places[0], "--output"), ("inspect", places[1], "--html")):
         assert nmt(*command, out).status == 0
         page_data(out.read_text(encoding="utf-8"))
-    assert nmt("report", places[0], run, "--svg", "loss", "--output", out).status == 0
-    texts = [element.text for element in ElementTree.parse(out).iter(f"{SVG}text")]
+    assert nmt("report", places[0], run, "--svg", "loss", "--output", drawn).status == 0
+    texts = [element.text for element in ElementTree.parse(drawn).iter(f"{SVG}text")]
     assert r"r\udce4n training" in texts
+
+
+def test_a_file_that_holds_something_else_is_not_overwritten(
+    nmt: Command, run: Path, dataset: Path, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "train.en"
+    for command in (("report", run, "--output"), ("inspect", dataset, "--html")):
+        corpus.write_text("a line\n")
+        done = nmt(*command, corpus)
+        assert (done.status, corpus.read_text()) == (1, "a line\n")
+        assert done.err == (
+            f"nmt: error: {corpus}: exists and holds something else; remove it, or choose another "
+            "file\n"
+        )
+        for text in ("", "<!doctype html>old"):
+            corpus.write_text(text)
+            assert nmt(*command, corpus).status == 0
+            page_data(corpus.read_text(encoding="utf-8"))
 
 
 def test_the_best_validation_of_a_lost_training_does_not_count(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def explain(
     inputs = [text or Path("-"), *([target] if target else [])]
     lines = [Lines.open(path) for path in inputs]
     check_output(output, *inputs)
-    from nmt.cli.stream import writer
+    from nmt.cli.stream import write_document
     from nmt.explain.figure import figure
 
     languages = target_lang, source_lang
@@ -148,8 +148,7 @@ def explain(
         written = drawn.png() if png else drawn.svg().encode()
     else:
         written = _document(explanations, facts, as_json).encode()
-    with writer(output, is_main=True) as stream:
-        stream.write(written)
+    write_document(output, written)
     say(f"explained {len(explanations[0])} sentences in {len(written):,} bytes")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmt.cli.console import show
-from nmt.cli.stream import writer
+from nmt.cli.stream import write_document
 from nmt.errors import NmtError
 
 if TYPE_CHECKING:
@@ -73,8 +73,7 @@ def inspect(
     if html is not None:
         from nmt.report.dataset_page import dataset_page
 
-        with writer(html, is_main=True) as stream:
-            stream.write(dataset_page(dataset).encode())
+        write_document(html, dataset_page(dataset).encode())
         return
     _show_dataset(dataset, examples)
     if verify:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from nmt.cli.console import OutputFlag, check_terminal
-from nmt.cli.stream import writer
+from nmt.cli.stream import write_document
 from nmt.messages import say
 
 EXAMPLE = "Example: nmt report checkpoints > report.html"
@@ -79,6 +79,5 @@ def report(
 
         written = page(gathered, seeds)
     content = written.encode("utf-8", "backslashreplace")  # of file names that are not UTF-8
-    with writer(output, is_main=True) as stream:
-        stream.write(content)
+    write_document(output, content)
     say(f"reported {len(runs)} run{'s' * (len(runs) > 1)} in {len(content):,} bytes")
