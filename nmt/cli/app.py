@@ -47,6 +47,10 @@ INTERRUPTIONS = {"preprocess": f"{REPEATABLE} to resume", "train": REPEATABLE}
 WORDING = {
     "Input should be greater than or equal to": "must be at least",
     "Input should be less than or equal to": "must be at most",
+    ", unable to parse string as an integer": "",
+    ", unable to parse string as a number": "",
+    "Input should be a valid integer": "must be a whole number",
+    "Input should be a valid number": "must be a number",
     "Input should be": "must be",
 }
 """Our words for pydantic's, in order."""

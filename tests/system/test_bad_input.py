@@ -297,6 +297,9 @@ MISTAKES = {
     "an average of the last none": Mistake(
         f"{AVERAGE} --last 0", "Invalid value for '--last': must be at least 1", status=2
     ),
+    "an average of the last in words": Mistake(
+        f"{AVERAGE} --last two", "Invalid value for '--last': must be a whole number", status=2
+    ),
     "an average of less than the best": Mistake(
         f"{AVERAGE} --best -1", "Invalid value for '--best': ", status=2
     ),
