@@ -128,6 +128,7 @@ class _Copies(MetaPathFinder, ExecutionLoader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        """Return the spec of a module with a copy, or of a package of such modules, or None."""
         try:
             return spec_from_file_location(fullname, self.get_filename(fullname), loader=self)
         except ImportError:
@@ -139,6 +140,11 @@ class _Copies(MetaPathFinder, ExecutionLoader):
         return spec
 
     def get_filename(self, fullname: str) -> str:
+        """Return the path of a module's copy.
+
+        Raises:
+            ImportError: the module has no copy.
+        """
         stem = self._stem(fullname)
         for file in (os.path.join(stem, "__init__.py"), f"{stem}.py"):
             if file in self._sources:
@@ -146,6 +152,7 @@ class _Copies(MetaPathFinder, ExecutionLoader):
         raise ImportError(f"no copy of {fullname}")
 
     def is_package(self, fullname: str) -> bool:
+        """Return whether a module is a package with an ``__init__.py``."""
         return os.path.basename(self.get_filename(fullname)) == "__init__.py"
 
     def get_source(self, fullname: str) -> str:

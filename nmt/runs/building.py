@@ -140,6 +140,7 @@ def _weights_within(count: int, elements: int, message: str) -> Iterator[None]:
     """Stop the building of a model with more weights, or with larger ones."""
 
     def register(module: nn.Module, name: str, weight: nn.Parameter | None) -> None:
+        """Count a weight, and raise an NmtError at the first one beyond a limit."""
         nonlocal count, elements
         count -= 1
         elements -= 0 if weight is None else weight.numel()

@@ -75,6 +75,7 @@ def giving_back_memory(function: Callable[[T], R]) -> Callable[[T], R]:
     due = time.monotonic() + TRIM_SECONDS
 
     def called(thing: T) -> R:
+        """Call the function, and give memory back when that is due."""
         nonlocal due
         result = function(thing)
         if trim is not None and time.monotonic() >= due:
