@@ -2,7 +2,7 @@
 # The quickstart: from text to BLEU with the five commands, in about two minutes on two cores.
 set -euo pipefail
 cd "$(dirname "$0")"
-if [[ -s work/scores.jsonl ]]; then rm -rf work; fi # an interrupted training is resumed
+if [[ -s work/scores.jsonl ]]; then rm -rf work; fi # a whole run; an interrupted one is resumed
 
 if [[ ! -f work/data-bin/manifest.json ]]; then
   python corpus.py --output-dir work/corpus
