@@ -40,3 +40,11 @@ def printable(line: str) -> str:
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in line
     )
+
+
+def encodable(text: str) -> str:
+    """Return the text with lone surrogates, which UTF-8 lacks, as escapes.
+
+    Python reads the bytes of a file name that are not UTF-8 as lone surrogates.
+    """
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -10,7 +10,7 @@ import typer
 
 from nmt.cli.console import OutputFlag, check_terminal
 from nmt.cli.stream import write_document
-from nmt.messages import say
+from nmt.messages import encodable, say
 
 EXAMPLE = "Example: nmt report checkpoints > report.html"
 
@@ -78,6 +78,6 @@ def report(
         from nmt.report.page import page
 
         written = page(gathered, seeds)
-    content = written.encode("utf-8", "backslashreplace")  # of file names that are not UTF-8
+    content = encodable(written).encode()
     write_document(output, content)
     say(f"reported {len(runs)} run{'s' * (len(runs) > 1)} in {len(content):,} bytes")

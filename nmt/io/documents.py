@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from nmt.errors import NmtError
 from nmt.io import files
+from nmt.messages import encodable
 from nmt.recipe.config import build, dump
 
 T = TypeVar("T")
@@ -46,9 +47,7 @@ class DocumentFormat(Generic[T]):
 
     def text(self, value: T) -> str:
         """Return the JSON text of the document that stores `value`."""
-        text = json.dumps(self.document(value), indent=1, ensure_ascii=False) + "\n"
-        # File names that are not UTF-8 hold lone surrogates, which JSON can only escape.
-        return text.encode("utf-8", "backslashreplace").decode("utf-8")
+        return encodable(json.dumps(self.document(value), indent=1, ensure_ascii=False) + "\n")
 
     def read(self, path: Path) -> T:
         """Return the value stored in a file.

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
 
+from nmt.messages import encodable
+
 STYLE = (files("nmt.io") / "page.css").read_text(encoding="utf-8")
 """The style that all pages share."""
 
@@ -34,8 +36,7 @@ def html_page(
     for section in sections:
         name, after = section.split("}}", 1)
         text += parts[name] + after
-    # File names that are not UTF-8 hold lone surrogates, which no page can.
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return encodable(text)
 
 
 def _script_data(document: Mapping[str, object]) -> str:

@@ -10,6 +10,7 @@ from html import escape
 from typing import Any
 
 from nmt.errors import NmtError, install
+from nmt.messages import encodable
 
 COLOURS = (
     "#1c7ed6",
@@ -117,14 +118,13 @@ class Chart:
         """Add a legend with the names of the lines, unchanged.
 
         Matplotlib reads a label with two "$" as a formula and omits a label that begins with "_".
-        So the legend is made with numbers, which the names then replace. File names that are not
-        UTF-8 hold lone surrogates, which Matplotlib cannot draw.
+        So the legend is made with numbers, which the names then replace.
         """
         drawn = axes.get_lines()[: len(self.lines)]
         legend = axes.legend(drawn, map(str, range(len(drawn))), frameon=False, fontsize=8)
         for text, line in zip(legend.get_texts(), self.lines, strict=True):
             text.set_parse_math(False)
-            text.set_text(line.name.encode("utf-8", "backslashreplace").decode("utf-8"))
+            text.set_text(encodable(line.name))
 
     def _draw_line(self, axes: Any, line: Line) -> None:
         colour = COLOURS[line.colour % len(COLOURS)]
