@@ -10,10 +10,12 @@ import pytest
 import torch
 from table_model import TableModel, unpad
 
-from nmt.data.vocabulary import BOS, EOS, PAD, UNK
+from nmt.data.vocabulary import BOS, EOS, UNK
 from nmt.errors import NmtError
 from nmt.recipe.config import build
 from nmt.search import Greedy, Sample, Strategy
+from nmt.search.continuations import BLOCK, Continuations
+from nmt.search.sample import drawn
 
 SOURCE = torch.tensor([[7, 8, EOS]])
 
@@ -25,12 +27,12 @@ def samples(strategy: Sample, model: TableModel, max_length: int = 6) -> list[li
 
 def test_tokens_are_drawn_with_the_probabilities_of_the_model() -> None:
     model, count = TableModel(3), 20_000
-    drawn = Counter(tuple(it) for it in samples(Sample(samples=count), model, max_length=1))
+    counts = Counter(tuple(it) for it in samples(Sample(samples=count), model, max_length=1))
     given = model.log_probabilities(unpad(SOURCE[0].tolist()), ())
     possible = {token: math.exp(given[token]) for token in (UNK, EOS, 4, 5)}
     for token in (UNK, 4, 5):
         expected = possible[token] / sum(possible.values())
-        assert drawn[(token,)] / count == pytest.approx(expected, abs=0.015)
+        assert counts[(token,)] / count == pytest.approx(expected, abs=0.015)
 
 
 def test_different_samples_are_drawn_without_replacement() -> None:
@@ -44,15 +46,16 @@ def test_different_samples_are_drawn_without_replacement() -> None:
 
     def probability(output: tuple[int, ...]) -> float:
         rows = [torch.tensor(model.row((), (BOS, *output[:at]))) for at in range(len(output))]
-        given = [Sample().probabilities(row).tolist() for row in rows]
+        follow = Continuations.from_logits(torch.stack(rows)).log_probabilities
+        given = Sample().probabilities(follow).tolist()
         return math.prod(row[token] for row, token in zip(given, output, strict=True))
 
     source = torch.tensor([[at, EOS] for at in range(4, 4 + count)])
     found = Sample(samples=2).search(model, source, torch.full((count,), 2), count=2)
-    drawn = Counter(frozenset(tuple(it.output) for it in each) for each in found)
+    sets = Counter(frozenset(tuple(it.output) for it in each) for each in found)
     for one, other in itertools.combinations(outputs, 2):
         p, q = probability(one), probability(other)
-        assert drawn[frozenset((one, other))] / count == pytest.approx(
+        assert sets[frozenset((one, other))] / count == pytest.approx(
             p * q / (1 - p) + q * p / (1 - q), abs=0.02
         )
 
@@ -72,9 +75,7 @@ def test_another_seed_gives_other_samples_and_the_same_one_the_same() -> None:
 
 
 def test_what_tokens_are_drawn_with() -> None:
-    logits = torch.tensor([0.4, 0.1, 0.3, 0.2, 0.1]).log()
-    logits = torch.cat((logits, torch.tensor([float("-inf")])))  # of PAD, UNK, BOS, EOS, 4, 5
-    assert (PAD, UNK, BOS, EOS) == (0, 1, 2, 3)
+    logits = torch.tensor([0.0, 0.1, 0.0, 0.2, 0.1, 0.0]).log()  # of PAD, UNK, BOS, EOS, 4, 5
 
     def probabilities(**keys: float) -> list[float]:
         return [round(it, 4) for it in Sample(**keys).probabilities(logits).tolist()]  # type: ignore[arg-type]
@@ -84,6 +85,22 @@ def test_what_tokens_are_drawn_with() -> None:
     assert probabilities(top_k=1) == [0, 0, 0, 1, 0, 0]
     assert probabilities(top_p=0.5) == [0, 0, 0, 0.5, 0, 0]  # not divided by what is left
     assert probabilities(top_p=0.51) == [0, 0.25, 0, 0.5, 0.25, 0]  # equals stay together
+
+
+def test_draws_are_those_of_cumulative_sums_and_nothing_impossible() -> None:
+    generator = torch.Generator().manual_seed(1)
+    numbers = torch.rand(30, 40, dtype=torch.float64, generator=generator)
+    numbers[:, 0], numbers[:, 1] = 0.0, 1 - 2.0**-53
+    for vocabulary in (3, BLOCK, 10 * BLOCK + 7):
+        probabilities = torch.rand(30, 1, vocabulary, generator=generator)
+        probabilities[probabilities < 0.5] = 0.0
+        probabilities[..., 1] += 0.1  # something is always possible
+        up_to = probabilities.double().cumsum(-1).expand(-1, 40, -1).contiguous()
+        expected = torch.searchsorted(up_to, numbers[..., None] * up_to[..., -1:], right=True)
+        tokens = drawn(probabilities, numbers)
+        given = probabilities.expand(-1, 40, -1).gather(-1, tokens[..., None])
+        assert bool((given > 0).all())
+        assert torch.equal(tokens[:, 2:], expected[:, 2:, 0])
 
 
 @pytest.mark.parametrize(

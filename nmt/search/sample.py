@@ -13,10 +13,11 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from nmt.data.vocabulary import BOS, EOS, PAD
+from nmt.data.vocabulary import EOS, PAD
 from nmt.search.base import SearchState, Strategy, strategies
-from nmt.search.continuations import Continuations
+from nmt.search.continuations import BLOCK, Continuations
 from nmt.search.hypotheses import Hypotheses, Hypothesis, best_first
 
 
@@ -87,13 +88,13 @@ class Sample(Strategy):
         return numbers.to(source.device)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Return the probabilities of the draw, float64, in the shape of the logits [..., V]."""
-        logits = logits.double() / self.temperature
-        logits[..., [PAD, BOS]] = float("-inf")
+        """Return the probabilities of the draw, in the shape and dtype of the logits [..., V]."""
+        if self.temperature != 1.0:
+            logits = logits / self.temperature
         if self.top_k is not None and self.top_k < logits.size(-1):
             least = logits.topk(self.top_k).values[..., -1:]
             logits = logits.masked_fill(logits < least, float("-inf"))
-        probabilities = logits.softmax(-1).nan_to_num(0.0)  # 0 if no token may follow
+        probabilities = logits.softmax(-1).nan_to_num_(0.0)  # 0 if no token may follow
         if self.top_p is not None:
             falling = probabilities.sort(-1, descending=True).values
             is_kept = (
@@ -116,13 +117,12 @@ class SampleState(SearchState):
         """Draw a token for every unfinished sample."""
         samples, alive = self.strategy.samples, self.alive
         probabilities = self.strategy.probabilities(continuations.log_probabilities)
-        up_to = probabilities.cumsum(-1)  # [B, K or 1, V]
-        up_to = up_to.expand(-1, samples, -1).contiguous()
         parents = None
         if alive.tokens.size(1) < samples:  # the first step
-            parents = torch.arange(len(up_to), device=up_to.device)[:, None].expand(-1, samples)
+            first = torch.arange(len(probabilities), device=probabilities.device)
+            parents = first[:, None].expand(-1, samples)
             alive = alive.take(torch.zeros_like(parents))
-        tokens = drawn(up_to, self.numbers[..., alive.tokens.size(-1) - 1])  # [B, K]
+        tokens = drawn(probabilities, self.numbers[..., alive.tokens.size(-1) - 1])  # [B, K]
         ended = (alive.tokens == EOS).any(-1)
         log_probs = continuations.of_tokens(tokens).masked_fill(ended, 0.0)
         log_probabilities = alive.log_probabilities + log_probs
@@ -169,7 +169,9 @@ class DifferentSamples(SearchState):
         """Draw distinct tokens for every sequence and keep those with the largest keys."""
         model_log_probs, alive = continuations.log_probabilities, self.alive
         ended = (alive.tokens == EOS).any(-1, keepdim=True)
-        tokens, logarithms, keys = self._children(self.strategy.probabilities(model_log_probs))
+        tokens, logarithms, keys = self._children(
+            self.strategy.probabilities(model_log_probs.double())
+        )
         log_probs = model_log_probs.gather(-1, tokens).masked_fill(ended, 0.0)
         keys[..., 1:].masked_fill_(ended, float("-inf"))  # a finished sequence stays as it is
         keys[..., 0] = self.keys.where(ended[..., 0], keys[..., 0])
@@ -193,12 +195,11 @@ class DifferentSamples(SearchState):
         numbers = self.numbers[:, : probabilities.size(1), step].unbind(-1)  # each [B, K, 2]
         children, key = [], self.keys
         for draw, number in enumerate(numbers):
-            up_to = probabilities.cumsum(-1)
-            rest = up_to[..., -1].log() + self.drawn_with
+            rest = probabilities.sum(-1).log() + self.drawn_with
             if draw:  # largest key of the rest: Gumbel noise truncated at the key before
                 key = rest - ((rest - key).exp() - (-number[..., 1]).log1p()).log()
             key = key.masked_fill(rest.isneginf(), float("-inf"))
-            token = drawn(up_to, number[..., 0])[..., None]
+            token = drawn(probabilities, number[..., 0])[..., None]
             children.append((token, probabilities.gather(-1, token).log(), key[..., None]))
             probabilities.scatter_(-1, token, 0.0)
         tokens, logarithms, keys = (
@@ -225,12 +226,37 @@ class DifferentSamples(SearchState):
         return [best_first(hypotheses, self.count) for hypotheses in self.alive.hypotheses()]
 
 
-def drawn(up_to: Tensor, numbers: Tensor) -> Tensor:
-    """Draw tokens [...] from cumulative sums of probabilities [..., V].
+def drawn(probabilities: Tensor, numbers: Tensor) -> Tensor:
+    """Draw tokens [B, K], int64.
+
+    A block of tokens is drawn first, and then one of its tokens. On a CPU this is several times as
+    fast as with cumulative sums over the vocabulary.
 
     Args:
-        up_to: cumulative sums; the last one may be other than 1.
-        numbers: [...] uniform in [0, 1).
+        probabilities: [B, K or 1, V]; their sum may be other than 1.
+        numbers: [B, K] float64, uniform in [0, 1).
     """
-    at = torch.searchsorted(up_to, numbers[..., None] * up_to[..., -1:], right=True)
-    return at[..., 0].clamp(max=up_to.size(-1) - 1)
+    vocabulary = probabilities.size(-1)
+    if vocabulary % BLOCK:
+        probabilities = F.pad(probabilities, (0, -vocabulary % BLOCK))
+    blocks = probabilities.unflatten(-1, (-1, BLOCK))
+    up_to = blocks.sum(-1).double().cumsum(-1)
+    rows = (-1, numbers.size(1), -1)
+    up_to, blocks = up_to.expand(*rows).contiguous(), blocks.expand(*rows, -1)
+    goals = numbers[..., None] * up_to[..., -1:]
+    chosen = _first_above(up_to, goals)  # [B, K, 1]
+    block = blocks.gather(-2, chosen[..., None].expand(-1, -1, -1, BLOCK))[..., 0, :].double()
+    goals = goals - up_to.gather(-1, (chosen - 1).clamp(min=0)).masked_fill(chosen == 0, 0.0)
+    at = _first_above(block.cumsum(-1), goals)
+    return (chosen * BLOCK + at)[..., 0].clamp(max=vocabulary - 1)
+
+
+def _first_above(sums: Tensor, goals: Tensor) -> Tensor:
+    """Return where cumulative sums [..., N] first exceed goals [..., 1].
+
+    Goals of the whole sum or more, which rounding can cause, are taken to be just below it, so that
+    nothing of probability 0 is found.
+    """
+    whole = sums[..., -1:]
+    goals = goals.minimum(whole.nextafter(torch.zeros_like(whole)))
+    return torch.searchsorted(sums, goals, right=True).clamp(max=sums.size(-1) - 1)
