@@ -435,6 +435,44 @@ def test_mistakes_cost_a_line(
     assert done.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("flags", [[], ["--json"], ["--svg", "encoder"], ["--png", "encoder"]])
+def test_a_file_of_another_kind_is_refused_before_the_work(
+    nmt: Command, corpus: Path, tmp_path: Path, flags: list[str]
+) -> None:
+    recipe = tmp_path / "nmt.yaml"
+    recipe.write_text("seed: 1\n")
+    done = nmt("explain", "--model", "none", corpus / "test.en", *flags, "--output", recipe)
+    assert done.err == (
+        f"nmt: error: {recipe}: exists and holds something else; remove it, or choose another "
+        "file\n"
+    )
+    assert (done.status, recipe.read_text()) == (1, "seed: 1\n")
+
+
+def test_every_kind_of_file_is_replaced_by_its_own_kind(
+    nmt: Command, trained: Path, tmp_path: Path
+) -> None:
+    text, output = tmp_path / "input.txt", tmp_path / "output"
+    text.write_text("one two\n")
+    for flags in ([], ["--json"], ["--svg", "encoder:1"], ["--png", "encoder:1"]):
+        for _ in range(2):
+            done = nmt("explain", "--model", trained, text, *flags, "--output", output)
+            assert done.status == 0, done.err
+        output.unlink()
+
+
+def test_the_model_may_have_a_name_that_is_not_utf_8(
+    nmt: Command, trained: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "r\udce4n"
+    run.symlink_to(trained)
+    text = tmp_path / "input.txt"
+    text.write_text("one two\n")
+    done = nmt("explain", "--model", run, text, "--json")
+    assert (done.status, done.err.count("\n")) == (0, 1), done.err
+    assert json.loads(done.out)["models"][0]["model"].endswith("/r\udce4n")
+
+
 def test_text_without_a_word_is_a_mistake(nmt: Command, trained: Path) -> None:
     done = nmt("explain", "--model", trained, "/dev/null")
     assert (done.status, done.out) == (1, "")

@@ -12,12 +12,13 @@ import typer
 from nmt.cli.chosen_model import default_run
 from nmt.cli.console import OutputFlag, check_output, check_stdin, check_terminal
 from nmt.cli.direction import SourceLang, TargetLang
+from nmt.cli.documents import check_kind, write_document
 from nmt.cli.flags import SEARCH_FLAGS, Settings, recipe_flags
 from nmt.cli.score_by_model import unequal_lines, warn_of_context
 from nmt.cli.search import search_settings
 from nmt.errors import NmtError
 from nmt.io.lines import Lines
-from nmt.messages import say
+from nmt.messages import encodable, say
 
 if TYPE_CHECKING:
     from nmt.explain import Explanation
@@ -128,6 +129,7 @@ def explain(
         raise typer.BadParameter("a picture shows one model; leave out --compare")
     if (heads or word) and not picture:
         raise typer.BadParameter("--heads and --word choose what --svg or --png draws")
+    check_kind(output, "svg" if svg else "png" if png else "json" if as_json else "html")
     if not (svg or as_json):
         check_terminal(output, "attention.png" if png else "page.html")
     chosen = _chosen(picture, heads)
@@ -135,7 +137,6 @@ def explain(
     inputs = [text or Path("-"), *([target] if target else [])]
     lines = [Lines.open(path) for path in inputs]
     check_output(output, *inputs)
-    from nmt.cli.stream import write_document
     from nmt.explain.figure import figure
 
     languages = target_lang, source_lang
@@ -147,7 +148,7 @@ def explain(
         drawn = figure(explanations[0][0], *chosen, word)
         written = drawn.png() if png else drawn.svg().encode()
     else:
-        written = _document(explanations, facts, as_json).encode()
+        written = encodable(_document(explanations, facts, as_json)).encode()
     write_document(output, written)
     say(f"explained {len(explanations[0])} sentences in {len(written):,} bytes")
 

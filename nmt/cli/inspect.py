@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmt.cli.console import show
-from nmt.cli.stream import write_document
+from nmt.cli.documents import check_kind, write_document
 from nmt.errors import NmtError
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def inspect(
     """
     if html is not None and as_json:
         raise typer.BadParameter("give either --json or --html")
+    check_kind(html, "html")
     if (path / "run.json").exists():
         if html is not None:
             raise NmtError(f"{path}: a run, but --html is for a dataset; use nmt report for runs")
@@ -60,6 +61,7 @@ def inspect(
         return
     from nmt.data.dataset import Dataset, shards_of
     from nmt.data.manifest import MANIFEST, MANIFESTS
+    from nmt.recipe.config import json_values
 
     if not (path / MANIFEST).exists() and not shards_of(path):
         raise NmtError(f"{path}: {_what_else(path)}; give a dataset or a run")
@@ -68,7 +70,7 @@ def inspect(
     if verify:
         dataset.verify()
     if as_json:
-        print(json.dumps(MANIFESTS.document(dataset.manifest), ensure_ascii=False))
+        print(json.dumps(json_values(MANIFESTS.document(dataset.manifest)), ensure_ascii=False))
         return
     if html is not None:
         from nmt.report.dataset_page import dataset_page

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from nmt.cli.console import OutputFlag, check_terminal
-from nmt.cli.stream import write_document
+from nmt.cli.documents import check_kind, write_document
 from nmt.messages import encodable, say
 
 EXAMPLE = "Example: nmt report checkpoints > report.html"
@@ -60,6 +60,7 @@ def report(
     """
     if svg and as_json:
         raise typer.BadParameter("give either --svg or --json")
+    check_kind(output, "svg" if svg else "json" if as_json else "html")
     if not (svg or as_json):
         check_terminal(output, "report.html")
     from nmt.report.document import read_runs

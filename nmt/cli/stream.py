@@ -18,9 +18,6 @@ from nmt.io import files
 from nmt.io.lines import Lines
 from nmt.messages import say, warn
 
-BEGINNING = 5
-"""Bytes by which HTML, SVG, PNG and JSON are told from other files."""
-
 if TYPE_CHECKING:
     from tqdm import tqdm
 
@@ -132,23 +129,6 @@ def writer(path: Path | None, is_main: bool) -> Iterator[IO[bytes]]:
     else:
         with files.whole_file(_linked(path)) as partial, partial.open("wb") as stream:
             yield stream
-
-
-def write_document(path: Path | None, content: bytes) -> None:
-    """Write a page, an image or JSON to stdout, or to a file that is new or of the same kind.
-
-    Raises:
-        NmtError: the file begins in another way, so it holds something else.
-    """
-    if path is not None and path.exists() and not is_written_in_place(path):
-        with path.open("rb") as stream:
-            beginning = stream.read(BEGINNING)
-        if beginning and beginning != content[:BEGINNING]:
-            raise NmtError(
-                f"{path}: exists and holds something else; remove it, or choose another file"
-            )
-    with writer(path, is_main=True) as stream:
-        stream.write(content)
 
 
 def check_directories(*paths: Path | None) -> None:
