@@ -86,6 +86,12 @@ def test_without_limits_all_of_the_machine_counts(
     assert "OMP_NUM_THREADS" not in os.environ
 
 
+def test_the_name_of_a_group_may_be_any_bytes(root: Path) -> None:
+    write(root, {"j\udce4/cpu.max": "50000 100000"})
+    (root / "cgroup").write_bytes(b"0::/j\xe4\n")
+    assert core_limit() == 0.5
+
+
 def test_torch_gets_a_thread_for_each_core_of_the_limit_and_a_part_of_one(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,8 +60,10 @@ def _groups(controller: str) -> Iterator[Path]:
 
     A container may see the path that its group has on the host, with its own group as the root.
     """
-    lines = GROUPS.read_text("utf-8").splitlines() if GROUPS.exists() else []
-    for _, controllers, path in (line.split(":", 2) for line in lines):
+    text = ""
+    with suppress(OSError):  # a system without groups, or one that hides them
+        text = os.fsdecode(GROUPS.read_bytes())
+    for _, controllers, path in (line.split(":", 2) for line in text.split("\n") if line):
         if controllers and controller not in controllers.split(","):
             continue
         root = ROOT / controller if controllers else ROOT
