@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -188,6 +189,11 @@ def test_a_model_of_opus_mt_takes_its_tags_by_a_flag_or_in_the_text(
     short = translate("typed", *parts)
     assert "split into parts of at most 6 pieces: 27" in short.err
     assert short.out == translate("plain", "-t", "deu", *parts).out
+    named = [{"text": f">>gem<< {line}", "target_lang": "deu"} for line in ENGLISH]
+    (tmp_path / "named").write_text("".join(f"{json.dumps(request)}\n" for request in named))
+    tagged = translate("named", "--json-input", *parts)
+    assert tagged.status == 0, tagged.err
+    assert tagged.out != translate("plain", "-t", "gem", *parts).out
 
 
 @pytest.mark.parametrize("format_", ["ctranslate2", "huggingface"])

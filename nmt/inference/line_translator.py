@@ -185,8 +185,12 @@ class LineTranslator(ForcedDecoder):
     def _with_target(self, request: Request) -> Request:
         """Take the tag before a line that will be split as the target language of all its parts."""
         tag = TAG.match(request.text)
-        if self.subwords.tags != ([], []) or not tag or tag[0] not in self.subwords.source.tags:
+        if not tag or tag[0] not in self.subwords.source.tags:
             return request
+        if request.target_lang is not None or self.subwords.tags != ([], []):
+            return request  # the direction has been chosen in another way
+        if self.subwords.directions is not None:
+            return request  # no text can choose among the directions of training
         rest = replace(request, text=request.text[tag.end() :].lstrip(), target_lang=tag[1])
         return rest if len(self._parts(request)) > 1 else request
 
