@@ -105,6 +105,11 @@ def _is_namespace(spec: ModuleSpec) -> bool:
 
 
 def _import(module: str, where: str, looked: str) -> None:
+    if module.endswith(".py"):
+        raise NmtError(
+            f"{where}: cannot import the plugin {module!r}; give the name of the module, "
+            "without .py"
+        )
     try:
         importlib.import_module(module)
     except KeyboardInterrupt:
@@ -112,9 +117,7 @@ def _import(module: str, where: str, looked: str) -> None:
     except BaseException as error:  # the module may raise anything, even SystemExit
         said = in_words(error)
         if isinstance(error, ModuleNotFoundError):
-            is_file = module.endswith(".py") and module.startswith(str(error.name))
-            remedy = "give the name of the module, without .py" if is_file else looked
-            said = f"{error.msg}; {remedy}"
+            said = f"{error.msg}; {looked}"
         raise NmtError(
             f"{where}: cannot import the plugin {module!r}{_line(error)}: {said}"
         ) from error
