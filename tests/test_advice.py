@@ -448,7 +448,12 @@ def test_a_model_that_does_not_fit_gives_way_to_a_smaller_one(
         (False, 9000.0, 2, None),
         (True, 9000.0, None, None),
         (False, 37.0, 5, "in 0:05:00 the tiny model sees only 1.9% of the training text; give"),
-        (True, 37.0, 5, "text; other programs use the cores, so the speed measured is too low: "),
+        (
+            True,
+            37.0,
+            5,
+            "text; other programs have used the cores in the last minute, so ",
+        ),
         (False, 37.0, 1000, "training text; give more --minutes or choose a smaller model\n"),
     ],
 )
@@ -466,7 +471,7 @@ def test_a_limit_of_time_that_does_not_show_the_whole_text_is_warned_of(
     err = capsys.readouterr().err
     assert err.count("\n") == (said is not None)
     assert (said or "") in err
-    assert ("run nmt init again when they are idle, or give more --minutes\n" in err) == (
+    assert ("run nmt init again on idle cores, or give more --minutes\n" in err) == (
         is_busy and said is not None
     )
 

@@ -183,15 +183,15 @@ def _plan(
 ) -> Plan:
     """Return the plan; warn if training does not see the whole text in the time at hand."""
     chosen = plan(facts, speeds, machine.device, minutes)
-    if minutes is None or chosen.epochs >= 1:
+    if minutes is None or chosen.epochs >= 0.995:  # which is shown as the whole text
         return chosen
     remedy = "give more --minutes"
     if chosen.size is not SIZES[0]:
         remedy += " or choose a smaller model"
     if machine.is_busy:
         remedy = (
-            "other programs use the cores, so the speed measured is too low: run nmt init again "
-            f"when they are idle, or {remedy}"
+            "other programs have used the cores in the last minute, so the speed measured may be "
+            f"too low: run nmt init again on idle cores, or {remedy}"
         )
     warn(
         f"in {duration(60 * minutes)} the {chosen.size.name} model sees only {chosen.epochs:.1%} "

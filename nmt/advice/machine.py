@@ -57,7 +57,7 @@ class Machine:
     precision: str
     """Precision that training chooses."""
     is_busy: bool = False
-    """Whether other programs use the cores on which this process trains."""
+    """Whether other programs have used the cores of this process in the last minute."""
 
     @classmethod
     def here(cls, device: torch.device) -> Machine:
@@ -71,7 +71,7 @@ class Machine:
 
 
 def _is_busy() -> bool:
-    """Return whether other programs leave this process fewer cores than it may use."""
+    """Return whether other programs left fewer cores than this process may use; by the load."""
     with suppress(OSError):  # a system may not tell its load
         others = max(0.0, os.getloadavg()[0] - 1)  # this process has read the corpus on one core
         return others + available_cores() > (os.cpu_count() or 1) + BUSY
