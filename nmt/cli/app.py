@@ -40,8 +40,11 @@ OUT_OF_MEMORY = (
 
 
 REPEATABLE = f"{INTERRUPTED}; run the same command again"
-INTERRUPTIONS = {"preprocess": f"{REPEATABLE} to resume", "train": REPEATABLE}
-"""Messages for the commands that resume. Training says itself what it has saved, if anything."""
+INTERRUPTIONS = {
+    "preprocess": f"{REPEATABLE} to resume",
+    "train": f"{REPEATABLE}, which resumes from the last checkpoint, if there is one",
+}
+"""Messages for the commands that resume; training says more if it can still save."""
 
 
 WORDING = {

@@ -141,4 +141,5 @@ def test_a_training_that_is_interrupted_before_it_begins_says_so(
 
     monkeypatch.setattr("nmt.training.run.open_run", interrupted)
     done = train(tmp_path / "run")
-    assert (done.status, done.err) == (130, f"{REPEATABLE}\n")
+    assert done.status == 130
+    assert done.err == f"{REPEATABLE}, which resumes from the last checkpoint, if there is one\n"
