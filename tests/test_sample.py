@@ -107,7 +107,7 @@ def test_draws_are_those_of_cumulative_sums_and_nothing_impossible() -> None:
     ("key", "value", "message"),
     [
         ("samples", 0, "samples must be at least 1, not 0"),
-        ("temperature", 0, "temperature must be more than 0, not 0"),
+        ("temperature", 0, "temperature must be at least 1e-06, not 0"),
         ("top_k", 0, "top_k must be at least 1, not 0"),
         ("top_p", 1.5, "top_p lies in (0, 1], not 1.5"),
     ],

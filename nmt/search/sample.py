@@ -20,6 +20,9 @@ from nmt.search.base import SearchState, Strategy, strategies
 from nmt.search.continuations import BLOCK, Continuations
 from nmt.search.hypotheses import Hypotheses, Hypothesis, best_first
 
+LEAST_TEMPERATURE = 1e-6
+"""Below this temperature, quotients of logits exceed what float32 holds with any precision."""
+
 
 @strategies.register("sample")
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +55,10 @@ class Sample(Strategy):
     def __post_init__(self) -> None:
         if self.samples < 1:
             raise ValueError(f"samples must be at least 1, not {self.samples}")
-        if not self.temperature > 0:
-            raise ValueError(f"temperature must be more than 0, not {self.temperature:g}")
+        if not self.temperature >= LEAST_TEMPERATURE:
+            raise ValueError(
+                f"temperature must be at least {LEAST_TEMPERATURE:g}, not {self.temperature:g}"
+            )
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k must be at least 1, not {self.top_k}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
