@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 if [[ -s work/scores.jsonl ]]; then rm -rf work; fi # a whole run; an interrupted one is resumed
 
-if [[ ! -f work/data-bin/manifest.json ]]; then
+if [[ ! work/data-bin/manifest.json -nt nmt.yaml ]]; then # there is none, or of an older recipe
   python corpus.py --output-dir work/corpus
   nmt preprocess
 fi
