@@ -156,6 +156,7 @@ class _Copies(MetaPathFinder, ExecutionLoader):
         return os.path.basename(self.get_filename(fullname)) == "__init__.py"
 
     def get_source(self, fullname: str) -> str:
+        """Return the text of the copy of a module."""
         return decode_source(self._sources[self.get_filename(fullname)])
 
     def _stem(self, fullname: str) -> str:

@@ -111,8 +111,10 @@ def _build_named(build: Callable[[], Model], plugins: Sequence[str]) -> Model:
     try:
         return build()
     except Exception as error:
+        if isinstance(error, NmtError) or is_out_of_memory(error):
+            raise
         said = plugin_error(error, plugins)
-        if said is None or isinstance(error, NmtError) or is_out_of_memory(error):
+        if said is None:
             raise
         raise NmtError(
             f"no such model can be built: {said}; correct the plugin, or the sizes in the "
