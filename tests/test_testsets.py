@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import tarfile
-import time
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -124,16 +123,22 @@ def test_a_wrong_checksum_is_never_used(home: Path) -> None:
 
 @pytest.mark.parametrize("other", ["wmt14", "wmt14/full"])
 def test_a_failed_attempt_leaves_the_files_of_another_which_waits(
-    other: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun = Event()
+    begun, waited = Event(), Event()
+    said: list[str] = []
 
     def fail() -> None:
         with suppress(OSError), fetching(tmp_path, "wmt14"):
             begun.set()
-            time.sleep(0.3)
+            assert waited.wait(60)
             raise OSError
 
+    def say(message: str) -> None:
+        said.append(message)
+        waited.set()
+
+    monkeypatch.setattr("nmt.io.files.say", say)
     failing = Thread(target=fail)
     failing.start()
     assert begun.wait(60)
@@ -142,7 +147,7 @@ def test_a_failed_attempt_leaves_the_files_of_another_which_waits(
         (tmp_path / other / "file").touch()
     failing.join()
     assert (tmp_path / other / "file").exists()
-    assert capsys.readouterr().err == (f"waiting for another process that fetches to {tmp_path}\n")
+    assert said == [f"waiting for another process that fetches to {tmp_path}"]
 
 
 def test_an_interrupted_attempt_leaves_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
