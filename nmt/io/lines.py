@@ -243,13 +243,14 @@ def decode(
         setting: option that replaces invalid UTF-8, for messages.
 
     Raises:
-        NmtError: a byte is not UTF-8, and `on_invalid_utf8` is not "replace".
+        NmtError: the stream is UTF-16; or a byte is not UTF-8, and `on_invalid_utf8` is not
+            "replace".
     """
+    if first == 1:
+        refuse_utf16(raw, name)
     try:
         text = raw.decode("utf-8", "replace" if on_invalid_utf8 == "replace" else "strict")
     except UnicodeDecodeError as error:
-        if first == 1:
-            refuse_utf16(raw, name)
         line = first + raw.count(b"\n", 0, error.start)
         choice = f", or give {setting}" if on_invalid_utf8 else ""
         raise NmtError(
@@ -273,7 +274,7 @@ def refuse_utf16(raw: bytes, name: str) -> None:
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise NmtError(
             f"{name}: is UTF-16, not UTF-8; convert it with iconv -f UTF-16 -t UTF-8"
-        ) from None
+        )
 
 
 def open_stdin() -> IO[bytes]:
