@@ -272,9 +272,7 @@ def refuse_utf16(raw: bytes, name: str) -> None:
         NmtError: `raw`, the beginning of the stream called `name`, has such a mark.
     """
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise NmtError(
-            f"{name}: is UTF-16, not UTF-8; convert it with iconv -f UTF-16 -t UTF-8"
-        )
+        raise NmtError(f"{name}: is UTF-16, not UTF-8; convert it with iconv -f UTF-16 -t UTF-8")
 
 
 def open_stdin() -> IO[bytes]:
