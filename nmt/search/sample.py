@@ -244,7 +244,7 @@ def drawn(probabilities: Tensor, numbers: Tensor) -> Tensor:
     vocabulary = probabilities.size(-1)
     if vocabulary % BLOCK:
         probabilities = F.pad(probabilities, (0, -vocabulary % BLOCK))
-    blocks = probabilities.unflatten(-1, (-1, BLOCK))
+    blocks = probabilities.reshape(*probabilities.shape[:-1], -1, BLOCK)
     up_to = blocks.sum(-1).double().cumsum(-1)
     rows = (-1, numbers.size(1), -1)
     up_to, blocks = up_to.expand(*rows).contiguous(), blocks.expand(*rows, -1)
