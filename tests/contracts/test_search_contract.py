@@ -23,6 +23,7 @@ from nmt.search import (
     strategies,
 )
 from nmt.search.constraints import Forbidden, MaxLength, MinLength, NoRepeatNgram
+from nmt.search.continuations import Continuations
 
 STOPS = ("all_finished", "first_beam", "current_length", "shrinking_beam")
 LIMITS = ("pruning", "pruning_tokens", "pruning_finished")
@@ -118,7 +119,8 @@ def some_outputs(
         following = {UNK, *range(EOS, model.vocabulary)}
         if isinstance(strategy, Sample):
             logits = torch.tensor(model.row(sentence, (BOS, *tokens)))
-            following = set(strategy.probabilities(logits).nonzero()[:, 0].tolist())
+            continuations = Continuations.from_logits(logits).log_probabilities.double()
+            following = set(strategy.probabilities(continuations).nonzero()[:, 0].tolist())
         begun += [(*tokens, token) for token in following]
     return found
 
