@@ -21,7 +21,7 @@ from nmt.search.continuations import BLOCK, Continuations
 from nmt.search.hypotheses import Hypotheses, Hypothesis, best_first
 
 LEAST_TEMPERATURE = 1e-6
-"""Below this temperature, quotients of logits exceed what float32 holds with any precision."""
+"""Lowest temperature; logits that are divided by a far lower one overflow float32."""
 
 
 @strategies.register("sample")
