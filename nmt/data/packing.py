@@ -108,6 +108,12 @@ class Pack:
         """[B + 1] int32, the end of each sentence in the pack, after a 0."""
         return self._tensor(np.concatenate(([0], np.cumsum(self.lengths))).astype(np.int32))
 
+    @cached_property
+    def sentence_of_tokens(self) -> Tensor:
+        """[P] int32, the number of each token's sentence, from 0."""
+        numbers = np.arange(len(self.lengths), dtype=np.int32)
+        return self._tensor(np.repeat(numbers, self.lengths))
+
     def pad(self, x: Tensor) -> Tensor:
         """Return tokens [P] or vectors [P, W] as padded sentences [B, longest, ...].
 
@@ -253,14 +259,18 @@ class Packing:
     def prepare(self) -> None:
         """Compute what attention on a GPU reads, since numpy cannot be compiled."""
         for side in (self.source, self.target):
-            _ = side.positions, side.ends, side.longest
+            _ = side.positions, side.ends, side.longest, side.sentence_of_tokens
 
     @cached_property
     def rounded(self) -> Packing:
         """The same with one more pair, which makes the tokens of each side a multiple of GRAIN.
 
-        The pair has at least one token on each side: without keys, a softmax would be NaN.
+        The pair has at least one token on each side: without keys, a softmax would be NaN. Where
+        both sides are such multiples, there is no further pair.
         """
+        counts = [int(side.lengths.sum()) for side in (self.source, self.target)]
+        if all(counts) and not any(count % GRAIN for count in counts):
+            return self
         lengths = (
             np.append(side.lengths, GRAIN - side.lengths.sum() % GRAIN)
             for side in (self.source, self.target)

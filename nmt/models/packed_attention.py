@@ -37,12 +37,14 @@ def filled_if_costly(
 
 def filled(source: Tensor, target: Tensor, packing: Packing) -> tuple[Tensor, Tensor, Packing]:
     """Return tokens and packing with one more sentence of padding; see `Packing.rounded`."""
-    packing = packing.rounded
+    rounded = packing.rounded
+    if rounded is packing:
+        return source, target, packing
     source, target = (
         F.pad(ids, (0, int(side.lengths[-1])))
-        for ids, side in ((source, packing.source), (target, packing.target))
+        for ids, side in ((source, rounded.source), (target, rounded.target))
     )
-    return source, target, packing
+    return source, target, rounded
 
 
 def mix_packs(

@@ -106,10 +106,18 @@ class CutoffCriterion(Criterion):
 
 
 def _compiled(model: Model) -> Callable[[Tensor, Tensor, Packing], Tensor]:
-    """Return :meth:`Model.decode_packs`, compiled: without padding where the GPU has kernels."""
+    """Return :meth:`Model.decode_packs`, compiled: without padding where the GPU has kernels.
+
+    Layers are compiled one by one: those of a stack are the same code, which is compiled once.
+    """
     torch._dynamo.config.recompile_limit = GRAPHS
-    on_packs = torch.compile(model.decode_packs, dynamic=True)
-    on_padded = torch.compile(model.decode, dynamic=True)
+    on_packs, on_padded = model.decode_packs, model.decode
+    layers = list(model.residual_modules("layers"))
+    for layer in layers:  # on the instance: names of weights stay
+        layer.forward = torch.compile(layer.forward, dynamic=True)
+    if not layers:
+        on_packs = torch.compile(on_packs, dynamic=True)
+        on_padded = torch.compile(on_padded, dynamic=True)
 
     def decode_packs(source: Tensor, target: Tensor, packing: Packing) -> Tensor:
         """Return the decoder output [P, D] at the target's tokens."""
