@@ -151,7 +151,7 @@ def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @on_each_device
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize("width", [8, 64, 96])
+@pytest.mark.parametrize("width", [8, 32, 64, 96])
 def test_the_kernels_for_packs_are_attention_within_each_sentence(
     width: int, precision: InferencePrecision, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

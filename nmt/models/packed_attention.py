@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from importlib.util import find_spec
 from inspect import signature
 from itertools import islice
+from shutil import which
 from typing import Any
 
 import torch
@@ -187,14 +189,45 @@ def _has_varlen_attn() -> bool:
     return "window_size" in signature(varlen_attn).parameters  # torch 2.10 has none
 
 
+_HAS_TRITON = bool(find_spec("triton")) and any(map(which, ("cc", "gcc", "clang")))
+"""Whether Triton can compile kernels, for which it needs a C compiler."""
+
+TORCH_BLOCK = 128
+"""Tokens of a block of torch's kernels, which belong to one sentence."""
+
+
+def _has_own_kernels(parts: tuple[Tensor, ...], packs: tuple[Pack, Pack], width: int) -> bool:
+    """Return whether :mod:`nmt.models.fused_attention` is better: heads fit, sentences are short.
+
+    Args:
+        parts: see :func:`_flash_attention`.
+        packs: of the queries and of the keys.
+        width: C, of a head.
+    """
+    sentences = len(packs[0].ends) - 1
+    is_short = all(len(part) < TORCH_BLOCK * sentences for part in parts)
+    return _HAS_TRITON and parts[0].is_cuda and is_short and width in (16, 32, 64, 128)
+
+
 def _flash_attention(
     parts: tuple[Tensor, ...], packs: tuple[Pack, Pack], heads: int, causal: bool
 ) -> Tensor:
-    """Return the mixed values [P, H * C] by torch's attention on sequences of varying length."""
-    from torch.nn.attention.varlen import varlen_attn
-
+    """Return the mixed values [P, H * C] by kernels that store no scores."""
     of_queries, of_keys = packs
     width = sum(part.shape[1] for part in parts) // (3 * heads)
+    if _has_own_kernels(parts, packs, width):
+        from nmt.models.fused_attention import attend_to_packs
+
+        fused: Tensor = attend_to_packs(
+            [part.contiguous() for part in parts],
+            [pack.sentence_of_tokens for pack in packs],
+            [pack.ends for pack in packs],
+            heads,
+            causal,
+        )[0]
+        return fused
+    from torch.nn.attention.varlen import varlen_attn
+
     queries, keys, values = (
         vectors for part in parts for vectors in part.view(len(part), -1, heads, width).unbind(1)
     )

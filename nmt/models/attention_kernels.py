@@ -1,0 +1,162 @@
+"""Triton kernels of attention on packs, of :mod:`nmt.models.fused_attention`.
+
+A program computes one head of a block of tokens of one pack. In the other pack it reads the
+sentences that these tokens belong to, from the first token of the first sentence to the last of the
+last; a mask keeps sentences apart. The algorithm is that of FlashAttention-2 (Dao 2023): scores are
+computed again for the gradient, not stored. They are in powers of two, which a GPU computes faster.
+
+Counts of tokens and strides are in elements. `scale` includes the logarithm of e to base 2, and
+`natural_scale` does not.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _range(at, tokens, sentences, ends, BLOCK: tl.constexpr):
+    """Return begin and end, in the other pack, of the sentences of the block from token `at`."""
+    first = tl.load(sentences + at)
+    last = tl.load(sentences + tl.minimum(at + BLOCK, tokens) - 1)
+    return tl.load(ends + first), tl.load(ends + last + 1)
+
+
+@triton.jit
+def _vectors(base, tokens, stride, end, WIDTH: tl.constexpr):
+    """Return the vectors [BLOCK, WIDTH] of some tokens; zeros from `end` on."""
+    places = base + tokens[:, None].to(tl.int64) * stride + tl.arange(0, WIDTH)[None, :]
+    return tl.load(places, mask=tokens[:, None] < end, other=0.0)
+
+
+@triton.jit
+def _store(base, tokens, stride, end, vectors, WIDTH: tl.constexpr):
+    """Write the vectors [BLOCK, WIDTH] of the tokens before `end`."""
+    places = base + tokens[:, None].to(tl.int64) * stride + tl.arange(0, WIDTH)[None, :]
+    tl.store(places, vectors.to(base.dtype.element_ty), mask=tokens[:, None] < end)
+
+
+@triton.jit
+def _product(a, b):
+    """Return the matrix product in float32; float32 is not rounded to TF32."""
+    return tl.dot(a, b, input_precision="ieee")
+
+
+@triton.jit
+def _scores(queries, keys, of_queries, of_keys, q, k, scale, CAUSAL: tl.constexpr):
+    """Return scores [Q, K] in powers of two, very low where a query does not see a key.
+
+    They are finite, so that a query without keys, beyond the end of the pack, is not NaN.
+    """
+    seen = of_queries[:, None] == of_keys[None, :]
+    if CAUSAL:
+        seen = seen & (keys[None, :] <= queries[:, None])
+    return tl.where(seen, _product(q, tl.trans(k)) * scale, -1.0e30)
+
+
+@triton.jit
+def mix_values(
+    q, k, v, output, log_sums, query_sentences, key_sentences, key_ends,
+    query_count, query_stride, key_stride, output_stride, scale,
+    WIDTH: tl.constexpr, CAUSAL: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Mix the values for a block of queries; keep the logarithms of sums of exponentials."""
+    at, head = tl.program_id(0) * BLOCK, tl.program_id(1)
+    queries = at + tl.arange(0, BLOCK)
+    begin, end = _range(at, query_count, query_sentences, key_ends, BLOCK)
+    if CAUSAL:
+        end = tl.minimum(end, at + BLOCK)
+    of_queries = tl.load(query_sentences + queries, mask=queries < query_count, other=-2)
+    q_block = _vectors(q + head * WIDTH, queries, query_stride, query_count, WIDTH)
+    highest = tl.full((BLOCK,), -1.0e30, tl.float32)
+    total = tl.zeros((BLOCK,), tl.float32)
+    mixed = tl.zeros((BLOCK, WIDTH), tl.float32)
+    for first in range(begin, end, BLOCK):
+        keys = first + tl.arange(0, BLOCK)
+        of_keys = tl.load(key_sentences + keys, mask=keys < end, other=-1)
+        k_block = _vectors(k + head * WIDTH, keys, key_stride, end, WIDTH)
+        v_block = _vectors(v + head * WIDTH, keys, key_stride, end, WIDTH)
+        scores = _scores(queries, keys, of_queries, of_keys, q_block, k_block, scale, CAUSAL)
+        higher = tl.maximum(highest, tl.max(scores, 1))
+        weights = tl.exp2(scores - higher[:, None])
+        shrink = tl.exp2(highest - higher)
+        total = total * shrink + tl.sum(weights, 1)
+        mixed = mixed * shrink[:, None] + _product(weights.to(v_block.dtype), v_block)
+        highest = higher
+    mixed = mixed / total[:, None]
+    _store(output + head * WIDTH, queries, output_stride, query_count, mixed, WIDTH)
+    places = log_sums + head * query_count + queries
+    tl.store(places, highest + tl.log2(total), mask=queries < query_count)
+
+
+@triton.jit
+def query_gradient(
+    q, k, v, output, log_sums, d_output, d_q, dots, query_sentences, key_sentences, key_ends,
+    query_count, query_stride, key_stride, output_stride, scale, natural_scale,
+    WIDTH: tl.constexpr, CAUSAL: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Compute the gradient of a block of queries; keep the dots of outputs with their gradients."""
+    at, head = tl.program_id(0) * BLOCK, tl.program_id(1)
+    queries = at + tl.arange(0, BLOCK)
+    begin, end = _range(at, query_count, query_sentences, key_ends, BLOCK)
+    if CAUSAL:
+        end = tl.minimum(end, at + BLOCK)
+    is_query = queries < query_count
+    of_queries = tl.load(query_sentences + queries, mask=is_query, other=-2)
+    q_block = _vectors(q + head * WIDTH, queries, query_stride, query_count, WIDTH)
+    d_block = _vectors(d_output + head * WIDTH, queries, output_stride, query_count, WIDTH)
+    outputs = _vectors(output + head * WIDTH, queries, output_stride, query_count, WIDTH)
+    dot = tl.sum(outputs.to(tl.float32) * d_block.to(tl.float32), 1)
+    tl.store(dots + head * query_count + queries, dot, mask=is_query)
+    log_sum = tl.load(log_sums + head * query_count + queries, mask=is_query, other=0.0)
+    gradient = tl.zeros((BLOCK, WIDTH), tl.float32)
+    for first in range(begin, end, BLOCK):
+        keys = first + tl.arange(0, BLOCK)
+        of_keys = tl.load(key_sentences + keys, mask=keys < end, other=-1)
+        k_block = _vectors(k + head * WIDTH, keys, key_stride, end, WIDTH)
+        v_block = _vectors(v + head * WIDTH, keys, key_stride, end, WIDTH)
+        scores = _scores(queries, keys, of_queries, of_keys, q_block, k_block, scale, CAUSAL)
+        weights = tl.exp2(scores - log_sum[:, None])
+        d_weights = _product(d_block, tl.trans(v_block))
+        d_scores = weights * (d_weights - dot[:, None])
+        gradient += _product(d_scores.to(k_block.dtype), k_block)
+    gradient *= natural_scale
+    _store(d_q + head * WIDTH, queries, query_stride, query_count, gradient, WIDTH)
+
+
+@triton.jit
+def key_gradient(
+    q, k, v, log_sums, d_output, d_k, d_v, dots, query_sentences, key_sentences, query_ends,
+    query_count, key_count, query_stride, key_stride, output_stride, scale, natural_scale,
+    WIDTH: tl.constexpr, CAUSAL: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Compute the gradients of a block of keys and values, given the dots of the queries."""
+    at, head = tl.program_id(0) * BLOCK, tl.program_id(1)
+    keys = at + tl.arange(0, BLOCK)
+    begin, end = _range(at, key_count, key_sentences, query_ends, BLOCK)
+    if CAUSAL:
+        begin = tl.maximum(begin, at)
+    of_keys = tl.load(key_sentences + keys, mask=keys < key_count, other=-1)
+    k_block = _vectors(k + head * WIDTH, keys, key_stride, key_count, WIDTH)
+    v_block = _vectors(v + head * WIDTH, keys, key_stride, key_count, WIDTH)
+    of_key = tl.zeros((BLOCK, WIDTH), tl.float32)
+    of_value = tl.zeros((BLOCK, WIDTH), tl.float32)
+    for first in range(begin, end, BLOCK):
+        queries = first + tl.arange(0, BLOCK)
+        is_query = queries < end
+        of_queries = tl.load(query_sentences + queries, mask=is_query, other=-2)
+        q_block = _vectors(q + head * WIDTH, queries, query_stride, end, WIDTH)
+        d_block = _vectors(d_output + head * WIDTH, queries, output_stride, end, WIDTH)
+        places = head * query_count + queries
+        log_sum = tl.load(log_sums + places, mask=is_query, other=0.0)
+        dot = tl.load(dots + places, mask=is_query, other=0.0)
+        scores = _scores(queries, keys, of_queries, of_keys, q_block, k_block, scale, CAUSAL)
+        weights = tl.exp2(scores - log_sum[:, None])
+        of_value += _product(tl.trans(weights.to(d_block.dtype)), d_block)
+        d_weights = _product(d_block, tl.trans(v_block))
+        d_scores = weights * (d_weights - dot[:, None])
+        of_key += _product(tl.trans(d_scores.to(q_block.dtype)), q_block)
+    of_key *= natural_scale
+    _store(d_k + head * WIDTH, keys, key_stride, key_count, of_key, WIDTH)
+    _store(d_v + head * WIDTH, keys, key_stride, key_count, of_value, WIDTH)

@@ -1,0 +1,53 @@
+"""Compares the Triton kernels of packs, interpreted on a CPU, with attention on rows.
+
+A program of its own: Triton reads TRITON_INTERPRET when the kernels are defined. Prints one line
+for each case, with the relative errors of the output and of the gradients.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from nmt.data.packing import Packing
+from nmt.models.fused_attention import attend_to_packs
+from nmt.models.packed_attention import _RowAttention
+
+HEADS = 2
+LENGTHS = np.array([[60, 2, 5, 170, 9, 9, 1, 33], [70, 1, 3, 150, 20, 8, 2, 40]])
+"""Of sources and targets: some blocks hold many sentences, some sentences many blocks."""
+
+
+def error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((found.float() - expected).norm() / expected.norm())
+
+
+def compare(kind: str, dtype: torch.dtype, width: int) -> None:
+    """Print the errors of self-attention, causal self-attention or cross-attention."""
+    packing = Packing.of(*LENGTHS)
+    of_keys = packing.target if kind == "causal" else packing.source
+    of_queries = packing.source if kind == "self" else packing.target
+    shapes = [(of_queries, 1), (of_keys, 2)] if kind == "cross" else [(of_queries, 3)]
+    generator = torch.Generator().manual_seed(1)
+    parts = [
+        torch.randn(int(pack.lengths.sum()), count * HEADS * width, generator=generator)
+        for pack, count in shapes
+    ]
+    d_output = torch.randn(len(parts[0]), HEADS * width, generator=generator)
+    found, expected = (
+        [part.to(to).requires_grad_() for part in parts] for to in (dtype, torch.float32)
+    )
+    packs = (of_queries, of_keys)
+    sides = [pack.sentence_of_tokens for pack in packs], [pack.ends for pack in packs]
+    output, _ = attend_to_packs(found, *sides, HEADS, kind == "causal")
+    output.backward(d_output.to(dtype))
+    rows = _RowAttention.apply(packs, HEADS, kind == "causal", 0.0, *expected)
+    rows.backward(d_output)
+    pairs = [(output, rows), *((a.grad, b.grad) for a, b in zip(found, expected, strict=True))]
+    print(kind, dtype, width, *(error(*pair) for pair in pairs), flush=True)
+
+
+if __name__ == "__main__":
+    for kind in ("self", "causal", "cross"):
+        for dtype, width in ((torch.float32, 16), (torch.float32, 64), (torch.float16, 32)):
+            compare(kind, dtype, width)

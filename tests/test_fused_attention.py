@@ -1,0 +1,27 @@
+"""Attention on packs by our own kernels; tests/test_gpu.py runs them on a GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def test_interpreted_kernels_are_attention_within_each_sentence() -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    program = Path(__file__).with_name("interpreted_kernels.py")
+    done = subprocess.run(
+        [sys.executable, program],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    cases = [line.split() for line in done.stdout.splitlines()]
+    assert len(cases) == 9
+    for kind, dtype, width, *errors in cases:
+        most = 1e-6 if dtype == "torch.float32" else 1e-3
+        assert max(map(float, errors)) < most, (kind, dtype, width)
