@@ -2,13 +2,14 @@
 
     benchmarks/gpu.sh --minutes 10 --output work/gpu --write-docs
 
-The command runs one stage after another: the tests marked `gpu`, training, decoding, the loader,
-the paper's base model for the time that is left, and CTranslate2. Each stage is a process with a
-share of the time. When a stage ends, `results.jsonl` in the output directory gets its line, and
-`tables.md` is written anew, so that finished figures survive whatever comes later. `log.txt` holds
-what the processes print. A stage that fails or takes too long is reported, the next stage begins,
-and the exit status is 1. `--write-docs` puts the tables into docs/benchmarks.md. A later run adds
-to the same directory; `--stages` names some of the stages, or none, to write the tables again.
+The command runs one stage after another: training, decoding, the loader, the tests marked `gpu`,
+compiled training, the paper's base model for the time that is left, and CTranslate2. Each stage is
+a process with a share of the time. When a stage ends, `results.jsonl` in the output directory gets
+its line, and `tables.md` is written anew, so that finished figures survive whatever comes later.
+`log.txt` holds what the processes print. A stage that fails or takes too long is reported, the next
+stage begins, and the exit status is 1. `--write-docs` puts the tables into docs/benchmarks.md. A
+later run adds to the same directory; `--stages` names some of the stages, or none, to write the
+tables again.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class Sizes:
     """Amounts of work; the defaults are those for a GPU."""
 
     tests: tuple[str, ...] = ("tests/test_gpu.py",)
+    test_processes: str = "8"
     base: tuple[str, ...] = ("model.arch=transformer_base",)
     big: tuple[str, ...] = ("model.arch=transformer_big",)
     micro_batch: tuple[str, ...] = ("train.max_tokens=32768",)
@@ -94,6 +96,7 @@ TINY_MODEL = (
     *("model.encoder_layers=1", "model.decoder_layers=1"),
 )
 TINY = Sizes(
+    test_processes="0",
     base=TINY_MODEL,
     big=TINY_MODEL,
     micro_batch=("train.tokens_per_update=200", "train.precision=fp32"),
@@ -137,27 +140,28 @@ def stages(sizes: Sizes, scratch: Path, data: Path | None) -> list[Stage]:
         ],
     ]
     pytest = [python, "-m", "pytest", "-q", "-rs", "-m", "gpu", f"--junitxml={junit}"]
+    if find_spec("xdist"):
+        pytest += ["-n", sizes.test_processes]
     return [
-        Stage("tests", 2.0, [[*pytest, *sizes.tests]], lambda _: outcomes(junit)),
-        Stage("train base", 1.0, training(sizes.base)),
-        Stage("train big", 1.0, training(sizes.big)),
+        Stage("train base", 0.5, training(sizes.base)),
+        Stage("train big", 0.5, training(sizes.big)),
         Stage("decode base", 1.0, decoding(base)),
-        Stage("decode base greedy", 0.7, decoding(base, "--beam=1", "--no-profile")),
-        Stage("decode big", 1.0, decoding(big, "--no-profile")),
-        Stage("loader", 0.7, [benchmark("loader", *sizes.loader)]),
-        *([] if data else [Stage("data", 1.0, prepare)]),
-        Stage("train base compiled", 1.5, training(sizes.base, "train.compile=true")),
-        Stage("train big compiled", 1.5, training(sizes.big, "train.compile=true")),
-        Stage("decode base compiled", 1.5, decoding(base, "--no-profile", "--compile")),
+        Stage("decode base greedy", 0.4, decoding(base, "--beam=1", "--no-profile")),
+        Stage("decode big", 0.7, decoding(big, "--no-profile")),
+        Stage("loader", 0.3, [benchmark("loader", *sizes.loader)]),
+        Stage("tests", 2.2, [[*pytest, *sizes.tests]], lambda _: outcomes(junit)),
+        *([] if data else [Stage("data", 0.5, prepare)]),
+        Stage("train base compiled", 1.1, training(sizes.base, "train.compile=true")),
+        Stage("train big compiled", 1.1, training(sizes.big, "train.compile=true")),
         Stage(
             "paper",
-            4.0,
+            1.5,
             [[python, "-m", "nmt", "train", *places, *settings, "--max-minutes={minutes}"]],
             lambda _: progress(run),
         ),
         Stage(
             "ctranslate2",
-            0.5,
+            0.3,
             [
                 [python, "-m", "nmt", "export", f"--model={run}", f"--output={scratch / 'ct2'}"],
                 benchmark(

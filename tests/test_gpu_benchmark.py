@@ -176,4 +176,4 @@ def test_training_is_compared_with_itself_bucketed_padded_and_compiled(tmp_path:
     assert all(speed > 0 for speed in measured["target_tokens_per_second"].values())
     assert measured["engine_share_of_matrix_ceiling"] > 0
     assert measured["profile"]["milliseconds_of_an_update"] > 0
-    assert any("mm" in name for name in measured["profile"]["kernels"])
+    assert any("mm" in name for name, _ in measured["profile"]["kernels"])
