@@ -390,6 +390,19 @@ def test_a_corpus_of_few_different_targets_is_refused(
         held_out.choose(survey(bitexts), bitexts, ["valid", "test"])
 
 
+def test_a_smaller_set_is_made_where_cleaning_drops_most_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kept = [(f"source {n}", f"target {n}") for n in range(150)]
+    dropped = [(f"word {n}", f"word {n} " * 40) for n in range(7850)]
+    bitexts = write("train", kept + dropped)
+    chosen = held_out.choose(survey(bitexts), bitexts, ["valid"])["valid"]
+    assert held_out.size(8000) == 200
+    assert len(chosen) == 150
+    assert all(pair.source.startswith("source") for pair in chosen)
+
+
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The empty directory as the current one, and short measurements."""

@@ -30,6 +30,8 @@ SHARE = 40
 """One pair in so many becomes a held-out pair of each set."""
 MOST = 1000
 """Largest number of pairs of a held-out set that is made."""
+ENOUGH = 100
+"""Number of pairs with which a set is made although the sample has no more that are fit for it."""
 
 
 def find(
@@ -111,7 +113,7 @@ def choose(
     """Return the pairs of new held-out sets, by split.
 
     They are pairs that the cleaning steps of the recipe keep. Lines that the corpus repeats are
-    taken only if there are too few others.
+    taken only if there are too few others. A set may become smaller than :func:`size`.
 
     Raises:
         NmtError: the corpus has too few pairs.
@@ -132,7 +134,7 @@ def choose(
             f"too few distinct pairs to set some aside for {missing}: {survey.distinct:,}; give "
             "the model more text"
         )
-    if len(chosen) < wanted:
+    if len(chosen) < min(wanted, ENOUGH * len(splits)):
         raise NmtError(
             "too many pairs share a source or a target, or are dropped by cleaning, to set "
             f"{wanted:,} aside for {missing}; put files named {missing} beside the training text"
