@@ -23,7 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from nmt.data.vocabulary import EOS, PAD
 from nmt.inference.ensembles import compile_steps
-from nmt.inference.kernels import convert
+from nmt.inference.kernels import choose_attention, convert
 from nmt.models import Model, ModelConfig
 from nmt.recipe.config import build
 from nmt.runtime.distributed import pick_device
@@ -107,6 +107,7 @@ def main() -> None:
     arguments = parser.parse_args()
     keep_freed_memory()
     device = pick_device(arguments.device)
+    choose_attention(device)
     precision = cast(InferencePrecision, pick_precision(arguments.precision, device))
     model = random_model(arguments.arch, arguments.vocabulary).to(device)
     convert(model, precision, device)

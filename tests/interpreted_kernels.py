@@ -47,7 +47,24 @@ def compare(kind: str, dtype: torch.dtype, width: int) -> None:
     print(kind, dtype, width, *(error(*pair) for pair in pairs), flush=True)
 
 
+def compare_without_keys() -> None:
+    """Print the largest output of queries without keys, and how many gradients are not finite."""
+    packing = Packing.of(np.array([0, 70, 5]), np.array([64, 3, 4]))
+    packs = packing.target, packing.source
+    parts = [
+        torch.ones(int(pack.lengths.sum()), count * 16).requires_grad_()
+        for pack, count in zip(packs, (1, 2), strict=True)
+    ]
+    sides = [pack.sentence_of_tokens for pack in packs], [pack.ends for pack in packs]
+    output, _ = attend_to_packs(parts, *sides, 1, False)
+    output.sum().backward()
+    assert torch.allclose(output[64:], torch.ones(()))
+    infinite = sum(int((~part.grad.isfinite()).sum()) for part in parts)
+    print("keyless", torch.float32, 16, float(output[:64].abs().max()), infinite)
+
+
 if __name__ == "__main__":
+    compare_without_keys()
     for kind in ("self", "causal", "cross"):
         for dtype, width in ((torch.float32, 16), (torch.float32, 64), (torch.float16, 32)):
             compare(kind, dtype, width)

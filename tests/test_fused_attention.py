@@ -21,7 +21,7 @@ def test_interpreted_kernels_are_attention_within_each_sentence() -> None:
     )
     assert done.returncode == 0, done.stderr
     cases = [line.split() for line in done.stdout.splitlines()]
-    assert len(cases) == 9
+    assert len(cases) == 10
     for kind, dtype, width, *errors in cases:
         most = 1e-6 if dtype == "torch.float32" else 1e-3
         assert max(map(float, errors)) < most, (kind, dtype, width)

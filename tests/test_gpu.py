@@ -53,15 +53,21 @@ def _without_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
 # Models
 
 
-def some_packs(device: torch.device) -> tuple[Tensor, Tensor, Packing]:
-    """Sources, targets and packing of sentences of 1 to 150 tokens."""
-    lengths = np.array([[150, 1, 70, 3, 9], [130, 2, 64, 4, 1]])
+LENGTHS = [[150, 1, 70, 3, 9], [130, 2, 64, 4, 1]]
+LONG = [[150, 200, 300], [290, 160, 250]]
+
+
+def some_packs(
+    device: torch.device, lengths: list[list[int]] = LENGTHS
+) -> tuple[Tensor, Tensor, Packing]:
+    """Sources, targets and packing of sentences of these lengths."""
+    sizes = np.array(lengths)
     generator = torch.Generator().manual_seed(1)
     source, target = (
         torch.randint(EOS + 1, VOCABULARY, (int(side.sum()),), generator=generator).to(device)
-        for side in lengths
+        for side in sizes
     )
-    return source, target, Packing.of(*lengths).to(device)
+    return source, target, Packing.of(*sizes).to(device)
 
 
 def gradients(model: Model, output: Tensor) -> dict[str, Tensor]:
@@ -151,22 +157,38 @@ def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @on_each_device
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize("width", [8, 32, 64, 96])
+@pytest.mark.parametrize("shared", [False, True], ids=["heads", "shared-keys"])
+@pytest.mark.parametrize("lengths", [LENGTHS, LONG], ids=["short", "long"])
+@pytest.mark.parametrize("width", [8, 16, 32, 64, 96])
 def test_the_kernels_for_packs_are_attention_within_each_sentence(
-    width: int, precision: InferencePrecision, device: torch.device, monkeypatch: pytest.MonkeyPatch
+    width: int,
+    lengths: list[list[int]],
+    shared: bool,
+    precision: InferencePrecision,
+    device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch.manual_seed(1)
     sizes = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 2 * width, "d_ff": 32, "heads": 2}
+    sizes["key_value_heads"] = 1 if shared else 2
     config = replace(architectures["transformer_tiny"], **sizes, dropout=0.0)
     assert isinstance(config, TransformerConfig)
     model = config.build(VOCABULARY, VOCABULARY, True).to(device)
-    source, target, packing = some_packs(device)
+    source, target, packing = some_packs(device, lengths)
     expected = Model.decode_packs(model, source, target, packing)
     expected_gradients = gradients(model, expected)
     called = count_calls(monkeypatch)
+    has_own, own = packed_attention._has_own_kernels, []
+    monkeypatch.setattr(
+        packed_attention,
+        "_has_own_kernels",
+        lambda *arguments: own.append(has_own(*arguments)) or own[-1],
+    )
     with flash_attention(device, monkeypatch), autocast(precision, device):
         output = model.decode_packs(source, target, packing)
         assert len(called) == 3  # two of self-attention, one of the target to the source
+        is_own = device.type == "cuda" and lengths is LENGTHS and width in (16, 32, 64)
+        assert own == 3 * [is_own]
         found = gradients(model, output)
     error = (output.float() - expected).norm() / expected.norm()
     assert error < 0.02
@@ -259,6 +281,23 @@ def test_compiled_training_is_that_without_compiling(
         monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     expected = trained(trainer_of(dataset, device), 2)
     assert_near(trained(trainer_of(dataset, device, compile=True), 2), expected, 1e-3)
+
+
+def test_validation_compiles_nothing(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    trainer = trainer_of(dataset, CPU, compile=True)
+    trained(trainer, 3)
+    graphs = counters["stats"]["unique_graphs"]
+    assert graphs
+    batches = [batch for update in islice(trainer.loader.updates(2), 3) for batch in update.batches]
+    with trainer.evaluating(), torch.no_grad():
+        for batch in batches:
+            trainer.model.eval()
+            trainer.criterion(batch)
+            trainer.model.start(batch.packing.source.pad(batch.source))
+    assert counters["stats"]["unique_graphs"] == graphs
 
 
 @on_each_device

@@ -49,6 +49,13 @@ def test_the_fused_kernel_is_for_half_precision_on_a_newer_gpu(
     assert packed_attention._has_flash(**{**usual, **changes}) is expected
 
 
+def test_a_pack_is_filled_up_once() -> None:
+    source, target = (torch.arange(1, int(side.sum()) + 1) for side in LENGTHS)
+    once = packed_attention.filled(source, target, Packing.of(*LENGTHS))
+    assert [len(once[0]), len(once[1])] == [64, 64]
+    assert packed_attention.filled(*once) == once
+
+
 def test_the_signature_that_is_called_is_that_of_torch() -> None:
     pytest.importorskip("torch.nn.attention.varlen")
     assert packed_attention._has_varlen_attn()

@@ -236,9 +236,11 @@ def _loader(
 ) -> Callable[[], list[LineTranslator]]:
     """Return a function that loads the models anew."""
     from nmt.inference.engines import Options, pick_engine
+    from nmt.inference.kernels import choose_attention
     from nmt.runtime.distributed import pick_device
 
     checked, place = number_format(precision), pick_device(device)
+    choose_attention(place)
     options = Options(checked, shortlist=shortlist)
 
     def load_one(paths: list[Path]) -> LineTranslator:

@@ -323,7 +323,9 @@ def _engine(
         world: the processes that translate.
     """
     from nmt.inference.engines import pick_engine
+    from nmt.inference.kernels import choose_attention
 
+    choose_attention(world.device)
     for path in models:
         listed = "," in str(path) and not path.exists()
         _refuse(listed, f"{path} does not exist; give each model its own --model")

@@ -261,16 +261,18 @@ class Packing:
         for side in (self.source, self.target):
             _ = side.positions, side.ends, side.longest, side.sentence_of_tokens
 
+    @property
+    def is_round(self) -> bool:
+        """Whether the tokens of each side are a multiple of GRAIN, and not zero."""
+        counts = [int(side.lengths.sum()) for side in (self.source, self.target)]
+        return all(count and count % GRAIN == 0 for count in counts)
+
     @cached_property
     def rounded(self) -> Packing:
         """The same with one more pair, which makes the tokens of each side a multiple of GRAIN.
 
-        The pair has at least one token on each side: without keys, a softmax would be NaN. Where
-        both sides are such multiples, there is no further pair.
+        The pair has at least one token on each side: without keys, a softmax would be NaN.
         """
-        counts = [int(side.lengths.sum()) for side in (self.source, self.target)]
-        if all(counts) and not any(count % GRAIN for count in counts):
-            return self
         lengths = (
             np.append(side.lengths, GRAIN - side.lengths.sum() % GRAIN)
             for side in (self.source, self.target)

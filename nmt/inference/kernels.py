@@ -66,18 +66,18 @@ def convert(
                 child.to(LOW[precision])
     model.requires_grad_(False)
     _call_directly(model)
-    if device.type == "cuda":
-        _choose_attention()
 
 
-def _choose_attention() -> None:
-    """Let torch choose the attention that is fastest for the few queries of a decoding step.
+def choose_attention(device: torch.device) -> None:
+    """Let torch take the attention that is fastest for the few queries of a decoding step.
 
-    It would choose one whose blocks are 64 or 128 queries: on an H200 that takes up to twice the
-    time of the memory-efficient one for beams of 4.
+    For commands that translate: it concerns the whole process. torch would take kernels that
+    compute 64 or 128 queries at once; on an H200 they take up to twice the time of the
+    memory-efficient one for beams of 4. Does nothing on a CPU.
     """
-    torch.backends.cuda.enable_cudnn_sdp(False)
-    torch.backends.cuda.enable_flash_sdp(False)
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
+        torch.backends.cuda.enable_flash_sdp(False)
 
 
 def _call_directly(model: nn.Module) -> None:

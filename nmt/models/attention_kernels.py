@@ -5,14 +5,19 @@ sentences that these tokens belong to, from the first token of the first sentenc
 last; a mask keeps sentences apart. The algorithm is that of FlashAttention-2 (Dao 2023): scores are
 computed again for the gradient, not stored. They are in powers of two, which a GPU computes faster.
 
-Counts of tokens and strides are in elements. `scale` includes the logarithm of e to base 2, and
-`natural_scale` does not.
+Strides are in elements. `scale` includes the logarithm of e to base 2; `natural_scale` does not.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def fill(x):
+    """Write a number: the least that shows whether kernels can be compiled and run."""
+    tl.store(x, 1.0)
 
 
 @triton.jit
@@ -47,7 +52,7 @@ def _product(a, b):
 def _scores(queries, keys, of_queries, of_keys, q, k, scale, CAUSAL: tl.constexpr):
     """Return scores [Q, K] in powers of two, very low where a query does not see a key.
 
-    They are finite, so that a query without keys, beyond the end of the pack, is not NaN.
+    They are finite, or the difference of two would be NaN.
     """
     seen = of_queries[:, None] == of_keys[None, :]
     if CAUSAL:
@@ -84,10 +89,13 @@ def mix_values(
         total = total * shrink + tl.sum(weights, 1)
         mixed = mixed * shrink[:, None] + _product(weights.to(v_block.dtype), v_block)
         highest = higher
-    mixed = mixed / total[:, None]
+    # A sentence may have no keys: its queries get zeros, and all weights of their gradient are 0.
+    has_keys = highest > -1.0e29
+    mixed = tl.where(has_keys[:, None], mixed / total[:, None], 0.0)
+    log_sum = tl.where(has_keys, highest + tl.log2(total), 0.0)
     _store(output + head * WIDTH, queries, output_stride, query_count, mixed, WIDTH)
     places = log_sums + head * query_count + queries
-    tl.store(places, highest + tl.log2(total), mask=queries < query_count)
+    tl.store(places, log_sum, mask=queries < query_count)
 
 
 @triton.jit

@@ -31,9 +31,8 @@ def attend_to_packs(
     """Return the values [P, H * C], mixed within each sentence, and what the gradient needs.
 
     Args:
-        parts: contiguous tensors side by side in which queries, keys and values lie side by side:
-            [P, 3 * H * C]; or [P, H * C] and [P', 2 * H * C]; or three. C is a power of two, at
-            least 16.
+        parts: tensors in which queries, keys and values lie side by side: [P, 3 * H * C]; or
+            [P, H * C] and [P', 2 * H * C]; or three. C is a power of two, at least 16.
         sentences: [P] and [P'] int32, the sentence of each token, of queries and of keys.
         ends: [B + 1] int32 each, the ends of the sentences in both packs, after a 0.
         heads: H.
@@ -42,15 +41,16 @@ def attend_to_packs(
     Returns:
         The mixed values, and the logarithms of the sums of exponentials [H, P] float32.
     """
-    queries, keys, values = _apart(parts)
+    queries, keys, values = _apart([part.contiguous() for part in parts])
     output = queries.new_empty(queries.shape)
     log_sums = queries.new_empty(heads, len(queries), dtype=torch.float32)
-    kernels.mix_values[triton.cdiv(len(queries), BLOCK), heads](
-        *(queries, keys, values, output, log_sums, *sentences, ends[1]),
-        *(len(queries), queries.stride(0), keys.stride(0), output.stride(0)),
-        _scales(queries, heads)[0],
-        **_constants(queries, heads, causal),
-    )
+    with torch.cuda.device_of(queries):  # type: ignore[no-untyped-call]
+        kernels.mix_values[triton.cdiv(len(queries), BLOCK), heads](
+            *(queries, keys, values, output, log_sums, *sentences, ends[1]),
+            *(len(queries), queries.stride(0), keys.stride(0), output.stride(0)),
+            _scales(queries, heads)[0],
+            **_constants(queries, heads, causal),
+        )
     return output, log_sums
 
 
@@ -66,23 +66,30 @@ def _backward(
     causal: bool,
 ) -> list[Tensor]:
     """Return the gradients of the parts; the other arguments are those of the forward pass."""
+    parts = [part.contiguous() for part in parts]
     gradients = [torch.empty_like(part) for part in parts]
     (queries, keys, values), (d_queries, d_keys, d_values) = _apart(parts), _apart(gradients)
     d_output, dots = d_output.contiguous(), torch.empty_like(log_sums)
     strides = queries.stride(0), keys.stride(0), output.stride(0)
     scales = _scales(queries, heads)
     constants = _constants(queries, heads, causal)
-    kernels.query_gradient[triton.cdiv(len(queries), BLOCK), heads](
-        *(queries, keys, values, output, log_sums, d_output, d_queries, dots, *sentences, ends[1]),
-        *(len(queries), *strides, *scales),
-        **constants,
-    )
-    kernels.key_gradient[triton.cdiv(len(keys), BLOCK), heads](
-        *(queries, keys, values, log_sums, d_output, d_keys, d_values, dots, *sentences, ends[0]),
-        *(len(queries), len(keys), *strides, *scales),
-        **constants,
-    )
+    with torch.cuda.device_of(queries):  # type: ignore[no-untyped-call]
+        kernels.query_gradient[triton.cdiv(len(queries), BLOCK), heads](
+            *(queries, keys, values, output, log_sums, d_output, d_queries, dots),
+            *(*sentences, ends[1], len(queries), *strides, *scales),
+            **constants,
+        )
+        kernels.key_gradient[triton.cdiv(len(keys), BLOCK), heads](
+            *(queries, keys, values, log_sums, d_output, d_keys, d_values, dots),
+            *(*sentences, ends[0], len(queries), len(keys), *strides, *scales),
+            **constants,
+        )
     return gradients
+
+
+def try_triton() -> None:
+    """Compile and run a kernel on the current GPU; raises whatever Triton raises."""
+    kernels.fill[(1,)](torch.empty(1, device="cuda"))
 
 
 def _apart(parts: list[Tensor]) -> list[Tensor]:
@@ -118,16 +125,18 @@ def _shapes(
 
 @_backward.register_fake
 def _shapes_of_gradients(d_output: Tensor, parts: list[Tensor], *_: Any) -> list[Tensor]:
-    return [torch.empty_like(part) for part in parts]
+    return [torch.empty(part.shape, dtype=part.dtype, device=part.device) for part in parts]
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     parts, sentences, ends, ctx.heads, ctx.causal = inputs
     ctx.count = len(parts)
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(*parts, *output, *sentences, *ends)
 
 
-def _gradients(ctx: Any, d_output: Tensor, _: Tensor) -> tuple[Any, ...]:
+def _gradients(ctx: Any, d_output: Tensor, _: None) -> tuple[Any, ...]:
     parts, rest = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
     output, log_sums, *packs = rest
     gradients = _backward(

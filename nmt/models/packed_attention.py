@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from importlib.util import find_spec
 from inspect import signature
 from itertools import islice
-from shutil import which
 from typing import Any
 
 import torch
@@ -18,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmt.data.packing import Pack, Packing
+from nmt.messages import one_line, warn
 from nmt.models.attention import LONG, Attend, split_heads
 from nmt.models.dropout import keep_mask
 
@@ -38,15 +37,18 @@ def filled_if_costly(
 
 
 def filled(source: Tensor, target: Tensor, packing: Packing) -> tuple[Tensor, Tensor, Packing]:
-    """Return tokens and packing with one more sentence of padding; see `Packing.rounded`."""
-    rounded = packing.rounded
-    if rounded is packing:
+    """Return tokens and packing with one more sentence of padding; see `Packing.rounded`.
+
+    Nothing is added to a packing that is round already.
+    """
+    if packing.is_round:
         return source, target, packing
+    packing = packing.rounded
     source, target = (
         F.pad(ids, (0, int(side.lengths[-1])))
-        for ids, side in ((source, rounded.source), (target, rounded.target))
+        for ids, side in ((source, packing.source), (target, packing.target))
     )
-    return source, target, rounded
+    return source, target, packing
 
 
 def mix_packs(
@@ -140,6 +142,8 @@ def is_compilable(model: nn.Module, device: torch.device) -> bool:
 
     That is so if torch's fused kernels compute it, in the dtype of autocast.
     """
+    if device.type == "cuda":
+        try_own_kernels()  # cannot be done while torch compiles
     attends = [module for module in model.modules() if isinstance(module, Attend)]
     low = torch.is_autocast_enabled(device.type)
     dtype = torch.get_autocast_dtype(device.type) if low else torch.float32
@@ -152,7 +156,7 @@ def is_compilable(model: nn.Module, device: torch.device) -> bool:
 def _has_flash(
     device: torch.device, dtype: torch.dtype, widths: tuple[int, int], dropout: float
 ) -> bool:
-    """Return whether torch has a fused attention on packs: in half precision on a newer GPU.
+    """Return whether torch 2.11 has a fused attention on packs: in half precision on a newer GPU.
 
     Args:
         device: of the queries.
@@ -189,8 +193,8 @@ def _has_varlen_attn() -> bool:
     return "window_size" in signature(varlen_attn).parameters  # torch 2.10 has none
 
 
-_HAS_TRITON = bool(find_spec("triton")) and any(map(which, ("cc", "gcc", "clang")))
-"""Whether Triton can compile kernels, for which it needs a C compiler."""
+_works: bool | None = None
+"""Whether Triton can compile and run kernels; None before the first try."""
 
 TORCH_BLOCK = 128
 """Tokens of a block of torch's kernels, which belong to one sentence."""
@@ -206,7 +210,27 @@ def _has_own_kernels(parts: tuple[Tensor, ...], packs: tuple[Pack, Pack], width:
     """
     sentences = len(packs[0].ends) - 1
     is_short = all(len(part) < TORCH_BLOCK * sentences for part in parts)
-    return _HAS_TRITON and parts[0].is_cuda and is_short and width in (16, 32, 64, 128)
+    fits = parts[0].is_cuda and is_short and width in (16, 32, 64)
+    return fits and (torch.compiler.is_compiling() or try_own_kernels()) and _works is True
+
+
+def try_own_kernels() -> bool:
+    """Try once whether Triton can compile and run kernels on the current GPU; warn if not."""
+    global _works
+    if _works is None:
+        try:
+            from nmt.models.fused_attention import try_triton
+
+            try_triton()
+            _works = True
+        except Exception as error:  # whatever Triton, its compiler and its driver raise
+            _works = False
+            reason = str(error).strip().partition("\n")[0]
+            warn(
+                "attention takes slower kernels, because Triton, which needs a C compiler and "
+                f"Python's headers, does not work here: {one_line(reason)}"
+            )
+    return _works
 
 
 def _flash_attention(

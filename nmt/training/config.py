@@ -110,8 +110,8 @@ class TrainConfig:
     """Precision of matrix products: fp32, bf16, fp16 (with loss scaling), or auto, the fastest on
     the hardware. Weights and the optimizer's state are always float32."""
     compile: bool = False
-    """Compile the model (torch.compile). Takes minutes at the start; training is then faster on a
-    GPU, but slower on a CPU."""
+    """Compile the model (torch.compile), layer by layer where it has layers. Takes a minute or more
+    at the start; training is then faster on a GPU, but slower on a CPU."""
     sharding: MayChange[Sharding] = "none"
     """Sharding of weights, gradients and optimizer state over the processes: none (DDP) or full
     (FSDP2, ZeRO-3). "full" is for models whose training does not fit one GPU; the weights alone

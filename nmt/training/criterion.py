@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import wraps
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +59,7 @@ class TokenCriterion(Criterion):
                 [passes x P, D], the output layer, the labels [P] and their weights [P]; see
                 :class:`nmt.training.losses.TokenLoss`.
             passes: forward passes per batch.
-            compile: whether encoder and decoder are compiled with ``torch.compile``.
+            compile: whether the model is compiled with ``torch.compile``, layer by layer.
         """
         super().__init__(model, compile)
         self.cost = cost
@@ -82,7 +84,7 @@ class CutoffCriterion(Criterion):
             model: the model to train.
             cost: as of :class:`TokenCriterion`.
             cutoff: probability with which a token's embedding is zero in the second pass.
-            compile: whether encoder and decoder are compiled with ``torch.compile``.
+            compile: whether the model is compiled with ``torch.compile``, layer by layer.
 
         Raises:
             NmtError: the embeddings of the model cannot be cut off.
@@ -105,16 +107,33 @@ class CutoffCriterion(Criterion):
         return {"loss": loss + len(labels) * balance, "nll": nll}
 
 
+def _compiled_in_training(layer: nn.Module) -> Callable[..., Any]:
+    """Return the forward pass of a layer, compiled where it is to have a gradient.
+
+    Validation and searches use the layers of the same model, with other shapes.
+    """
+    plain, compiled = layer.forward, torch.compile(layer.forward, dynamic=True)
+
+    @wraps(plain)
+    def forward(*arguments: Any) -> Any:
+        """Compute the layer."""
+        is_training = layer.training and torch.is_grad_enabled()
+        return compiled(*arguments) if is_training else plain(*arguments)
+
+    return forward
+
+
 def _compiled(model: Model) -> Callable[[Tensor, Tensor, Packing], Tensor]:
     """Return :meth:`Model.decode_packs`, compiled: without padding where the GPU has kernels.
 
     Layers are compiled one by one: those of a stack are the same code, which is compiled once.
+    Other models are compiled as a whole.
     """
     torch._dynamo.config.recompile_limit = GRAPHS
     on_packs, on_padded = model.decode_packs, model.decode
     layers = list(model.residual_modules("layers"))
     for layer in layers:  # on the instance: names of weights stay
-        layer.forward = torch.compile(layer.forward, dynamic=True)
+        layer.forward = _compiled_in_training(layer)
     if not layers:
         on_packs = torch.compile(on_packs, dynamic=True)
         on_padded = torch.compile(on_padded, dynamic=True)

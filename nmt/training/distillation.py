@@ -126,7 +126,7 @@ class DistillationCriterion(Criterion):
             model: the student to train.
             loss: compares its predictions with those of the teachers.
             teachers: on the model's device, for evaluation; they are not trained.
-            compile: whether the student's encoder and decoder are compiled with ``torch.compile``.
+            compile: whether the student is compiled with ``torch.compile``, layer by layer.
         """
         super().__init__(model, compile)
         self.loss = loss

@@ -63,7 +63,7 @@ class Loss(ABC):
         Args:
             model: the model to train.
             run: its subwords decode tokens to text.
-            compile: whether encoder and decoder are compiled with ``torch.compile``.
+            compile: whether the model is compiled with ``torch.compile``, layer by layer.
         """
 
 

@@ -160,7 +160,7 @@ class SequenceCriterion(Criterion):
             model: the model to sample from and to train.
             loss: the number of samples, their reward, and their cost.
             decode: maps the ids of translations to text.
-            compile: whether encoder and decoder are compiled with ``torch.compile``.
+            compile: whether the model is compiled with ``torch.compile``, layer by layer.
         """
         super().__init__(model, compile)
         self.loss = loss
