@@ -7,6 +7,7 @@ from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from nmt.runs import Run, locking
 from nmt.runs.locking import locked_for_training
 from nmt.runtime.distributed import World
 from nmt.training import preflight
+from nmt.training.config import TrainConfig
 from nmt.training.micro_batches import fit_micro_batches
 from nmt.training.report import Report
 from nmt.training.schedule_warnings import misfit, unfinished_decay
@@ -260,6 +262,26 @@ def test_the_time_of_ordinary_batches_on_a_gpu_does_not_include_work_before(
     seconds = time_ordinary_batches(trainer)  # type: ignore[arg-type]
     assert done == ["wait", *["batch"] * ORDINARY, "wait"]
     assert seconds == (ORDINARY + 1) / (2 * ORDINARY)
+
+
+@pytest.mark.parametrize(
+    ("device", "changes", "expected"),
+    [
+        ("cuda", {}, True),
+        ("cpu", {}, False),
+        ("cuda", {"max_tokens": 4096}, False),
+        ("cuda", {"sharding": "full"}, False),
+    ],
+)
+def test_a_gpu_is_tried_unless_micro_batches_are_given_or_processes_wait_for_shards(
+    device: str, changes: dict[str, Any], expected: bool
+) -> None:
+    trainer = SimpleNamespace(
+        config=TrainConfig(**changes),
+        state=SimpleNamespace(max_tokens=0),
+        world=World(device=torch.device(device)),
+    )
+    assert Trainer.needs_trial.__get__(trainer) is expected
 
 
 def as_on_a_gpu(trainer: Trainer) -> bool:

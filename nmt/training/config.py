@@ -45,11 +45,12 @@ class TrainConfig:
     {clean: 1}}]``. Until update `until`, the pairs of the corpora with these names in
     `preprocess.train` are drawn in these shares. The last stage lasts until training ends. None for
     all pairs as they are."""
-    max_tokens: MayChange[Literal["auto"] | int] = 4096
+    max_tokens: MayChange[Literal["auto"] | int] = "auto"
     """Size of a micro-batch in tokens of one side, or auto: the largest size that fits the GPUs.
-    Bounds the memory of a device. All passes or samples of the loss count, and padding, if the
-    model needs any. "auto" tries sizes before the first update, and again if the run is resumed on
-    other GPUs or with another `checkpoint_activations`; on a CPU it is 4096."""
+    Bounds the memory of a device; larger ones keep a GPU busier. All passes or samples of the loss
+    count, and padding, if the model needs any. "auto" tries sizes before the first update, and
+    again if the run is resumed on other GPUs or with another `checkpoint_activations`. On a CPU,
+    and with `sharding`, it is 4096."""
     max_updates: MayChange[int] = 100_000
     """Optimizer updates after which training ends. A resumed run may raise it, unless the schedule
     depends on it, as linear and cosine do."""
@@ -227,10 +228,6 @@ class TrainConfig:
             raise ValueError("ema_decay needs all weights in every process; take sharding none")
         if self.sharding == "full" and not self.optimizer.can_be_sharded:
             raise ValueError(f"{self.optimizer.name} cannot be split; take adam, or sharding none")
-        if self.sharding == "full" and self.max_tokens == "auto":
-            raise ValueError(
-                "max_tokens auto is found by each process alone; with sharding give it"
-            )
         if self.sharding == "full" and self.layer_dropout:
             raise ValueError("sharding needs every layer; take layer_dropout 0, or sharding none")
         if self.sharding == "full" and self.log_noise_scale:

@@ -188,7 +188,11 @@ class Trainer:
     def needs_trial(self) -> bool:
         """Return whether `max_tokens` is "auto" and no trial has found it for this training."""
         is_gpu = self.world.device.type == "cuda"
-        return is_gpu and self.config.max_tokens == "auto" and not self.state.max_tokens
+        # A process that ran out of memory alone would keep the others waiting for its shards.
+        is_alone = self.config.sharding == "none"
+        return (
+            is_gpu and is_alone and self.config.max_tokens == "auto" and not self.state.max_tokens
+        )
 
     def allocate(self) -> None:
         """Allocate the optimizer's state, so that a memory trial includes it; no weight changes."""
