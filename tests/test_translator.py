@@ -25,7 +25,7 @@ from nmt.inference.request import Sentence
 from nmt.models import architectures
 from nmt.models.base import State
 from nmt.recipe.config import build
-from nmt.search import Hypothesis
+from nmt.search import Hypothesis, Strategy
 
 LETTERS = "abcdefghijkl"
 
@@ -209,6 +209,32 @@ def test_workers_have_several_batches_each(workers: int, sizes: list[int]) -> No
     shared = Translator(Reverser(), Letters(), config, workers=workers)  # type: ignore[arg-type]
     sentences = {at: Sentence([4, EOS], [], []) for at in range(16)}
     assert [len(batch) for batch in shared._batches(1, sentences)] == sizes
+
+
+def test_batches_are_larger_on_a_gpu_unless_their_size_is_given() -> None:
+    usual, given = SearchConfig(), SearchConfig(batch_tokens=100)
+    assert [usual.batch_limit(device) for device in ("cpu", "cuda")] == [16_384, 131_072]
+    assert [given.batch_limit(device) for device in ("cpu", "cuda")] == [100, 100]
+
+
+def test_a_batch_that_does_not_fit_a_gpu_is_searched_in_halves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    halving, tried, memory = translator(), [], 2
+    search = halving._search_at_once
+
+    def full(strategy: Strategy, sentences: list[Sentence], count: int) -> list[list[Hypothesis]]:
+        tried.append(len(sentences))
+        if len(sentences) > memory:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return search(strategy, sentences, count)
+
+    monkeypatch.setattr(halving, "_search_at_once", full)
+    assert list(halving.translate(["a", "ab", "abc", "b", "c"])) == ["a", "ba", "cba", "b", "c"]
+    assert tried == [5, 2, 3, 1, 2]
+    memory = 0
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        list(halving.translate(["a", "ab"]))
 
 
 def test_a_sentence_longer_than_a_batch_has_one_of_its_own() -> None:

@@ -16,6 +16,10 @@ from nmt.search import Constraint, Strategy, strategies
 MAX_RATIO = 1_000_000
 """Largest ratio of the lengths of a translation and its source."""
 
+BATCH_TOKENS = {"cpu": 16_384, "cuda": 131_072}
+"""Values of `batch_tokens` for "auto", by device: a GPU is busy with 1,024 sentences and a beam of
+4."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig:
@@ -68,10 +72,11 @@ class SearchConfig:
     on_invalid_utf8: OnInvalidUtf8 = "error"
     """Treatment of bytes that are not UTF-8: an error, or replace them by U+FFFD."""
 
-    batch_tokens: int = 16384
+    batch_tokens: Literal["auto"] | int = "auto"
     """Maximum number of source tokens in a batch, including padding, times the rows of the search
-    (beam size or samples). A sentence of fewer than 16 tokens counts as 16. More is faster on a GPU
-    until its memory is full. With a shortlist on a CPU, a batch has at most 4,096 source tokens."""
+    (beam size or samples), or auto: 16,384 on a CPU, 131,072 on a GPU. A sentence of fewer than 16
+    tokens counts as 16. A batch that does not fit the memory of a GPU is divided. With a shortlist
+    on a CPU, a batch has at most 4,096 source tokens."""
 
     window: int = 4096
     """Number of lines read ahead and sorted by length, so that batches contain little padding."""
@@ -88,12 +93,16 @@ class SearchConfig:
         if not self.coverage_penalty >= 0:
             raise ValueError(f"coverage_penalty must be at least 0, not {self.coverage_penalty:g}")
         for key in ("max_length_offset", "batch_tokens", "window"):
-            if (value := getattr(self, key)) < 1:
+            if (value := getattr(self, key)) != "auto" and value < 1:
                 raise ValueError(f"{key} must be at least 1, not {value}")
         if self.mbr_pruning is not None:
             self._check_pruning(self.mbr_pruning)
         if self.mbr is not None and self.mbr.needs_source:
             raise ValueError(f"mbr: {self.mbr.name} needs the source; choose chrf or bleu")
+
+    def batch_limit(self, device: str) -> int:
+        """Return `batch_tokens` as a number on a kind of device, "cpu" or "cuda"."""
+        return BATCH_TOKENS[device] if self.batch_tokens == "auto" else self.batch_tokens
 
     def _check_pruning(self, kept: int) -> None:
         if kept < 1:

@@ -100,15 +100,14 @@ class CTranslate2Translator(LineTranslator):
         self, sources: dict[int, list[int]], options: dict[str, Any]
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
         by_length: dict[int, list[int]] = {}
+        limit = self.config.batch_limit(self._translator.device)
         for at in sorted(sources, key=lambda at: -len(sources[at])):
             by_length.setdefault(len(sources[at]), []).append(at)
         with _one_line(self._export):
             waiting = {
                 length: self._translator.translate_batch(
                     [self._source(sources[at]) for at in sentences],
-                    max_batch_size=max(
-                        1, self.config.batch_tokens // self.config.strategy.rows_per_sentence
-                    ),
+                    max_batch_size=max(1, limit // self.config.strategy.rows_per_sentence),
                     batch_type="tokens",
                     max_input_length=0,
                     max_decoding_length=self.config.max_length(length),
@@ -136,7 +135,7 @@ class CTranslate2Translator(LineTranslator):
             scored = self._translator.score_batch(
                 [self._source(tokens) for tokens in sources],
                 [[self._target_tokens[id_] for id_ in ids if id_ != EOS] for ids in targets],
-                max_batch_size=self.config.batch_tokens,
+                max_batch_size=self.config.batch_limit(self._translator.device),
                 batch_type="tokens",
                 max_input_length=0,
             )

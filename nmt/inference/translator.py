@@ -140,7 +140,7 @@ class Translator(LineTranslator):
         lengths = {at: max(SHORT, len(sentence.source)) for at, sentence in sentences.items()}
         shares = 1 if self._workers.count == 1 else BATCHES_A_WORKER * self._workers.count
         share = -(-rows * sum(lengths.values()) // shares)
-        limit = min(self.config.batch_tokens, share)
+        limit = min(self.config.batch_limit(self.device.type), share)
         if self.shortlister is not None and self.device.type == "cpu":
             limit = min(limit, rows * SHORTLIST_TOKENS)
         while start < len(longest_first):
@@ -149,7 +149,22 @@ class Translator(LineTranslator):
             start += size
 
     def _search_batch(self, wanted: tuple[Strategy, list[Sentence], int]) -> list[list[Hypothesis]]:
+        """Search a batch; one that does not fit the memory of a GPU is searched in halves."""
         strategy, sentences, count = wanted
+        try:
+            return self._search_at_once(strategy, sentences, count)
+        except torch.cuda.OutOfMemoryError:
+            if len(sentences) == 1:
+                raise
+        torch.cuda.empty_cache()  # after the error, which keeps tensors
+        middle = len(sentences) // 2
+        halves = sentences[:middle], sentences[middle:]
+        results = [self._search_batch((strategy, half, count)) for half in halves]
+        return [*results[0], *results[1]]
+
+    def _search_at_once(
+        self, strategy: Strategy, sentences: list[Sentence], count: int
+    ) -> list[list[Hypothesis]]:
         source = as_rows([sentence.source for sentence in sentences]).to(self.device)
         max_lengths = torch.tensor(
             [

@@ -45,9 +45,10 @@ def preflight(trainer: Trainer, validation: Validations) -> Rows:
         with trainer.parallel.evaluating():
             validation.try_largest()
     except torch.cuda.OutOfMemoryError:
+        limit = validation.translator.config.batch_limit(trainer.world.device.type)
         raise NmtError(
             "validation does not fit the memory of the device beside training; lower "
-            f"search.batch_tokens from {validation.translator.config.batch_tokens}, or --max-tokens"
+            f"search.batch_tokens from {limit}, or --max-tokens"
         ) from None
     kept = try_checkpoint(trainer)
     return _describe(trainer, seconds, kept)
