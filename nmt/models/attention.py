@@ -63,7 +63,8 @@ def mix_values(
         queries: [B, H, Q, C].
         keys: [B, H, S, C].
         values: [B, H, S, C'].
-        mask: broadcastable to [B, H, Q, S], bool; True where attention is allowed.
+        mask: broadcastable to [B, H, Q, S], bool; True where attention is allowed. Or what is
+            added to the scores, in the dtype of the queries.
         causal: whether position i sees only positions up to i (Q = S).
         dropout: dropout rate on the attention weights.
 
@@ -82,7 +83,8 @@ def mix_values(
 def attention_weights(scores: Tensor, mask: Tensor | None, causal: bool, dropout: float) -> Tensor:
     """Return the softmax of the allowed scores [B, H, Q, S], with dropout on the weights."""
     if mask is not None:
-        scores = scores.where(mask, -math.inf)
+        is_bool = mask.dtype == torch.bool
+        scores = scores.where(mask, -math.inf) if is_bool else scores + mask
     if causal:
         future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(future, -math.inf)
@@ -171,7 +173,7 @@ class Attend(nn.Module):
             queries: [B, H, Q, C].
             keys: [B, H, S, C].
             values: [B, H, S, C'].
-            mask: broadcastable to [B, H, Q, S], bool; True where attention is allowed.
+            mask: see :func:`mix_values`.
             causal: whether position i sees only positions up to i (Q = S).
 
         Returns:

@@ -26,16 +26,26 @@ class BeamAncestry:
         self.steps = steps
         """Number of steps so far; in a step, with that one."""
         self._entries: Tensor | None = None  # [B, K, E] bool; None while each sentence has one row
+        self._bias: Tensor | None = None  # of this step
 
     @property
     def position(self) -> int:
         """Position of the newest step, from 0."""
         return self.steps - 1
 
-    @property
-    def mask(self) -> Tensor | None:
-        """Mask [B, 1, K, E], True at a row's ancestors; None if there was only ever one row."""
-        return None if self._entries is None else self._entries[:, None]
+    def bias(self, dtype: torch.dtype) -> Tensor | None:
+        """Return what is added to scores [B, 1, K, E]: 0 at a row's ancestors, else -infinity.
+
+        It is the same for all layers of a step. None if there was only ever one row.
+        """
+        if self._entries is None:
+            return None
+        if self._bias is None:
+            sentences, rows, entries = self._entries.shape
+            # Kernels of a GPU copy a bias whose rows do not begin at multiples of 16 bytes.
+            room = self._entries.new_zeros(sentences, rows, -(-entries // 8) * 8, dtype=dtype)
+            self._bias = room[..., :entries].masked_fill_(~self._entries, float("-inf"))[:, None]
+        return self._bias
 
     def grow(self, tokens: Tensor) -> None:
         """Add one entry per row of `tokens` [B, K]; each row descends from its new entry."""
@@ -46,6 +56,7 @@ class BeamAncestry:
             new = torch.eye(rows, dtype=torch.bool, device=tokens.device).expand(sentences, -1, -1)
             self._entries = torch.cat((self._entries, new), dim=-1)
         self.steps += 1
+        self._bias = None
 
     def select(self, rows: Tensor) -> None:
         """Keep, repeat, reorder or drop rows; see :class:`nmt.models.base.State`."""
@@ -135,7 +146,8 @@ class SharedCache(KeyValueCache):
     def attend(self, sublayer: Any, x: Tensor, ancestry: BeamAncestry) -> Tensor:
         """Attend with K queries per sentence."""
         queries, keys, values = sublayer.project(x, ancestry.position)  # [B, H, K, C]
-        attended: Tensor = sublayer.attend(queries, *self.extend(keys, values), ancestry.mask)
+        bias = ancestry.bias(queries.dtype)
+        attended: Tensor = sublayer.attend(queries, *self.extend(keys, values), bias)
         return attended
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:
