@@ -111,7 +111,9 @@ def test_the_damage_of_the_newest_checkpoint_is_reported_and_mended(
 def test_a_run_is_never_begun_anew_over_damaged_checkpoints(train: Any, run: Path) -> None:
     for path in run.glob("update_*/checkpoint.json"):
         path.write_text("{")
-    done = train(run)
+    recipe = (run / "recipe.yaml").read_bytes()
+    done = train(run, "--set", "search.strategy={name: beam, beam: 7}")
+    assert (run / "recipe.yaml").read_bytes() == recipe
     *warnings, error = done.err.splitlines()
     assert done.status == 1
     assert [line.partition(": damaged")[0] for line in warnings] == [
@@ -121,6 +123,19 @@ def test_a_run_is_never_begun_anew_over_damaged_checkpoints(train: Any, run: Pat
         f"nmt: error: {run}: none of its 3 checkpoints can be resumed; "
         f"begin again with another --save-dir, and --init-from {run} if its weights are sound"
     )
+
+
+def test_an_average_is_not_resumed_and_stays_as_it_is(train: Any, run: Path, nmt: Any) -> None:
+    averaged = run.parent / "averaged"
+    assert nmt("average-checkpoints", "--run", run, "--last", 2, "--output", averaged).status == 0
+    recipe = (averaged / "recipe.yaml").read_bytes()
+    done = train(averaged, "--set", "search.strategy={name: beam, beam: 7}")
+    assert (done.status, done.err) == (
+        1,
+        f"nmt: error: {averaged}: an average of checkpoints, from which training cannot resume; "
+        f"train a new run with --init-from {averaged} and another --save-dir\n",
+    )
+    assert (averaged / "recipe.yaml").read_bytes() == recipe
 
 
 def test_a_run_without_its_description_is_refused_and_left_as_it_is(train: Any, run: Path) -> None:

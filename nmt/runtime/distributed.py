@@ -291,5 +291,8 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
     if device.type == "cuda" and (
         not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()
     ):
-        raise NmtError(f"device {name!r} does not exist: {torch.cuda.device_count()} GPUs found")
+        count = torch.cuda.device_count()
+        raise NmtError(
+            f"device {name!r} does not exist: {count} GPUs found; use --device auto, or cpu"
+        )
     return device

@@ -27,7 +27,7 @@ def open_run(
     """Return the run in the save directory; the main process creates a missing one.
 
     A run without a checkpoint is created anew, because the recipe may have changed. A dry run
-    leaves its log and its translations.
+    leaves its log and its translations. An older run stays as it is.
     """
     path = Path(experiment.train.save_dir)
     manifest = dataset.manifest
@@ -56,15 +56,24 @@ def open_run(
         )
     world.barrier()
     run = Run.open(path)
+    if "averaged" in run.recipe:
+        raise NmtError(
+            f"{path}: an average of checkpoints, from which training cannot resume; train a new "
+            f"run with --init-from {path} and another --save-dir"
+        )
     if run.data != manifest.fingerprint:
         raise NmtError(
             f"{path}: this run was begun on other data than {dataset.path}; give its dataset with "
             "--data DIR, or another --save-dir"
         )
     refuse_changes(run, experiment)
-    if world.is_main and not dry_run:
-        run = run.with_recipe(_recipe_from_now_on(run, experiment))
-        _keep_plugins(run, experiment)
+    return run
+
+
+def keep_settings(run: Run, experiment: Experiment) -> Run:
+    """Replace the recipe and the plugins that a run keeps, and return the changed run."""
+    run = run.with_recipe(_recipe_from_now_on(run, experiment))
+    _keep_plugins(run, experiment)
     return run
 
 

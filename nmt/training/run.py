@@ -25,7 +25,7 @@ from nmt.training.experiment import Experiment
 from nmt.training.initial_weights import compare_languages, set_initial_weights
 from nmt.training.loop import TrainingLoop
 from nmt.training.micro_batches import fit_micro_batches
-from nmt.training.opening import open_run
+from nmt.training.opening import keep_settings, open_run
 from nmt.training.preflight import check_noise_scale, preflight
 from nmt.training.report import Report
 from nmt.training.resuming import read_newest
@@ -78,6 +78,8 @@ def train(
     with locked_for_training(Path(config.save_dir), dry_run, world.is_main):
         run = open_run(experiment, dataset, subwords, world, dry_run)
         saved = read_newest(run, world)
+        if world.is_main and not dry_run:
+            run = keep_settings(run, experiment)
         parent = set_initial_weights(
             model, run, config.init_from, subwords, trust_plugins, is_new=saved is None
         )

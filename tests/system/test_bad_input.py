@@ -260,7 +260,8 @@ MISTAKES = {
         truncate("checkpoints/subwords.model", 100),
     ),
     "a device that is not there": Mistake(
-        f"{TRANSLATE} --device cuda:77", "device 'cuda:77' does not exist: {number} GPUs found"
+        f"{TRANSLATE} --device cuda:77",
+        "device 'cuda:77' does not exist: {number} GPUs found; use --device auto, or cpu",
     ),
     "an unknown search strategy": Mistake(
         f"{TRANSLATE} --strategy beem",
