@@ -249,7 +249,7 @@ def test_lengths_and_megabytes_of_marian_are_not_tokens_of_a_batch(converted: An
         "--max-length 100 --max-length-crop --transformer-postprocess-emb d --normalize 0.6",
     )
     assert built["preprocess"].max_tokens_per_sentence == 100
-    assert built["train"].max_tokens == 4096  # the default
+    assert built["train"].max_tokens == "auto"  # the default
     assert built["search"].strategy.stop == "shrinking_beam"
     assert [line for line in notes if line.startswith("--workspace 7000: megabytes")]
     assert not [line for line in notes if "unknown" in line]
