@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -10,8 +11,8 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
 def test_interpreted_kernels_are_attention_within_each_sentence() -> None:
-    pytest.importorskip("triton", reason="Triton is not installed")
     program = Path(__file__).with_name("interpreted_kernels.py")
     done = subprocess.run(
         [sys.executable, program],

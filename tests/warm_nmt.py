@@ -7,6 +7,7 @@ of a fresh interpreter start real processes instead.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -91,6 +92,7 @@ def run(
         os.dup2(stream, number)
     sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    faulthandler.enable()  # a crash of the interpreter says where
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)
