@@ -64,7 +64,7 @@ class LostPeerError(NmtError):
 
 def install(extra: str) -> str:
     """Return the remedy for missing packages: how to install an extra of this distribution."""
-    return f"pip install 'nmt-toolkit[{extra}]', or '.[{extra}]' in a clone"
+    return f"pip install 'nmt-toolkit[{extra}]', or -e '.[{extra}]' in a clone"
 
 
 def explain(error: OSError) -> str:

@@ -75,7 +75,7 @@ def test_without_its_package_comet_says_what_to_install(monkeypatch: pytest.Monk
         metrics["comet"].score(HYPOTHESES, REFERENCES, SOURCES)
     assert str(error.value).startswith("comet needs the package unbabel-comet (")
     assert str(error.value).endswith(
-        "); pip install 'nmt-toolkit[comet]', or '.[comet]' in a clone"
+        "); pip install 'nmt-toolkit[comet]', or -e '.[comet]' in a clone"
     )
 
 

@@ -59,6 +59,20 @@ def test_a_full_disk_below_stdout_is_named(dataset: Path, unbuffered: str) -> No
     assert (done.returncode, done.stderr) == (1, line)
 
 
+@pytest.mark.parametrize("command", ["score --reference {}", "rescore --reference {}"])
+def test_a_command_that_waits_at_a_terminal_says_so(
+    command: str, nmt: Command, tmp_path: Path
+) -> None:
+    terminal, stdin = os.openpty()
+    os.write(terminal, b"\x04")
+    (tmp_path / "empty.de").touch()
+    done = nmt(*command.format(tmp_path / "empty.de").split(), stdin=Path(os.ttyname(stdin)))
+    for side in (terminal, stdin):
+        os.close(side)
+    assert "reads lines from the terminal; type them, and Ctrl-D at the end\n" in done.err
+    assert "reads" not in nmt("score", "--reference", tmp_path / "empty.de", os.devnull).err
+
+
 @pytest.mark.parametrize(
     ("command", "file"),
     [

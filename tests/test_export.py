@@ -348,7 +348,7 @@ def test_without_ctranslate2_the_remedy_is_named(
     assert (done.status, done.err) == (
         1,
         "nmt: error: exporting to ctranslate2 needs CTranslate2; "
-        "pip install 'nmt-toolkit[ctranslate2]', or '.[ctranslate2]' in a clone\n",
+        "pip install 'nmt-toolkit[ctranslate2]', or -e '.[ctranslate2]' in a clone\n",
     )
     assert list(tmp_path.rglob("*")) == [path]
     with pytest.raises(NmtError, match="--engine ctranslate2 needs CTranslate2; pip install"):

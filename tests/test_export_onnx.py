@@ -227,6 +227,6 @@ def test_a_model_that_torch_cannot_export_costs_one_line(
     monkeypatch.setattr("nmt.export.onnx.find_spec", lambda name: None)
     assert nmt(*command).err == (
         "nmt: error: exporting to onnx needs onnxscript; pip install 'nmt-toolkit[onnx]', or "
-        "'.[onnx]' in a clone\n"
+        "-e '.[onnx]' in a clone\n"
     )
     assert not list(tmp_path.iterdir())

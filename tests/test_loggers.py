@@ -132,4 +132,4 @@ def test_without_the_package_the_remedy_is_named(
     monkeypatch.setitem(sys.modules, name, None)
     done = train(tmp_path / "run", "--set", f"train.{name}=true")
     assert (done.status, done.out) == (1, "")
-    assert done.err.endswith(f"; pip install 'nmt-toolkit[{name}]', or '.[{name}]' in a clone\n")
+    assert done.err.endswith(f"; pip install 'nmt-toolkit[{name}]', or -e '.[{name}]' in a clone\n")

@@ -112,6 +112,17 @@ def test_a_limit_of_time_says_how_many_updates_fit(train, tmp_path: Path) -> Non
     assert re.search(r"about: +0:01:00 of training\n", limited)
 
 
+def test_a_resumed_run_has_the_rest_of_its_minutes(train, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train(run, "--max-updates", 2).status == 0
+    described = json.loads((run / "last" / "checkpoint.json").read_text())
+    minutes = described["trainer_state"]["seconds"] / 60
+    flags = ("--dry-run", "--max-updates", 10**8, "--max-minutes")
+    for limit, shown in ((minutes + 1, "0:01:00"), (minutes / 2, "0:00:00")):
+        done = train(run, *flags, limit)
+        assert re.search(rf"about: +{shown} of training\n", done.err), done.err
+
+
 def test_a_training_that_would_never_end_is_given_the_longest_time(train, tmp_path: Path) -> None:
     done = train(tmp_path / "run", "--max-updates", 10**17, "--dry-run")
     assert re.search(r"about: +999999999 days, 0:00:00 of training\n", done.err), done.err

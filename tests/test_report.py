@@ -99,8 +99,12 @@ def test_other_mistakes_cost_a_line(
 ) -> None:
     page = tmp_path / "page.html"
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    averaged = tmp_path / "averaged"
+    done = nmt("average-checkpoints", "--run", run, "--last", 1, "--output", averaged)
+    assert done.status == 0, done.err
     for arguments, status, message in (
         ([tmp_path], 1, f"{tmp_path} is not a run; give one that `nmt train` has made"),
+        ([averaged], 1, f"{averaged}: is an average or an import, which has no log; give a run"),
         ([run, "--svg", "los"], 1, "--svg: unknown panel 'los'; did you mean 'loss'?"),
         ([run, "--svg", "loss", "--json"], 2, "give either --svg or --json"),
         ([run], 1, "charts need Matplotlib; pip install 'nmt-toolkit[report]', or"),
@@ -432,6 +436,6 @@ def test_train_asks_for_matplotlib_before_it_trains(
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     done = train(tmp_path / "run", "--plot")
     assert (done.status, done.out) == (1, "")
-    remedy = "pip install 'nmt-toolkit[report]', or '.[report]' in a clone\n"
+    remedy = "pip install 'nmt-toolkit[report]', or -e '.[report]' in a clone\n"
     assert done.err.endswith(f"need Matplotlib; {remedy}")
     assert not (tmp_path / "run").exists()

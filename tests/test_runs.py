@@ -396,9 +396,12 @@ def test_a_run_that_was_not_validated_says_so(
 
 
 def test_what_is_no_model_is_refused_with_the_reason(empty: Run, tmp_path: Path) -> None:
+    (exported := tmp_path / "exported").mkdir()
+    (exported / "export.json").touch()
     for path, reason in (
         (tmp_path / "nothing", "not a trained model: it does not exist"),
         (tmp_path, "not a trained model: it has no run.json"),
+        (exported, "is an export, which only `nmt translate` and `nmt serve` read"),
         (empty.path, "the run has no checkpoint yet"),
     ):
         with pytest.raises(NmtError) as error:

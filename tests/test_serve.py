@@ -697,7 +697,7 @@ def test_a_server_without_its_packages_names_their_extra(
     assert (done.status, done.err) == (
         1,
         "nmt: error: serve needs more packages (nmt.serve.access); pip install "
-        "'nmt-toolkit[serve]', or '.[serve]' in a clone\n",
+        "'nmt-toolkit[serve]', or -e '.[serve]' in a clone\n",
     )
 
 

@@ -38,6 +38,8 @@ def align(
     model: Annotated[
         list[Path] | None,
         typer.Option(
+            "--model",
+            "-m",
             metavar="PATH",
             help="A run (its best checkpoint) or one of its checkpoints, whose attention is used.  "
             "[default: learn from these pairs alone]",

@@ -23,6 +23,8 @@ def calibrate(
     model: Annotated[
         list[Path] | None,
         typer.Option(
+            "--model",
+            "-m",
             metavar="PATH",
             envvar="NMT_MODEL",
             help="Run (its best checkpoint) or checkpoint; an older calibration of the run is "

@@ -12,7 +12,7 @@ import typer
 
 from nmt.errors import NmtError
 from nmt.io.lines import open_stdin
-from nmt.messages import printable
+from nmt.messages import printable, say
 
 OutputFlag = Annotated[
     Path | None,
@@ -42,6 +42,13 @@ def check_stdin(*inputs: Path | None) -> None:
     """Raise a BadParameter if several inputs are stdin."""
     if inputs.count(Path("-")) > 1:
         raise typer.BadParameter("only one input can be -, which is stdin")
+
+
+def await_stdin(*inputs: Path | None) -> None:
+    """Do the same, and say that lines are awaited if one is stdin, and that a terminal."""
+    check_stdin(*inputs)
+    if Path("-") in inputs and sys.stdin and sys.stdin.isatty():
+        say("reads lines from the terminal; type them, and Ctrl-D at the end")
 
 
 def check_terminal(output: Path | None, example: str) -> None:

@@ -19,6 +19,8 @@ def export(
     model: Annotated[
         list[Path] | None,
         typer.Option(
+            "--model",
+            "-m",
             metavar="PATH",
             envvar="NMT_MODEL",
             help="A run (its best checkpoint) or one of its checkpoints.  [default: "

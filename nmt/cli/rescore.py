@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmt.cli.chosen_model import only_model
-from nmt.cli.console import check_stdin
+from nmt.cli.console import await_stdin
 from nmt.cli.direction import PANEL, SourceLang
 from nmt.cli.n_best import Score, parse_weights, rescored
 from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
@@ -31,6 +31,8 @@ nmt rescore --reference test.de --weights chrf=1 --best list.txt > nearest.de"""
 Model = Annotated[
     list[Path] | None,
     typer.Option(
+        "--model",
+        "-m",
         metavar="PATH",
         help="A run (its best checkpoint) or one of its checkpoints.",
         show_default=False,
@@ -167,7 +169,7 @@ def rescore(
         name = "Reverse" if reverse else "Model"
     elif chosen is not None or reverse or not weighted:
         raise typer.BadParameter("give --model and --source, or --reference, or --weights alone")
-    check_stdin(reference, source, listed)
+    await_stdin(reference, source, listed)
     texts = [path for path in (reference, source) if path is not None]
     beside = [Lines.open(path) for path in texts]
     missing = 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nmt.cli.chosen_model import only_model
-from nmt.cli.console import check_stdin
+from nmt.cli.console import await_stdin
 from nmt.cli.direction import SourceLang
 from nmt.cli.flags import Settings, recipe_flags
 from nmt.cli.plugins import import_named
@@ -244,7 +244,7 @@ def score(
     each metric, tables, the fields of --json, and the scores of --alignments and --model.
     """
     files = hypotheses or [Path("-")]
-    check_stdin(reference, source, alignments, *files)
+    await_stdin(reference, source, alignments, *files)
     references = References(reference, source, data, split, testset, pair, target_lang, source_lang)
     report = Report(
         paired=paired,

@@ -17,20 +17,23 @@ Data = Annotated[
         help="Dataset to learn from.  [default: train.data of nmt.yaml]", show_default=False
     ),
 ]
+Model = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="PATH",
+        envvar="NMT_MODEL",
+        help="Run that is given the shortlist; an older one is replaced.  [default: "
+        "train.save_dir of nmt.yaml]",
+        show_default=False,
+    ),
+]
 
 
 def shortlist(
     data: Data = None,
-    model: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="PATH",
-            envvar="NMT_MODEL",
-            help="Run that is given the shortlist; an older one is replaced.  [default: "
-            "train.save_dir of nmt.yaml]",
-            show_default=False,
-        ),
-    ] = None,
+    model: Model = None,
     first: Annotated[
         int, typer.Option(min=1, help="Most frequent target tokens, on every line's list.")
     ] = 100,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 import yaml
 
-from nmt.cli.console import check_stdin
+from nmt.cli.console import await_stdin
 from nmt.cli.n_best import GREATEST, Candidate, rescored
 from nmt.cli.plugins import PluginFlag, import_named
 from nmt.cli.references import metric_for
@@ -79,7 +79,7 @@ def tune(
     """
     import_named(plugin)
     listed = n_best or Path("-")
-    check_stdin(reference, source, listed)
+    await_stdin(reference, source, listed)
     chosen = metric_for(metric, reference, target_lang)
     files = [Lines.open(path) for path in (reference, source) if path is not None]
     references, *others = (lines.read() for lines in files)

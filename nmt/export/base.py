@@ -18,12 +18,11 @@ from nmt.io.files import FileFacts
 from nmt.preprocess.subwords import Subwords
 from nmt.recipe.registry import Registry
 from nmt.runs import LoadedModel, load_model
+from nmt.runs.loading import EXPORT
 from nmt.runs.recipe import read_recipe, write_recipe
 
 VERSION = 2
 """Version of the directory; other versions are refused."""
-
-DESCRIPTION = "export.json"
 
 REMEDY = "make it again with nmt export"
 
@@ -99,7 +98,7 @@ class Export:
     @classmethod
     def exists(cls, path: Path) -> bool:
         """Whether there is an export in the directory."""
-        return (path / DESCRIPTION).exists()
+        return (path / EXPORT).exists()
 
     @classmethod
     def open(cls, path: Path, format_: str) -> Export:
@@ -109,10 +108,10 @@ class Export:
             NmtError: the export is missing or damaged, or has another format or version.
         """
         try:
-            description = _FORMAT.read(path / DESCRIPTION)
+            description = _FORMAT.read(path / EXPORT)
         except (FileNotFoundError, NotADirectoryError):
             raise NmtError(
-                f"{path}: not an exported model: it has no {DESCRIPTION}; write one with nmt "
+                f"{path}: not an exported model: it has no {EXPORT}; write one with nmt "
                 "export, and give its directory with --model"
             ) from None
         if description.engine != format_:
@@ -187,7 +186,7 @@ def export_run(
             },
         )
         text = _FORMAT.text(description)
-        (partial / DESCRIPTION).write_text(text, encoding="utf-8")
+        (partial / EXPORT).write_text(text, encoding="utf-8")
     return Export.open(output, format_.name)
 
 

@@ -166,10 +166,16 @@ def read_runs(paths: Sequence[Path]) -> Report:
     Runs are named after their directories, or after their paths where two have the same name.
 
     Raises:
-        NmtError: a directory is no run, or its log is damaged or empty.
+        NmtError: a directory is no run, or was not trained, or its log is damaged or empty.
     """
     names = [path.resolve().name for path in paths]
     if len({*names}) < len(names):
         names = [str(path) for path in paths]
     runs = {name: Run.open(path) for name, path in zip(names, paths, strict=True)}
+    for run in runs.values():
+        if {"averaged", "imported"} & run.recipe.keys():
+            raise NmtError(
+                f"{run.path}: is an average or an import, which has no log; give a run that "
+                "`nmt train` has made"
+            )
     return Report(runs, {name: read_log(run.path / LOG) for name, run in runs.items()})

@@ -22,6 +22,9 @@ from nmt.runs.recipe import RECIPE
 from nmt.runs.run import Run
 from nmt.runs.weights import Tensors
 
+EXPORT = "export.json"
+"""File that an export of a run for another engine has instead of ``run.json``."""
+
 
 @dataclass(frozen=True)
 class LoadedModel:
@@ -96,6 +99,11 @@ def find_checkpoint(path: Path) -> tuple[Run, Checkpoint]:
     if (path / "checkpoint.json").exists():
         checkpoint = Checkpoint.open(path.resolve())
         return Run.open(checkpoint.path.parent), checkpoint
+    if (path / EXPORT).exists():
+        raise NmtError(
+            f"{path}: is an export, which only `nmt translate` and `nmt serve` read; give the run "
+            "that was exported"
+        )
     what = "has no run.json" if path.is_dir() else "is a file"
     raise NmtError(
         f"{path}: not a trained model: it {what if path.exists() else 'does not exist'}; give "

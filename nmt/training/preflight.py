@@ -77,7 +77,9 @@ def _describe(trainer: Trainer, seconds_per_token: float, kept: int) -> Rows:
     epoch = np.concatenate(order.epoch(1))
     tokens = int(order.source_lengths[epoch].sum() + order.target_lengths[epoch].sum())
     updates = trainer.last_update - trainer.state.update
-    limit = math.inf if config.max_minutes is None else 60 * config.max_minutes
+    limit = math.inf
+    if config.max_minutes is not None:
+        limit = max(0, 60 * config.max_minutes - trainer.state.seconds)
     per_update = tokens / order.updates_per_epoch / world.size * seconds_per_token
     to_go = f"{updates:,}"
     if limit < updates * per_update:
