@@ -107,6 +107,20 @@ def test_a_file_is_replaced_only_when_the_new_one_is_written(tmp_path: Path) -> 
     assert everything(tmp_path) == ["file"]
 
 
+def test_of_other_writings_of_a_file_only_those_of_live_processes_remain(tmp_path: Path) -> None:
+    path = tmp_path / "a[1]"
+    for left in (".a[1].partial-7", ".a1.partial-7"):
+        (tmp_path / left).touch()
+    with (
+        mock.patch("os.getpid", return_value=8),
+        files.whole_file(path) as theirs,
+        mock.patch("os.getpid", return_value=9),
+        files.whole_file(path) as ours,
+    ):
+        assert everything(tmp_path) == [".a1.partial-7", theirs.name, ours.name]
+    assert everything(tmp_path) == [".a1.partial-7", "a[1]"]
+
+
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("exists", [False, True])
 def test_of_a_file_whose_writing_fails_nothing_remains(

@@ -81,9 +81,9 @@ def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
                 os.close(lock)
 
 
-def _hold(directory: Path) -> int | None:
-    """Lock a directory; return a descriptor to close, or None if another process has the lock."""
-    descriptor = os.open(directory, os.O_RDONLY)
+def _hold(path: Path) -> int | None:
+    """Lock a path; return a descriptor to close, or None if another process has the lock."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -130,16 +130,33 @@ def remove_directory(path: Path) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a partial path to write to, and rename it to `path` at the end of the context."""
+    """Yield a partial path to write to, and rename it to `path` at the end of the context.
+
+    Partial files of killed processes are removed, if the file system has locks.
+    """
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    lock = None
     try:
         with named(path, partial):
+            partial.touch()
+            lock = _hold(partial)
+            _sweep_files(path)
             yield partial
             sync(partial)
             partial.replace(path)
             sync(path.parent)
     finally:
         partial.unlink(missing_ok=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _sweep_files(path: Path) -> None:
+    """Remove the partial files of a file that no live process has locked."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.partial-*"):
+        with suppress(OSError), left.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            left.unlink()
 
 
 @contextmanager
