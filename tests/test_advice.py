@@ -567,6 +567,26 @@ def test_a_recipe_is_not_overwritten(
     assert other.err.endswith(f"next: nmt preprocess {config} && nmt train {config}\n")
 
 
+def test_named_sets_are_held_out_instead_of_pairs_of_the_corpus(
+    quick: None, nmt: Any, write_numbers: Callable[..., None]
+) -> None:
+    for seed, name in enumerate(("numbers", "elsewhere", "last")):
+        write_numbers(Path(name), 200 if name == "numbers" else 20, seed)
+    arguments = "init", "numbers", "-s", "en", "-t", "de", "--minutes", 0.02
+    refused = nmt(*arguments, "--valid", "elsewhere", "--test", "numbers")
+    assert (refused.status, refused.out) == (1, "")
+    assert refused.err == (
+        "nmt: error: numbers.en: is training text; give a held-out set that is not\n"
+    )
+    missing = nmt(*arguments, "--valid", "nowhere")
+    assert missing.err.startswith("nmt: error: no such file: nowhere.en")
+    written = nmt(*arguments, "--valid", "elsewhere", "--test", "last")
+    assert (written.status, written.out) == (0, "nmt.yaml\n"), written.err
+    assert not Path("held-out").exists()
+    recipe = yaml.safe_load(Path("nmt.yaml").read_text())["preprocess"]
+    assert (recipe["valid"], recipe["test"]) == ("elsewhere", "last")
+
+
 def test_held_out_files_of_other_languages_are_not_overwritten(
     quick: None, nmt: Any, write_numbers: Callable[..., None]
 ) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 import torch
 
@@ -71,6 +72,7 @@ def advise(
     minutes: float | None,
     say: Say,
     writes: bool = True,
+    given: Mapping[str, str] = MappingProxyType({}),
 ) -> Advice:
     """Return advice for a corpus on this machine.
 
@@ -80,26 +82,23 @@ def advise(
         minutes: limit of the training, if there is one.
         say: prints a line for people.
         writes: whether the advice will be written.
+        given: prefixes of the held-out sets that need not be looked for, by split.
 
     Raises:
-        NmtError: the corpus cannot be read or is too small, or a held-out set would replace a file.
+        NmtError: the corpus or a given set cannot be read, the corpus is too small, or a held-out
+            set would replace a file.
         OSError: a held-out set could not be written.
     """
     names = {"source_lang": languages[0], "target_lang": languages[1]}
     build(PreprocessConfig, names, "preprocess")  # refuses what is no language
     bitexts = [Bitext.find(path, *languages) for path in train]
+    present = _present_sets(train, bitexts, languages, given)
     text = survey(bitexts)
-    present = {split: held_out.find(split, train, bitexts, languages) for split in held_out.NAMES}
     missing = [split for split, path in present.items() if path is None]
-    held_out.check_free(missing, languages)
-    if missing and writes:
-        check_writable(held_out.DIRECTORY.absolute())
-    new_sets = held_out.choose(text, bitexts, missing) if missing else {}
-    sets = {split: present[split] or str(held_out.DIRECTORY / split) for split in present}
-    pairs = {
-        split: len(new_sets[split]) if split in new_sets else _count(sets[split], languages)
-        for split in sets
-    }
+    new_sets = _new_sets(missing, text, bitexts, languages, writes) if missing else {}
+    sets = {split: path or str(held_out.DIRECTORY / split) for split, path in present.items()}
+    pairs = {split: len(chosen) for split, chosen in new_sets.items()}
+    pairs |= {split: _count(path, languages) for split, path in present.items() if path}
     with TemporaryDirectory(prefix="nmt-init-") as scratch:
         trial = _trial(Path(scratch), text, languages)
         facts = CorpusFacts(
@@ -125,6 +124,35 @@ def advise(
         languages=languages,
         new_sets=new_sets,
     )
+
+
+def _present_sets(
+    train: Sequence[str],
+    bitexts: Sequence[Bitext],
+    languages: Languages,
+    given: Mapping[str, str],
+) -> dict[str, str | None]:
+    """Return the held-out sets that are given or found, by split; None for one that is missing."""
+    for path in given.values():
+        held_out.check_given(path, bitexts, languages)
+    return {
+        split: given.get(split) or held_out.find(split, train, bitexts, languages)
+        for split in held_out.NAMES
+    }
+
+
+def _new_sets(
+    splits: Sequence[str],
+    text: Survey,
+    bitexts: Sequence[Bitext],
+    languages: Languages,
+    writes: bool,
+) -> dict[str, list[Pair]]:
+    """Return the pairs to set aside, by split, after checking that they can be written."""
+    held_out.check_free(splits, languages)
+    if writes:
+        check_writable(held_out.DIRECTORY.absolute())
+    return held_out.choose(text, bitexts, splits)
 
 
 def _count(path: str, languages: Languages) -> int:

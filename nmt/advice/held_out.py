@@ -59,6 +59,14 @@ def find(
     return None
 
 
+def check_given(path: str, bitexts: Sequence[Bitext], languages: Languages) -> None:
+    """Raise an NmtError if the given held-out set is missing, or is training text."""
+    used = {file.resolve() for bitext in bitexts for file in bitext.files}
+    for file in Bitext.find(path, *languages).files:
+        if file.resolve() in used:
+            raise NmtError(f"{file}: is training text; give a held-out set that is not")
+
+
 def _has_a_side(path: str, languages: Languages) -> bool:
     """Return whether there is a file of at least one of the languages."""
     files = (f"{path}.{language}{end}" for language in languages for end in ("", *COMPRESSED))

@@ -28,31 +28,48 @@ def _check_minutes(minutes: float | None) -> float | None:
     )
 
 
+Train = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="PREFIX...",
+        help="Training corpus: the files PREFIX.LANG of both languages, plain or .gz, .xz, "
+        ".zst; or FILE.tsv with source, tab, target on a line.",
+        show_default=False,
+    ),
+]
+Minutes = Annotated[
+    float | None,
+    typer.Option(
+        callback=_check_minutes,
+        help="Minutes of training at hand, without preprocessing and validation. Without it, "
+        "as long as the corpus deserves.",
+        show_default=False,
+    ),
+]
+Valid = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PREFIX",
+        help="Validation set.  [default: look beside the corpus, or set pairs of it aside]",
+        show_default=False,
+    ),
+]
+Test = Annotated[
+    str | None, typer.Option(metavar="PREFIX", help="Test set, likewise.", show_default=False)
+]
+
+
 def init(
-    train: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="PREFIX...",
-            help="Training corpus: the files PREFIX.LANG of both languages, plain or .gz, .xz, "
-            ".zst; or FILE.tsv with source, tab, target on a line.",
-            show_default=False,
-        ),
-    ],
+    train: Train,
     source_lang: Annotated[
         str, typer.Option("--source-lang", "-s", metavar="LANG", help="Language to translate from.")
     ],
     target_lang: Annotated[
         str, typer.Option("--target-lang", "-t", metavar="LANG", help="Language to translate into.")
     ],
-    minutes: Annotated[
-        float | None,
-        typer.Option(
-            callback=_check_minutes,
-            help="Minutes of training at hand, without preprocessing and validation. Without it, "
-            "as long as the corpus deserves.",
-            show_default=False,
-        ),
-    ] = None,
+    minutes: Minutes = None,
+    valid: Valid = None,
+    test: Test = None,
     output: Annotated[Path, typer.Option(metavar="FILE", help="Recipe to write.")] = RECIPE,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the recipe on stdout, and write nothing.")
@@ -74,7 +91,10 @@ def init(
         check_writable(output.parent)
     from nmt.advice.advise import advise
 
-    advice = advise(tuple(train), (source_lang, target_lang), minutes, say, writes=not dry_run)
+    named = {"valid": valid, "test": test}
+    given = {split: path for split, path in named.items() if path is not None}
+    languages = source_lang, target_lang
+    advice = advise(tuple(train), languages, minutes, say, writes=not dry_run, given=given)
     if dry_run:
         show(advice.text.rstrip("\n"))
         return
