@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmt.data.vocabulary import BOS, EOS
+from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
 from nmt.models import ModelConfig, architectures
 from nmt.models.bytenet import ByteNetConfig
@@ -42,6 +42,22 @@ def test_the_source_is_unfolded_to_the_expected_length_and_the_decoder_goes_on()
     assert encoded[0].any(dim=1).tolist() == [True] * 6 + [False] * (encoded.shape[1] - 6)
     decoder_output = model.decode(torch.tensor([[EOS]]), torch.tensor([[BOS, *[5] * 19]]))
     assert decoder_output.shape == (1, 20, 8)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("ratio", "length", "unfolded"), [(1.2, 25, 30), (1.144, 375, 429)])
+def test_rounding_unfolds_no_further_alone_or_beside_a_longer_source(
+    ratio: float, length: int, unfolded: int
+) -> None:
+    model = ByteNetConfig(width=4, sets=1, dilations=(1,), length_ratio=ratio).build(9, 9, True)
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight)  # so that a position beyond the source is not zero
+    source = torch.full((2, length + 40), 5)
+    source[0, length:] = PAD
+    alone, beside = model.encode(source[:1, :length]), model.encode(source)
+    assert alone.shape[1] == unfolded
+    torch.testing.assert_close(beside[:1, :unfolded], alone)
+    assert not beside[0, unfolded:].any()
 
 
 @torch.no_grad()

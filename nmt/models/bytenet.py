@@ -2,8 +2,8 @@
 
 Residual blocks with dilated convolutions. There is no attention: position t of the decoder reads
 position t of the encoder. The source is encoded for as many positions as the translation is
-expected to have (1.2 times the source's length, section 3.1). Beyond these positions the decoder
-continues without the encoder ("dynamic unfolding", section 3.2). The paper does not say how the
+expected to have (1.2 times the source's length), and beyond these positions the decoder continues
+without the encoder: the paper's "dynamic unfolding" (section 3.2). The paper does not say how the
 encoder's output and the target embedding are combined; this implementation adds them.
 """
 
@@ -141,10 +141,9 @@ class ByteNet(Model):
 
     def encode(self, source: Tensor) -> Tensor:
         """Return the encoder's stream [B, U, 2d] for U target positions; zero at padding."""
-        config = self.config
         tokens = source != PAD
         lengths = self._unfolded(tokens.sum(1, keepdim=True))
-        unfolded = int(config.length_ratio * source.shape[1] + 1) + config.length_offset
+        unfolded = int(self._unfolded(torch.tensor(source.shape[1])))
         mask = torch.arange(unfolded, device=source.device) < lengths  # [B, U]
         mask = mask[..., None].to(self.source_embedding.weight.dtype)
         x = self._embed(self.source_embedding, source) * tokens[..., None]
@@ -154,9 +153,12 @@ class ByteNet(Model):
         return x * mask
 
     def _unfolded(self, lengths: Tensor) -> Tensor:
-        """Return for how many positions the encoder unfolds sources of these lengths."""
-        unfolded: Tensor = (self.config.length_ratio * lengths).ceil() + self.config.length_offset
-        return unfolded.long()
+        """Return for how many positions the encoder unfolds sources of these lengths.
+
+        1.2 times 25 are 30: what rounding adds does not count.
+        """
+        unfolded = self.config.length_ratio * lengths.double() - 1e-6
+        return unfolded.ceil().long() + self.config.length_offset
 
     def decode(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the decoder output [B, T, 2d] for whole targets."""
