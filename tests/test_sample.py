@@ -87,6 +87,11 @@ def test_what_tokens_are_drawn_with() -> None:
     assert probabilities(top_p=0.51) == [0, 0.25, 0, 0.5, 0.25, 0]  # equals stay together
 
 
+def test_a_top_p_of_one_leaves_every_token() -> None:
+    logits = 3 * torch.randn(32_000, generator=torch.Generator().manual_seed(1))
+    assert Sample(top_p=1.0).probabilities(logits).count_nonzero() == 32_000
+
+
 def test_draws_are_those_of_cumulative_sums_and_nothing_impossible() -> None:
     generator = torch.Generator().manual_seed(1)
     numbers = torch.rand(30, 40, dtype=torch.float64, generator=generator)

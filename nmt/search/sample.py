@@ -100,7 +100,7 @@ class Sample(Strategy):
             least = logits.topk(self.top_k).values[..., -1:]
             logits = logits.masked_fill(logits < least, float("-inf"))
         probabilities = logits.softmax(-1).nan_to_num_(0.0)  # 0 if no token may follow
-        if self.top_p is not None:
+        if self.top_p is not None and self.top_p < 1.0:
             falling = probabilities.sort(-1, descending=True).values
             is_kept = (
                 falling.cumsum(-1) - falling < self.top_p
