@@ -26,8 +26,8 @@ The value is a little under 4096, so that a padded bucket still fits the usual m
 LEAST_FILL = 0.6
 """Share of the positions of a micro-batch that hold a token, for models that need padding.
 
-For recurrent and convolutional models, dividing a batch of 1,024 tokens by this costs less than
-computing the padding, and dividing further costs more.
+For recurrent models and attention that pads, dividing a batch of 1,024 tokens by this costs less
+than computing the padding, and dividing further costs more.
 """
 
 FEW_SENTENCES = 8

@@ -23,7 +23,7 @@ BATCH_TOKENS = {"cpu": 16_384, "cuda": 131_072}
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig:
-    """The recipe's section ``search``. Lengths are in pieces and include EOS."""
+    """The recipe's section ``search``. Lengths are in tokens and include EOS."""
 
     strategy: Strategy = strategies["beam"]
     """Search strategy. The default is the paper's: a beam of 4 with the length penalty of GNMT."""

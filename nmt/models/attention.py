@@ -99,7 +99,7 @@ class FullAttention(nn.Module):
     key in a decoder's step.
 
     The result does not depend on the order of the keys, so beams share one cache whose keys are
-    interleaved (see ``SelfAttention.sees_order``). A subclass may depend on the order, and gets a
+    interleaved (see ``SelfAttention.new_cache``). A subclass may depend on the order, and gets a
     cache of ordered keys like every other module.
     """
 

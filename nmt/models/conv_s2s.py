@@ -248,7 +248,7 @@ class ConvS2S(Model):
         for layer in self.encoder:
             x = layer(x, sentences)
         keys = self.encoder_output(x)
-        if keys.requires_grad:  # every decoder layer adds a gradient (section 3.5)
+        if keys.requires_grad:  # every decoder layer adds a gradient; fairseq's factor
             share = 1 / (2 * len(self.decoder))
             keys.register_hook(lambda gradient: gradient * share)
         return keys, (keys + embedded) * HALF

@@ -44,7 +44,8 @@ class GNMTConfig(ModelConfig):
     """Output of the bottom layer that is the query for the context of the layers above: the output
     of the previous step, as in the paper, or of the current step, as in gnmt_v2."""
     dropout: float = 0.2
-    """Dropout rate on the input of every LSTM; the paper's for English-German is 0.3."""
+    """Dropout rate on the input of every LSTM and of the output layer; the paper's for
+    English-German is 0.3."""
     initial_range: float = 0.04
     """Initial weights are uniform between minus this value and this value."""
 
@@ -213,7 +214,9 @@ class GNMT(Model):
         return last
 
 
-# google/nmt's wmt16_gnmt_8_layer.
+# Sizes and initial range of google/nmt's wmt16_gnmt_8_layer, and its query of the attention. Its
+# attention is normalised, though, its forget gates begin open, and its decoder begins with the
+# encoder's last states.
 architectures.add("gnmt_v2", GNMTConfig(attention_query="current", initial_range=0.1))
 # For small corpora and two CPU cores.
 architectures.add(

@@ -43,8 +43,8 @@ class TrainConfig:
     stages: tuple[Stage, ...] = ()
     """Stages of training, as in OpusTrainer: ``[{until: 20000, mix: {clean: 0.7, back: 0.3}}, {mix:
     {clean: 1}}]``. Until update `until`, the pairs of the corpora with these names in
-    `preprocess.train` are drawn in these shares. The last stage lasts until training ends. None for
-    all pairs as they are."""
+    `preprocess.train` are drawn in these shares. The last stage lasts until training ends. Empty
+    for all pairs as they are."""
     max_tokens: MayChange[Literal["auto"] | int] = "auto"
     """Size of a micro-batch in tokens of one side, or auto: the largest size that fits the GPUs.
     Bounds the memory of a device; larger ones keep a GPU busier. All passes or samples of the loss
@@ -81,7 +81,7 @@ class TrainConfig:
     augmentation: tuple[Augmentation, ...] = ()
     """Changes to random training pairs, others in each epoch, one after the other: ``[{name:
     upper_case, share: 0.05}, typos]``. `max_tokens`, `tokens_per_update` and the loss per token
-    count the stored tokens. None for none."""
+    count the stored tokens. Empty for none."""
     quantization: Literal["none", "int8"] = "none"
     """Quantisation-aware training (Jacob et al. 2018): int8 rounds weights and inputs of linear
     layers in training as ``nmt translate --precision int8`` does, but for the output layer. For a

@@ -37,7 +37,7 @@ class Schedule(ABC):
 
         Args:
             update: number of the update, from 1.
-            d_model: width of the model.
+            d_model: width of the decoder output; for an RNNsearch that of the maxout layer.
             max_updates: number of the last update.
             plateaus: number of times that :meth:`is_plateau` has returned True.
         """
