@@ -11,7 +11,7 @@ import torch
 
 from nmt.data.packing import Packing
 from nmt.models.fused_attention import attend_to_packs
-from nmt.models.packed_attention import _RowAttention
+from nmt.models.row_attention import RowAttention
 
 HEADS = 2
 LENGTHS = np.array([[60, 2, 5, 170, 9, 9, 1, 33], [70, 1, 3, 150, 20, 8, 2, 40]])
@@ -41,7 +41,7 @@ def compare(kind: str, dtype: torch.dtype, width: int) -> None:
     sides = [pack.sentence_of_tokens for pack in packs], [pack.ends for pack in packs]
     output, _ = attend_to_packs(found, *sides, HEADS, kind == "causal")
     output.backward(d_output.to(dtype))
-    rows = _RowAttention.apply(packs, HEADS, kind == "causal", 0.0, *expected)
+    rows = RowAttention.apply(packs, HEADS, kind == "causal", 0.0, *expected)
     rows.backward(d_output)
     pairs = [(output, rows), *((a.grad, b.grad) for a, b in zip(found, expected, strict=True))]
     print(kind, dtype, width, *(error(*pair) for pair in pairs), flush=True)

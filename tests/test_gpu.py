@@ -29,7 +29,7 @@ from nmt.data.dataset import Dataset
 from nmt.data.packing import Packing
 from nmt.data.vocabulary import EOS
 from nmt.inference.ensembles import compile_steps
-from nmt.models import Model, architectures, packed_attention
+from nmt.models import Model, architectures, flash_attention, packed_attention
 from nmt.models.transformer import TransformerConfig
 from nmt.runtime.distributed import World
 from nmt.runtime.precision import InferencePrecision, autocast
@@ -125,7 +125,7 @@ def test_small_gradients_of_recurrent_layers_in_bf16_do_not_become_zero(
 
 
 @contextmanager
-def flash_attention(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def gpu_attention(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Within the context packs use the attention of a GPU, on a CPU without its kernels."""
     if device.type == "cuda":
         yield
@@ -137,7 +137,7 @@ def flash_attention(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> It
         is_fit = widths[0] == widths[1] and widths[0] % 8 == 0 and not dropout
         return is_fit and dtype in (torch.bfloat16, torch.float16)
 
-    monkeypatch.setattr(packed_attention, "_has_flash", fits)
+    monkeypatch.setattr(packed_attention, "has_flash", fits)
     with flash_attention_on_cpus():
         yield
 
@@ -145,13 +145,13 @@ def flash_attention(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> It
 def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A list that gets an entry for each call of a GPU's attention."""
     called: list[str] = []
-    flash = packed_attention._flash_attention
+    flash = packed_attention.flash_attention
 
     def counted(*arguments: Any) -> Tensor:
         called.append("called")
         return flash(*arguments)
 
-    monkeypatch.setattr(packed_attention, "_flash_attention", counted)
+    monkeypatch.setattr(packed_attention, "flash_attention", counted)
     return called
 
 
@@ -178,13 +178,13 @@ def test_the_kernels_for_packs_are_attention_within_each_sentence(
     expected = Model.decode_packs(model, source, target, packing)
     expected_gradients = gradients(model, expected)
     called = count_calls(monkeypatch)
-    has_own, own = packed_attention._has_own_kernels, []
+    has_own, own = flash_attention._has_own_kernels, []
     monkeypatch.setattr(
-        packed_attention,
+        flash_attention,
         "_has_own_kernels",
         lambda *arguments: own.append(has_own(*arguments)) or own[-1],
     )
-    with flash_attention(device, monkeypatch), autocast(precision, device):
+    with gpu_attention(device, monkeypatch), autocast(precision, device):
         output = model.decode_packs(source, target, packing)
         assert len(called) == 3  # two of self-attention, one of the target to the source
         is_own = device.type == "cuda" and lengths is LENGTHS and width in (16, 32, 64)
@@ -265,7 +265,7 @@ def test_training_in_half_precision_is_near_that_in_fp32(
 ) -> None:
     expected = trained(trainer_of(dataset, CPU))
     called = count_calls(monkeypatch)
-    with flash_attention(device, monkeypatch):
+    with gpu_attention(device, monkeypatch):
         found = trained(trainer_of(dataset, device, precision=precision))
     assert called
     assert_near(found, expected, 0.05)
@@ -309,7 +309,7 @@ def test_compiled_training_in_half_precision_computes_no_padding(
     counters.clear()
     if device.type == "cpu":
         monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    with flash_attention(device, monkeypatch):
+    with gpu_attention(device, monkeypatch):
         expected = trained(trainer_of(dataset, device, precision="bf16"), 12)
         trainer = trainer_of(dataset, device, precision="bf16", compile=True)
         assert trainer.loader.packs

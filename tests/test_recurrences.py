@@ -16,6 +16,7 @@ from nmt.models.recurrences import (
     Recurrence,
     linear_scan,
 )
+from nmt.models.sentences import Packed, Padded
 from nmt.models.state import BeamAncestry
 from nmt.models.transformer import TransformerConfig
 from nmt.recipe.config import build
@@ -52,8 +53,8 @@ def test_a_scan_is_the_recurrence_step_by_step() -> None:
 def test_sentences_of_a_pack_do_not_meet(recurrence: Recurrence) -> None:
     x, lengths = some_input(), torch.tensor([5, 3]).numpy()
     pack = Pack(lengths, Rows(lengths, lengths))
-    packed = recurrence(torch.cat((x[0], x[1, :3])), pack, causal=True)
-    whole = recurrence(x, None, causal=True)
+    packed = recurrence(torch.cat((x[0], x[1, :3])), Packed(pack))
+    whole = recurrence(x, Padded())
     assert torch.allclose(packed, torch.cat((whole[0], whole[1, :3])), atol=1e-6)
 
 
@@ -61,7 +62,7 @@ def test_sentences_of_a_pack_do_not_meet(recurrence: Recurrence) -> None:
 def test_a_step_costs_a_state_of_fixed_size(recurrence: Recurrence) -> None:
     x, cache = some_input(), recurrence.new_cache()
     steps = [cache.attend(recurrence, x[:, at : at + 1], BeamAncestry(at + 1)) for at in range(5)]
-    assert torch.allclose(torch.cat(steps, 1), recurrence(x), atol=1e-6)
+    assert torch.allclose(torch.cat(steps, 1), recurrence(x, Padded()), atol=1e-6)
     assert cache._hidden.shape == (2, 1, WIDTH)
 
 
@@ -74,7 +75,7 @@ def test_ssru_is_the_papers() -> None:
         forget = torch.sigmoid(x[:, at] @ to_forget.t() + ssru.forget_bias)
         cell = forget * cell + (1 - forget) * (x[:, at] @ to_new.t())
         outputs.append(cell.relu())
-    assert torch.allclose(ssru(x), torch.stack(outputs, 1), atol=1e-6)
+    assert torch.allclose(ssru(x, Padded()), torch.stack(outputs, 1), atol=1e-6)
 
 
 def test_average_attention_is_of_the_mean_of_the_past() -> None:
@@ -82,7 +83,7 @@ def test_average_attention_is_of_the_mean_of_the_past() -> None:
     means = x.cumsum(1) / torch.arange(1, 6)[:, None]
     past = average.outer(average.inner(means).relu())
     input_gate, forget_gate = torch.sigmoid(average.gate(torch.cat((x, past), -1))).chunk(2, -1)
-    assert torch.allclose(average(x), input_gate * x + forget_gate * past, atol=1e-6)
+    assert torch.allclose(average(x, Padded()), input_gate * x + forget_gate * past, atol=1e-6)
 
 
 def test_rg_lru_is_the_papers() -> None:
@@ -96,7 +97,7 @@ def test_rg_lru_is_the_papers() -> None:
         hidden = decay * hidden + (1 - decay**2).sqrt() * (write * new)
         gate = torch.nn.functional.gelu(layer.output_gate(x[:, at]))
         outputs.append(layer.output(hidden * gate))
-    assert torch.allclose(layer(x), torch.stack(outputs, 1), atol=1e-5)
+    assert torch.allclose(layer(x, Padded()), torch.stack(outputs, 1), atol=1e-5)
 
 
 @pytest.mark.parametrize("c", [8.0, 1e-4])

@@ -9,6 +9,7 @@ from torch import nn
 from nmt.models.attention import Heads
 from nmt.models.multi_head import SelfAttention
 from nmt.models.positions import Rotation
+from nmt.models.sentences import Padded
 from nmt.models.state import ROOM, BeamAncestry, Cache, OrderedCache, SharedCache
 
 HEADS = Heads(width=8, count=2, key_width=4, value_width=4, bias=True, dropout=0.0)
@@ -49,7 +50,7 @@ def test_a_row_attends_to_its_own_past_whatever_it_follows(
         step = torch.randn(*pasts.shape[:2], 8, generator=generator)
         pasts = torch.cat((pasts, step[:, :, None]), dim=2)
         ancestry.grow(step[..., 0])
-        whole = attention.attend(*attention.project(pasts.flatten(0, 1)), causal=True)
+        whole = attention(pasts.flatten(0, 1), Padded(), causal=True)
         expected = whole[:, -1].view_as(step)
         torch.testing.assert_close(cache.attend(attention, step, ancestry), expected)
         stay = torch.tensor([0, len(pasts) - 1]) if rows == 2 else torch.arange(len(pasts))

@@ -12,6 +12,7 @@ from nmt.models.dropout import Dropout
 from nmt.models.feed_forward import FeedForward
 from nmt.models.multi_head import CrossAttention, SelfAttention
 from nmt.models.positions import SinusoidalPositions, sinusoids
+from nmt.models.sentences import Padded
 from nmt.models.transformer import Transformer, TransformerConfig
 from nmt.recipe.config import build, dump
 
@@ -144,7 +145,7 @@ def test_what_other_toolkits_do_differently_is_a_field_of_the_recipe() -> None:
     model = config.build(20, 20, True).eval()
     assert isinstance(model, Transformer)
     tokens = torch.tensor([[4, 5, 6, 3]])
-    first = model._embed_padded(model.target_embedding, model.positions, tokens)
+    first = model._embed_target(tokens, Padded())
     expected = model.target_embedding(tokens) + sinusoids(4, 8)
     torch.testing.assert_close(first, expected)
     before = model(tokens, tokens)

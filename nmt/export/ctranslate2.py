@@ -9,7 +9,7 @@ sublayer, which the normalisation after the sublayer cancels.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -173,12 +173,12 @@ def _fill_cross(spec: Any, cross: CrossAttention) -> None:
 
 
 def _fill_heads(
-    spec: Any, linear: nn.Linear, sizes: list[int], counts: list[int], heads: int
+    spec: Any, linear: nn.Linear, sizes: Sequence[int], counts: Sequence[int], heads: int
 ) -> None:
     """Copy a projection to several tensors, such as keys and values, expanded to all heads."""
 
     def with_all_heads(rows: Tensor) -> Tensor:
-        parts = zip(torch.split(rows, sizes), counts, strict=True)
+        parts = zip(torch.split(rows, list(sizes)), counts, strict=True)
         by_head = [part.view(count, -1, *rows.shape[1:]) for part, count in parts]
         full = [part.repeat_interleave(heads // len(part), dim=0) for part in by_head]
         return torch.cat([part.flatten(0, 1) for part in full])

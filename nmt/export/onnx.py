@@ -30,6 +30,7 @@ from nmt.export.tokenizer_json import tokenizer_json
 from nmt.export.transformer_format import TransformerFormat
 from nmt.models.positions import SinusoidalPositions, sinusoids
 from nmt.models.recurrences import RecurrentCache
+from nmt.models.sentences import Padded
 from nmt.models.state import BeamAncestry, KeyValueCache, Memory, OrderedCache, SharedCache
 from nmt.models.transformer import Transformer, TransformerConfig
 from nmt.models.transformer_layers import TransformerState
@@ -108,7 +109,7 @@ class _Encoder(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Return the encoder's output [B, S, D] of padded sources [B, S] with their mask [B, S]."""
         source = input_ids if self.ids is None else self.ids[input_ids]
-        return self.model.encode_padded(source, attention_mask.bool()[:, None, None])
+        return self.model.encode_tokens(source, Padded(attention_mask.bool()[:, None, None]))
 
 
 class _Decoder(nn.Module):
@@ -132,7 +133,7 @@ class _Decoder(nn.Module):
         """
         model, memory, caches = self.model, [], []
         for layer, (keys, values, *projected) in zip(model.decoder, past, strict=True):
-            rest = layer.cross.project(encoded[:, projected[0].shape[2] :])
+            rest = layer.cross.project(encoded[:, projected[0].shape[2] :], Padded())
             both = [torch.cat(pair, 2) for pair in zip(projected, rest, strict=True)]
             memory.append((both[0], both[1]))
             caches.append(_CACHES[type(layer.attention.new_cache())](keys, values))

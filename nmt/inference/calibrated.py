@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmt.data.packing import Pack, Packing
+from nmt.data.packing import Packing
 from nmt.data.vocabulary import PAD
 from nmt.inference.int8 import FewRowsLinear, ManyRowsLinear
 from nmt.models.attention import split_heads
 from nmt.models.feed_forward import FeedForward
 from nmt.models.multi_head import CrossAttention, SelfAttention
+from nmt.models.sentences import Packed, Padded, Sentences
 from nmt.models.state import Memory
 from nmt.models.transformer import Transformer
 from nmt.runs.calibration import Range
@@ -86,16 +87,15 @@ class EqualLengthsAttention(nn.Module):
         super().__init__()
         self.attention = attention
 
-    def forward(self, x: Tensor, pack: Pack) -> Tensor:
+    def forward(self, x: Tensor, sentences: Packed) -> Tensor:
         """Mix the tokens of each sentence of a pack [P, D]; see :meth:`TokenMixer.forward`."""
         attention, start, mixed = self.attention, 0, []
-        projected = attention.project_pack(x, pack)
-        for length, equal in groupby(pack.lengths.tolist()):
+        projected = attention.project(x, sentences)
+        for length, equal in groupby(sentences.pack.lengths.tolist()):
             stop = start + length * len(list(equal))
             parts = projected[start:stop].view(-1, length, projected.shape[1])
-            sides = parts.split_with_sizes(attention.sizes, dim=-1)
-            attended = attention.attend.attention_fn(*map(split_heads, sides, attention.counts))
-            mixed.append(attended.transpose(1, 2).reshape(stop - start, -1))
+            sides = Padded().split(parts, attention.sizes, attention.counts)
+            mixed.append(Padded().mix(attention.attend, sides).flatten(0, 1))
             start = stop
         output: Tensor = attention.attend.output(torch.cat(mixed))
         return output
@@ -114,24 +114,22 @@ class PaddedCrossAttention(CrossAttention):
         self.project_query, self.project_memory = other.project_query, other.project_memory
         self.attend = other.attend
 
-    def project(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+    def divide(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Return scaled keys and values [B, H, S, C] of every head.
 
         Args:
             memory: keys and values side by side, [B, S, W], from ``project_memory``.
         """
-        parts = memory.split_with_sizes(self.sizes, dim=-1)
-        keys, values = (split_heads(part, self.memory_heads) for part in parts)
+        keys, values = Padded().split(memory, self.sizes, self.attend.counts[1:])
         if (group := self.heads // self.memory_heads) > 1:
             keys, values = (x.repeat_interleave(group, dim=1) for x in (keys, values))
         return keys * keys.shape[-1] ** -0.5, values
 
-    def forward(
-        self, x: Tensor, memory: Sequence[Tensor], sentences: Tensor | Packing | None
-    ) -> Tensor:
+    def forward(self, x: Tensor, memory: Sequence[Tensor], sentences: Sentences) -> Tensor:
         """Attend from padded sentences `x`; see :meth:`CrossAttention.forward`."""
+        assert isinstance(sentences, Padded)
         keys, values = memory
-        weights = self._scores(x, keys, sentences).softmax(-1)  # [B x H, Q, S]
+        weights = self._scores(x, keys, sentences.mask).softmax(-1)  # [B x H, Q, S]
         mixed = torch.bmm(weights, values.flatten(0, 1))  # [B x H, Q, C]
         output: Tensor = self.attend.output(joined_heads(mixed, self.heads))
         return output
@@ -141,8 +139,8 @@ class PaddedCrossAttention(CrossAttention):
         weights = self._scores(x, keys, mask).softmax(-1).view(*keys.shape[:2], x.shape[1], -1)
         return weights.mean(1) if head is None else weights[:, head - 1]
 
-    def _scores(self, x: Tensor, keys: Tensor, mask: Tensor | Packing | None) -> Tensor:
-        assert isinstance(mask, Tensor)
+    def _scores(self, x: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
+        assert mask is not None
         queries = divided_heads(self.project_query(x), self.heads)
         return torch.bmm(queries, keys.flatten(0, 1)).add_(mask.flatten(0, 1))
 
@@ -166,12 +164,13 @@ def encode(model: Transformer, source: Tensor) -> Memory:
     """Return what :meth:`Transformer.encode` returns, for a :class:`PaddedCrossAttention`."""
     lengths = (source != PAD).sum(1).numpy()
     pack = Packing.of(lengths, lengths).source
-    encoded = model.encode_pack(source[source != PAD], pack)
+    encoded = model.encode_tokens(source[source != PAD], Packed(pack))
     room = -(-pack.longest // VECTOR) * VECTOR
     layers = []
     for layer in model.decoder:
+        assert isinstance(layer.cross, PaddedCrossAttention)
         padded = pack.pad(layer.cross.project_memory(encoded))
-        keys, values = layer.cross.project(F.pad(padded, (0, 0, 0, room - pack.longest)))
+        keys, values = layer.cross.divide(F.pad(padded, (0, 0, 0, room - pack.longest)))
         layers.append((keys.transpose(2, 3), values))
     is_padding = torch.arange(room) >= torch.from_numpy(lengths)[:, None]
     mask = torch.zeros(is_padding.shape).masked_fill_(is_padding, float("-inf"))

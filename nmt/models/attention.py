@@ -40,6 +40,17 @@ class Heads:
         """Number of heads of keys, and of values."""
         return self.key_value_count or self.count
 
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Numbers of heads of queries, keys and values."""
+        return self.count, self.keys_and_values, self.keys_and_values
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Numbers of columns of queries, keys and values: of all their heads side by side."""
+        queries, keys, values = self.counts
+        return queries * self.key_width, keys * self.key_width, values * self.value_width
+
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
     """Reshape [B, T, H*C] to [B, H, T, C]."""
@@ -143,6 +154,7 @@ class Attend(nn.Module):
         super().__init__()
         self.dropout = heads.dropout
         self.widths = (heads.key_width, heads.value_width)
+        self.counts, self.sizes = heads.counts, heads.sizes
         self.attention_fn = attention_fn or FullAttention()
         self.is_plain = type(self.attention_fn) is FullAttention  # a subclass may do anything
         """Whether this is the paper's attention, of all heads or of groups of them."""
@@ -167,7 +179,19 @@ class Attend(nn.Module):
         mask: Tensor | None = None,
         causal: bool = False,
     ) -> Tensor:
-        """Return the attended values, projected.
+        """Return the values [B, Q, D], mixed by :meth:`mix` and projected."""
+        output: Tensor = self.output(self.mix(queries, keys, values, mask, causal))
+        return output
+
+    def mix(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None = None,
+        causal: bool = False,
+    ) -> Tensor:
+        """Return the values mixed by the attention weights of each head.
 
         Args:
             queries: [B, H, Q, C].
@@ -177,8 +201,7 @@ class Attend(nn.Module):
             causal: whether position i sees only positions up to i (Q = S).
 
         Returns:
-            [B, Q, D].
+            [B, Q, H * C'], heads side by side.
         """
-        mixed = self.attention_fn(queries, keys, values, mask, causal, self.rate)
-        output: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
-        return output
+        mixed: Tensor = self.attention_fn(queries, keys, values, mask, causal, self.rate)
+        return mixed.transpose(1, 2).flatten(2)

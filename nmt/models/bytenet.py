@@ -23,8 +23,8 @@ from nmt.models.base import Model, ModelConfig, State, architectures, check_rate
 from nmt.models.convolution import extend_past, no_past, windows
 from nmt.models.dropout import Dropout
 from nmt.models.initialization import embedding, glorot
-from nmt.models.packed_attention import filled_if_costly
 from nmt.models.recorded_activity import Probe, convolution_probes, output_of
+from nmt.models.rounding import filled_if_costly
 from nmt.models.state import RecurrentState
 
 

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from nmt.data.packing import Pack, Packing
+from nmt.data.packing import Packing
 from nmt.models.attention import Attend, Heads, attention_weights, split_heads
 from nmt.models.initialization import glorot
-from nmt.models.packed_attention import link_weights, mix_packs
+from nmt.models.row_attention import link_weights
+from nmt.models.sentences import Padded, Sentences
 from nmt.models.state import KeyValueCache, OrderedCache, SharedCache, TokenMixer
 
 
@@ -29,9 +30,7 @@ class SelfAttention(TokenMixer):
         rotation: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.counts = [heads.count, heads.keys_and_values, heads.keys_and_values]
-        widths = [heads.key_width, heads.key_width, heads.value_width]
-        self.sizes = [count * width for count, width in zip(self.counts, widths, strict=True)]
+        self.sizes, self.counts = heads.sizes, heads.counts
         # Glorot over the fused [D, 3D] matrix, as tensor2tensor did in 2017. fairseq gets the same
         # bound with a gain of 1 / sqrt(2) on three separate matrices.
         self.project_in = glorot(nn.Linear(heads.width, sum(self.sizes), bias=heads.bias))
@@ -42,25 +41,20 @@ class SelfAttention(TokenMixer):
         """Return a cache that keeps the order of the keys, if the result may depend on it."""
         return SharedCache() if self.attend.is_plain else OrderedCache()
 
-    def project(self, x: Tensor, position: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values [B, H, T, C] of the input [B, T, D].
+    def project(self, x: Tensor, sentences: Sentences) -> Tensor:
+        """Return queries, keys and values of `x` side by side, [B, T, W] or [P, W]."""
+        projected: Tensor = self.project_in(x)
+        if self.rotation is not None:
+            projected = self._rotated(projected, sentences.positions(x))
+        return projected
 
-        Args:
-            x: the input.
-            position: of all tokens; None if they are at 0 to T - 1.
-        """
+    def project_step(self, x: Tensor, position: int) -> tuple[Tensor, ...]:
+        """Return queries, keys and values [B, H, K, C] of tokens [B, K, D] at a position."""
         projected = self.project_in(x)
         if self.rotation is not None:
-            begin, end = (0, x.shape[1]) if position is None else (position, position + 1)
-            projected = self._rotated(projected, torch.arange(begin, end, device=x.device))
-        parts = projected.split_with_sizes(self.sizes, dim=-1)
-        queries, keys, values = map(split_heads, parts, self.counts)
-        return queries, keys, values
-
-    def project_pack(self, x: Tensor, pack: Pack) -> Tensor:
-        """Return queries, keys and values side by side [P, W] of the input [P, D]."""
-        projected: Tensor = self.project_in(x)
-        return projected if self.rotation is None else self._rotated(projected, pack.positions)
+            at = torch.arange(position, position + 1, device=x.device)
+            projected = self._rotated(projected, at)
+        return Padded().split(projected, self.sizes, self.counts)
 
     def _rotated(self, projected: Tensor, positions: Tensor) -> Tensor:
         """Return `projected` [..., T, W] with its queries and keys rotated by `positions`."""
@@ -69,16 +63,10 @@ class SelfAttention(TokenMixer):
         heads = turning.view(*turning.shape[:-1], -1, self.attend.widths[0])
         return torch.cat((self.rotation(heads, positions).flatten(-2), values), -1)
 
-    def forward(
-        self, x: Tensor, sentences: Tensor | Pack | None = None, causal: bool = False
-    ) -> Tensor:
+    def forward(self, x: Tensor, sentences: Sentences, causal: bool = False) -> Tensor:
         """Attend within each sentence; see :meth:`TokenMixer.forward`."""
-        if isinstance(sentences, Pack):
-            packs, projected = (sentences, sentences), (self.project_pack(x, sentences),)
-            mixed = mix_packs(self.attend, projected, self.sizes, self.counts, packs, causal)
-            output: Tensor = self.attend.output(mixed)
-        else:
-            output = self.attend(*self.project(x), sentences, causal)
+        parts = sentences.split(self.project(x, sentences), self.sizes, self.counts)
+        output: Tensor = self.attend.output(sentences.mix(self.attend, parts, causal))
         return output
 
 
@@ -89,40 +77,35 @@ class CrossAttention(nn.Module):
         super().__init__()
         self.heads, self.key_width = heads.count, heads.key_width
         self.memory_heads = heads.keys_and_values
-        self.sizes = [self.memory_heads * width for width in (heads.key_width, heads.value_width)]
-        queries = heads.count * heads.key_width
+        queries, *self.sizes = heads.sizes
         self.project_query = glorot(nn.Linear(heads.width, queries, bias=heads.bias))
         self.project_memory = glorot(nn.Linear(heads.width, sum(self.sizes), bias=heads.bias))
         self.attend = Attend(heads)
 
-    def project(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keys and values [B, H, S, C] of the encoder output [B, S, D]."""
-        keys, values = (
-            split_heads(part, self.memory_heads)
-            for part in self.project_memory(memory).split_with_sizes(self.sizes, dim=-1)
-        )
-        return keys, values
+    def project(self, encoded: Tensor, sentences: Sentences) -> tuple[Tensor, ...]:
+        """Return the memory: keys and values of the encoder's output.
 
-    def forward(
-        self, x: Tensor, memory: Sequence[Tensor], sentences: Tensor | Packing | None
-    ) -> Tensor:
+        Args:
+            encoded: padded sentences [B, S, D], or a pack [P', D].
+            sentences: the sources.
+
+        Returns:
+            Keys [B, H, S, C] and values [B, H, S, C']; of a pack both side by side, [P', W].
+        """
+        return sentences.split(self.project_memory(encoded), self.sizes, self.attend.counts[1:])
+
+    def forward(self, x: Tensor, memory: Sequence[Tensor], sentences: Sentences) -> Tensor:
         """Attend from `x` to the projected memory; returns the shape of `x`.
 
         Args:
             x: padded sentences [B, Q, D], or a pack [P, D].
-            memory: keys [B, H, S, C] and values [B, H, S, C'], from :meth:`project`; of a pack,
-                both side by side [P', H*C + H*C'], from ``project_memory``.
-            sentences: the mask of the memory [B, 1, 1, S] bool, True at tokens; None where nothing
-                is padding; or the packing.
+            memory: from :meth:`project`.
+            sentences: the sources, and of a pack also the targets.
         """
-        queries = self.project_query(x)
-        if isinstance(sentences, Packing):
-            sizes, counts = [queries.shape[1], *self.sizes], [self.heads, *[self.memory_heads] * 2]
-            packs = sentences.target, sentences.source
-            mixed = mix_packs(self.attend, (queries, *memory), sizes, counts, packs)
-            output: Tensor = self.attend.output(mixed)
-        else:
-            output = self.attend(split_heads(queries, self.heads), *memory, sentences)
+        queries = sentences.split(
+            self.project_query(x), self.attend.sizes[:1], self.attend.counts[:1]
+        )
+        output: Tensor = self.attend.output(sentences.mix(self.attend, (*queries, *memory)))
         return output
 
     def weights(self, x: Tensor, keys: Tensor, mask: Tensor, head: int | None = None) -> Tensor:
@@ -162,7 +145,7 @@ class CrossAttention(nn.Module):
         Args:
             outputs: from :meth:`recorded`; without queries if the layer was left out.
             packing: the lengths of the sentences.
-            links: [2, n] int64, the tokens; see :func:`~nmt.models.packed_attention.link_weights`.
+            links: [2, n] int64, the tokens; see :func:`~nmt.models.row_attention.link_weights`.
             head: from 1; None for the mean of all heads.
         """
         if self.project_query not in outputs:

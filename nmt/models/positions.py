@@ -13,7 +13,6 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from nmt.data.packing import Pack
 from nmt.models.attention import Heads, attention_weights
 from nmt.recipe.registry import Registry
 
@@ -86,12 +85,6 @@ class NoPositions(nn.Module):
     def forward(self, first: int, count: int, device: torch.device) -> Tensor:
         """Return a scalar zero, which broadcasts to [count, D]."""
         return torch.zeros((), device=device)
-
-
-def encodings_of_pack(positions: nn.Module, pack: Pack, device: torch.device) -> Tensor:
-    """Return the encodings [P, D] of the tokens of a pack; a scalar zero if there are none."""
-    encodings: Tensor = positions(0, pack.longest, device)
-    return encodings if encodings.dim() == 0 else encodings.index_select(0, pack.positions)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmt.data.packing import Pack
 from nmt.models.attention import Heads
 from nmt.models.initialization import glorot
 from nmt.models.patterns import AttentionPattern, patterns
 from nmt.models.positions import PositionPart
 from nmt.models.recorded_activity import Probe
+from nmt.models.sentences import Sentences
 from nmt.models.state import BeamAncestry, Cache, TokenMixer
 
 
@@ -41,33 +41,23 @@ class Recurrence(TokenMixer):
     def read(self, x: Tensor, hidden: Tensor) -> Tensor:
         """Return the sublayer's output [..., D] for its input `x` and the states `hidden`."""
 
-    def forward(
-        self, x: Tensor, sentences: Tensor | Pack | None = None, causal: bool = True
-    ) -> Tensor:
+    def forward(self, x: Tensor, sentences: Sentences, causal: bool = True) -> Tensor:
         """Mix each token with the tokens before it; see :meth:`TokenMixer.forward`."""
-        if isinstance(sentences, Pack):
-            positions, longest = sentences.positions[:, None], sentences.longest
-        else:
-            longest = x.shape[-2]
-            positions = torch.arange(longest, device=x.device)[:, None]
-        decay, inputs = self.gates(x, positions)
-        hidden = linear_scan(decay.masked_fill(positions == 0, 0.0), inputs, longest)
+        _, hidden = self._scan(x, sentences)
         return self.read(x, hidden)
+
+    def _scan(self, x: Tensor, sentences: Sentences) -> tuple[Tensor, Tensor]:
+        """Return the decays, 0 where a sentence begins, and the states; [..., W]."""
+        positions = sentences.positions(x)[:, None]
+        decay, inputs = self.gates(x, positions)
+        decay = decay.masked_fill(positions == 0, 0.0)
+        return decay, linear_scan(decay, inputs, sentences.longest(x))
 
     def probes(self, layer: int) -> list[Probe]:
         """Return the probes of decay and state, for a layer of the decoder."""
-
-        def values(arguments: Any, _: Any) -> tuple[Tensor, Tensor]:
-            """Return decays and states [B, T, W] for the arguments of a call."""
-            x = arguments[0]
-            positions = torch.arange(x.shape[-2], device=x.device)[:, None]
-            decay, inputs = self.gates(x, positions)
-            decay = decay.masked_fill(positions == 0, 0.0)
-            return decay, linear_scan(decay, inputs, x.shape[-2])
-
         return [
-            Probe("decoder", layer, "gate", self, lambda *call: values(*call)[0]),
-            Probe("decoder", layer, "state", self, lambda *call: values(*call)[1]),
+            Probe("decoder", layer, "gate", self, lambda call, _: self._scan(*call[:2])[0]),
+            Probe("decoder", layer, "state", self, lambda call, _: self._scan(*call[:2])[1]),
         ]
 
     def step(self, x: Tensor, hidden: Tensor | None, position: int) -> tuple[Tensor, Tensor]:

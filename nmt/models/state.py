@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from nmt.data.packing import Pack
+from nmt.models.sentences import Padded, Sentences
 
 ROOM = 8
 """Steps by which a cache grows at a time."""
@@ -68,15 +69,12 @@ class TokenMixer(nn.Module, ABC):
     """The sublayer that mixes the tokens of a sentence: self-attention, or what replaces it."""
 
     @abstractmethod
-    def forward(
-        self, x: Tensor, sentences: Tensor | Pack | None = None, causal: bool = False
-    ) -> Tensor:
+    def forward(self, x: Tensor, sentences: Sentences, causal: bool = False) -> Tensor:
         """Mix the tokens of each sentence of `x`; returns the shape of `x`.
 
         Args:
             x: padded sentences [B, T, D], or a pack [P, D].
-            sentences: the mask [B, 1, 1, T] bool, True at tokens; None where nothing is masked; or
-                the pack.
+            sentences: which of the two, and where each sentence is.
             causal: whether a token sees only the tokens up to itself.
         """
 
@@ -145,7 +143,7 @@ class SharedCache(KeyValueCache):
 
     def attend(self, sublayer: Any, x: Tensor, ancestry: BeamAncestry) -> Tensor:
         """Attend with K queries per sentence."""
-        queries, keys, values = sublayer.project(x, ancestry.position)  # [B, H, K, C]
+        queries, keys, values = sublayer.project_step(x, ancestry.position)  # [B, H, K, C]
         bias = ancestry.bias(queries.dtype)
         attended: Tensor = sublayer.attend(queries, *self.extend(keys, values), bias)
         return attended
@@ -162,7 +160,7 @@ class OrderedCache(KeyValueCache):
     def attend(self, sublayer: Any, x: Tensor, ancestry: BeamAncestry) -> Tensor:
         """Attend with one query per row."""
         rows = x.flatten(0, 1)[:, None]
-        queries, keys, values = sublayer.project(rows, ancestry.position)  # [N, H, 1, C]
+        queries, keys, values = sublayer.project_step(rows, ancestry.position)  # [N, H, 1, C]
         attended: Tensor = sublayer.attend(queries, *self.extend(keys, values))  # [N, 1, D]
         return attended.view_as(x)
 
@@ -189,7 +187,7 @@ class Memory:
     The K rows of a sentence attend to the memory together, as K queries.
     """
 
-    def __init__(self, layers: list[tuple[Tensor, Tensor]], mask: Tensor | None) -> None:
+    def __init__(self, layers: Sequence[tuple[Tensor, ...]], mask: Tensor | None) -> None:
         self.layers = layers
         self.mask = mask  # None where nothing is padding
 
@@ -197,9 +195,14 @@ class Memory:
         """Return B, the number of sentences."""
         return len(self.layers[0][0])
 
+    @property
+    def sentences(self) -> Padded:
+        """The sources, as those that attend to them need them."""
+        return Padded(self.mask)
+
     def settle(self) -> None:
         """Prepare for many steps: make tensors contiguous and drop a mask without padding."""
-        self.layers = [(keys.contiguous(), values.contiguous()) for keys, values in self.layers]
+        self.layers = [tuple(part.contiguous() for part in layer) for layer in self.layers]
         self.mask = None if self.mask is None or self.mask.all() else self.mask
 
     def select(self, sentences: Tensor) -> None:
@@ -207,8 +210,7 @@ class Memory:
         if self.mask is not None:
             self.mask = self.mask.index_select(0, sentences)
         self.layers = [
-            (keys.index_select(0, sentences), values.index_select(0, sentences))
-            for keys, values in self.layers
+            tuple(part.index_select(0, sentences) for part in layer) for layer in self.layers
         ]
 
 

@@ -19,7 +19,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from nmt.data.packing import Pack, Packing
+from nmt.data.packing import Packing
 from nmt.data.vocabulary import PAD
 from nmt.errors import NmtError
 from nmt.models.attention import Attend
@@ -28,12 +28,12 @@ from nmt.models.dropout import Dropout
 from nmt.models.feed_forward import imbalance, unrouted_layers
 from nmt.models.initialization import embedding
 from nmt.models.multi_head import CrossAttention
-from nmt.models.packed_attention import filled_if_costly
-from nmt.models.positions import encodings_of_pack
 from nmt.models.recorded_activity import Probe
 from nmt.models.recorded_attention import recorded_attention
 from nmt.models.recurrences import recurrence_probes
 from nmt.models.residual import make_norm
+from nmt.models.rounding import filled_if_costly
+from nmt.models.sentences import Packed, Padded, Sentences
 from nmt.models.state import Memory, TokenMixer
 from nmt.models.transformer_layers import (
     DecoderLayer,
@@ -112,24 +112,29 @@ class Transformer(Model):
 
     def encode(self, source: Tensor) -> Memory:
         """Return the encoder's output z, projected to each decoder layer's keys and values."""
-        mask = (source != PAD)[:, None, None, :]  # [B, 1, 1, S]
-        x = self.encode_padded(source, mask)
-        return Memory([layer.cross.project(x) for layer in self.decoder], mask)
+        sentences = Padded.of(source)
+        encoded = self.encode_tokens(source, sentences)
+        layers = [layer.cross.project(encoded, sentences) for layer in self.decoder]
+        return Memory(layers, sentences.mask)
 
-    def encode_padded(self, source: Tensor, mask: Tensor) -> Tensor:
-        """Return the encoder's output [B, S, D] of padded sources with a mask [B, 1, 1, S]."""
-        x = self._embed_padded(self.source_embedding, self.source_positions, source)
-        return self._encode(x, mask)
+    def encode_tokens(self, source: Tensor, sentences: Sentences) -> Tensor:
+        """Return the encoder's output [B, S, D] or [P, D] of sources [B, S] or [P]."""
+        positions = sentences.encodings(self.source_positions, source)
+        x = self._embed(self.source_embedding, source, positions)
+        for layer in self.encoder:
+            x = layer(x, sentences)
+        encoded: Tensor = self.encoder_end(x)
+        return encoded
 
     def decode(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the decoder output [B, T, D] for whole targets.
 
         Targets begin with BOS: the outputs "shifted right" of figure 1.
         """
-        memory = self.encode(source)
-        x = self._embed_padded(self.target_embedding, self.positions, target)
+        memory, targets = self.encode(source), Padded()
+        x = self._embed_target(target, targets)
         for layer, keys_values in zip(self.decoder, memory.layers, strict=True):
-            x = layer(x, keys_values, memory.mask)
+            x = layer(x, keys_values, targets, memory.sentences)
         self.tokens = (source != PAD, target != PAD)
         last: Tensor = self.decoder_end(x)
         return last
@@ -138,27 +143,23 @@ class Transformer(Model):
         """Return the decoder output [P, D] at the target's tokens; computes no padding."""
         tokens = len(target)
         source, target, packing = filled_if_costly(source, target, packing)
-        encoded = self.encode_pack(source, packing.source)
-        y = self._embed_pack(self.target_embedding, self.positions, target, packing.target)
+        targets, sources = Packed(packing.target), Packed(packing.target, packing.source)
+        encoded = self.encode_tokens(source, Packed(packing.source))
+        y = self._embed_target(target, targets)
         for layer in self.decoder:
-            y = layer(y, [layer.cross.project_memory(encoded)], packing)
+            y = layer(y, layer.cross.project(encoded, sources), targets, sources)
         self.tokens = source != PAD, target != PAD
         last: Tensor = self.decoder_end(y)
         return last[:tokens]
 
-    def encode_pack(self, source: Tensor, pack: Pack) -> Tensor:
-        """Return the encoder's output [P, D] at the tokens of a pack [P]."""
-        x = self._embed_pack(self.source_embedding, self.source_positions, source, pack)
-        return self._encode(x, pack)
-
     def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the attention [B, T, S] of the alignment layer's head, or of all its heads."""
-        memory = self.encode(source)
+        memory, targets = self.encode(source), Padded()
         assert memory.mask is not None
-        x = self._embed_padded(self.target_embedding, self.positions, target)
+        x = self._embed_target(target, targets)
         chosen = self.alignment_layer - 1
         for layer, keys_values in zip(self.decoder[:chosen], memory.layers, strict=False):
-            x = layer(x, keys_values, memory.mask)
+            x = layer(x, keys_values, targets, memory.sentences)
         keys = memory.layers[chosen][0]
         return self.decoder[chosen].source_attention(x, keys, memory.mask, self.alignment_head)
 
@@ -210,26 +211,17 @@ class Transformer(Model):
         position = self.positions(state.ancestry.steps, 1, tokens.device)  # [1, D], for all rows
         x = self._embed(self.target_embedding, tokens, position)  # [B, K, D]
         state.ancestry.grow(tokens)
+        sources = state.memory.sentences
         for layer, keys_values, cache in zip(
             self.decoder, state.memory.layers, state.caches, strict=True
         ):
-            x = layer.step(x, keys_values, state.memory.mask, cache, state.ancestry)
+            x = layer.step(x, keys_values, sources, cache, state.ancestry)
         last: Tensor = self.decoder_end(x)
         return last
 
-    def _encode(self, x: Tensor, sentences: Tensor | Pack) -> Tensor:
-        for layer in self.encoder:
-            x = layer(x, sentences)
-        encoded: Tensor = self.encoder_end(x)
-        return encoded
-
-    def _embed_padded(self, table: nn.Module, added: nn.Module, tokens: Tensor) -> Tensor:
-        """Embed padded sentences [B, T], with an encoding of their positions: [B, T, D]."""
-        return self._embed(table, tokens, added(0, tokens.shape[1], tokens.device))
-
-    def _embed_pack(self, table: nn.Module, added: nn.Module, tokens: Tensor, pack: Pack) -> Tensor:
-        """Embed the tokens of a pack [P], with an encoding of their positions: [P, D]."""
-        return self._embed(table, tokens, encodings_of_pack(added, pack, tokens.device))
+    def _embed_target(self, target: Tensor, sentences: Sentences) -> Tensor:
+        positions = sentences.encodings(self.positions, target)
+        return self._embed(self.target_embedding, target, positions)
 
     def _embed(self, table: nn.Module, tokens: Tensor, positions: Tensor) -> Tensor:
         embedded: Tensor = self.dropout(table(tokens) * self.scale + positions)

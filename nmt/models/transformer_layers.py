@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from nmt.data.packing import Pack, Packing
 from nmt.models.multi_head import CrossAttention, SelfAttention
 from nmt.models.residual import PostNorm, deep_norm_scales
+from nmt.models.sentences import Padded, Sentences
 from nmt.models.state import BeamAncestry, Cache, Memory, TokenMixer
 
 
@@ -50,7 +50,7 @@ class EncoderLayer(nn.Module):
         self.feed_forward = feed_forward
         self.feed_forward_residual = residual()
 
-    def forward(self, x: Tensor, sentences: Tensor | Pack) -> Tensor:
+    def forward(self, x: Tensor, sentences: Sentences) -> Tensor:
         """Return the layer's output for its input `x`, of the same shape.
 
         `prepare` and `combine` around each sublayer compute LayerNorm(x + Dropout(sublayer(x))), or
@@ -58,7 +58,7 @@ class EncoderLayer(nn.Module):
 
         Args:
             x: padded sentences [B, S, D], or a pack [P, D].
-            sentences: the mask [B, 1, 1, S] bool, True at tokens; or the pack.
+            sentences: which of the two, and where each sentence is.
         """
         attended = self.attention(self.attention_residual.prepare(x), sentences)
         return self._after_attention(x, attended)
@@ -91,54 +91,46 @@ class DecoderLayer(nn.Module):
         self.feed_forward_residual = residual() if feed_forward else None
 
     def forward(
-        self, x: Tensor, memory: Sequence[Tensor], sentences: Tensor | Packing | None
+        self, x: Tensor, memory: Sequence[Tensor], targets: Sentences, sources: Sentences
     ) -> Tensor:
         """Return the layer's output for whole targets, of the same shape.
 
         Args:
             x: padded targets [B, T, D], or a pack [P, D].
-            memory: keys [B, H, S, C] and values [B, H, S, C'] of the source; of a pack both side by
-                side, [P', H*C + H*C'].
-            sentences: the mask of the source [B, 1, 1, S] bool, True at tokens, or None where
-                nothing is padding; or the packing.
+            memory: keys and values of the sources, from :meth:`CrossAttention.project`.
+            targets: the sentences of `x`.
+            sources: the sentences that these attend to.
         """
-        attended = self._attend_to_past(
-            x, sentences.target if isinstance(sentences, Packing) else None
-        )
-        return self._after_attention(x, attended, memory, sentences)
+        return self._after_attention(x, self._attend_to_past(x, targets), memory, sources)
 
     def source_attention(
         self, x: Tensor, keys: Tensor, mask: Tensor, head: int | None = None
     ) -> Tensor:
         """Return the attention weights [B, T, S] of whole targets `x` [B, T, D] to the source."""
-        x = self.attention_residual.combine(x, self._attend_to_past(x))
+        x = self.attention_residual.combine(x, self._attend_to_past(x, Padded()))
         return self.cross.weights(self.cross_residual.prepare(x), keys, mask, head)
 
-    def _attend_to_past(self, x: Tensor, pack: Pack | None = None) -> Tensor:
-        attended: Tensor = self.attention(self.attention_residual.prepare(x), pack, causal=True)
+    def _attend_to_past(self, x: Tensor, targets: Sentences) -> Tensor:
+        attended: Tensor = self.attention(self.attention_residual.prepare(x), targets, causal=True)
         return attended
 
     def step(
         self,
         x: Tensor,
-        memory: tuple[Tensor, Tensor],
-        mask: Tensor | None,
+        memory: Sequence[Tensor],
+        sources: Sentences,
         cache: Cache,
         ancestry: BeamAncestry,
     ) -> Tensor:
         """Return the layer's output [B, K, D] for one step; adds the step to the cache."""
         attended = cache.attend(self.attention, self.attention_residual.prepare(x), ancestry)
-        return self._after_attention(x, attended, memory, mask)
+        return self._after_attention(x, attended, memory, sources)
 
     def _after_attention(
-        self,
-        x: Tensor,
-        attended: Tensor,
-        memory: Sequence[Tensor],
-        sentences: Tensor | Packing | None,
+        self, x: Tensor, attended: Tensor, memory: Sequence[Tensor], sources: Sentences
     ) -> Tensor:
         x = self.attention_residual.combine(x, attended)
-        context = self.cross(self.cross_residual.prepare(x), memory, sentences)
+        context = self.cross(self.cross_residual.prepare(x), memory, sources)
         x = self.cross_residual.combine(x, context)
         if self.feed_forward is None or self.feed_forward_residual is None:
             return x

@@ -14,7 +14,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from nmt.data.packing import Pack, Packing
+from nmt.data.packing import Packing
 from nmt.data.vocabulary import PAD
 from nmt.models.attention import Attend, Heads
 from nmt.models.base import (
@@ -30,11 +30,12 @@ from nmt.models.base import (
 from nmt.models.dropout import Dropout
 from nmt.models.feed_forward import FeedForwardPart, feed_forwards, imbalance, unrouted_layers
 from nmt.models.initialization import embedding
-from nmt.models.packed_attention import filled_if_costly
 from nmt.models.patterns import patterns
-from nmt.models.positions import PositionPart, encodings_of_pack, position_parts
+from nmt.models.positions import PositionPart, position_parts
 from nmt.models.recorded_attention import recorded_attention
 from nmt.models.residual import PreNorm, make_norm
+from nmt.models.rounding import filled_if_costly
+from nmt.models.sentences import Packed, Padded, Sentences
 from nmt.models.state import BeamAncestry, Cache, Memory, TokenMixer
 from nmt.models.transformer_layers import EncoderLayer, TransformerState
 
@@ -91,7 +92,7 @@ class TransformerLMConfig(ModelConfig):
 class CausalLayer(EncoderLayer):
     """Self-attention to the past, and feed-forward."""
 
-    def forward(self, x: Tensor, sentences: Tensor | Pack | None) -> Tensor:
+    def forward(self, x: Tensor, sentences: Sentences) -> Tensor:
         """Return the layer's output for padded sentences [B, T, D], or for a pack [P, D]."""
         attended = self.attention(self.attention_residual.prepare(x), sentences, causal=True)
         return self._after_attention(x, attended)
@@ -132,15 +133,13 @@ class TransformerLM(Model):
 
     def decode(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the decoder output [B, T, D] for whole targets."""
-        x = self._embed(target, self.positions(0, target.shape[1], target.device))
-        return self._through_layers(x, target, None)
+        return self._decode(target, Padded())
 
     def decode_packs(self, source: Tensor, target: Tensor, packing: Packing) -> Tensor:
         """Return the decoder output [P, D] at the target's tokens; computes no padding."""
         tokens = len(target)
         _, target, packing = filled_if_costly(source, target, packing)
-        x = self._embed(target, encodings_of_pack(self.positions, packing.target, target.device))
-        return self._through_layers(x, target, packing.target)[:tokens]
+        return self._decode(target, Packed(packing.target))[:tokens]
 
     def attention_maps(self, source: Tensor, target: Tensor) -> list[AttentionMap]:
         """Return the self-attention of every layer."""
@@ -166,10 +165,12 @@ class TransformerLM(Model):
         last: Tensor = self.decoder_end(x)
         return last
 
-    def _through_layers(self, x: Tensor, target: Tensor, pack: Pack | None) -> Tensor:
+    def _decode(self, target: Tensor, sentences: Sentences) -> Tensor:
+        """Return the decoder output [B, T, D] or [P, D] of targets [B, T] or [P]."""
         self.tokens = target != PAD
+        x = self._embed(target, sentences.encodings(self.positions, target))
         for layer in self.decoder:
-            x = layer(x, pack)
+            x = layer(x, sentences)
         last: Tensor = self.decoder_end(x)
         return last
 

@@ -1,0 +1,18 @@
+"""Packs that are filled up to few shapes."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from nmt.data.packing import Packing
+from nmt.models.rounding import filled
+
+LENGTHS = np.array([[5, 1, 9, 3], [7, 2, 4, 4]])
+
+
+def test_a_pack_is_filled_up_once() -> None:
+    source, target = (torch.arange(1, int(side.sum()) + 1) for side in LENGTHS)
+    once = filled(source, target, Packing.of(*LENGTHS))
+    assert [len(once[0]), len(once[1])] == [64, 64]
+    assert filled(*once) == once

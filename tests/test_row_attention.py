@@ -1,0 +1,52 @@
+"""Attention on rows of several sentences; the contracts compare it with padding."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from nmt.data.packing import Packing
+from nmt.models.attention import Heads
+from nmt.models.dropout import keep_mask
+from nmt.models.multi_head import SelfAttention
+from nmt.models.sentences import Packed
+
+LENGTHS = np.array([[5, 1, 9, 3], [7, 2, 4, 4]])
+
+
+def test_dropout_on_the_weights_keeps_their_mean() -> None:
+    """Over many draws the dropped-out attention is the plain one."""
+    torch.manual_seed(1)
+    heads = Heads(width=8, count=2, key_width=4, value_width=4, bias=True, dropout=0.5)
+    attention = SelfAttention(heads)
+    sentences = Packed(Packing.of(*LENGTHS).source)
+    x = torch.randn(int(LENGTHS[0].sum()), 8)
+
+    def attended() -> Tensor:
+        return attention(x, sentences, causal=True).detach()
+
+    dropped = torch.stack([attended() for _ in range(600)])
+    attention.eval()
+    assert not torch.equal(dropped[0], dropped[1])
+    error = dropped.std(0) / 600**0.5
+    assert ((dropped.mean(0) - attended()).abs() < 5 * error + 1e-5).all()
+
+
+def test_the_mask_of_dropout_is_on_the_device_of_the_weights() -> None:
+    assert keep_mask(torch.empty(2, 3, device="meta"), 0.5).device.type == "meta"
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_the_gradient_is_that_of_numerical_differences(dropout: float) -> None:
+    heads = Heads(width=6, count=2, key_width=3, value_width=3, bias=True, dropout=dropout)
+    attention = SelfAttention(heads).double().train()
+    sentences = Packed(Packing.of(*LENGTHS).source)
+    x = torch.randn(int(LENGTHS[0].sum()), 6, dtype=torch.float64, requires_grad=True)
+
+    def attended(x: Tensor) -> Tensor:
+        torch.manual_seed(1)  # the same draw of dropout
+        return attention(x, sentences, causal=True)
+
+    assert torch.autograd.gradcheck(attended, (x,), atol=1e-6)

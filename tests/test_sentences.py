@@ -1,0 +1,44 @@
+"""Padded and packed sentences are the same ones; the contract of models compares whole models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from nmt.data.packing import Packing
+from nmt.models.attention import Heads
+from nmt.models.multi_head import CrossAttention
+from nmt.models.positions import SinusoidalPositions
+from nmt.models.sentences import Packed, Padded
+
+PACKING = Packing.of(*np.array([[5, 1, 9, 3], [7, 2, 4, 4]]))
+HEADS = Heads(width=8, count=4, key_width=2, value_width=2, bias=True, dropout=0.0)
+
+
+def test_positions_and_their_encodings_are_those_of_padded_sentences() -> None:
+    pack, padded = PACKING.source, Padded()
+    tokens = torch.arange(18) + 4
+    rows, sentences = pack.pad(tokens), Packed(pack)
+    assert sentences.longest(tokens) == padded.longest(rows) == 9
+    positions = padded.positions(rows).expand(4, 9)
+    assert torch.equal(sentences.positions(tokens), pack.unpad(positions))
+    encode: nn.Module = SinusoidalPositions(8, "interleaved")
+    encodings = padded.encodings(encode, rows).expand(4, 9, 8)
+    assert torch.equal(sentences.encodings(encode, tokens), pack.unpad(encodings))
+
+
+@pytest.mark.parametrize("changes", [{}, {"key_value_count": 2}, {"value_width": 4}])
+def test_targets_attend_to_the_sources_of_their_own_sentences(changes: dict[str, int]) -> None:
+    torch.manual_seed(1)
+    cross = CrossAttention(replace(HEADS, **changes))
+    sources, targets = torch.randn(18, 8), torch.randn(17, 8)
+    across = Packed(PACKING.target, PACKING.source)
+    found = cross(targets, cross.project(sources, across), across)
+    padded = Padded.of(PACKING.source.pad(torch.full((18,), 4)))
+    memory = cross.project(PACKING.source.pad(sources), padded)
+    expected = cross(PACKING.target.pad(targets), memory, padded)
+    torch.testing.assert_close(found, PACKING.target.unpad(expected))
