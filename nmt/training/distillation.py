@@ -92,8 +92,7 @@ class WordDistillation(LabelSmoothedCrossEntropy):
             return super().__call__(decoder_output, output, labels, weights)
         vocabulary = output.weight.shape[0]
         share = 1 - self.teacher_weight
-        label, other, pad = self.masses(vocabulary)
-        masses = (share * label, share * other, share * pad)
+        masses = self.masses(vocabulary).scaled(share)
         wants_gradient = torch.is_grad_enabled()
         loss, nll = SlicedDistillation.apply(  # type: ignore[no-untyped-call]
             decoder_output,

@@ -20,6 +20,7 @@ from nmt.models import Model
 from nmt.recipe.registry import Registry
 from nmt.runs import Run
 from nmt.training.criterion import Criterion, CutoffCriterion, TokenCriterion
+from nmt.training.output_slices import Masses
 from nmt.training.sliced_agreement import Shares, SlicedAgreement
 from nmt.training.sliced_loss import SlicedLoss
 
@@ -88,8 +89,8 @@ class TokenLoss(Loss):
         return TokenCriterion(model, self, self.passes, compile)
 
     @abstractmethod
-    def masses(self, vocabulary: int) -> tuple[float, float, float]:
-        """Return the target probability of the label, of each other token, and of padding."""
+    def masses(self, vocabulary: int) -> Masses:
+        """Return the target distribution of a token, for a vocabulary of this size."""
 
     def constant(self, vocabulary: int) -> float:
         """Return the nats to subtract from the loss of each token."""
@@ -128,9 +129,9 @@ class TokenLoss(Loss):
 class CrossEntropy(TokenLoss):
     """Cross-entropy: -log p(label)."""
 
-    def masses(self, vocabulary: int) -> tuple[float, float, float]:
+    def masses(self, vocabulary: int) -> Masses:
         """Return masses with all probability on the label."""
-        return 1.0, 0.0, 0.0
+        return Masses(label=1.0, other=0.0, pad=0.0)
 
 
 @losses.register("label_smoothed_cross_entropy")
@@ -150,14 +151,14 @@ class LabelSmoothedCrossEntropy(TokenLoss):
         if not 0.0 <= self.smoothing < 1.0:
             raise ValueError(f"smoothing lies in [0, 1), not {self.smoothing}")
 
-    def masses(self, vocabulary: int) -> tuple[float, float, float]:
+    def masses(self, vocabulary: int) -> Masses:
         """Return the masses of `definition`."""
         eps = self.smoothing
         if self.definition == "uniform":
-            return 1 - eps + eps / vocabulary, eps / vocabulary, eps / vocabulary
+            return Masses(1 - eps + eps / vocabulary, eps / vocabulary, eps / vocabulary)
         if self.definition == "annotated":
-            return 1 - eps, eps / (vocabulary - 2), 0.0
-        return 1 - eps, eps / (vocabulary - 1), eps / (vocabulary - 1)
+            return Masses(1 - eps, eps / (vocabulary - 2), 0.0)
+        return Masses(1 - eps, eps / (vocabulary - 1), eps / (vocabulary - 1))
 
     def constant(self, vocabulary: int) -> float:
         """Return the smoothed label's entropy for tensor2tensor's definition, else 0."""

@@ -6,7 +6,7 @@ Such a loss never holds the logits of a whole batch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +16,19 @@ SLICE_ELEMENTS = {"cpu": 1 << 23, "cuda": 1 << 26}
 
 Slices are large enough to keep the device busy. Logits have the dtype of the matrix products.
 """
+
+
+class Masses(NamedTuple):
+    """Probabilities of a target distribution, whose sum over the vocabulary is usually 1."""
+
+    label: float
+    other: float
+    """Of every token that is neither label nor padding."""
+    pad: float
+
+    def scaled(self, factor: float) -> Masses:
+        """Return the masses times a factor."""
+        return Masses(*(factor * mass for mass in self))
 
 
 def in_autocast_dtype(

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt.data.vocabulary import PAD
-from nmt.training.output_slices import SLICE_ELEMENTS, Gradients, in_autocast_dtype
+from nmt.training.output_slices import SLICE_ELEMENTS, Gradients, Masses, in_autocast_dtype
 
 
 class Shares(NamedTuple):
@@ -34,7 +34,7 @@ class SlicedAgreement(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         labels: Tensor,
-        masses: tuple[float, float, float],
+        masses: Masses,
         shares: tuple[Shares, Shares],
         wants_gradient: bool,
         token_weights: Tensor | None,
@@ -47,7 +47,7 @@ class SlicedAgreement(torch.autograd.Function):
             weight: of the output layer [V, D].
             bias: of the output layer [V], or None.
             labels: [P] int64.
-            masses: target probability of the label, of every other token, and of padding.
+            masses: of the target distribution.
             shares: what counts of each pass.
             wants_gradient: whether to compute the gradients.
             token_weights: factors of the loss [P], but not of the likelihoods; None for 1.
@@ -101,7 +101,7 @@ def _agreement(
     p: Tensor,
     q: Tensor,
     gold: Tensor,
-    masses: tuple[float, float, float],
+    masses: Masses,
     p_shares: Shares,
     q_shares: Shares,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -113,7 +113,7 @@ def _agreement(
         p: the predictions themselves [R, V].
         q: and the other pass's [R, V].
         gold: labels [R, 1].
-        masses: target probability of the label, of every other token, and of padding.
+        masses: of the target distribution.
         p_shares: what counts of this pass.
         q_shares: what counts of the other pass.
 
@@ -121,11 +121,10 @@ def _agreement(
         The loss [R, 1]; the negative log-likelihood [R, 1]; and the gradient [R, V] of this loss
         and of the other pass's divergence with respect to this pass's logits.
     """
-    label_mass, other_mass, pad_mass = masses
     nll = -log_p.gather(1, gold)
-    cross_entropy = (label_mass - other_mass) * nll
-    cross_entropy -= other_mass * log_p.sum(1, keepdim=True)
-    cross_entropy -= (pad_mass - other_mass) * log_p[:, PAD, None]
+    cross_entropy = (masses.label - masses.other) * nll
+    cross_entropy -= masses.other * log_p.sum(1, keepdim=True)
+    cross_entropy -= (masses.pad - masses.other) * log_p[:, PAD, None]
     ratio = log_p - log_q
     divergence = (p * ratio).sum(1, keepdim=True)
     loss = p_shares.cross_entropy * cross_entropy + p_shares.divergence * divergence
@@ -133,7 +132,7 @@ def _agreement(
     d_logits += p_shares.cross_entropy + q_shares.divergence - p_shares.divergence * divergence
     d_logits *= p
     d_logits -= q_shares.divergence * q
-    d_logits -= p_shares.cross_entropy * other_mass
-    d_logits[:, PAD] -= p_shares.cross_entropy * (pad_mass - other_mass)
-    label = torch.full_like(nll, -p_shares.cross_entropy * (label_mass - other_mass))
+    d_logits -= p_shares.cross_entropy * masses.other
+    d_logits[:, PAD] -= p_shares.cross_entropy * (masses.pad - masses.other)
+    label = torch.full_like(nll, -p_shares.cross_entropy * (masses.label - masses.other))
     return loss, nll, d_logits.scatter_add_(1, gold, label)

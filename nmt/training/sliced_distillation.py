@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt.data.vocabulary import PAD
-from nmt.training.output_slices import SLICE_ELEMENTS, Gradients, in_autocast_dtype
+from nmt.training.output_slices import SLICE_ELEMENTS, Gradients, Masses, in_autocast_dtype
 
 LEAST = torch.finfo(torch.float32).tiny
 """Least probability whose logarithm is taken; 0 adds nothing to an entropy."""
@@ -37,7 +37,7 @@ class SlicedDistillation(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         labels: Tensor,
-        masses: tuple[float, float, float],
+        masses: Masses,
         teacher_weight: float,
         teachings: Sequence[Teaching],
         wants_gradient: bool,
@@ -51,8 +51,8 @@ class SlicedDistillation(torch.autograd.Function):
             weight: of the output layer [V, D].
             bias: of the output layer [V], or None.
             labels: [P] int64.
-            masses: target probability of the label, of every other token, and of padding, which
-                sum to 1 - `teacher_weight`.
+            masses: of the labels' part of the target distribution, whose sum is 1 -
+                `teacher_weight`.
             teacher_weight: share of the teachers in the target distribution; of their
                 cross-entropy, the part that is their own entropy is subtracted.
             teachings: at least one.
@@ -112,10 +112,9 @@ def _mean_prediction(
     return mean.div_(len(teachers))
 
 
-def _add_label_(target: Tensor, gold: Tensor, masses: tuple[float, float, float]) -> None:
+def _add_label_(target: Tensor, gold: Tensor, masses: Masses) -> None:
     """Add the masses of labels [R, 1], of other tokens and of padding to a table [R, V]."""
-    label_mass, other_mass, pad_mass = masses
-    target += other_mass
-    target[:, PAD] += pad_mass - other_mass
-    label = torch.full_like(gold, label_mass - other_mass, dtype=target.dtype)
+    target += masses.other
+    target[:, PAD] += masses.pad - masses.other
+    label = torch.full_like(gold, masses.label - masses.other, dtype=target.dtype)
     target.scatter_add_(1, gold, label)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nmt.data.vocabulary import PAD
-from nmt.training.output_slices import SLICE_ELEMENTS, Gradients, in_autocast_dtype
+from nmt.training.output_slices import SLICE_ELEMENTS, Gradients, Masses, in_autocast_dtype
 
 
 class SlicedLoss(torch.autograd.Function):
@@ -26,7 +26,7 @@ class SlicedLoss(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         labels: Tensor,
-        masses: tuple[float, float, float],
+        masses: Masses,
         wants_gradient: bool,
         token_weights: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
@@ -38,11 +38,10 @@ class SlicedLoss(torch.autograd.Function):
             weight: of the output layer [V, D].
             bias: of the output layer [V], or None.
             labels: [P] int64.
-            masses: target probability of the label, of every other token, and of padding.
+            masses: of the target distribution.
             wants_gradient: whether to compute the gradients.
             token_weights: factors of the loss [P], but not of the likelihood; None for 1.
         """
-        label_mass, other_mass, pad_mass = masses
         device = decoder_output.device.type
         inputs, matrix, offset = in_autocast_dtype(decoder_output, weight, bias)
         rows = max(1, SLICE_ELEMENTS[device] // len(weight))
@@ -62,20 +61,20 @@ class SlicedLoss(torch.autograd.Function):
                 sums += _sums(log_z.squeeze(1), gold_logits.squeeze(1), pads, share)
                 if gradients is None:
                     continue
-                # The gradient without -other_mass in all places, which is added after the loop.
-                p.scatter_(1, gold, (gold_p - (label_mass - other_mass) * total).to(p.dtype))
-                p[:, PAD] -= pad_mass - other_mass
+                # The gradient without -masses.other in all places, which is added after the loop.
+                p.scatter_(1, gold, (gold_p - (masses.label - masses.other) * total).to(p.dtype))
+                p[:, PAD] -= masses.pad - masses.other
                 if share is not None:
                     p *= share[:, None]
                 gradients.add(part, p, inputs, matrix, room=logits)
         nll, cost, log_normalisers, pad_logits = sums
         all_logits = _SumOfLogits(inputs, weight, offset, token_weights)
-        loss = (label_mass - other_mass) * cost
-        loss += other_mass * (len(weight) * log_normalisers - all_logits.value())
-        loss += (pad_mass - other_mass) * (log_normalisers - pad_logits)
+        loss = (masses.label - masses.other) * cost
+        loss += masses.other * (len(weight) * log_normalisers - all_logits.value())
+        loss += (masses.pad - masses.other) * (log_normalisers - pad_logits)
         if gradients is not None:
-            if other_mass:
-                all_logits.subtract_gradient(gradients, other_mass)
+            if masses.other:
+                all_logits.subtract_gradient(gradients, masses.other)
             gradients.save(ctx, decoder_output, weight)
         loss, nll = loss.float(), nll.float()
         ctx.mark_non_differentiable(nll)
