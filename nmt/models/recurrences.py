@@ -189,7 +189,7 @@ class AveragePart(RecurrencePart):
     """Average attention: the mean of all inputs so far, with gates (Zhang et al. 2018)."""
 
     d_hidden: int | None = None
-    """Width of the hidden layer that the mean passes through; None for four times the model's."""
+    """Width of the hidden layer that the mean passes through; null for four times the model's."""
     activation: Literal["relu", "swish"] = "relu"
     """Activation of that layer; Marian's is swish."""
 

@@ -45,9 +45,9 @@ class TransformerSizes(ModelConfig):
     heads: int = 8
     """h, attention heads."""
     d_k: int | None = None
-    """Width of a head's queries and keys; None for d_model / heads."""
+    """Width of a head's queries and keys; null for d_model / heads."""
     d_v: int | None = None
-    """Width of a head's values; None for d_model / heads."""
+    """Width of a head's values; null for d_model / heads."""
     dropout: float = 0.1
     """Dropout rate (P_drop) on sublayer outputs and embedding sums."""
     attention_dropout: float = 0.0
@@ -79,7 +79,7 @@ class TransformerSizes(ModelConfig):
     """Number that a norm adds to the variance: tensor2tensor's; PyTorch's is 1e-5."""
     key_value_heads: int | None = None
     """Number of heads of keys and values, shared by groups of query heads; 1 is multi-query
-    attention; None for as many as `heads`."""
+    attention; null for as many as `heads`."""
     encoder_attention: AttentionPattern = patterns["full"]
     """Attention pattern of the encoder's self-attention."""
     decoder_attention: AttentionPattern = patterns["full"]
@@ -89,9 +89,9 @@ class TransformerSizes(ModelConfig):
     """Whether decoder layers have a feed-forward layer; Marian's smallest students have none."""
     alignment_layer: MayChange[int | None] = None
     """Decoder layer, from 1, whose attention to the source gives word alignments and the coverage
-    penalty; None for the last layer, or the last but one of six or more. Runs store the number."""
+    penalty; null for the last layer, or the last but one of six or more. Runs store the number."""
     alignment_head: MayChange[int | None] = None
-    """Head of that layer, from 1, whose attention is used; None for the mean of all heads."""
+    """Head of that layer, from 1, whose attention is used; null for the mean of all heads."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "encoder_layers", "decoder_layers", "d_model", "d_ff", "heads")

@@ -77,7 +77,7 @@ class TrainConfig:
     """Subword regularisation: segments the training text differently in each epoch; 0.1 is usual.
     For BPE, the share of merges that are left out (BPE-dropout). For unigram models, the exponent
     of the probabilities; a smaller one gives more variety. `max_tokens`, `tokens_per_update` and
-    the loss per token count the tokens of the stored, shorter segmentation. None for none."""
+    the loss per token count the tokens of the stored, shorter segmentation. null for none."""
     augmentation: tuple[Augmentation, ...] = ()
     """Changes to random training pairs, others in each epoch, one after the other: ``[{name:
     upper_case, share: 0.05}, typos]``. `max_tokens`, `tokens_per_update` and the loss per token
