@@ -48,13 +48,14 @@ class SelfAttention(TokenMixer):
             projected = self._rotated(projected, sentences.positions(x))
         return projected
 
-    def project_step(self, x: Tensor, position: int) -> tuple[Tensor, ...]:
+    def project_step(self, x: Tensor, position: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values [B, H, K, C] of tokens [B, K, D] at a position."""
         projected = self.project_in(x)
         if self.rotation is not None:
             at = torch.arange(position, position + 1, device=x.device)
             projected = self._rotated(projected, at)
-        return Padded().split(projected, self.sizes, self.counts)
+        queries, keys, values = Padded().split(projected, self.sizes, self.counts)
+        return queries, keys, values
 
     def _rotated(self, projected: Tensor, positions: Tensor) -> Tensor:
         """Return `projected` [..., T, W] with its queries and keys rotated by `positions`."""

@@ -10,7 +10,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -116,9 +116,8 @@ class RecurrentCache(Cache):
     def __init__(self) -> None:
         self._hidden: Tensor | None = None  # [B, K, W]
 
-    def attend(self, sublayer: Any, x: Tensor, ancestry: BeamAncestry) -> Tensor:
+    def attend(self, sublayer: Recurrence, x: Tensor, ancestry: BeamAncestry) -> Tensor:
         """Return the output [B, K, D] of a step; replaces the state."""
-        output: Tensor
         output, self._hidden = sublayer.step(x, self._hidden, ancestry.position)
         return output
 

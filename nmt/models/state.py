@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -109,6 +109,17 @@ class Cache(ABC):
         """
 
 
+class Projecting(Protocol):
+    """A sublayer of queries, keys and values: what its cache needs of it."""
+
+    def project_step(self, x: Tensor, position: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values [B, H, K, C] of tokens [B, K, D] at a position."""
+
+    @property
+    def attend(self) -> Callable[..., Tensor]:
+        """Attention of [B, H, Q, C] to keys and values [B, H, S, C], with a bias."""
+
+
 class KeyValueCache(Cache):
     """Keys and values of the steps so far.
 
@@ -141,12 +152,11 @@ class SharedCache(KeyValueCache):
     interleaved. Reordering rows moves no memory.
     """
 
-    def attend(self, sublayer: Any, x: Tensor, ancestry: BeamAncestry) -> Tensor:
+    def attend(self, sublayer: Projecting, x: Tensor, ancestry: BeamAncestry) -> Tensor:
         """Attend with K queries per sentence."""
         queries, keys, values = sublayer.project_step(x, ancestry.position)  # [B, H, K, C]
         bias = ancestry.bias(queries.dtype)
-        attended: Tensor = sublayer.attend(queries, *self.extend(keys, values), bias)
-        return attended
+        return sublayer.attend(queries, *self.extend(keys, values), bias)
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:
         """Move sentences; rows need no move."""
@@ -157,11 +167,11 @@ class SharedCache(KeyValueCache):
 class OrderedCache(KeyValueCache):
     """Cache with one group per row, which holds the row's past in order."""
 
-    def attend(self, sublayer: Any, x: Tensor, ancestry: BeamAncestry) -> Tensor:
+    def attend(self, sublayer: Projecting, x: Tensor, ancestry: BeamAncestry) -> Tensor:
         """Attend with one query per row."""
         rows = x.flatten(0, 1)[:, None]
         queries, keys, values = sublayer.project_step(rows, ancestry.position)  # [N, H, 1, C]
-        attended: Tensor = sublayer.attend(queries, *self.extend(keys, values))  # [N, 1, D]
+        attended = sublayer.attend(queries, *self.extend(keys, values))  # [N, 1, D]
         return attended.view_as(x)
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:
