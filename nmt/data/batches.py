@@ -98,7 +98,7 @@ class Batch:
         return int(np.count_nonzero(self.packing.target.lengths))
 
 
-class Padded(Protocol):
+class PaddedSplit(Protocol):
     """Source of padded sentences: a :class:`Split`, or a split with sampled subwords."""
 
     def padded(self, side: Side, indices: Indices) -> NDArray[np.int64]:
@@ -106,7 +106,7 @@ class Padded(Protocol):
 
 
 def make_batch(
-    split: Padded,
+    split: PaddedSplit,
     indices: Indices,
     link: Link | None = None,
     weights: NDArray[np.float32] | None = None,

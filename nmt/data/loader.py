@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.batches import Batch, Link, Padded, make_batch
+from nmt.data.batches import Batch, Link, PaddedSplit, make_batch
 from nmt.data.dataset import Split
 from nmt.data.sampler import BatchSampler, micro_batches, packed_micro_batches
 
@@ -51,7 +51,7 @@ class BatchLoader:
     num_processes: int = 1
     pinned: bool = False
     """Whether batches are in page-locked memory."""
-    in_epoch: Callable[[int], Padded] | None = None
+    in_epoch: Callable[[int], PaddedSplit] | None = None
     """Returns the sentences of an epoch, if they change between epochs. Batching and the divisor of
     the loss still use the lengths of `split`."""
     link: Link | None = None

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.batches import Padded, as_array
+from nmt.data.batches import PaddedSplit, as_array
 from nmt.data.dataset import Split
 from nmt.data.manifest import Ids, Lengths, Side
 from nmt.data.sampler import Indices
@@ -29,7 +29,7 @@ from nmt.training.subword_sampling import SampledSplit
 
 def sentences_of_epochs(
     config: TrainConfig, split: Split, run: Run
-) -> Callable[[int], Padded] | None:
+) -> Callable[[int], PaddedSplit] | None:
     """Return a function that returns the sentences of an epoch; None if epochs do not differ."""
     if not config.augmentation and config.subword_sampling is None:
         return None
@@ -38,7 +38,7 @@ def sentences_of_epochs(
         raise NmtError("train.augmentation changes single sentences, not those of documents")
 
     @lru_cache(maxsize=1)
-    def in_epoch(epoch: int) -> Padded:
+    def in_epoch(epoch: int) -> PaddedSplit:
         """Return the sentences of an epoch, the same ones if it is asked for twice in a row."""
         augmented = AugmentedSplit(
             split=split,

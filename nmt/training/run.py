@@ -152,7 +152,7 @@ def _check_before_training(
             report.say(f"{name + ':':<26} {value}")
     elif trainer.needs_trial:
         fit_micro_batches(trainer)
-        report.say(f"micro-batches of up to {trainer.loader.max_tokens:,} positions")
+        report.say(f"micro-batches of up to {trainer.loader.max_tokens:,} tokens")
     check_noise_scale(trainer)
 
 

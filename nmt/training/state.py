@@ -45,7 +45,7 @@ class TrainerState:
     loss_scale: list[float] = field(default_factory=list)
     """In fp16, the loss scale, and the updates in a row without an overflow."""
     max_tokens: int = 0
-    """Positions of a micro-batch found by trial; 0 if there was no trial."""
+    """Tokens of a micro-batch, with padding if there is any, that a trial found; 0 without one."""
     max_tokens_devices: list[str] = field(default_factory=list)
     """Kinds of devices on which the trial ran."""
     max_tokens_activations: str = ""
