@@ -10,6 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trained_runs import records
 
 from nmt.errors import NmtError
+from nmt.models.attention import Heads
+from nmt.models.multi_head import SelfAttention
 from nmt.training.config import TrainConfig
 from nmt.training.muon import hidden_matrices, orthogonalize
 from nmt.training.optimizers import optimizers
@@ -124,6 +126,23 @@ def test_muon_takes_the_steps_of_torch_s_muon_and_adamw() -> None:
             each.step()
     torch.testing.assert_close(ours.weight, theirs.weight, atol=1e-3, rtol=0.0)  # of bfloat16
     torch.testing.assert_close(ours.bias, theirs.bias)
+
+
+def test_muon_steps_queries_keys_and_values_apart() -> None:
+    torch.manual_seed(5)
+    heads = Heads(width=6, count=2, key_width=3, value_width=2, bias=False, dropout=0.0)
+    together, gradient = SelfAttention(heads), torch.randn(16, 6)
+    apart = nn.ModuleList(nn.Linear(6, size, bias=False) for size in heads.sizes)
+    for linear, weight in zip(apart, together.project_in.weight.split(heads.sizes), strict=True):
+        linear.weight.data.copy_(weight)
+    together.project_in.weight.grad = gradient
+    for linear, part in zip(apart, gradient.split(heads.sizes), strict=True):
+        linear.weight.grad = part
+    for model in (together, apart):
+        optimizer = optimizers["muon"].build(model)
+        optimizer.param_groups[0]["lr"] = 0.1
+        optimizer.step()
+    assert torch.equal(together.project_in.weight, torch.cat([part.weight for part in apart]))
 
 
 def test_muon_decays_hidden_matrices_alone() -> None:

@@ -63,7 +63,7 @@ def _has_own_kernels(parts: tuple[Tensor, ...], packs: tuple[Pack, Pack], width:
     """Return whether :mod:`nmt.models.fused_attention` is better: heads fit, sentences are short.
 
     Args:
-        parts: see :func:`_flash_attention`.
+        parts: see :func:`flash_attention`.
         packs: of the queries and of the keys.
         width: C, of a head.
     """

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+
+from nmt.models.multi_head import CrossAttention, SelfAttention
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients of the quintic polynomial (Jordan et al. 2024), steep at zero."""
@@ -33,6 +35,20 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
         if weight.ndim == 2 and weight.requires_grad and id(weight) not in excluded
     }
     return list(matrices.values())
+
+
+def side_by_side(model: nn.Module) -> dict[Tensor, Sequence[int]]:
+    """Return the numbers of rows of queries, keys and values in projections that hold several.
+
+    These are matrices of their own, which Muon steps apart (Jordan et al. 2024).
+    """
+    projections: list[tuple[nn.Module, Sequence[int]]] = []
+    for part in model.modules():
+        if isinstance(part, SelfAttention):
+            projections.append((part.project_in, part.sizes))
+        elif isinstance(part, CrossAttention):
+            projections.append((part.project_memory, part.sizes))
+    return {linear.weight: sizes for linear, sizes in projections if isinstance(linear, nn.Linear)}
 
 
 def orthogonalize(matrix: Tensor, iterations: int) -> Tensor:
@@ -70,6 +86,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
     def __init__(
         self,
         matrices: Iterable[nn.Parameter],
+        rows: Mapping[Tensor, Sequence[int]],
         others: Iterable[nn.Parameter],
         momentum: float,
         iterations: int,
@@ -81,6 +98,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
         Args:
             matrices: the weights for Muon; weight decay applies to these alone.
+            rows: of the matrices that one weight holds side by side, for each such weight.
             others: the weights for AdamW.
             momentum: share of the running mean of gradients that is kept; Nesterov's form.
             iterations: of :func:`orthogonalize`.
@@ -89,6 +107,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
             eps: AdamW's addend.
         """
         super().__init__([{"params": list(matrices)}, {"params": list(others)}], {"lr": 0.0})
+        self._rows = rows
         self._momentum, self._iterations, self._weight_decay = momentum, iterations, weight_decay
         self._adamw = torch.optim.AdamW(
             self.param_groups[1:], lr=0.0, betas=betas, eps=eps, weight_decay=0.0, fused=True
@@ -115,7 +134,12 @@ class MuonWithAdamW(torch.optim.Optimizer):
         taken = 1.0 - found_inf
         gradient = gradient.masked_fill(found_inf.bool(), 0.0)
         mean = state["momentum_buffer"].lerp_(gradient, taken * (1.0 - self._momentum))
-        update = orthogonalize(gradient.lerp(mean, self._momentum), self._iterations)
-        scale = SHARE_OF_RMS * math.sqrt(max(weight.shape))
+        wanted = gradient.lerp(mean, self._momentum)
+        parts = torch.split(wanted, list(self._rows.get(weight, [len(weight)])))
         weight.mul_(1.0 - taken * (lr * self._weight_decay))
-        weight.sub_(update * (taken * (lr * scale)))
+        weight.sub_(torch.cat([self._direction(part) for part in parts]) * (taken * lr))
+
+    def _direction(self, wanted: Tensor) -> Tensor:
+        """Return the step of a matrix at learning rate 1."""
+        scale = SHARE_OF_RMS * math.sqrt(max(wanted.shape))
+        return orthogonalize(wanted, self._iterations) * scale

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nmt.errors import NmtError
 from nmt.recipe.registry import Registry
-from nmt.training.muon import MuonWithAdamW, hidden_matrices
+from nmt.training.muon import MuonWithAdamW, hidden_matrices, side_by_side
 from nmt.training.schedule_free import ScheduleFreeAdamW
 
 
@@ -223,7 +223,8 @@ class Muon(Adam):
     """Muon (Jordan et al. 2024) for hidden matrices, and AdamW for all other weights.
 
     Muon replaces the momentum of a matrix by the nearest orthogonal matrix. The matrices are those
-    of linear and recurrent layers, without the output layer and matrices tied to embeddings. All
+    of linear and recurrent layers, without the output layer and matrices tied to embeddings.
+    Queries, keys and values of a Transformer, which share a layer, have a matrix each. All
     other weights have Adam's steps, with `betas` and `eps`. Steps of Muon are scaled to the usual
     size of Adam's (Liu et al. 2025), so one learning rate serves both.
     """
@@ -255,6 +256,7 @@ class Muon(Adam):
             )
         return MuonWithAdamW(
             matrices,
+            side_by_side(model),
             without(matrices, trainable(model)),
             momentum=self.momentum,
             iterations=self.iterations,
