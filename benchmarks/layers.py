@@ -25,6 +25,7 @@ from nmt.models.attention import Heads
 from nmt.models.convolution import windows
 from nmt.models.multi_head import SelfAttention
 from nmt.models.patterns import NeighbourhoodAttention
+from nmt.models.sentences import Padded
 
 Layer = Callable[[Tensor], Tensor]
 COMPLEXITY = {
@@ -52,7 +53,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, n, d] to the same."""
-        return self.attention.attend(*self.attention.project(x))
+        return self.attention(x, Padded())
 
 
 class Recurrence(nn.Module):

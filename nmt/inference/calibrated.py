@@ -90,7 +90,7 @@ class EqualLengthsAttention(nn.Module):
     def forward(self, x: Tensor, sentences: Packed) -> Tensor:
         """Mix the tokens of each sentence of a pack [P, D]; see :meth:`TokenMixer.forward`."""
         attention, start, mixed = self.attention, 0, []
-        projected = attention.project(x, sentences)
+        (projected,) = attention.project(x, sentences)
         for length, equal in groupby(sentences.pack.lengths.tolist()):
             stop = start + length * len(list(equal))
             parts = projected[start:stop].view(-1, length, projected.shape[1])

@@ -16,7 +16,7 @@ from nmt.data.packing import Packing
 from nmt.models.attention import Attend, Heads, attention_weights, split_heads
 from nmt.models.initialization import glorot
 from nmt.models.row_attention import link_weights
-from nmt.models.sentences import Padded, Sentences
+from nmt.models.sentences import Sentences
 from nmt.models.state import KeyValueCache, OrderedCache, SharedCache, TokenMixer
 
 
@@ -41,21 +41,12 @@ class SelfAttention(TokenMixer):
         """Return a cache that keeps the order of the keys, if the result may depend on it."""
         return SharedCache() if self.attend.is_plain else OrderedCache()
 
-    def project(self, x: Tensor, sentences: Sentences) -> Tensor:
-        """Return queries, keys and values of `x` side by side, [B, T, W] or [P, W]."""
+    def project(self, x: Tensor, sentences: Sentences) -> tuple[Tensor, ...]:
+        """Return queries, keys and values of `x`, [B, H, T, C]; of a pack side by side, [P, W]."""
         projected: Tensor = self.project_in(x)
         if self.rotation is not None:
             projected = self._rotated(projected, sentences.positions(x))
-        return projected
-
-    def project_step(self, x: Tensor, position: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values [B, H, K, C] of tokens [B, K, D] at a position."""
-        projected = self.project_in(x)
-        if self.rotation is not None:
-            at = torch.arange(position, position + 1, device=x.device)
-            projected = self._rotated(projected, at)
-        queries, keys, values = Padded().split(projected, self.sizes, self.counts)
-        return queries, keys, values
+        return sentences.split(projected, self.sizes, self.counts)
 
     def _rotated(self, projected: Tensor, positions: Tensor) -> Tensor:
         """Return `projected` [..., T, W] with its queries and keys rotated by `positions`."""
@@ -66,8 +57,8 @@ class SelfAttention(TokenMixer):
 
     def forward(self, x: Tensor, sentences: Sentences, causal: bool = False) -> Tensor:
         """Attend within each sentence; see :meth:`TokenMixer.forward`."""
-        parts = sentences.split(self.project(x, sentences), self.sizes, self.counts)
-        output: Tensor = self.attend.output(sentences.mix(self.attend, parts, causal))
+        mixed = sentences.mix(self.attend, self.project(x, sentences), causal)
+        output: Tensor = self.attend.output(mixed)
         return output
 
 

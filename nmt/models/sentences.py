@@ -65,7 +65,7 @@ class Sentences(ABC):
 
 
 class Padded(Sentences):
-    """Sentences of equal length, [B, T, ...], of padding at their ends."""
+    """Sentences of one length, [B, T, ...], with padding at the ends of the shorter ones."""
 
     def __init__(self, mask: Tensor | None = None) -> None:
         self.mask = mask
@@ -99,6 +99,23 @@ class Padded(Sentences):
         """Return the mixed values [B, T, H * C']."""
         queries, keys, values = parts
         return attend.mix(queries, keys, values, self.mask, causal)
+
+
+class Step(Padded):
+    """The newest tokens of the rows of a search, [B, K, ...], all at one position."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__()
+        self.position = position
+
+    def positions(self, x: Tensor) -> Tensor:
+        """Return the position [1]."""
+        return torch.arange(self.position, self.position + 1, device=x.device)
+
+    def encodings(self, encode: nn.Module, tokens: Tensor) -> Tensor:
+        """Return the encoding [1, D], or a scalar zero if there are none."""
+        encodings: Tensor = encode(self.position, 1, tokens.device)
+        return encodings
 
 
 class Packed(Sentences):

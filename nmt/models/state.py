@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from nmt.models.sentences import Padded, Sentences
+from nmt.models.sentences import Padded, Sentences, Step
 
 ROOM = 8
 """Steps by which a cache grows at a time."""
@@ -112,8 +112,8 @@ class Cache(ABC):
 class Projecting(Protocol):
     """A sublayer of queries, keys and values: what its cache needs of it."""
 
-    def project_step(self, x: Tensor, position: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values [B, H, K, C] of tokens [B, K, D] at a position."""
+    def project(self, x: Tensor, sentences: Sentences) -> tuple[Tensor, ...]:
+        """Return queries, keys and values [B, H, K, C] of tokens [B, K, D]."""
 
     @property
     def attend(self) -> Callable[..., Tensor]:
@@ -154,7 +154,7 @@ class SharedCache(KeyValueCache):
 
     def attend(self, sublayer: Projecting, x: Tensor, ancestry: BeamAncestry) -> Tensor:
         """Attend with K queries per sentence."""
-        queries, keys, values = sublayer.project_step(x, ancestry.position)  # [B, H, K, C]
+        queries, keys, values = sublayer.project(x, Step(ancestry.position))  # [B, H, K, C]
         bias = ancestry.bias(queries.dtype)
         return sublayer.attend(queries, *self.extend(keys, values), bias)
 
@@ -170,7 +170,7 @@ class OrderedCache(KeyValueCache):
     def attend(self, sublayer: Projecting, x: Tensor, ancestry: BeamAncestry) -> Tensor:
         """Attend with one query per row."""
         rows = x.flatten(0, 1)[:, None]
-        queries, keys, values = sublayer.project_step(rows, ancestry.position)  # [N, H, 1, C]
+        queries, keys, values = sublayer.project(rows, Step(ancestry.position))  # [N, H, 1, C]
         attended = sublayer.attend(queries, *self.extend(keys, values))  # [N, 1, D]
         return attended.view_as(x)
 

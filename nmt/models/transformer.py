@@ -33,7 +33,7 @@ from nmt.models.recorded_attention import recorded_attention
 from nmt.models.recurrences import recurrence_probes
 from nmt.models.residual import make_norm
 from nmt.models.rounding import filled_if_costly
-from nmt.models.sentences import Packed, Padded, Sentences
+from nmt.models.sentences import Packed, Padded, Sentences, Step
 from nmt.models.state import Memory, TokenMixer
 from nmt.models.transformer_layers import (
     DecoderLayer,
@@ -208,8 +208,7 @@ class Transformer(Model):
     def decode_step(self, tokens: Tensor, state: State) -> Tensor:
         """Return the decoder output [B, K, D] after `tokens` [B, K]; advances the state."""
         assert isinstance(state, TransformerState)
-        position = self.positions(state.ancestry.steps, 1, tokens.device)  # [1, D], for all rows
-        x = self._embed(self.target_embedding, tokens, position)  # [B, K, D]
+        x = self._embed_target(tokens, Step(state.ancestry.steps))  # [B, K, D]
         state.ancestry.grow(tokens)
         sources = state.memory.sentences
         for layer, keys_values, cache in zip(

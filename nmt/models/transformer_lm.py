@@ -35,7 +35,7 @@ from nmt.models.positions import PositionPart, position_parts
 from nmt.models.recorded_attention import recorded_attention
 from nmt.models.residual import PreNorm, make_norm
 from nmt.models.rounding import filled_if_costly
-from nmt.models.sentences import Packed, Padded, Sentences
+from nmt.models.sentences import Packed, Padded, Sentences, Step
 from nmt.models.state import BeamAncestry, Cache, Memory, TokenMixer
 from nmt.models.transformer_layers import EncoderLayer, TransformerState
 
@@ -158,7 +158,7 @@ class TransformerLM(Model):
     def decode_step(self, tokens: Tensor, state: State) -> Tensor:
         """Return the decoder output [B, K, D] after `tokens` [B, K]; advances the state."""
         assert isinstance(state, TransformerState)
-        x = self._embed(tokens, self.positions(state.ancestry.steps, 1, tokens.device))
+        x = self._embed(tokens, Step(state.ancestry.steps))
         state.ancestry.grow(tokens)
         for layer, cache in zip(self.decoder, state.caches, strict=True):
             x = layer.step(x, cache, state.ancestry)
@@ -168,12 +168,13 @@ class TransformerLM(Model):
     def _decode(self, target: Tensor, sentences: Sentences) -> Tensor:
         """Return the decoder output [B, T, D] or [P, D] of targets [B, T] or [P]."""
         self.tokens = target != PAD
-        x = self._embed(target, sentences.encodings(self.positions, target))
+        x = self._embed(target, sentences)
         for layer in self.decoder:
             x = layer(x, sentences)
         last: Tensor = self.decoder_end(x)
         return last
 
-    def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+    def _embed(self, tokens: Tensor, sentences: Sentences) -> Tensor:
+        positions = sentences.encodings(self.positions, tokens)
         embedded: Tensor = self.dropout(self.target_embedding(tokens) * self.scale + positions)
         return embedded
