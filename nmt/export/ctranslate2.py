@@ -25,7 +25,7 @@ from nmt.models.attention import GroupedAttention
 from nmt.models.feed_forward import FeedForward, GatedFeedForward
 from nmt.models.multi_head import CrossAttention, SelfAttention
 from nmt.models.positions import RelativeAttention, Rotary
-from nmt.models.residual import DeepNorm, PostNorm
+from nmt.models.residual import DeepNorm, Residual
 from nmt.models.state import TokenMixer
 from nmt.models.transformer import Transformer, TransformerConfig
 from nmt.preprocess.subwords import Subwords
@@ -199,7 +199,7 @@ def _fill_feed_forward(spec: Any, layer: nn.Module) -> None:
     _fill_linear(spec.linear_1, layer.outer)
 
 
-def _fill_end(spec: Any, residual: PostNorm) -> None:
+def _fill_end(spec: Any, residual: Residual) -> None:
     """Copy the normalisation of a sublayer whose weights are in the spec already."""
     _fill_norm(spec.layer_norm, residual.norm)
     if isinstance(residual, DeepNorm):  # norm(alpha x + f) is norm(x + f / alpha)

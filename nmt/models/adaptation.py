@@ -20,7 +20,7 @@ from torch.nn.utils import parametrize
 
 from nmt.errors import NmtError
 from nmt.models.feed_forward import FeedForward
-from nmt.models.residual import PostNorm
+from nmt.models.residual import Residual
 from nmt.recipe.registry import Registry, nearest
 
 
@@ -183,9 +183,9 @@ class Adapters(Adaptation):
         return self
 
 
-def _last_residuals(model: nn.Module) -> Iterator[PostNorm]:
+def _last_residuals(model: nn.Module) -> Iterator[Residual]:
     for layer in model.modules():
-        residuals = [child for child in layer.children() if isinstance(child, PostNorm)]
+        residuals = [child for child in layer.children() if isinstance(child, Residual)]
         yield from residuals[-1:]
 
 
@@ -204,14 +204,14 @@ class Adapter(Part):
         return adapted
 
 
-class AdaptedResidual(PostNorm):
+class AdaptedResidual(Residual):
     """A residual with an adapter behind it."""
 
     part: Adapter
 
     def combine(self, x: Tensor, output: Tensor) -> Tensor:
         """Combine the sublayer's output [..., D] with `x`, and adapt the result."""
-        adapted: Tensor = self.part(super().combine(x, output))
+        adapted: Tensor = self.part(super().combine(x, output))  # type: ignore[safe-super]
         return adapted
 
 

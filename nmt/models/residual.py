@@ -6,6 +6,7 @@ sublayer's output to the residual stream.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Literal
 
 from torch import Tensor, nn
@@ -26,8 +27,8 @@ def make_norm(norm: Norm, width: int, epsilon: float = 1e-6) -> nn.Module:
     return nn.LayerNorm(width, eps=epsilon)
 
 
-class PostNorm(nn.Module):
-    """LayerNorm(x + Dropout(sublayer(x))) (Vaswani et al. 2017, sections 3.1 and 5.4)."""
+class Residual(nn.Module, ABC):
+    """A residual connection with a norm and dropout: the base class of all of them."""
 
     def __init__(self, width: int, norm: Norm, dropout: float, epsilon: float = 1e-6) -> None:
         super().__init__()
@@ -35,8 +36,16 @@ class PostNorm(nn.Module):
         self.norm = make_norm(norm, width, epsilon)
 
     def prepare(self, x: Tensor) -> Tensor:
-        """Return the input of the sublayer: `x` [..., D] unchanged."""
+        """Return the input of the sublayer: `x` [..., D], here unchanged."""
         return x
+
+    @abstractmethod
+    def combine(self, x: Tensor, output: Tensor) -> Tensor:
+        """Add the sublayer's output [..., D] to `x`."""
+
+
+class PostNorm(Residual):
+    """LayerNorm(x + Dropout(sublayer(x))) (Vaswani et al. 2017, sections 3.1 and 5.4)."""
 
     def combine(self, x: Tensor, output: Tensor) -> Tensor:
         """Add the sublayer's output [..., D] to `x` and normalise."""
@@ -44,7 +53,7 @@ class PostNorm(nn.Module):
         return normed
 
 
-class PreNorm(PostNorm):
+class PreNorm(Residual):
     """x + Dropout(sublayer(LayerNorm(x))) (Wang et al. 2019; tensor2tensor since October 2017)."""
 
     def prepare(self, x: Tensor) -> Tensor:

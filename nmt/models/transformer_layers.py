@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt.models.multi_head import CrossAttention, SelfAttention
-from nmt.models.residual import PostNorm, deep_norm_scales
+from nmt.models.residual import Residual, deep_norm_scales
 from nmt.models.sentences import Padded, Sentences
 from nmt.models.state import BeamAncestry, Cache, Memory, TokenMixer
 
@@ -42,7 +42,7 @@ class EncoderLayer(nn.Module):
     """Self-attention and feed-forward (section 3.1)."""
 
     def __init__(
-        self, attention: TokenMixer, feed_forward: nn.Module, residual: Callable[[], PostNorm]
+        self, attention: TokenMixer, feed_forward: nn.Module, residual: Callable[[], Residual]
     ) -> None:
         super().__init__()
         self.attention = attention
@@ -80,7 +80,7 @@ class DecoderLayer(nn.Module):
         attention: TokenMixer,
         cross: CrossAttention,
         feed_forward: nn.Module | None,
-        residual: Callable[[], PostNorm],
+        residual: Callable[[], Residual],
     ) -> None:
         super().__init__()
         self.attention = attention

@@ -17,7 +17,15 @@ from nmt.models.feed_forward import FeedForwardPart, feed_forwards
 from nmt.models.multi_head import CrossAttention
 from nmt.models.patterns import AttentionPattern, check_stacks, patterns
 from nmt.models.positions import Layout, PositionPart, position_parts
-from nmt.models.residual import DeepNorm, Norm, Placement, PostNorm, PreNorm, deep_norm_scales
+from nmt.models.residual import (
+    DeepNorm,
+    Norm,
+    Placement,
+    PostNorm,
+    PreNorm,
+    Residual,
+    deep_norm_scales,
+)
 from nmt.models.state import TokenMixer
 from nmt.models.transformer_layers import DecoderLayer, EncoderLayer
 from nmt.recipe.config import MayChange
@@ -163,7 +171,7 @@ class TransformerSizes(ModelConfig):
         feed_forward = self._feed_forward() if self.decoder_feed_forward else None
         return DecoderLayer(attention, cross, feed_forward, lambda: self._residual("decoder"))
 
-    def _residual(self, stack: Stack) -> PostNorm:
+    def _residual(self, stack: Stack) -> Residual:
         if self.residual == "deep_norm":
             alpha, _ = deep_norm_scales(self.encoder_layers, self.decoder_layers)[stack]
             return DeepNorm(self.d_model, self.norm, self.dropout, alpha, self.norm_epsilon)
