@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flash_attention import flash_attention_on_cpus
+from flash_stand_in import flash_attention_on_cpus
 from tiny_models import PARTS, VOCABULARY, some_sources, tiny
 from torch import Tensor
 from torch import distributed as dist
@@ -145,13 +145,13 @@ def gpu_attention(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> Iter
 def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A list that gets an entry for each call of a GPU's attention."""
     called: list[str] = []
-    flash = packed_attention.flash_attention
+    flash = packed_attention.mix_by_flash
 
     def counted(*arguments: Any) -> Tensor:
         called.append("called")
         return flash(*arguments)
 
-    monkeypatch.setattr(packed_attention, "flash_attention", counted)
+    monkeypatch.setattr(packed_attention, "mix_by_flash", counted)
     return called
 
 

@@ -11,9 +11,11 @@ from trained_runs import records
 
 from nmt.errors import NmtError
 from nmt.models.attention import Heads
+from nmt.models.feed_forward import GatedFeedForward
 from nmt.models.multi_head import SelfAttention
+from nmt.models.recurrences import RGLRU, SSRU, AverageAttention
 from nmt.training.config import TrainConfig
-from nmt.training.muon import hidden_matrices, orthogonalize
+from nmt.training.muon import hidden_matrices, orthogonalize, side_by_side
 from nmt.training.optimizers import optimizers
 
 
@@ -143,6 +145,31 @@ def test_muon_steps_queries_keys_and_values_apart() -> None:
         optimizer.param_groups[0]["lr"] = 0.1
         optimizer.step()
     assert torch.equal(together.project_in.weight, torch.cat([part.weight for part in apart]))
+
+
+def test_gates_of_a_layer_are_matrices_of_their_own() -> None:
+    model = nn.ModuleDict(
+        {
+            "swiglu": GatedFeedForward(4, 6, 0.0),
+            "ssru": SSRU(4),
+            "rg_lru": RGLRU(4, 8.0),
+            "average": AverageAttention(4, 7, "relu"),
+            "lstm": nn.LSTM(4, 5),
+            "gru": nn.GRUCell(4, 5),
+        }
+    )
+    names = {weight: name for name, weight in model.named_parameters()}
+    rows = {names[weight]: list(rows) for weight, rows in side_by_side(model).items()}
+    assert rows == {
+        "swiglu.inner.weight": [6, 6],
+        "ssru.project_in.weight": [4, 4],
+        "rg_lru.gate.weight": [4, 4],
+        "average.gate.weight": [4, 4],
+        "lstm.weight_ih_l0": [5, 5, 5, 5],
+        "lstm.weight_hh_l0": [5, 5, 5, 5],
+        "gru.weight_ih": [5, 5, 5],
+        "gru.weight_hh": [5, 5, 5],
+    }
 
 
 def test_muon_decays_hidden_matrices_alone() -> None:

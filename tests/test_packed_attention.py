@@ -1,4 +1,4 @@
-"""Which attention has one of its own for packs."""
+"""Which models train on packs of sentences of any lengths."""
 
 from __future__ import annotations
 

@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from nmt.data.packing import Packing
-from nmt.models.attention import Heads
-from nmt.models.multi_head import CrossAttention
-from nmt.models.positions import SinusoidalPositions
-from nmt.models.sentences import Packed, Padded
+from nmt.models import packed_attention
+from nmt.models.attention import LONG, Heads
+from nmt.models.multi_head import CrossAttention, SelfAttention
+from nmt.models.positions import Rotation, SinusoidalPositions
+from nmt.models.sentences import Packed, Padded, Step
 
 PACKING = Packing.of(*np.array([[5, 1, 9, 3], [7, 2, 4, 4]]))
 HEADS = Heads(width=8, count=4, key_width=2, value_width=2, bias=True, dropout=0.0)
@@ -31,13 +32,44 @@ def test_positions_and_their_encodings_are_those_of_padded_sentences() -> None:
     assert torch.equal(sentences.encodings(encode, tokens), pack.unpad(encodings))
 
 
-@pytest.mark.parametrize("changes", [{}, {"key_value_count": 2}, {"value_width": 4}])
-def test_targets_attend_to_the_sources_of_their_own_sentences(changes: dict[str, int]) -> None:
+def test_a_step_is_at_one_position() -> None:
+    step, tokens, encode = Step(3), torch.full((2, 4), 5), SinusoidalPositions(8, "interleaved")
+    assert step.positions(tokens).tolist() == [3]
+    assert step.longest(tokens) == 1
+    assert torch.equal(step.encodings(encode, tokens)[0], Padded().encodings(encode, tokens)[3])
+    with pytest.raises(TypeError, match="through the cache"):
+        step.mix(CrossAttention(HEADS).attend, ())
+
+
+variants = pytest.mark.parametrize("changes", [{}, {"key_value_count": 2}, {"value_width": 4}])
+lengths = pytest.mark.parametrize("longest_row", [0, LONG], ids=["padded", "rows"])
+
+
+@variants
+@lengths
+def test_tokens_attend_to_the_past_of_their_own_sentence(
+    changes: dict[str, int], longest_row: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(1)
+    monkeypatch.setattr(packed_attention, "LONG", longest_row)
+    attention = SelfAttention(replace(HEADS, **changes), rotation=Rotation(2, 10.0))
+    pack, x = PACKING.source, torch.randn(18, 8)
+    found = attention(x, Packed(pack), causal=True)
+    expected = attention(pack.pad(x), Padded(), causal=True)
+    torch.testing.assert_close(found, pack.unpad(expected))
+
+
+@variants
+@lengths
+def test_targets_attend_to_the_sources_of_their_own_sentences(
+    changes: dict[str, int], longest_row: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(1)
+    monkeypatch.setattr(packed_attention, "LONG", longest_row)
     cross = CrossAttention(replace(HEADS, **changes))
     sources, targets = torch.randn(18, 8), torch.randn(17, 8)
-    across = Packed(PACKING.target, PACKING.source)
-    found = cross(targets, cross.project(sources, across), across)
+    across = Packed(PACKING.target, keys=PACKING.source)
+    found = cross(targets, cross.project(sources, Packed(PACKING.source)), across)
     padded = Padded.of(PACKING.source.pad(torch.full((18,), 4)))
     memory = cross.project(PACKING.source.pad(sources), padded)
     expected = cross(PACKING.target.pad(targets), memory, padded)

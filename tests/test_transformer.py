@@ -92,7 +92,7 @@ def attend(queries: Any, keys: Any, values: Any) -> torch.Tensor:
     )
     torch.nn.init.eye_(head.output.weight)
     rows = [torch.tensor(rows, dtype=torch.float32)[None, None] for rows in (queries, keys, values)]
-    return head(*rows)[0].detach()
+    return head.output(head.mix(*rows))[0].detach()
 
 
 def test_attention_of_a_worked_example() -> None:

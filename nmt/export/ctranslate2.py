@@ -9,7 +9,7 @@ sublayer, which the normalisation after the sublayer cancels.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ from nmt.data.vocabulary import SPECIAL_PIECES
 from nmt.errors import NmtError, install
 from nmt.export.base import Export, Stored, export_formats
 from nmt.export.transformer_format import TransformerFormat, unsupported
-from nmt.models.attention import GroupedAttention
+from nmt.models.attention import Attend, GroupedAttention
 from nmt.models.feed_forward import FeedForward, GatedFeedForward
 from nmt.models.multi_head import CrossAttention, SelfAttention
 from nmt.models.positions import RelativeAttention, Rotary
@@ -151,8 +151,7 @@ def _fill(spec: Any, model: Transformer, config: TransformerConfig) -> None:
 
 def _fill_self(spec: Any, attention: TokenMixer) -> None:
     assert isinstance(attention, SelfAttention)
-    sizes, counts = attention.sizes, attention.counts
-    _fill_heads(spec.linear[0], attention.project_in, sizes, counts, counts[0])
+    _fill_heads(spec.linear[0], attention.project_in, attention.attend)
     _fill_linear(spec.linear[1], attention.attend.output)
     attention_fn = attention.attend.attention_fn
     if isinstance(attention_fn, GroupedAttention):
@@ -166,16 +165,14 @@ def _fill_self(spec: Any, attention: TokenMixer) -> None:
 
 
 def _fill_cross(spec: Any, cross: CrossAttention) -> None:
-    counts = [cross.memory_heads] * 2
     _fill_linear(spec.linear[0], cross.project_query)
-    _fill_heads(spec.linear[1], cross.project_memory, cross.sizes, counts, cross.heads)
+    _fill_heads(spec.linear[1], cross.project_memory, cross.attend, first=1)
     _fill_linear(spec.linear[2], cross.attend.output)
 
 
-def _fill_heads(
-    spec: Any, linear: nn.Linear, sizes: Sequence[int], counts: Sequence[int], heads: int
-) -> None:
-    """Copy a projection to several tensors, such as keys and values, expanded to all heads."""
+def _fill_heads(spec: Any, linear: nn.Linear, attend: Attend, first: int = 0) -> None:
+    """Copy a projection to queries, keys and values, or from `first` on, of as many heads each."""
+    sizes, counts, heads = attend.sizes[first:], attend.counts[first:], attend.counts[0]
 
     def with_all_heads(rows: Tensor) -> Tensor:
         parts = zip(torch.split(rows, list(sizes)), counts, strict=True)

@@ -216,11 +216,11 @@ def _export_decoder(
     sizes = _Sizes(max_positions(config))
     past, shapes = [], []
     for layer in model.decoder:
-        heads = layer.cross.memory_heads
+        attend = layer.cross.attend
         tensors = [
             torch.zeros(BATCH, heads, length, size // heads)
             for length in (STEPS, PROJECTED)
-            for size in layer.cross.sizes
+            for size, heads in zip(attend.sizes[1:], attend.counts[1:], strict=True)
         ]
         of_self: Any = sizes.past
         if type(layer.attention.new_cache()) is RecurrentCache:

@@ -94,7 +94,7 @@ class EqualLengthsAttention(nn.Module):
         for length, equal in groupby(sentences.pack.lengths.tolist()):
             stop = start + length * len(list(equal))
             parts = projected[start:stop].view(-1, length, projected.shape[1])
-            sides = Padded().split(parts, attention.sizes, attention.counts)
+            sides = Padded().split(parts, attention.attend.sizes, attention.attend.counts)
             mixed.append(Padded().mix(attention.attend, sides).flatten(0, 1))
             start = stop
         output: Tensor = attention.attend.output(torch.cat(mixed))
@@ -110,20 +110,24 @@ class PaddedCrossAttention(CrossAttention):
 
     def __init__(self, other: CrossAttention) -> None:
         nn.Module.__init__(self)
-        self.heads, self.memory_heads, self.sizes = other.heads, other.memory_heads, other.sizes
         self.project_query, self.project_memory = other.project_query, other.project_memory
         self.attend = other.attend
 
-    def divide(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return scaled keys and values [B, H, S, C] of every head.
+    def project(self, encoded: Tensor, sentences: Sentences) -> tuple[Tensor, ...]:
+        """Return keys [B, H, C, S], transposed and scaled, and values [B, H, S, C].
 
         Args:
-            memory: keys and values side by side, [B, S, W], from ``project_memory``.
+            encoded: a pack [P, D].
+            sentences: the pack.
         """
-        keys, values = Padded().split(memory, self.sizes, self.attend.counts[1:])
-        if (group := self.heads // self.memory_heads) > 1:
-            keys, values = (x.repeat_interleave(group, dim=1) for x in (keys, values))
-        return keys * keys.shape[-1] ** -0.5, values
+        assert isinstance(sentences, Packed)
+        pack, (heads, shared, _) = sentences.pack, self.attend.counts
+        padded = pack.pad(self.project_memory(encoded))
+        padded = F.pad(padded, (0, 0, 0, whole_vectors(pack.longest) - pack.longest))
+        keys, values = Padded().split(padded, self.attend.sizes[1:], self.attend.counts[1:])
+        if heads > shared:
+            keys, values = (x.repeat_interleave(heads // shared, dim=1) for x in (keys, values))
+        return (keys * keys.shape[-1] ** -0.5).transpose(2, 3), values
 
     def forward(self, x: Tensor, memory: Sequence[Tensor], sentences: Sentences) -> Tensor:
         """Attend from padded sentences `x`; see :meth:`CrossAttention.forward`."""
@@ -131,7 +135,7 @@ class PaddedCrossAttention(CrossAttention):
         keys, values = memory
         weights = self._scores(x, keys, sentences.mask).softmax(-1)  # [B x H, Q, S]
         mixed = torch.bmm(weights, values.flatten(0, 1))  # [B x H, Q, C]
-        output: Tensor = self.attend.output(joined_heads(mixed, self.heads))
+        output: Tensor = self.attend.output(joined_heads(mixed, self.attend.counts[0]))
         return output
 
     def weights(self, x: Tensor, keys: Tensor, mask: Tensor, head: int | None = None) -> Tensor:
@@ -141,7 +145,7 @@ class PaddedCrossAttention(CrossAttention):
 
     def _scores(self, x: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
         assert mask is not None
-        queries = divided_heads(self.project_query(x), self.heads)
+        queries = divided_heads(self.project_query(x), self.attend.counts[0])
         return torch.bmm(queries, keys.flatten(0, 1)).add_(mask.flatten(0, 1))
 
 
@@ -160,19 +164,19 @@ def joined_heads(x: Tensor, heads: int) -> Tensor:
     return x.view(-1, heads, queries, width).transpose(1, 2).flatten(2)
 
 
+def whole_vectors(length: int) -> int:
+    """Return a length rounded up to a multiple of VECTOR."""
+    return -(-length // VECTOR) * VECTOR
+
+
 def encode(model: Transformer, source: Tensor) -> Memory:
     """Return what :meth:`Transformer.encode` returns, for a :class:`PaddedCrossAttention`."""
     lengths = (source != PAD).sum(1).numpy()
     pack = Packing.of(lengths, lengths).source
-    encoded = model.encode_tokens(source[source != PAD], Packed(pack))
-    room = -(-pack.longest // VECTOR) * VECTOR
-    layers = []
-    for layer in model.decoder:
-        assert isinstance(layer.cross, PaddedCrossAttention)
-        padded = pack.pad(layer.cross.project_memory(encoded))
-        keys, values = layer.cross.divide(F.pad(padded, (0, 0, 0, room - pack.longest)))
-        layers.append((keys.transpose(2, 3), values))
-    is_padding = torch.arange(room) >= torch.from_numpy(lengths)[:, None]
+    sentences = Packed(pack)
+    encoded = model.encode_tokens(source[source != PAD], sentences)
+    layers = [layer.cross.project(encoded, sentences) for layer in model.decoder]
+    is_padding = torch.arange(whole_vectors(pack.longest)) >= torch.from_numpy(lengths)[:, None]
     mask = torch.zeros(is_padding.shape).masked_fill_(is_padding, float("-inf"))
     heads = layers[0][0].shape[1]
     return Memory(layers, mask[:, None, None].repeat(1, heads, 1, 1))

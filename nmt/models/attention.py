@@ -155,6 +155,7 @@ class Attend(nn.Module):
         self.dropout = heads.dropout
         self.widths = (heads.key_width, heads.value_width)
         self.counts, self.sizes = heads.counts, heads.sizes
+        """Numbers of heads, and of their columns, of queries, keys and values."""
         self.attention_fn = attention_fn or FullAttention()
         self.is_plain = type(self.attention_fn) is FullAttention  # a subclass may do anything
         """Whether this is the paper's attention, of all heads or of groups of them."""
@@ -170,18 +171,6 @@ class Attend(nn.Module):
     def rate(self) -> float:
         """Dropout rate on the attention weights, 0 outside training."""
         return self.dropout if self.training else 0.0
-
-    def forward(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        mask: Tensor | None = None,
-        causal: bool = False,
-    ) -> Tensor:
-        """Return the values [B, Q, D], mixed by :meth:`mix` and projected."""
-        output: Tensor = self.output(self.mix(queries, keys, values, mask, causal))
-        return output
 
     def mix(
         self,

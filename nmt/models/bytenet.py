@@ -22,9 +22,9 @@ from nmt.data.vocabulary import PAD
 from nmt.models.base import Model, ModelConfig, State, architectures, check_rates, check_sizes
 from nmt.models.convolution import extend_past, no_past, windows
 from nmt.models.dropout import Dropout
+from nmt.models.filling import filled_if_costly
 from nmt.models.initialization import embedding, glorot
 from nmt.models.recorded_activity import Probe, convolution_probes, output_of
-from nmt.models.rounding import filled_if_costly
 from nmt.models.state import RecurrentState
 
 

@@ -29,9 +29,9 @@ from nmt.models.base import (
 from nmt.models.convolution import extend_past, no_past, weight_normalised, windows
 from nmt.models.dropout import Dropout
 from nmt.models.embedding import TokenEmbedding
+from nmt.models.filling import filled_if_costly
 from nmt.models.positions import LearnedPositions
 from nmt.models.recorded_activity import Probe, convolution_probes
-from nmt.models.rounding import filled_if_costly
 from nmt.models.state import RecurrentState
 
 HALF = math.sqrt(0.5)

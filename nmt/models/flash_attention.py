@@ -63,7 +63,7 @@ def _has_own_kernels(parts: tuple[Tensor, ...], packs: tuple[Pack, Pack], width:
     """Return whether :mod:`nmt.models.fused_attention` is better: heads fit, sentences are short.
 
     Args:
-        parts: see :func:`flash_attention`.
+        parts: see :func:`mix_by_flash`.
         packs: of the queries and of the keys.
         width: C, of a head.
     """
@@ -92,10 +92,18 @@ def try_own_kernels() -> bool:
     return _works
 
 
-def flash_attention(
+def mix_by_flash(
     parts: tuple[Tensor, ...], packs: tuple[Pack, Pack], heads: int, causal: bool
 ) -> Tensor:
-    """Return the mixed values [P, H * C] by kernels that store no scores."""
+    """Return the mixed values [P, H * C] by kernels that store no scores.
+
+    Args:
+        parts: queries, keys and values side by side [P, 3 * H * C]; or queries [P, H * C], and keys
+            and values side by side [P', 2 * H * C]; or all three apart.
+        packs: of the queries and of the keys.
+        heads: H.
+        causal: whether a query sees only the keys up to itself.
+    """
     of_queries, of_keys = packs
     width = sum(part.shape[1] for part in parts) // (3 * heads)
     if _has_own_kernels(parts, packs, width):

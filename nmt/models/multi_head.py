@@ -30,10 +30,9 @@ class SelfAttention(TokenMixer):
         rotation: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.sizes, self.counts = heads.sizes, heads.counts
         # Glorot over the fused [D, 3D] matrix, as tensor2tensor did in 2017. fairseq gets the same
         # bound with a gain of 1 / sqrt(2) on three separate matrices.
-        self.project_in = glorot(nn.Linear(heads.width, sum(self.sizes), bias=heads.bias))
+        self.project_in = glorot(nn.Linear(heads.width, sum(heads.sizes), bias=heads.bias))
         self.attend = Attend(heads, attention_fn)
         self.rotation = rotation
 
@@ -46,12 +45,13 @@ class SelfAttention(TokenMixer):
         projected: Tensor = self.project_in(x)
         if self.rotation is not None:
             projected = self._rotated(projected, sentences.positions(x))
-        return sentences.split(projected, self.sizes, self.counts)
+        return sentences.split(projected, self.attend.sizes, self.attend.counts)
 
     def _rotated(self, projected: Tensor, positions: Tensor) -> Tensor:
         """Return `projected` [..., T, W] with its queries and keys rotated by `positions`."""
         assert self.rotation is not None
-        turning, values = projected.split_with_sizes([sum(self.sizes[:2]), self.sizes[2]], -1)
+        *turning_sizes, value_size = self.attend.sizes
+        turning, values = projected.split_with_sizes([sum(turning_sizes), value_size], -1)
         heads = turning.view(*turning.shape[:-1], -1, self.attend.widths[0])
         return torch.cat((self.rotation(heads, positions).flatten(-2), values), -1)
 
@@ -67,11 +67,9 @@ class CrossAttention(nn.Module):
 
     def __init__(self, heads: Heads) -> None:
         super().__init__()
-        self.heads, self.key_width = heads.count, heads.key_width
-        self.memory_heads = heads.keys_and_values
-        queries, *self.sizes = heads.sizes
+        queries, *keys_and_values = heads.sizes
         self.project_query = glorot(nn.Linear(heads.width, queries, bias=heads.bias))
-        self.project_memory = glorot(nn.Linear(heads.width, sum(self.sizes), bias=heads.bias))
+        self.project_memory = glorot(nn.Linear(heads.width, sum(keys_and_values), bias=heads.bias))
         self.attend = Attend(heads)
 
     def project(self, encoded: Tensor, sentences: Sentences) -> tuple[Tensor, ...]:
@@ -84,7 +82,8 @@ class CrossAttention(nn.Module):
         Returns:
             Keys [B, H, S, C] and values [B, H, S, C']; of a pack both side by side, [P', W].
         """
-        return sentences.split(self.project_memory(encoded), self.sizes, self.attend.counts[1:])
+        sizes, counts = self.attend.sizes[1:], self.attend.counts[1:]
+        return sentences.split(self.project_memory(encoded), sizes, counts)
 
     def forward(self, x: Tensor, memory: Sequence[Tensor], sentences: Sentences) -> Tensor:
         """Attend from `x` to the projected memory; returns the shape of `x`.
@@ -92,18 +91,18 @@ class CrossAttention(nn.Module):
         Args:
             x: padded sentences [B, Q, D], or a pack [P, D].
             memory: from :meth:`project`.
-            sentences: the sources, and of a pack also the targets.
+            sentences: those of `x`, and the sources that they attend to.
         """
-        queries = sentences.split(
-            self.project_query(x), self.attend.sizes[:1], self.attend.counts[:1]
-        )
+        sizes, counts = self.attend.sizes[:1], self.attend.counts[:1]
+        queries = sentences.split(self.project_query(x), sizes, counts)
         output: Tensor = self.attend.output(sentences.mix(self.attend, (*queries, *memory)))
         return output
 
     def weights(self, x: Tensor, keys: Tensor, mask: Tensor, head: int | None = None) -> Tensor:
         """Return the attention weights [B, Q, S] of `x` [B, Q, D]: of a head, or the mean."""
-        queries = split_heads(self.project_query(x), self.heads)
-        keys = keys.repeat_interleave(self.heads // self.memory_heads, dim=1)
+        heads, shared, _ = self.attend.counts
+        queries = split_heads(self.project_query(x), heads)
+        keys = keys.repeat_interleave(heads // shared, dim=1)
         scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-1, -2)  # [B, H, Q, S]
         weights = attention_weights(scores, mask, False, 0.0)
         return weights.mean(1) if head is None else weights[:, head - 1]
@@ -143,9 +142,9 @@ class CrossAttention(nn.Module):
         if self.project_query not in outputs:
             return torch.empty(0, device=links.device)
         queries, memory = outputs[self.project_query], outputs[self.project_memory]
-        queries = queries[: int(packing.target.lengths.sum())].view(-1, self.heads, self.key_width)
-        keys = memory[: int(packing.source.lengths.sum()), : self.sizes[0]]
-        keys = keys.reshape(-1, self.memory_heads, self.key_width)
-        keys = keys.repeat_interleave(self.heads // self.memory_heads, 1)
+        (heads, shared, _), (width, _) = self.attend.counts, self.attend.widths
+        queries = queries[: int(packing.target.lengths.sum())].view(-1, heads, width)
+        keys = memory[: int(packing.source.lengths.sum()), : self.attend.sizes[1]]
+        keys = keys.reshape(-1, shared, width).repeat_interleave(heads // shared, 1)
         chosen = slice(None) if head is None else slice(head - 1, head)
         return link_weights(queries[:, chosen], keys[:, chosen], packing, links)

@@ -12,26 +12,26 @@ from torch import Tensor, nn
 
 from nmt.data.packing import Pack
 from nmt.models.attention import LONG, Attend, split_heads
-from nmt.models.flash_attention import flash_attention, has_flash, try_own_kernels
+from nmt.models.flash_attention import has_flash, mix_by_flash, try_own_kernels
 from nmt.models.row_attention import RowAttention
 
 
 def mix_packs(
     attend: Attend, projected: Sequence[Tensor], packs: tuple[Pack, Pack], causal: bool = False
 ) -> Tensor:
-    """Return the values [P, H * C], mixed by their weights.
+    """Return the values [P, H * C'], mixed by their weights.
 
     Args:
         attend: the attention after its projections.
-        projected: queries, keys and values side by side [P, ...]; or queries [P, ...], and keys and
-            values side by side [P', ...].
+        projected: queries, keys and values side by side, [P, the sum of ``attend.sizes``]; or
+            queries [P, the first size], and keys and values side by side [P', the others].
         packs: of the queries and of the keys.
         causal: whether a query sees only the keys up to itself.
     """
     if attend.is_plain:
         parts = _with_all_heads(attend, projected)
         if has_flash(parts[0].device, parts[0].dtype, attend.widths, attend.rate):
-            return flash_attention(parts, packs, attend.counts[0], causal)
+            return mix_by_flash(parts, packs, attend.counts[0], causal)
         if all(pack.shape[1] <= LONG for pack in packs):
             by_rows: Tensor = RowAttention.apply(  # type: ignore[no-untyped-call]
                 packs, attend.counts[0], causal, attend.rate, *parts

@@ -69,7 +69,8 @@ class Padded(Sentences):
 
     def __init__(self, mask: Tensor | None = None) -> None:
         self.mask = mask
-        """Where queries may attend, [B, 1, 1, S] bool, or what is added to scores; or None."""
+        """Of the keys, [B, 1, 1, S] bool, True at tokens; or [B, 1 or H, 1, S], which is added to
+        scores; or None where nothing is padding."""
 
     @classmethod
     def of(cls, tokens: Tensor) -> Padded:
@@ -93,6 +94,8 @@ class Padded(Sentences):
         self, projected: Tensor, sizes: Sequence[int], counts: Sequence[int]
     ) -> tuple[Tensor, ...]:
         """Return each part as [B, H, T, C]."""
+        if len(sizes) == 1:  # for speed in a step
+            return (split_heads(projected, counts[0]),)
         return tuple(map(split_heads, projected.split_with_sizes(list(sizes), -1), counts))
 
     def mix(self, attend: Attend, parts: Sequence[Tensor], causal: bool = False) -> Tensor:
@@ -112,10 +115,22 @@ class Step(Padded):
         """Return the position [1]."""
         return torch.arange(self.position, self.position + 1, device=x.device)
 
+    def longest(self, x: Tensor) -> int:
+        """Return 1."""
+        return 1
+
     def encodings(self, encode: nn.Module, tokens: Tensor) -> Tensor:
         """Return the encoding [1, D], or a scalar zero if there are none."""
         encodings: Tensor = encode(self.position, 1, tokens.device)
         return encodings
+
+    def mix(self, attend: Attend, parts: Sequence[Tensor], causal: bool = False) -> Tensor:
+        """Refuse to mix: each row attends to its past, which its layer's cache has.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError("a step attends through the cache of its layer")
 
 
 class Packed(Sentences):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from nmt.models.attention import Attend
 from nmt.models.sentences import Padded, Sentences, Step
 
 ROOM = 8
@@ -74,7 +75,7 @@ class TokenMixer(nn.Module, ABC):
 
         Args:
             x: padded sentences [B, T, D], or a pack [P, D].
-            sentences: which of the two, and where each sentence is.
+            sentences: the sentences of `x`, `Padded` or `Packed`.
             causal: whether a token sees only the tokens up to itself.
         """
 
@@ -116,8 +117,8 @@ class Projecting(Protocol):
         """Return queries, keys and values [B, H, K, C] of tokens [B, K, D]."""
 
     @property
-    def attend(self) -> Callable[..., Tensor]:
-        """Attention of [B, H, Q, C] to keys and values [B, H, S, C], with a bias."""
+    def attend(self) -> Attend:
+        """Attention after the projections."""
 
 
 class KeyValueCache(Cache):
@@ -156,7 +157,9 @@ class SharedCache(KeyValueCache):
         """Attend with K queries per sentence."""
         queries, keys, values = sublayer.project(x, Step(ancestry.position))  # [B, H, K, C]
         bias = ancestry.bias(queries.dtype)
-        return sublayer.attend(queries, *self.extend(keys, values), bias)
+        mixed = sublayer.attend.mix(queries, *self.extend(keys, values), bias)
+        attended: Tensor = sublayer.attend.output(mixed)
+        return attended
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:
         """Move sentences; rows need no move."""
@@ -171,7 +174,8 @@ class OrderedCache(KeyValueCache):
         """Attend with one query per row."""
         rows = x.flatten(0, 1)[:, None]
         queries, keys, values = sublayer.project(rows, Step(ancestry.position))  # [N, H, 1, C]
-        attended = sublayer.attend(queries, *self.extend(keys, values))  # [N, 1, D]
+        mixed = sublayer.attend.mix(queries, *self.extend(keys, values))  # [N, 1, H * C']
+        attended: Tensor = sublayer.attend.output(mixed)
         return attended.view_as(x)
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:
@@ -207,7 +211,7 @@ class Memory:
 
     @property
     def sentences(self) -> Padded:
-        """The sources, as those that attend to them need them."""
+        """The sources, for cross-attention."""
         return Padded(self.mask)
 
     def settle(self) -> None:

@@ -26,13 +26,13 @@ from nmt.models.attention import Attend
 from nmt.models.base import AttentionMap, Model, ResidualPart, State
 from nmt.models.dropout import Dropout
 from nmt.models.feed_forward import imbalance, unrouted_layers
+from nmt.models.filling import filled_if_costly
 from nmt.models.initialization import embedding
 from nmt.models.multi_head import CrossAttention
 from nmt.models.recorded_activity import Probe
 from nmt.models.recorded_attention import recorded_attention
 from nmt.models.recurrences import recurrence_probes
 from nmt.models.residual import make_norm
-from nmt.models.rounding import filled_if_costly
 from nmt.models.sentences import Packed, Padded, Sentences, Step
 from nmt.models.state import Memory, TokenMixer
 from nmt.models.transformer_layers import (
@@ -143,11 +143,12 @@ class Transformer(Model):
         """Return the decoder output [P, D] at the target's tokens; computes no padding."""
         tokens = len(target)
         source, target, packing = filled_if_costly(source, target, packing)
-        targets, sources = Packed(packing.target), Packed(packing.target, packing.source)
-        encoded = self.encode_tokens(source, Packed(packing.source))
+        sources, targets = Packed(packing.source), Packed(packing.target)
+        across = Packed(packing.target, keys=packing.source)
+        encoded = self.encode_tokens(source, sources)
         y = self._embed_target(target, targets)
         for layer in self.decoder:
-            y = layer(y, layer.cross.project(encoded, sources), targets, sources)
+            y = layer(y, layer.cross.project(encoded, sources), targets, across)
         self.tokens = source != PAD, target != PAD
         last: Tensor = self.decoder_end(y)
         return last[:tokens]

@@ -31,7 +31,7 @@ def _scale_layer(layer: EncoderLayer | DecoderLayer, beta: float) -> None:
         attentions.append(layer.cross)
         into_values.append(layer.cross.project_memory)
     for attention, project in zip(attentions, into_values, strict=True):
-        project.weight[-attention.sizes[-1] :] *= beta
+        project.weight[-attention.attend.sizes[-1] :] *= beta
         attention.attend.output.weight *= beta
     for name, weight in layer.feed_forward.named_parameters() if layer.feed_forward else ():
         if weight.dim() > 1 and not name.startswith("gate"):
@@ -58,7 +58,7 @@ class EncoderLayer(nn.Module):
 
         Args:
             x: padded sentences [B, S, D], or a pack [P, D].
-            sentences: which of the two, and where each sentence is.
+            sentences: the sentences of `x`, `Padded` or `Packed`.
         """
         attended = self.attention(self.attention_residual.prepare(x), sentences)
         return self._after_attention(x, attended)
@@ -99,7 +99,7 @@ class DecoderLayer(nn.Module):
             x: padded targets [B, T, D], or a pack [P, D].
             memory: keys and values of the sources, from :meth:`CrossAttention.project`.
             targets: the sentences of `x`.
-            sources: the sentences that these attend to.
+            sources: these, and the sources that they attend to.
         """
         return self._after_attention(x, self._attend_to_past(x, targets), memory, sources)
 

@@ -29,12 +29,12 @@ from nmt.models.base import (
 )
 from nmt.models.dropout import Dropout
 from nmt.models.feed_forward import FeedForwardPart, feed_forwards, imbalance, unrouted_layers
+from nmt.models.filling import filled_if_costly
 from nmt.models.initialization import embedding
 from nmt.models.patterns import patterns
 from nmt.models.positions import PositionPart, position_parts
 from nmt.models.recorded_attention import recorded_attention
 from nmt.models.residual import PreNorm, make_norm
-from nmt.models.rounding import filled_if_costly
 from nmt.models.sentences import Packed, Padded, Sentences, Step
 from nmt.models.state import BeamAncestry, Cache, Memory, TokenMixer
 from nmt.models.transformer_layers import EncoderLayer, TransformerState

@@ -14,8 +14,8 @@ from nmt.data.batches import Batch
 from nmt.data.packing import Packing
 from nmt.models import Model
 from nmt.models.embedding import cutoff_of
+from nmt.models.filling import filled
 from nmt.models.packed_attention import is_compilable
-from nmt.models.rounding import filled
 
 TokenCost = Callable[[Tensor, nn.Linear, Tensor, Tensor | None], tuple[Tensor, Tensor]]
 

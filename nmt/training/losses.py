@@ -164,7 +164,7 @@ class LabelSmoothedCrossEntropy(TokenLoss):
         """Return the smoothed label's entropy for tensor2tensor's definition, else 0."""
         if self.definition != "tensor2tensor" or self.smoothing == 0.0:
             return 0.0
-        label, other, _ = self.masses(vocabulary)
+        label, other = self.masses(vocabulary)[:2]
         return -(label * math.log(label) + (vocabulary - 1) * other * math.log(other))
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from nmt.models.feed_forward import GatedFeedForward
 from nmt.models.multi_head import CrossAttention, SelfAttention
+from nmt.models.recurrences import RGLRU, SSRU, AverageAttention
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients of the quintic polynomial (Jordan et al. 2024), steep at zero."""
@@ -38,17 +40,36 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
 
 
 def side_by_side(model: nn.Module) -> dict[Tensor, Sequence[int]]:
-    """Return the numbers of rows of queries, keys and values in projections that hold several.
+    """Return the numbers of rows of the matrices that share a weight, for each such weight.
 
-    These are matrices of their own, which Muon steps apart (Jordan et al. 2024).
+    Queries, keys and values, and the gates of a layer, are matrices of their own (Jordan et al.
+    2024). One weight computes them together, for speed.
     """
-    projections: list[tuple[nn.Module, Sequence[int]]] = []
-    for part in model.modules():
-        if isinstance(part, SelfAttention):
-            projections.append((part.project_in, part.sizes))
-        elif isinstance(part, CrossAttention):
-            projections.append((part.project_memory, part.sizes))
-    return {linear.weight: sizes for linear, sizes in projections if isinstance(linear, nn.Linear)}
+    return {
+        weight: rows
+        for part in model.modules()
+        for layer, rows in _shared_layers(part)
+        for weight in layer.parameters(recurse=False)
+        if weight.ndim == 2 and len(weight) == sum(rows)
+    }
+
+
+def _shared_layers(part: nn.Module) -> Iterator[tuple[nn.Module, Sequence[int]]]:
+    """Yield the layers that compute several matrices, with the rows of each, of one part."""
+    if isinstance(part, SelfAttention):
+        yield part.project_in, part.attend.sizes
+    elif isinstance(part, CrossAttention):
+        yield part.project_memory, part.attend.sizes[1:]
+    elif isinstance(part, GatedFeedForward):
+        yield part.inner, 2 * [part.inner.out_features // 2]
+    elif isinstance(part, (RGLRU, AverageAttention)):
+        yield part.gate, 2 * [part.gate.out_features // 2]
+    elif isinstance(part, SSRU):
+        yield part.project_in, 2 * [part.project_in.out_features // 2]
+    elif isinstance(part, (nn.LSTM, nn.LSTMCell)):
+        yield part, 4 * [part.hidden_size]
+    elif isinstance(part, (nn.GRU, nn.GRUCell)):
+        yield part, 3 * [part.hidden_size]
 
 
 def orthogonalize(matrix: Tensor, iterations: int) -> Tensor:

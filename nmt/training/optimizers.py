@@ -224,7 +224,7 @@ class Muon(Adam):
 
     Muon replaces the momentum of a matrix by the nearest orthogonal matrix. The matrices are those
     of linear and recurrent layers, without the output layer and matrices tied to embeddings.
-    Queries, keys and values of a Transformer, which share a layer, have a matrix each. All
+    Queries, keys and values of a layer have a matrix each, and so do its gates. All
     other weights have Adam's steps, with `betas` and `eps`. Steps of Muon are scaled to the usual
     size of Adam's (Liu et al. 2025), so one learning rate serves both.
     """

@@ -22,9 +22,11 @@ class Masses(NamedTuple):
     """Probabilities of a target distribution, whose sum over the vocabulary is usually 1."""
 
     label: float
+    """Of the token to predict."""
     other: float
     """Of every token that is neither label nor padding."""
     pad: float
+    """Of padding."""
 
     def scaled(self, factor: float) -> Masses:
         """Return the masses times a factor."""

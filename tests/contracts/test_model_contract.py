@@ -88,7 +88,7 @@ def test_stepping_goes_on_after_rows_are_repeated_permuted_and_dropped(model: Mo
 def test_packs_have_the_outputs_and_gradients_of_padded_sentences(
     model: Model, lengths: np.ndarray, filled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nmt.models.rounding.shapes_are_costly", lambda _: filled)
+    monkeypatch.setattr("nmt.models.filling.shapes_are_costly", lambda _: filled)
     packing = Packing.of(*lengths)
     source, target = (
         torch.randint(EOS + 1, VOCABULARY, (int(side.sum()),)).masked_fill(side_ends(side), EOS)
