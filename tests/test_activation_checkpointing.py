@@ -16,6 +16,8 @@ from nmt.data.packing import Packing
 from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
 from nmt.models import Model, architectures
+from nmt.models.sentences import Padded
+from nmt.models.transformer import Transformer
 from nmt.runs import weights_of
 from nmt.training.activation_checkpointing import CheckpointedPart, checkpoint_activations
 from nmt.training.config import TrainConfig
@@ -54,6 +56,16 @@ def trained_once(model: Model, precision: torch.dtype) -> tuple[list[Tensor], in
         torch.zeros(()) if weight.grad is None else weight.grad for weight in model.parameters()
     ]
     return [output, auxiliary, *gradients], sum(kept.values())
+
+
+@pytest.mark.parametrize("name", ["positions rotary", "positions alibi", "encoder performer"])
+def test_a_compiled_layer_is_one_graph(name: str) -> None:
+    model = build(name, "attention")
+    assert isinstance(model, Transformer)
+    x = torch.randn(2, 5, tiny(name).d_model, requires_grad=True)  # type: ignore[attr-defined]
+    torch._dynamo.reset()
+    layer, sentences = model.encoder[0], Padded(torch.ones(2, 1, 1, 5, dtype=torch.bool))
+    torch.compile(layer.forward, backend="eager", fullgraph=True)(x, sentences)
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])

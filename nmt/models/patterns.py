@@ -205,7 +205,8 @@ class PerformerAttention(nn.Module):
             return (mixed / total).to(values.dtype)
 
     def _exponents(self, x: Tensor) -> Tensor:
-        self.features = self.features.to(x.device)
+        if self.features.device != x.device:  # a layer that is compiled sets no attribute
+            self.features = self.features.to(x.device)
         x = x.float() * x.shape[-1] ** -0.25
         return x @ self.features.t() - x.square().sum(-1, keepdim=True) / 2
 

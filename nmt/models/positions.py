@@ -257,7 +257,8 @@ class Rotation(nn.Module):
             x: [..., T, H, C].
             positions: [T] int64; or [1], of all tokens.
         """
-        self.rates = self.rates.to(x.device)
+        if self.rates.device != x.device:  # a layer that is compiled sets no attribute
+            self.rates = self.rates.to(x.device)
         angles = positions[:, None, None] * self.rates  # [T, 1, C / 2]
         pairs = torch.view_as_complex(x.float().view(*x.shape[:-1], -1, 2))  # [..., T, H, C / 2]
         turned = torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles))
@@ -305,7 +306,8 @@ class AlibiAttention(nn.Module):
         dropout: float = 0.0,
     ) -> Tensor:
         """Attend with positions; arguments of :func:`nmt.models.attention.mix_values`."""
-        self.slopes = self.slopes.to(keys.device)  # once, as a copy waits for the GPU
+        if self.slopes.device != keys.device:  # once, as a copy waits for the GPU
+            self.slopes = self.slopes.to(keys.device)
         distances = _distances(queries, keys).abs()
         scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
         scores = scores - (self.slopes[:, None, None] * distances).to(scores.dtype)
