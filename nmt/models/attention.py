@@ -148,7 +148,7 @@ class GroupedAttention(nn.Module):
 
 
 class Attend(nn.Module):
-    """Attend with each head, then project the heads back to the width of the model."""
+    """Attention of each head (`mix`), and the projection of all heads to the model (`output`)."""
 
     def __init__(self, heads: Heads, attention_fn: nn.Module | None = None) -> None:
         super().__init__()

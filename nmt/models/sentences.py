@@ -1,7 +1,7 @@
 """Sentences of a batch in a tensor: padded, or one after another in a pack.
 
 A layer that computes each token by itself need not know. A layer that mixes the tokens of a
-sentence is given its :class:`Sentences`, and has one path for both.
+sentence is given its :class:`Sentences`, and has one path for both and for the steps of a search.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Packed(Sentences):
     def __init__(self, pack: Pack, keys: Pack | None = None) -> None:
         self.pack = pack
         """The tokens."""
-        self.keys = keys or pack
+        self.keys = pack if keys is None else keys
         """The tokens that these attend to: themselves, or those of the other language."""
 
     def positions(self, x: Tensor) -> Tensor:
