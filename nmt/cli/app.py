@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import typer
@@ -18,7 +18,7 @@ from nmt import __version__
 from nmt.cli.console import write_utf8
 from nmt.cli.habits import answer, answer_key, our_command
 from nmt.cli.help import Command, Group
-from nmt.cli.interruption import INTERRUPTED, raise_at_interrupt
+from nmt.cli.interruption import INTERRUPTED, raise_at_interrupt, terminable
 from nmt.errors import LostPeerError, NmtError, TerminatedError, UnknownKeyError, explain
 from nmt.io.files import named
 from nmt.messages import one_line, say
@@ -107,44 +107,20 @@ FINISH_AT_SIGTERM = ("train", "serve")
 """Commands that finish at SIGTERM what they have begun."""
 
 
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM end this process as Ctrl-C does, so that partial files are removed.
-
-    Raises:
-        TerminatedError: the signal arrived.
-    """
-    process = os.getpid()
-
-    def end(number: int, _: object) -> None:
-        """Raise the error once; a worker process, which inherits the handler, ends at once."""
-        is_worker = os.getpid() != process
-        signal.signal(number, signal.SIG_DFL if is_worker else signal.SIG_IGN)
-        if is_worker:
-            os.kill(os.getpid(), number)
-        raise TerminatedError
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 @functools.cache
 def _command(name: str) -> Any:
     """Return a command, after importing its module."""
     module = importlib.import_module(f"nmt.cli.{COMMANDS[name].partition('.')[0]}")
     command = getattr(module, COMMANDS[name].partition(".")[2])
     interrupted = INTERRUPTIONS.get(name, INTERRUPTED)
-    terminable = nullcontext if name in FINISH_AT_SIGTERM else _terminable
+    at_sigterm = nullcontext if name in FINISH_AT_SIGTERM else terminable
 
     @functools.wraps(command)
     def run(*arguments: object, **options: object) -> None:
         """Run the command; name standard output in its errors, and tell how it was interrupted."""
         try:
             raise_at_interrupt()
-            with named(STDOUT), terminable():  # errors of other files name these files
+            with named(STDOUT), at_sigterm():  # errors of other files name these files
                 command(*arguments, **options)
                 sys.stdout.flush()
         except BrokenPipeError:

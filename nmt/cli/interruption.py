@@ -1,10 +1,14 @@
-"""Ctrl-C before a command runs: while the command line and the command are imported."""
+"""Ctrl-C while the command line and the command are imported, and SIGTERM while it runs."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from nmt.errors import TerminatedError
 
 INTERRUPTED = "interrupted"
 
@@ -19,6 +23,30 @@ def raise_at_interrupt() -> None:
     """Let Ctrl-C raise KeyboardInterrupt again."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Let SIGTERM end this process as Ctrl-C does, so that partial files are removed.
+
+    Raises:
+        TerminatedError: the signal arrived.
+    """
+    process = os.getpid()
+
+    def end(number: int, _: object) -> None:
+        """Raise the error once; a worker process, which inherits the handler, ends at once."""
+        is_worker = os.getpid() != process
+        signal.signal(number, signal.SIG_DFL if is_worker else signal.SIG_IGN)
+        if is_worker:
+            os.kill(os.getpid(), number)
+        raise TerminatedError
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _end(number: int, _: object) -> None:

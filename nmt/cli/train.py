@@ -1,5 +1,6 @@
 """The command ``nmt train``."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from signal import Signals
 from typing import TYPE_CHECKING, Annotated
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmt.cli.flags import Settings, recipe_flags
+from nmt.cli.interruption import terminable
 from nmt.cli.recipe import DEFAULT_ARCH
 from nmt.errors import NmtError
 from nmt.messages import say, warn
@@ -102,7 +104,8 @@ def train(*, settings: Settings, dry_run: DryRun = False, plot: Plot = False) ->
 
         require_matplotlib()
     keep_few_kernels()
-    with join(experiment.train.device, experiment.train.timeout_minutes) as world:
+    world_of = join(experiment.train.device, experiment.train.timeout_minutes)
+    with terminable() if dry_run else nullcontext(), world_of as world:
         run, reason = run_training(experiment, world, dry_run, settings.trust_plugins)
     signal = _signal(reason)
     if world.is_main:

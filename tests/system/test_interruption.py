@@ -98,6 +98,24 @@ def command(*arguments: object, **pipes: Any) -> Iterator[subprocess.Popen[str]]
 
 
 @pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_ends_a_dry_run_which_leaves_nothing(
+    recipe: Path, dataset: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    run = tmp_path / "run"
+    large = ("--set", "model.d_model=1024", "--set", "model.d_ff=16384", "--max-tokens", 4096)
+    places = ("--config", recipe, "--data", dataset, "--save-dir", run)
+    with command("train", "--dry-run", *places, *large) as process:
+        while not (run / "run.json").exists():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, err
+    assert err.splitlines()[-1].startswith(REPEATABLE)
+    assert not run.exists()
+
+
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_ends_a_translation_and_its_workers_at_once(
     trained: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
