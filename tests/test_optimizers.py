@@ -97,8 +97,12 @@ def test_muon_refuses_a_model_without_hidden_matrices() -> None:
         optimizers["muon"].build(model)
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
 @pytest.mark.parametrize("shape", [(6, 6), (4, 9), (9, 4)])
-def test_orthogonalized_matrices_keep_their_singular_vectors(shape: tuple[int, int]) -> None:
+def test_orthogonalized_matrices_keep_their_singular_vectors(
+    shape: tuple[int, int], precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmt.training.muon.pick_precision", lambda *_: precision)
     generator = torch.Generator().manual_seed(3)
     left, _, right = torch.linalg.svd(torch.randn(shape, generator=generator), full_matrices=False)
     matrix = left @ torch.linspace(5.0, 0.5, min(shape)).diag() @ right

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from nmt.models.feed_forward import GatedFeedForward
 from nmt.models.multi_head import CrossAttention, SelfAttention
 from nmt.models.recurrences import RGLRU, SSRU, AverageAttention
+from nmt.runtime.precision import pick_precision
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients of the quintic polynomial (Jordan et al. 2024), steep at zero."""
@@ -75,7 +76,8 @@ def _shared_layers(part: nn.Module) -> Iterator[tuple[nn.Module, Sequence[int]]]
 def orthogonalize(matrix: Tensor, iterations: int) -> Tensor:
     """Return a matrix with the same singular vectors whose singular values are all near 1.
 
-    The Newton-Schulz iteration computes in bfloat16. With 5 iterations singular values end between
+    The Newton-Schulz iteration computes in bfloat16 if that is fast on the device, else in float32,
+    since emulated products of bfloat16 are slow. With 5 iterations singular values end between
     about 0.7 and 1.2; those below about 1/500 of the matrix's norm end lower, and zeros stay zeros.
 
     Args:
@@ -86,7 +88,8 @@ def orthogonalize(matrix: Tensor, iterations: int) -> Tensor:
         [R, C] in the data type of `matrix`.
     """
     is_tall = matrix.shape[0] > matrix.shape[1]
-    wide = (matrix.T if is_tall else matrix).bfloat16()
+    is_fast = pick_precision("auto", matrix.device) == "bf16"
+    wide = (matrix.T if is_tall else matrix).to(torch.bfloat16 if is_fast else torch.float32)
     wide = wide / wide.norm().clamp(min=1e-7)
     a, b, c = NEWTON_SCHULZ
     for _ in range(iterations):
