@@ -18,7 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nmt.errors import NmtError
-from nmt.io.lines import LONGEST, Lines, zstd
+from nmt.io.lines import LONGEST, PACKED, Lines, zstd
 
 COMPRESSIONS = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstd.compress}
 
@@ -56,7 +56,10 @@ def test_a_byte_order_mark_is_no_text_at_the_beginning_of_a_file() -> None:
     assert [*in_memory("\ufeffa\nb\nc".encode()).blocks(2)] == [["a", "b"], ["c"]]
 
 
-@given(st.binary().filter(lambda content: not content.startswith(codecs.BOM_UTF8)))
+MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, *PACKED)
+
+
+@given(st.binary().filter(lambda content: not content.startswith(MARKS)))
 def test_any_bytes_give_as_many_lines_as_they_have_line_feeds(content: bytes) -> None:
     lines = in_memory(content, "replace").read()
     assert len(lines) == content.count(b"\n") + (content[-1:] not in (b"", b"\n"))
@@ -91,6 +94,13 @@ def test_text_in_utf16_is_named_with_the_command_that_converts_it(
     if on_invalid_utf8 != "replace":
         with pytest.raises(NmtError, match=r"^text:2: byte 0xf[ef] is not UTF-8;"):
             in_memory(b"a\n" + utf16, on_invalid_utf8).read()
+
+
+@pytest.mark.parametrize("on_invalid_utf8", [None, "replace"])
+def test_packed_text_under_another_name_is_refused(on_invalid_utf8: str | None) -> None:
+    with pytest.raises(NmtError) as error:
+        in_memory(gzip.compress(b"a\n"), on_invalid_utf8).read()
+    assert str(error.value) == "text: is packed by gzip; unpack it with gzip -dc"
 
 
 def test_a_line_that_would_fill_the_memory_is_an_error() -> None:

@@ -193,7 +193,8 @@ def _nmt(
     ),
 ) -> None:
     if context.invoked_subcommand is None:
-        print(context.get_help())
+        print(context.get_help(), file=sys.stderr)
+        raise typer.Exit(2)
 
 
 def main() -> None:

@@ -176,6 +176,8 @@ def _text(path: Path, is_given: bool) -> str:
         reason = f"larger than {MAX_BYTES:,} bytes"
     except FileNotFoundError:
         reason = "No such file or directory; check the path, or write one with `nmt init`"
+    except IsADirectoryError:
+        reason = "a directory; give the file in it"
     except OSError as error:
         reason = error.strerror or str(error)
     except UnicodeDecodeError:

@@ -62,7 +62,9 @@ def staging(path: Path, identity: str | None = None) -> Iterator[Path]:
         try:
             directory = stack.enter_context(files.whole_directory(path, identity))
         except OSError as error:
-            raise NmtError(f"{path}: cannot be written: {error.strerror}") from None
+            raise NmtError(
+                f"{path}: cannot be written: {error.strerror}; choose another output_dir"
+            ) from None
         yield directory
 
 

@@ -243,11 +243,11 @@ def decode(
         setting: option that replaces invalid UTF-8, for messages.
 
     Raises:
-        NmtError: the stream is UTF-16; or a byte is not UTF-8, and `on_invalid_utf8` is not
-            "replace".
+        NmtError: the stream is UTF-16 or packed; or a byte is not UTF-8, and `on_invalid_utf8` is
+            not "replace".
     """
     if first == 1:
-        refuse_utf16(raw, name)
+        refuse_other_text(raw, name)
     try:
         text = raw.decode("utf-8", "replace" if on_invalid_utf8 == "replace" else "strict")
     except UnicodeDecodeError as error:
@@ -265,12 +265,19 @@ def decode(
     return lines
 
 
-def refuse_utf16(raw: bytes, name: str) -> None:
-    """Refuse text that begins with a byte order mark of UTF-16.
+PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "xz"}
+"""Programs that pack files, by the first bytes of these files."""
+
+
+def refuse_other_text(raw: bytes, name: str) -> None:
+    """Refuse text that begins with a byte order mark of UTF-16, or is packed.
 
     Raises:
-        NmtError: `raw`, the beginning of the stream called `name`, has such a mark.
+        NmtError: `raw`, the beginning of the stream called `name`, is such text.
     """
+    for mark, program in PACKED.items():
+        if raw.startswith(mark):
+            raise NmtError(f"{name}: is packed by {program}; unpack it with {program} -dc")
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise NmtError(f"{name}: is UTF-16, not UTF-8; convert it with iconv -f UTF-16 -t UTF-8")
 

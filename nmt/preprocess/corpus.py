@@ -24,7 +24,7 @@ from nmt.io.lines import (
     decode,
     decompressed,
     named_damage,
-    refuse_utf16,
+    refuse_other_text,
     without_mark,
 )
 from nmt.preprocess.annotations import DOCUMENT_IDS, Annotation, find
@@ -294,7 +294,7 @@ class Bitext:
             if len({len(block.lines) for block in blocks}) > 1:
                 if not read:  # UTF-16 has other bytes of line feeds, too
                     for block, name in zip(blocks, self.names, strict=True):
-                        refuse_utf16(b"".join(block.lines[:1]), name)
+                        refuse_other_text(b"".join(block.lines[:1]), name)
                 counts = [
                     read + len(block.lines) + sum(len(later.lines) for later in rest)
                     for block, rest in zip(blocks, streams, strict=True)

@@ -40,6 +40,7 @@ def try_checkpoint(trainer: Trainer) -> int:
     if free < needed:
         raise NmtError(
             f"{run.path}: the checkpoints of --keep-last {config.keep_last} need "
-            f"{needed / 1e6:,.1f} MB, but {free / 1e6:,.1f} MB are free"
+            f"{needed / 1e6:,.1f} MB, but {free / 1e6:,.1f} MB are free; "
+            "make room, or keep fewer"
         )
     return needed
