@@ -189,6 +189,7 @@ def _measure(
                     {"arch": size.arch, **size.model},
                     {
                         "tokens_per_update": LEAST_TOKENS[machine.device],
+                        "optimizer": size.optimizer,
                         "subword_sampling": subword_sampling(facts.distinct),
                     },
                     facts.vocab_size,

@@ -39,6 +39,8 @@ CLEANING: tuple[tuple[str | dict[str, Any], str], ...] = (
 """Steps that clean the training text, each with its reason."""
 POSITIONS = "learns sooner (docs/systems.md); does not export to Marian and Hugging Face"
 """Reason for rotary positions."""
+OPTIMIZER = "learns more in the same time (docs/systems.md)"
+"""Reason for another optimizer than Adam."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,6 +223,8 @@ def _train(corpus: CorpusFacts, plan: Plan, device: str) -> Iterator[Choice]:
         "lr": plan.size.lr,
         "warmup_updates": plan.warmup_updates,
     }
+    if plan.size.optimizer != "adam":
+        yield Choice("train.optimizer", plan.size.optimizer, OPTIMIZER)
     yield Choice("train.schedule", schedule, f"{warm} of warm-up")
     mean = "translations use a mean of the last updates, better than any one of them"
     yield Choice("train.ema_decay", plan.ema_decay, mean)

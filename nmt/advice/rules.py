@@ -14,6 +14,8 @@ class Size:
     arch: str
     model: dict[str, int | str] = field(default_factory=dict)
     """Keys of the section ``model`` beside the name of the architecture."""
+    optimizer: str = "adam"
+    """Optimizer that learns more than the others in the same time."""
     lr: float
     """Peak learning rate."""
     warmup_updates: int
@@ -35,11 +37,12 @@ SIZES = (
             "d_ff": 512,
             "positions": "rotary",
         },
-        lr=0.003,
+        optimizer="muon",
+        lr=0.006,
         warmup_updates=400,
         most_tokens=4000,
         needs=0,
-        source="examples/quickstart",
+        source="examples/quickstart, docs/systems.md",
     ),
     Size(
         name="small",
