@@ -43,8 +43,9 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
 def side_by_side(model: nn.Module) -> dict[Tensor, Sequence[int]]:
     """Return the numbers of rows of the matrices that share a weight, for each such weight.
 
-    Queries, keys and values, and the gates of a layer, are matrices of their own (Jordan et al.
-    2024). One weight computes them together, for speed.
+    Queries, keys and values, and the gates of a layer, are matrices of their own, which one weight
+    computes together for speed. Apart, their steps are better
+    (verenalabs.com/posts/evaluating_muon__moe_in_llms).
     """
     return {
         weight: rows
