@@ -103,7 +103,7 @@ def test_the_damage_of_the_newest_checkpoint_is_reported_and_mended(
         done = train(run)
         assert done.status == 0
         warning, *_ = done.err.splitlines()
-        assert warning.startswith(f"nmt: warning: update_0000006 is skipped: {damaged}: ")
+        assert warning.startswith(f"nmt: warning: {damaged}: ")
         assert "resumed after update 4" in done.err
         assert_same_checkpoint(run / "update_0000006", trained / "update_0000006")
 
@@ -117,8 +117,7 @@ def test_a_run_is_never_begun_anew_over_damaged_checkpoints(train: Any, run: Pat
     *warnings, error = done.err.splitlines()
     assert done.status == 1
     assert [line.partition(": damaged")[0] for line in warnings] == [
-        f"nmt: warning: {name} is skipped: {run}/{name}/checkpoint.json"
-        for name in ("update_0000006", "update_0000004", "update_0000002")
+        f"nmt: warning: {run}/update_000000{update}/checkpoint.json" for update in (6, 4, 2)
     ]
     assert error == (
         f"nmt: error: {run}: none of its 3 checkpoints can be resumed; "

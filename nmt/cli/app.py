@@ -193,8 +193,7 @@ def _nmt(
     ),
 ) -> None:
     if context.invoked_subcommand is None:
-        print(context.get_help(), file=sys.stderr)
-        raise typer.Exit(2)
+        print(context.get_help())
 
 
 def main() -> None:

@@ -71,7 +71,7 @@ def read_newest(run: Run, world: World) -> SavedTraining | None:
             _check_all_read(path, problems)
             return saved
         if world.is_main:
-            warn(f"{name} is skipped: {problems[0]}")
+            warn(str(problems[0]))
     if names:
         raise NmtError(
             f"{run.path}: none of its {len(names)} checkpoints can be resumed; begin again "
