@@ -104,8 +104,10 @@ def train(*, settings: Settings, dry_run: DryRun = False, plot: Plot = False) ->
 
         require_matplotlib()
     keep_few_kernels()
-    world_of = join(experiment.train.device, experiment.train.timeout_minutes)
-    with terminable() if dry_run else nullcontext(), world_of as world:
+    with (
+        terminable() if dry_run else nullcontext(),
+        join(experiment.train.device, experiment.train.timeout_minutes) as world,
+    ):
         run, reason = run_training(experiment, world, dry_run, settings.trust_plugins)
     signal = _signal(reason)
     if world.is_main:

@@ -42,10 +42,10 @@ class SelfAttention(TokenMixer):
 
     def project(self, x: Tensor, sentences: Sentences) -> tuple[Tensor, ...]:
         """Return queries, keys and values of `x`, [B, H, T, C]; of a pack side by side, [P, W]."""
-        projected: Tensor = self.project_in(x)
+        projected, attend = self.project_in(x), self.attend
         if self.rotation is not None:
             projected = self._rotated(projected, sentences.positions(x))
-        return sentences.split(projected, self.attend.sizes, self.attend.counts)
+        return sentences.split(projected, attend.sizes, attend.counts)
 
     def _rotated(self, projected: Tensor, positions: Tensor) -> Tensor:
         """Return `projected` [..., T, W] with its queries and keys rotated by `positions`."""
@@ -93,9 +93,9 @@ class CrossAttention(nn.Module):
             memory: from :meth:`project`.
             sentences: those of `x`, and the sources that they attend to.
         """
-        sizes, counts = self.attend.sizes[:1], self.attend.counts[:1]
-        queries = sentences.split(self.project_query(x), sizes, counts)
-        output: Tensor = self.attend.output(sentences.mix(self.attend, (*queries, *memory)))
+        attend = self.attend
+        queries = sentences.split(self.project_query(x), attend.sizes[:1], attend.counts[:1])
+        output: Tensor = attend.output(sentences.mix(attend, (*queries, *memory)))
         return output
 
     def weights(self, x: Tensor, keys: Tensor, mask: Tensor, head: int | None = None) -> Tensor:

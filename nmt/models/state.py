@@ -156,9 +156,9 @@ class SharedCache(KeyValueCache):
     def attend(self, sublayer: Projecting, x: Tensor, ancestry: BeamAncestry) -> Tensor:
         """Attend with K queries per sentence."""
         queries, keys, values = sublayer.project(x, Step(ancestry.position))  # [B, H, K, C]
-        bias = ancestry.bias(queries.dtype)
-        mixed = sublayer.attend.mix(queries, *self.extend(keys, values), bias)
-        attended: Tensor = sublayer.attend.output(mixed)
+        bias, attend = ancestry.bias(queries.dtype), sublayer.attend
+        mixed = attend.mix(queries, *self.extend(keys, values), bias)
+        attended: Tensor = attend.output(mixed)
         return attended
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:
@@ -174,8 +174,9 @@ class OrderedCache(KeyValueCache):
         """Attend with one query per row."""
         rows = x.flatten(0, 1)[:, None]
         queries, keys, values = sublayer.project(rows, Step(ancestry.position))  # [N, H, 1, C]
-        mixed = sublayer.attend.mix(queries, *self.extend(keys, values))  # [N, 1, H * C']
-        attended: Tensor = sublayer.attend.output(mixed)
+        attend = sublayer.attend
+        mixed = attend.mix(queries, *self.extend(keys, values))  # [N, 1, H * C']
+        attended: Tensor = attend.output(mixed)
         return attended.view_as(x)
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:

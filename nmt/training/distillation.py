@@ -23,6 +23,7 @@ from nmt.runs import Run, find_checkpoint
 from nmt.runs.plugins import import_plugins_of_run
 from nmt.training.criterion import Criterion
 from nmt.training.losses import LabelSmoothedCrossEntropy, losses
+from nmt.training.output_slices import Targets
 from nmt.training.sliced_distillation import SlicedDistillation, Teaching
 
 
@@ -92,18 +93,15 @@ class WordDistillation(LabelSmoothedCrossEntropy):
             return super().__call__(decoder_output, output, labels, weights)
         vocabulary = output.weight.shape[0]
         share = 1 - self.teacher_weight
-        masses = self.masses(vocabulary).scaled(share)
-        wants_gradient = torch.is_grad_enabled()
+        targets = Targets(labels, self.masses(vocabulary).scaled(share), weights)
         loss, nll = SlicedDistillation.apply(  # type: ignore[no-untyped-call]
             decoder_output,
             output.weight,
             output.bias,
-            labels,
-            masses,
+            targets,
             self.teacher_weight,
             teachings,
-            wants_gradient,
-            weights,
+            torch.is_grad_enabled(),
         )
         total = len(labels) if weights is None else weights.sum()
         return loss - share * self.constant(vocabulary) * total, nll

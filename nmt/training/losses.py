@@ -20,7 +20,7 @@ from nmt.models import Model
 from nmt.recipe.registry import Registry
 from nmt.runs import Run
 from nmt.training.criterion import Criterion, CutoffCriterion, TokenCriterion
-from nmt.training.output_slices import Masses
+from nmt.training.output_slices import Masses, Targets
 from nmt.training.sliced_agreement import Shares, SlicedAgreement
 from nmt.training.sliced_loss import SlicedLoss
 
@@ -115,10 +115,9 @@ class TokenLoss(Loss):
             Two float32 scalars; only the first has a gradient and weights.
         """
         vocabulary = output.weight.shape[0]
-        masses = self.masses(vocabulary)
-        wants_gradient = torch.is_grad_enabled()
+        targets = Targets(labels, self.masses(vocabulary), weights)
         loss, nll = SlicedLoss.apply(  # type: ignore[no-untyped-call]
-            decoder_output, output.weight, output.bias, labels, masses, wants_gradient, weights
+            decoder_output, output.weight, output.bias, targets, torch.is_grad_enabled()
         )
         total = len(labels) if weights is None else weights.sum()
         return loss - self.constant(vocabulary) * total, nll
@@ -197,10 +196,10 @@ class AgreementLoss(LabelSmoothedCrossEntropy):
         """
         vocabulary = output.weight.shape[0]
         one, two = (Shares(ce, self.alpha * kl) for ce, kl in self.shares)
-        masses, wants_gradient = self.masses(vocabulary), torch.is_grad_enabled()
+        targets = Targets(labels, self.masses(vocabulary), weights)
         layer = output.weight, output.bias
         loss, nll = SlicedAgreement.apply(  # type: ignore[no-untyped-call]
-            decoder_output, *layer, labels, masses, (one, two), wants_gradient, weights
+            decoder_output, *layer, targets, (one, two), torch.is_grad_enabled()
         )
         total = len(labels) if weights is None else weights.sum()
         counted = one.cross_entropy + two.cross_entropy

@@ -20,8 +20,10 @@ SHARE_OF_RMS = 0.2
 """Root mean square of a step of Muon at learning rate 1 (Liu et al. 2025, section 2.2)."""
 
 
-def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
-    """Return the trainable matrices of a model's linear and recurrent layers.
+def hidden_matrices(model: nn.Module) -> dict[nn.Parameter, Sequence[int]]:
+    """Return the trainable weights of a model's linear and recurrent layers that are matrices.
+
+    Each has the numbers of rows of the matrices that it holds side by side, usually one.
 
     Excluded are the output layer and matrices that are tied to an embedding. Matrices with weight
     normalisation are no weights themselves, so they are excluded, too.
@@ -37,7 +39,8 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
         for weight in layer.parameters(recurse=False)
         if weight.ndim == 2 and weight.requires_grad and id(weight) not in excluded
     }
-    return list(matrices.values())
+    shared = side_by_side(model)
+    return {weight: shared.get(weight, [len(weight)]) for weight in matrices.values()}
 
 
 def side_by_side(model: nn.Module) -> dict[Tensor, Sequence[int]]:
@@ -110,8 +113,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
     def __init__(
         self,
-        matrices: Iterable[nn.Parameter],
-        rows: Mapping[Tensor, Sequence[int]],
+        matrices: Mapping[nn.Parameter, Sequence[int]],
         others: Iterable[nn.Parameter],
         momentum: float,
         iterations: int,
@@ -122,8 +124,8 @@ class MuonWithAdamW(torch.optim.Optimizer):
         """Prepare the first step; the learning rate of both groups is set before each step.
 
         Args:
-            matrices: the weights for Muon; weight decay applies to these alone.
-            rows: of the matrices that one weight holds side by side, for each such weight.
+            matrices: the weights for Muon, each with the numbers of rows of the matrices that it
+                holds side by side; weight decay applies to these alone.
             others: the weights for AdamW.
             momentum: share of the running mean of gradients that is kept; Nesterov's form.
             iterations: of :func:`orthogonalize`.
@@ -132,7 +134,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
             eps: AdamW's addend.
         """
         super().__init__([{"params": list(matrices)}, {"params": list(others)}], {"lr": 0.0})
-        self._rows = rows
+        self._matrices = matrices
         self._momentum, self._iterations, self._weight_decay = momentum, iterations, weight_decay
         self._adamw = torch.optim.AdamW(
             self.param_groups[1:], lr=0.0, betas=betas, eps=eps, weight_decay=0.0, fused=True
@@ -160,7 +162,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
         gradient = gradient.masked_fill(found_inf.bool(), 0.0)
         mean = state["momentum_buffer"].lerp_(gradient, taken * (1.0 - self._momentum))
         wanted = gradient.lerp(mean, self._momentum)
-        parts = torch.split(wanted, list(self._rows.get(weight, [len(weight)])))
+        parts = torch.split(wanted, list(self._matrices[weight]))
         weight.mul_(1.0 - taken * (lr * self._weight_decay))
         weight.sub_(torch.cat([self._direction(part) for part in parts]) * (taken * lr))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from nmt.errors import NmtError
 from nmt.recipe.registry import Registry
-from nmt.training.muon import MuonWithAdamW, hidden_matrices, side_by_side
+from nmt.training.muon import MuonWithAdamW, hidden_matrices
 from nmt.training.schedule_free import ScheduleFreeAdamW
 
 
@@ -71,7 +72,7 @@ def _check_decay(weight_decay: float) -> None:
         raise ValueError(f"weight_decay must not be negative, is {weight_decay}")
 
 
-def without(excluded: list[nn.Parameter], weights: list[nn.Parameter]) -> list[nn.Parameter]:
+def without(excluded: Iterable[nn.Parameter], weights: list[nn.Parameter]) -> list[nn.Parameter]:
     """Return the weights that are not among the excluded ones, in order."""
     identities = set(map(id, excluded))
     return [weight for weight in weights if id(weight) not in identities]
@@ -256,7 +257,6 @@ class Muon(Adam):
             )
         return MuonWithAdamW(
             matrices,
-            side_by_side(model),
             without(matrices, trainable(model)),
             momentum=self.momentum,
             iterations=self.iterations,

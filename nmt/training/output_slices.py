@@ -33,6 +33,17 @@ class Masses(NamedTuple):
         return Masses(*(factor * mass for mass in self))
 
 
+class Targets(NamedTuple):
+    """Labels of P tokens, and what counts of them in the loss."""
+
+    labels: Tensor
+    """[P] int64."""
+    masses: Masses
+    """Target distribution of each token."""
+    weights: Tensor | None
+    """[P] float32, factors of the tokens' losses, but not of their likelihoods; None for 1."""
+
+
 def in_autocast_dtype(
     decoder_output: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt.data.vocabulary import PAD
-from nmt.training.output_slices import SLICE_ELEMENTS, Gradients, Masses, in_autocast_dtype
+from nmt.training.output_slices import SLICE_ELEMENTS, Gradients, Masses, Targets, in_autocast_dtype
 
 
 class Shares(NamedTuple):
@@ -33,11 +33,9 @@ class SlicedAgreement(torch.autograd.Function):
         decoder_output: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        labels: Tensor,
-        masses: Masses,
+        targets: Targets,
         shares: tuple[Shares, Shares],
         wants_gradient: bool,
-        token_weights: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Return the loss and the negative log-likelihoods, and keep the loss's gradients.
 
@@ -46,15 +44,14 @@ class SlicedAgreement(torch.autograd.Function):
             decoder_output: decoder output [2P, D].
             weight: of the output layer [V, D].
             bias: of the output layer [V], or None.
-            labels: [P] int64.
-            masses: of the target distribution.
+            targets: of the P tokens.
             shares: what counts of each pass.
             wants_gradient: whether to compute the gradients.
-            token_weights: factors of the loss [P], but not of the likelihoods; None for 1.
 
         Returns:
             The loss, and the negative log-likelihood of each pass [2].
         """
+        labels, masses, token_weights = targets
         device, tokens = decoder_output.device.type, len(labels)
         inputs, matrix, offset = in_autocast_dtype(decoder_output, weight, bias)
         # A slice holds two passes, and some eight tables [R, V] of float32 at a time.
@@ -92,7 +89,7 @@ class SlicedAgreement(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         """Return the kept gradients times the gradient of the loss."""
-        return *Gradients.backward(ctx, d_loss), None, None, None, None, None
+        return *Gradients.backward(ctx, d_loss), None, None, None
 
 
 def _agreement(

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmt.data.vocabulary import PAD
-from nmt.training.output_slices import SLICE_ELEMENTS, Gradients, Masses, in_autocast_dtype
+from nmt.training.output_slices import SLICE_ELEMENTS, Gradients, Masses, Targets, in_autocast_dtype
 
 LEAST = torch.finfo(torch.float32).tiny
 """Least probability whose logarithm is taken; 0 adds nothing to an entropy."""
@@ -36,12 +36,10 @@ class SlicedDistillation(torch.autograd.Function):
         decoder_output: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        labels: Tensor,
-        masses: Masses,
+        targets: Targets,
         teacher_weight: float,
         teachings: Sequence[Teaching],
         wants_gradient: bool,
-        token_weights: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Return the loss and the negative log-likelihood, and keep the loss's gradients.
 
@@ -50,15 +48,13 @@ class SlicedDistillation(torch.autograd.Function):
             decoder_output: decoder output [P, D].
             weight: of the output layer [V, D].
             bias: of the output layer [V], or None.
-            labels: [P] int64.
-            masses: of the labels' part of the target distribution, whose sum is 1 -
-                `teacher_weight`.
+            targets: of the P tokens, with masses whose sum is 1 - `teacher_weight`.
             teacher_weight: share of the teachers in the target distribution; of their
                 cross-entropy, the part that is their own entropy is subtracted.
             teachings: at least one.
             wants_gradient: whether to compute the gradients.
-            token_weights: factors of the loss [P], but not of the likelihood; None for 1.
         """
+        labels, masses, token_weights = targets
         device = decoder_output.device.type
         inputs, matrix, offset = in_autocast_dtype(decoder_output, weight, bias)
         teachers = [in_autocast_dtype(*teaching) for teaching in teachings]
@@ -95,7 +91,7 @@ class SlicedDistillation(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         """Return the kept gradients times the gradient of the loss."""
-        return *Gradients.backward(ctx, d_loss), None, None, None, None, None, None
+        return *Gradients.backward(ctx, d_loss), None, None, None, None
 
 
 def _mean_prediction(

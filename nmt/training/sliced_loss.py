@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nmt.data.vocabulary import PAD
-from nmt.training.output_slices import SLICE_ELEMENTS, Gradients, Masses, in_autocast_dtype
+from nmt.training.output_slices import SLICE_ELEMENTS, Gradients, Targets, in_autocast_dtype
 
 
 class SlicedLoss(torch.autograd.Function):
@@ -25,10 +25,8 @@ class SlicedLoss(torch.autograd.Function):
         decoder_output: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        labels: Tensor,
-        masses: Masses,
+        targets: Targets,
         wants_gradient: bool,
-        token_weights: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Return the loss and the negative log-likelihood, and keep the loss's gradients.
 
@@ -37,11 +35,10 @@ class SlicedLoss(torch.autograd.Function):
             decoder_output: decoder output [P, D].
             weight: of the output layer [V, D].
             bias: of the output layer [V], or None.
-            labels: [P] int64.
-            masses: of the target distribution.
+            targets: of the P tokens.
             wants_gradient: whether to compute the gradients.
-            token_weights: factors of the loss [P], but not of the likelihood; None for 1.
         """
+        labels, masses, token_weights = targets
         device = decoder_output.device.type
         inputs, matrix, offset = in_autocast_dtype(decoder_output, weight, bias)
         rows = max(1, SLICE_ELEMENTS[device] // len(weight))
@@ -83,7 +80,7 @@ class SlicedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         """Return the kept gradients times the gradient of the loss."""
-        return *Gradients.backward(ctx, d_loss), None, None, None, None
+        return *Gradients.backward(ctx, d_loss), None, None
 
 
 def _sums(log_z: Tensor, gold: Tensor, pad: Tensor, weights: Tensor | None) -> Tensor:
