@@ -1,4 +1,6 @@
 import dataclasses
+import json
+import math
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from nmt.data.dataset import Dataset, Split
 from nmt.data.writer import DatasetWriter, staging
 from nmt.errors import NmtError
 from nmt.models import Model, architectures
+from nmt.report.log import read_log
 from nmt.runtime.distributed import World
 from nmt.training.config import TrainConfig
 from nmt.training.divergence import FiniteWatch, FirstNonFinite
@@ -79,6 +82,33 @@ def test_an_update_that_is_not_finite_is_skipped_and_its_first_module_named(
     trainer.state.update = 10
     assert trainer.step(next(updates), 0.1) == []
     assert not torch.equal(before[0], weights(trainer.model)[0])
+
+
+def test_a_report_without_updates_is_not_written(trainer: Trainer, tmp_path: Path) -> None:
+    trainer.config = dataclasses.replace(trainer.config, log_every=1)
+    spoil(trainer.model, {1}, trainer)
+    updates = trainer.loader.updates(1)
+    with Report(tmp_path / "log.jsonl", 10, 0) as report:
+        training = loop(trainer, report)
+        for _ in range(3):
+            training._run_update(next(updates))
+    log = map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines())
+    assert [(line["record"], line["update"]) for line in log] == [
+        ("skipped", 1),
+        ("skipped", 2),
+        ("train", 3),
+    ]
+
+
+def test_numbers_that_json_lacks_are_null_in_the_log(tmp_path: Path) -> None:
+    with Report(tmp_path / "log.jsonl", 10, 0, quiet=False) as report:
+        scores = {"loss": math.nan, "perplexity": math.inf, "bleu": 0.0}
+        report.validation(1, scores, best=False)
+    [line] = (tmp_path / "log.jsonl").read_text().splitlines()
+    assert '"loss": null, "perplexity": null, "bleu": 0.0, "best": false' in line
+    log = read_log(tmp_path / "log.jsonl")
+    assert log.curve("validation", "loss").values == []
+    assert log.curve("validation", "bleu").values == [0.0]
 
 
 def test_too_many_skipped_updates_end_training_and_name_the_last_checkpoint(

@@ -87,22 +87,26 @@ def test_the_noise_scale_is_logged_and_changes_updates_only_by_rounding(
         assert "noise_scale" not in line
 
 
-def test_the_terms_are_those_of_the_gradients(trained: Path, dataset: Path) -> None:
+@pytest.mark.parametrize("sampling", [None, 0.1])
+def test_the_terms_are_those_of_the_gradients(
+    trained: Path, dataset: Path, sampling: float | None
+) -> None:
     loaded = load_model(trained)
     values = {"tokens_per_update": 150, "max_tokens": 40, "precision": "fp32", "device": "cpu"}
-    config = TrainConfig(**values, log_noise_scale=True)
+    config = TrainConfig(**values, log_noise_scale=True, subword_sampling=sampling)
     model = loaded.model.eval()  # without dropout
     trainer = Trainer(loaded.run, config, model, Dataset.open(dataset).split("train"), World())
     update = trainer.loader.update(1)
-    counts = [len(batch.target_output) for batch in update.batches]
-    assert len(counts) > 2
+    counts = [update.first_target_tokens, update.target_tokens]
+    read = [len(batch.target_output) for batch in update.batches]
+    assert len(read) > 2
+    assert (counts == [read[0], sum(read)]) == (sampling is None)
     norms = []
-    for batches in (update.batches[:1], update.batches):
+    for batches, tokens in zip((update.batches[:1], update.batches), counts, strict=True):
         loss = sum(trainer.criterion(batch)["loss"] for batch in batches)
         gradients = torch.autograd.grad(loss, list(model.parameters()))
-        tokens = sum(len(batch.target_output) for batch in batches)
         norms.append(sum((gradient / tokens).square().sum() for gradient in gradients))
-    squared, variance = squared_gradient_and_variance(*norms, counts[0], sum(counts))
+    squared, variance = squared_gradient_and_variance(*norms, *counts)
     trainer.step(update, 0.0)
     sums = trainer.running_stats.sums()
     assert sums["squared_gradient"] == pytest.approx(squared.item(), rel=1e-4)

@@ -20,6 +20,7 @@ from nmt.data.vocabulary import EOS, PAD, UNK
 from nmt.data.writer import DatasetWriter, staging
 from nmt.preprocess.learning import SubwordTraining, train_subwords
 from nmt.preprocess.subwords import Subwords
+from nmt.training.augmented_split import growth
 from nmt.training.subword_sampling import SampledSplit
 
 NOUNS = ("house", "boat", "tree", "work", "shop", "garden")
@@ -91,6 +92,23 @@ def test_how_a_sentence_is_cut_does_not_depend_on_those_beside_it(sampled: Any) 
     everything = rows(sampled, "target", np.arange(len(sampled.split)))
     some = np.array([7, 30, 2])
     assert rows(sampled, "target", some) == [everything[it] for it in some]
+
+
+def test_micro_batches_have_room_for_sentences_that_become_longer(sampled: Any) -> None:
+    split, longest = sampled.split, 200
+    order = RandomSampler(split.source_lengths, split.target_lengths, 2000, seed=1)
+    loader = BatchLoader(
+        split=split, sampler=order, max_tokens=longest, packs=True, in_epoch=lambda _: sampled
+    )
+    grown = replace(loader, growth=growth(loader.in_epoch, split))
+    assert 1 < grown.growth < 3
+
+    def sizes(loader: BatchLoader) -> list[int]:
+        batches = loader.update(1).batches
+        return [max(len(batch.source), len(batch.target_output)) for batch in batches]
+
+    assert (max(sizes(loader)) > 1.1 * longest) == (grown.growth > 1.2)
+    assert 0.7 * longest < max(sizes(grown)) < 1.1 * longest
 
 
 def test_bpe_without_dropout_is_what_is_stored(sampled: Any) -> None:

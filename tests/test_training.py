@@ -33,6 +33,7 @@ from nmt.runs.recipe import write_recipe
 from nmt.runtime.distributed import World
 from nmt.runtime.precision import check_precision
 from nmt.training.config import TrainConfig
+from nmt.training.loop import TrainingLoop
 from nmt.training.losses import losses
 from nmt.training.panel import sparkline
 from nmt.training.report import Report, peak_memory_mb
@@ -711,6 +712,27 @@ def test_a_training_that_is_interrupted_says_what_is_saved_and_how_to_resume(
         "command resumes there\n"
     )
     assert "resumed after update 3\n" in train(tmp_path / "run").err
+
+
+def test_a_signal_during_validation_stops_before_another_update(
+    train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validate = TrainingLoop._validate
+
+    def validate_and_interrupt(loop: TrainingLoop) -> bool:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return validate(loop)
+
+    options = ("--set", "train.valid_every=3", "--set", "train.save_every=6")
+    assert train(tmp_path / "whole", *options).status == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(TrainingLoop, "_validate", validate_and_interrupt)
+        done = train(tmp_path / "run", *options)
+    assert done.status == 128 + signal.SIGTERM
+    assert "all is saved after update 3, and the same command" in done.err
+    assert train(tmp_path / "run", *options).status == 0
+    assert records(tmp_path / "run") == records(tmp_path / "whole")
+    assert_same_checkpoint(tmp_path / "run" / "last", tmp_path / "whole" / "last")
 
 
 def test_a_first_signal_is_noted_and_a_second_one_ends_the_process() -> None:

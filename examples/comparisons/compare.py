@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import statistics
@@ -205,7 +206,7 @@ class Comparison:
             lines = map(json.loads, (run / "log.jsonl").read_text().splitlines())
             losses = {x["update"]: x["loss"] for x in lines if x["record"] == "validation"}
             _write(record, {"loss": losses[updates]})
-        return float(json.loads(record.read_text())["loss"])
+        return _number(json.loads(record.read_text())["loss"])
 
     def factor(self, row: str) -> float:
         """Return the factor of the learning rate that is best on the validation set."""
@@ -254,7 +255,7 @@ class Comparison:
 
     def _last_loss(self, run: Path) -> float:
         lines = map(json.loads, (run / "log.jsonl").read_text().splitlines())
-        return float([line["loss"] for line in lines if line["record"] == "validation"][-1])
+        return _number([line["loss"] for line in lines if line["record"] == "validation"][-1])
 
     def _trained(self, row: str, factor: float, seed: int, updates: int) -> Path:
         """Train a run up to a number of updates, and return its directory."""
@@ -302,6 +303,11 @@ def _nmt(*arguments: object, log: Path) -> str:
 def _slug(name: str) -> str:
     """Return the name with underscores for all but letters and digits."""
     return "".join(letter if letter.isalnum() else "_" for letter in name)
+
+
+def _number(value: float | None) -> float:
+    """Return a loss, infinite if training has diverged."""
+    return math.inf if value is None else float(value)
 
 
 def _one_thread() -> dict[str, str]:

@@ -8,8 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
-import torch
-
 from nmt import __version__, languages
 from nmt.advice import held_out
 from nmt.advice.corpus import Pair, Survey, survey
@@ -34,6 +32,7 @@ from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import Bitext
 from nmt.recipe.config import build
 from nmt.runtime.distributed import join
+from nmt.runtime.memory import is_out_of_memory
 
 Say = Callable[[str], None]
 
@@ -196,7 +195,9 @@ def _measure(
                     scratch / size.name,
                     world,
                 )
-            except (NmtError, MemoryError, torch.OutOfMemoryError) as error:
+            except Exception as error:
+                if not (isinstance(error, NmtError) or is_out_of_memory(error)):
+                    raise
                 say(f"the {size.name} model does not fit: {error}")
                 continue
             say(f"the {size.name} model trains on {speeds[size.name]:,.0f} target tokens/s")

@@ -23,14 +23,12 @@ COUNTED = 8_000_000
 _HASHES = 1 << 64
 
 
-@dataclass
+@dataclass(frozen=True)
 class Pair:
-    """A distinct pair of the corpus."""
+    """A pair of the corpus."""
 
     source: str
     target: str
-    count: int = 1
-    """How often the corpus has the pair."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class Survey:
 
 
 class Sketch:
-    """The distinct pairs with the smallest hashes: a sample that counts repeated pairs.
+    """The distinct pairs with the smallest hashes: a random sample.
 
     Up to `COUNTED` pairs, the distinct ones are counted by their hashes. Beyond, the largest hash
     kept tells about how many there are (Bar-Yossef et al. 2002, "Counting Distinct Elements in a
@@ -77,9 +75,6 @@ class Sketch:
         if self.total <= COUNTED:
             self._hashes.append(key)
         if key >= self._bound:
-            return
-        if pair := self._kept.get(key):
-            pair.count += 1
             return
         self._kept[key] = Pair(source, target)
         if len(self._kept) == 2 * self.size:

@@ -30,7 +30,9 @@ class Update:
     num_positions: int
     """Positions of both sides in the batches, with padding if the model needs any."""
     target_tokens: int
-    """Target tokens of the whole update, over all processes: the divisor of the loss."""
+    """Stored target tokens of the whole update, over all processes: the divisor of the loss."""
+    first_target_tokens: int
+    """Stored target tokens of the first batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +42,8 @@ class BatchLoader:
     split: Split
     sampler: BatchSampler
     max_tokens: int
-    """Largest number of tokens of one side of a micro-batch, with padding if there is any."""
+    """Largest number of tokens of one side of a micro-batch, with padding if there is any; about
+    as many if sentences change between epochs."""
     packs: bool = False
     """Whether the model computes on tokens alone, so that micro-batches need no padding."""
     mixes: bool = False
@@ -52,8 +55,10 @@ class BatchLoader:
     pinned: bool = False
     """Whether batches are in page-locked memory."""
     in_epoch: Callable[[int], PaddedSplit] | None = None
-    """Returns the sentences of an epoch, if they change between epochs. Batching and the divisor of
+    """Returns the sentences of an epoch, if they change between epochs. Updates and the divisor of
     the loss still use the lengths of `split`."""
+    growth: float = 1.0
+    """Number of tokens in an epoch for each token of `split`, if sentences change."""
     link: Link | None = None
     """Returns the word alignments of a batch, if training reads any."""
     weights: NDArray[np.float32] | None = None
@@ -69,13 +74,11 @@ class BatchLoader:
         groups = self.sampler.update(number)
         packed = partial(packed_micro_batches, mixes=self.mixes)
         divide = packed if self.packs else micro_batches
-        max_tokens = max(1, self.max_tokens // self.rows_per_sentence)
-        shares = divide(groups, self.sampler, max_tokens, self.num_processes)
+        max_tokens = max(1, int(self.max_tokens / (self.rows_per_sentence * self.growth)))
+        parts = divide(groups, self.sampler, max_tokens, self.num_processes)[self.process]
         epoch = self.sampler.epoch_of(number)
         split = self.in_epoch(epoch) if self.in_epoch else self.split
-        batches = [
-            make_batch(split, indices, self.link, self.weights) for indices in shares[self.process]
-        ]
+        batches = [make_batch(split, indices, self.link, self.weights) for indices in parts]
         counts = (batch.num_tokens if self.packs else batch.num_positions for batch in batches)
         return Update(
             number=number,
@@ -83,6 +86,7 @@ class BatchLoader:
             batches=[batch.pin() for batch in batches] if self.pinned else batches,
             num_positions=sum(counts),
             target_tokens=sum(int(target[group].sum()) for group in groups),
+            first_target_tokens=int(target[parts[0]].sum()),
         )
 
 

@@ -100,9 +100,12 @@ class DocumentFormat(Generic[T]):
         return value
 
 
-def finite(numbers: Mapping[str, float]) -> dict[str, float | None]:
-    """Return numbers by name, with None for infinity and NaN, which JSON lacks."""
-    return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+def finite(values: Mapping[str, T]) -> dict[str, T | None]:
+    """Return values by name, with None for infinity and NaN, which JSON lacks."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in values.items()
+    }
 
 
 class _DamageError(Exception):

@@ -117,7 +117,9 @@ class Log:
                 for name, value in record.items()
                 if name not in {*TEXTS, "update", "best"} and value is not None
             }
-            for name in {*numbers, *REQUIRED[kind]}:
+            unknown = (name for name in REQUIRED[kind] if record[name] is None)
+            numbers |= dict.fromkeys(unknown, math.nan)  # infinite or not a number
+            for name in numbers:
                 math.isfinite(numbers[name])  # raises an error if it is no number
             if not 0 <= numbers.get("seconds", 0) < MOST:
                 raise ValueError(numbers["seconds"])

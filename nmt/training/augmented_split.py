@@ -17,7 +17,7 @@ from nmt.data.batches import PaddedSplit, as_array
 from nmt.data.dataset import Split
 from nmt.data.manifest import Ids, Lengths, Side
 from nmt.data.sampler import Indices
-from nmt.data.vocabulary import EOS, UNK
+from nmt.data.vocabulary import EOS, PAD, UNK
 from nmt.errors import NmtError
 from nmt.preprocess.subwords import Subwords
 from nmt.preprocess.tags import without_tags
@@ -58,6 +58,29 @@ def sentences_of_epochs(
         )
 
     return in_epoch
+
+
+SAMPLE = 1000
+"""Number of pairs from which the growth of sentences is measured."""
+
+
+def growth(in_epoch: Callable[[int], PaddedSplit], split: Split) -> float:
+    """Return the number of tokens in an epoch for each stored token.
+
+    It is that of a sample of the first epoch, on the side where it is greater, and at least 1.
+    """
+    sample = np.linspace(0, len(split) - 1, min(len(split), SAMPLE), dtype=np.int64)
+    sides: tuple[tuple[Side, Lengths], ...] = (
+        ("source", split.source_lengths),
+        ("target", split.target_lengths),
+    )
+    return max(
+        1.0,
+        *(
+            float(np.count_nonzero(in_epoch(1).padded(side, sample) != PAD) / lengths[sample].sum())
+            for side, lengths in sides
+        ),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

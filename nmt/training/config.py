@@ -76,12 +76,12 @@ class TrainConfig:
     subword_sampling: float | None = None
     """Subword regularisation: segments the training text differently in each epoch; 0.1 is usual.
     For BPE, the share of merges that are left out (BPE-dropout). For unigram models, the exponent
-    of the probabilities; a smaller one gives more variety. `max_tokens`, `tokens_per_update` and
-    the loss per token count the tokens of the stored, shorter segmentation. null for none."""
+    of the probabilities; a smaller one gives more variety. `tokens_per_update` and the divisor of
+    the loss count the tokens of the stored, shorter segmentation. null for none."""
     augmentation: tuple[Augmentation, ...] = ()
     """Changes to random training pairs, others in each epoch, one after the other: ``[{name:
-    upper_case, share: 0.05}, typos]``. `max_tokens`, `tokens_per_update` and the loss per token
-    count the stored tokens. Empty for none."""
+    upper_case, share: 0.05}, typos]``. `tokens_per_update` and the divisor of the loss count the
+    stored tokens. Empty for none."""
     quantization: Literal["none", "int8"] = "none"
     """Quantisation-aware training (Jacob et al. 2018): int8 rounds weights and inputs of linear
     layers in training as ``nmt translate --precision int8`` does, but for the output layer. For a

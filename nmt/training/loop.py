@@ -84,6 +84,7 @@ class TrainingLoop:
                         self._save(is_best)  # validation may outlast a launcher's grace time
                     is_best = self._validate()
                     reason = reason or milestones.out_of_patience()
+                    reason = reason or self._reason_to_stop(requests.received)
                 if reason or is_best or is_save_due:
                     self._save(is_best)
         return reason
@@ -125,6 +126,8 @@ class TrainingLoop:
         world = self.trainer.world
         local = self.trainer.running_stats.sums()
         sums = dict(zip(local, world.sum(list(local.values())), strict=True))
+        if not sums["updates"]:  # all were skipped
+            return
         # Each process counts the same updates and the norm of the same gradient.
         for name in ("updates", "grad_norm"):
             sums[name] /= world.size

@@ -1,4 +1,4 @@
-"""Optimizers: torch's own, registered by name, with the papers' values as defaults."""
+"""Optimizers by name, torch's and two of our own, with the papers' values as defaults."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from nmt.training.schedule_free import ScheduleFreeAdamW
 class OptimizerConfig(ABC):
     """An optimizer's settings; the learning rate comes from the schedule.
 
-    A built optimizer skips a step if the trainer sets its ``found_inf`` to one. The fused
-    optimizers of torch skip on the device; for the others the host waits for the device.
+    A built optimizer skips a step if the trainer sets its ``found_inf`` to one. Torch's fused
+    optimizers, Muon and schedule-free AdamW skip on the device; Adafactor and Adadelta wait for it.
     """
 
     registry: ClassVar[Registry[OptimizerConfig]]

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from nmt.data.loader import Update
 from nmt.io import files
+from nmt.io.documents import finite
 from nmt.messages import duration, one_line, say
 from nmt.training.loggers import Logger
 from nmt.training.panel import Panel
@@ -93,7 +94,7 @@ class Record:
     update: int
     epoch: int
     loss: float
-    """The minimised loss per target token; in nats for likelihoods."""
+    """The minimised loss, in nats for likelihoods, per target token that the model has read."""
     perplexity: float
     """Per target token, from the unsmoothed likelihood."""
     lr: float
@@ -185,7 +186,8 @@ class Report:
         if not self.quiet:
             time_of_day = datetime.now().astimezone().isoformat(timespec="seconds")
             with files.named(self.log), self.log.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"record": kind, **values, "time": time_of_day}) + "\n")
+                record = {"record": kind, **finite(values), "time": time_of_day}
+                file.write(json.dumps(record) + "\n")
         for logger in [*self.loggers]:
             self._send(logger, partial(logger.add, kind, values))
 

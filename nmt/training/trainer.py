@@ -33,7 +33,7 @@ from nmt.runs.weights import copy_weights
 from nmt.runtime.distributed import World
 from nmt.runtime.precision import autocast
 from nmt.training.activation_checkpointing import checkpoint_activations
-from nmt.training.augmented_split import sentences_of_epochs
+from nmt.training.augmented_split import growth, sentences_of_epochs
 from nmt.training.config import TrainConfig
 from nmt.training.divergence import FiniteWatch, FirstNonFinite
 from nmt.training.freezing import freeze
@@ -86,6 +86,7 @@ class Trainer:
         self.model = model
         self.world = world
         self.sampler = sampler_of(config, split)
+        in_epoch = sentences_of_epochs(config, split, run)
         self.loader = BatchLoader(
             split=split,
             sampler=self.sampler,
@@ -97,7 +98,8 @@ class Trainer:
             num_processes=world.size,
             pinned=world.device.type == "cuda",
             weights=split.weights,
-            in_epoch=sentences_of_epochs(config, split, run),
+            in_epoch=in_epoch,
+            growth=growth(in_epoch, split) if in_epoch else 1.0,
         )
         freeze(model, config.freeze)
         checkpoint_activations(model, config.checkpoint_activations)
@@ -258,7 +260,7 @@ class Trainer:
             norm: norm of the update's gradient.
             update: the update.
         """
-        tokens = len(update.batches[0].target_output)
+        tokens = update.first_target_tokens
         mean = update.target_tokens / (self.world.size * self.scale.value * tokens)
         squared, variance = squared_gradient_and_variance(
             part * mean**2, norm**2, tokens, update.target_tokens
