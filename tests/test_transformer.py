@@ -278,6 +278,25 @@ def aligner(**values: Any) -> ModelConfig:
     return build(ModelConfig, {"arch": "transformer_base", **sizes, **values}, "model")  # type: ignore[type-abstract]
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("masks", [None, (2, 1, 1, 7), (2, 1, 5, 7), (2, 6, 1, 7)])
+def test_groups_of_heads_attend_as_if_each_head_had_keys_of_its_own(
+    masks: tuple[int, ...] | None, causal: bool
+) -> None:
+    torch.manual_seed(1)
+    queries = torch.randn(2, 6, 7 if causal else 5, 4)
+    keys, values = torch.randn(2, 2, 7, 4), torch.randn(2, 2, 7, 3)
+    mask = None if masks is None or causal else torch.rand(masks) > 0.3
+    if mask is not None:
+        mask[..., 0] = True
+    grouped = attention.GroupedAttention(3, attention.FullAttention())
+    repeated = [x.repeat_interleave(3, dim=1) for x in (keys, values)]
+    for is_trained in (True, False):
+        with torch.set_grad_enabled(is_trained):
+            expected = mix_values(queries, *repeated, mask, causal)
+            torch.testing.assert_close(grouped(queries, keys, values, mask, causal), expected)
+
+
 def test_words_are_aligned_by_the_last_layer_unless_the_recipe_names_another() -> None:
     source, target = torch.tensor([[4, 5, 6, 3]]), torch.tensor([[2, 7, 8]])
     model = aligner().build(9, 9, True).eval()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -139,11 +138,29 @@ class GroupedAttention(nn.Module):
         self.inner = inner
 
     def forward(
-        self, queries: Tensor, keys: Tensor, values: Tensor, *options: Any, **named: Any
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        dropout: float = 0.0,
     ) -> Tensor:
-        """Repeat the heads of keys and values for each group, then call the wrapped attention."""
+        """Call the wrapped attention, plain or of a pattern, with as many heads of each kind.
+
+        Plain attention gets the queries of a group as more queries of one head, so that a decoder's
+        step reads each key once. Where that would change the mask of each head or the order of the
+        queries, the heads of keys and values are repeated.
+        """
+        is_plain = type(self.inner) is FullAttention
+        if is_plain and not causal and (mask is None or mask.shape[1] == 1):
+            if mask is not None and mask.shape[2] > 1:
+                mask = mask.repeat(1, 1, self.group, 1)
+            grouped = queries.reshape(len(queries), keys.shape[1], -1, queries.shape[-1])
+            mixed: Tensor = self.inner(grouped, keys, values, mask, dropout=dropout)
+            return mixed.view(*queries.shape[:-1], -1)
         keys, values = (x.repeat_interleave(self.group, dim=1) for x in (keys, values))
-        mixed: Tensor = self.inner(queries, keys, values, *options, **named)
+        mixed = self.inner(queries, keys, values, mask, causal, dropout)
         return mixed
 
 

@@ -58,7 +58,8 @@ def recorded_attention(
     for (kind, layer, _), function, inner in zip(places, functions, plain, strict=True):
         if type(inner) is FullAttention:
             queries, keys = inputs[inner]
-            scores = queries @ keys.transpose(-1, -2)
+            # Heads that share keys may be queries of one head, in the same order.
+            scores = (queries @ keys.transpose(-1, -2)).reshape(weights[function].shape)
             maps.append(AttentionMap(kind, layer, weights[function], scores, keys.shape[-1]))
         else:
             maps.append(AttentionMap(kind, layer, weights[function]))
