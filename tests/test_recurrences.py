@@ -100,6 +100,14 @@ def test_rg_lru_is_the_papers() -> None:
     assert torch.allclose(layer(x, Padded()), torch.stack(outputs, 1), atol=1e-5)
 
 
+def test_a_shut_gate_of_rg_lru_has_finite_gradients() -> None:
+    layer = RGLRU(WIDTH, 8.0)
+    torch.nn.init.constant_(layer.gate.bias, -120.0)
+    layer(some_input(), Padded()).sum().backward()
+    gradients = [weight.grad for weight in layer.parameters()]
+    assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients)
+
+
 @pytest.mark.parametrize("c", [8.0, 1e-4])
 def test_decays_begin_between_their_bounds(c: float) -> None:
     layer = RGLRU(1000, c)

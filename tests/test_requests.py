@@ -85,6 +85,21 @@ def test_terms_are_whole_words_where_a_language_has_spaces() -> None:
     assert request.required(has_spaces=False) == ["Katze", "Auto"]
 
 
+def test_of_overlapping_terms_the_first_and_longest_counts() -> None:
+    terms = {"York": "Jork", "New York": "Neu-York", "York Times": "Jorker Zeit", "c++": "C"}
+    for text, required in (
+        ("in New York Times", ["Neu-York"]),
+        ("York and New York", ["Jork", "Neu-York"]),
+        ("New Yorkers of York", ["Jork"]),
+        ("c++ is new", ["C"]),
+        ("nothing", []),
+    ):
+        request = Request(text, phrases=("x",), terminology=terms)
+        assert request.required(has_spaces=True) == ["x", *required]
+    assert Request("紐約時報", terminology={"約": "1", "紐約": "2"}).required(False) == ["2"]
+    assert Request("one").required(has_spaces=True) == []
+
+
 def requests(count: int) -> list[dict[str, Any]]:
     """Requests with any mix of fields, in the words of the numbers."""
     english, german = ("one", "two", "three", "four"), ("eins", "zwei", "drei", "vier")

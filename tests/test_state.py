@@ -10,7 +10,7 @@ from nmt.models.attention import Heads
 from nmt.models.multi_head import SelfAttention
 from nmt.models.positions import Rotation
 from nmt.models.sentences import Padded
-from nmt.models.state import ROOM, BeamAncestry, Cache, OrderedCache, SharedCache
+from nmt.models.state import MOST_SHARING, ROOM, BeamAncestry, Cache, OrderedCache, SharedCache
 
 HEADS = Heads(width=8, count=2, key_width=4, value_width=4, bias=True, dropout=0.0)
 
@@ -37,16 +37,18 @@ def test_a_step_moves_nothing_that_is_held() -> None:
 
 
 @pytest.mark.parametrize("rotation", [None, Rotation(4, 10.0)])
+@pytest.mark.parametrize("first", [4, MOST_SHARING + 1])
 @pytest.mark.parametrize("kind", [SharedCache, OrderedCache])
 @torch.no_grad()
 def test_a_row_attends_to_its_own_past_whatever_it_follows(
-    kind: type[Cache], rotation: nn.Module | None
+    kind: type[Cache], first: int, rotation: nn.Module | None
 ) -> None:
     generator = torch.Generator().manual_seed(2)
-    attention, cache = SelfAttention(HEADS, rotation=rotation), kind()
+    attention = SelfAttention(HEADS, rotation=rotation)
+    cache: Cache = kind()
     ancestry = BeamAncestry()
     pasts, width = torch.zeros(3, 1, 0, 8), 1  # [B, K, T, D], what each row has been given
-    for rows in (4, 4, 2, 5, 5, 5, 3, 3, 1, 2):  # of each of 3, and later 2, sentences
+    for rows in (first, 4, 2, 5, 5, 5, 3, 3, 1, 2):  # of each of 3, and later 2, sentences
         step = torch.randn(*pasts.shape[:2], 8, generator=generator)
         pasts = torch.cat((pasts, step[:, :, None]), dim=2)
         ancestry.grow(step[..., 0])
@@ -56,6 +58,9 @@ def test_a_row_attends_to_its_own_past_whatever_it_follows(
         stay = torch.tensor([0, len(pasts) - 1]) if rows == 2 else torch.arange(len(pasts))
         parents = torch.randint(width, (len(stay), rows), generator=generator)
         chosen = stay[:, None] * width + parents
+        if not ancestry.has_branched:
+            cache = cache.for_rows(rows)
+            assert isinstance(cache, OrderedCache if rows > MOST_SHARING else kind)
         ancestry.select(chosen)
         cache.select(chosen, stay if rows == 2 else None)
         pasts, width = pasts.flatten(0, 1)[chosen], rows

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from unicodedata import category
 
 from nmt.data.directions import Direction
 from nmt.languages import has_spaces, has_spaces_between_sentences
 
 BOUNDARIES = (
-    re.compile(r"(?<=[.!?…])(?=\s)|(?<=[。！？])"),  # after sentences
-    re.compile(r"(?<=[,;:–—])(?=\s)|(?<=[，；：、])"),  # after clauses
-    re.compile(r"(?<=\S)(?=\s)"),  # after words
+    re.compile(r"[.!?…][\"'”’»)\]]*(?=\s)|[。！？][」』”’）]*"),  # sentences
+    re.compile(r"[,;:–—][\"'”’»)\]]*(?=\s)|[，；：、]"),  # clauses
+    re.compile(r"\S(?=\s)"),  # words
 )
-"""Kinds of boundaries, the best first; a line is always split before white space."""
+"""What ends before a boundary, the best kind first: the end of a sentence, with the quotes and
+brackets that it closes, of a clause, or of a word. A line is always split before white space."""
+
+JOINER = "\u200d"
 
 
 def parts(line: str, fits: Callable[[str], bool]) -> list[str]:
     """Split a line into consecutive parts that fit, or that have only one character.
 
     A part that does not fit is split in two at the best kind of boundary in the part, at the
-    boundary nearest to the middle; without a boundary, in the middle.
+    boundary nearest to the middle; without a boundary, at the character nearest to it.
     """
     done: list[str] = []
     waiting = [line]
@@ -52,8 +56,14 @@ def _boundary(text: str) -> int:
     first, last = len(text) - len(text.lstrip()), len(text.rstrip())
     middle = len(text) // 2
     for boundary in BOUNDARIES:
-        starts = (match.start() for match in boundary.finditer(text))
-        splits = [start for start in starts if first < start < last]
+        ends = (match.end() for match in boundary.finditer(text))
+        splits = [end for end in ends if first < end < last]
         if splits:
             return min(splits, key=lambda split: abs(split - middle))
-    return min(max(middle, 1), len(text) - 1)
+    starts = [at for at in range(1, len(text)) if not _continues(text, at)]
+    return min(starts or [max(middle, 1)], key=lambda start: abs(start - middle))
+
+
+def _continues(text: str, at: int) -> bool:
+    """Return whether a character belongs to the one before: a mark, or a part of an emoji."""
+    return category(text[at]).startswith("M") or JOINER in text[at - 1 : at + 1]

@@ -37,14 +37,16 @@ class Request:
     """Beginning of the translation; its last word may continue, as "trans" to "translation"."""
 
     phrases: tuple[str, ...] = ()
-    """Phrases that the translation must contain, each as pieces of whole words, in any order."""
+    """Phrases that the translation must contain, in any order. Each begins with a word; its last
+    word may continue, as "Vertrag" to "Vertrags"."""
 
     avoid: tuple[str, ...] = ()
     """Phrases that the translation must not contain, as the pieces into which they are cut."""
 
     terminology: dict[str, str] = field(default_factory=dict)
     """Translations of terms: where the line contains a term as whole words, its translation must
-    appear."""
+    appear, as a phrase. Where terms overlap, the first one counts, and of those that begin at the
+    same place the longest."""
 
     target_lang: str | None = None
     """Target language of this line, of a multilingual model; None for the translator's."""
@@ -167,12 +169,12 @@ class Request:
         Args:
             has_spaces: whether the language of the line has spaces between words.
         """
-        pattern = r"(?<!\w){}(?!\w)" if has_spaces else "{}"
-        terms = (
-            translation
-            for term, translation in self.terminology.items()
-            if re.search(pattern.format(re.escape(term)), self.text)
-        )
+        longest_first = sorted(filter(None, self.terminology), key=len, reverse=True)
+        pattern = "|".join(map(re.escape, longest_first))
+        if has_spaces:
+            pattern = rf"(?<!\w)(?:{pattern})(?!\w)"
+        matches = set(re.findall(pattern, self.text))
+        terms = (target for source, target in self.terminology.items() if source in matches)
         return [*self.phrases, *terms]
 
 

@@ -168,21 +168,30 @@ class MixtureOfExpertsPart(FeedForwardPart):
         return MixtureOfExperts(width, experts, self.chosen, self.balance)
 
 
+class Gate(nn.Linear):
+    """Linear layer that is computed in float32 whatever the precision (Fedus et al. 2021, 2.4)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores [P, E] of the experts at each position of `x` [P, D]."""
+        with torch.autocast(x.device.type, enabled=False):
+            return super().forward(x.float())
+
+
 class MixtureOfExperts(nn.Module):
     """Feed-forward layers, and the gate that routes positions to them."""
 
     def __init__(self, width: int, experts: list[FeedForward], chosen: int, balance: float) -> None:
         super().__init__()
-        self.gate = glorot(nn.Linear(width, len(experts), bias=False))
+        self.gate = glorot(Gate(width, len(experts), bias=False))
         self.experts = nn.ModuleList(experts)
         self.chosen, self.balance = chosen, balance
         self.routes: tuple[Tensor, Tensor] | None = None
         """Gate probabilities [P, E] and first choices [P] of the last training forward pass."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., D] to [..., D]."""
+        """Return the experts' outputs, [..., D] as `x`."""
         flat = x.reshape(-1, x.shape[-1])  # [P, D]
-        probabilities = self.gate(flat).float().softmax(dim=-1)  # [P, E]
+        probabilities = self.gate(flat).softmax(dim=-1)  # [P, E]
         shares, chosen = probabilities.topk(self.chosen)
         if self.chosen > 1:  # a single weight stays: it gives the gate its gradient
             shares = shares / shares.sum(dim=-1, keepdim=True)

@@ -266,7 +266,8 @@ class RGLRU(Recurrence):
         new = self.project_in(x)
         keep, write = torch.sigmoid(self.gate(new).float()).chunk(2, dim=-1)
         log_decay = -self.c * F.softplus(self.softplus_decay) * keep
-        scale = (-torch.expm1(2 * log_decay)).sqrt()
+        # The derivative of the root is infinite at 0, where the gate is shut.
+        scale = (-torch.expm1(2 * log_decay)).clamp(min=1e-12).sqrt()
         return log_decay.exp(), scale * write * new
 
     def read(self, x: Tensor, hidden: Tensor) -> Tensor:

@@ -15,6 +15,9 @@ from nmt.models.sentences import Padded, Sentences, Step
 ROOM = 8
 """Steps by which a cache grows at a time."""
 
+MOST_SHARING = 32
+"""Largest number of rows that attend together; more are faster with a past of their own."""
+
 
 class BeamAncestry:
     """Ancestor entries of every row of a beam.
@@ -34,6 +37,11 @@ class BeamAncestry:
     def position(self) -> int:
         """Position of the newest step, from 0."""
         return self.steps - 1
+
+    @property
+    def has_branched(self) -> bool:
+        """Whether a sentence has ever had more than one row."""
+        return self._entries is not None
 
     def bias(self, dtype: torch.dtype) -> Tensor | None:
         """Return what is added to scores [B, 1, K, E]: 0 at a row's ancestors, else -infinity.
@@ -109,6 +117,10 @@ class Cache(ABC):
             sentences: [B'], the old index of each new sentence, rising; None if all stay.
         """
 
+    def for_rows(self, count: int) -> Cache:
+        """Return the cache with this past for `count` rows of a sentence, which has had one."""
+        return self
+
 
 class Projecting(Protocol):
     """A sublayer of queries, keys and values: what its cache needs of it."""
@@ -165,6 +177,14 @@ class SharedCache(KeyValueCache):
         """Move sentences; rows need no move."""
         if sentences is not None:
             self._take(sentences)
+
+    def for_rows(self, count: int) -> Cache:
+        """Return a cache of ordered keys for many rows: here each would meet the keys of all."""
+        if count <= MOST_SHARING:
+            return self
+        ordered = OrderedCache()
+        ordered.entries, ordered._keys, ordered._values = self.entries, self._keys, self._values
+        return ordered
 
 
 class OrderedCache(KeyValueCache):

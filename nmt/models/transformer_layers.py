@@ -154,6 +154,8 @@ class TransformerState:
         sentences = rows[:, 0] // self.rows if len(rows) < len(self.memory) else None
         if sentences is not None:
             self.memory.select(sentences)
+        if not self.ancestry.has_branched:
+            self.caches = [cache.for_rows(rows.shape[1]) for cache in self.caches]
         self.ancestry.select(rows)
         for cache in self.caches:
             cache.select(rows, sentences)
