@@ -6,6 +6,7 @@ import itertools
 import os
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,13 @@ from nmt.data.columns import Sentences
 from nmt.data.vocabulary import EOS, UNK
 from nmt.evaluation.alignments import AlignmentErrorRate
 from nmt.preprocess import hmm
-from nmt.preprocess.aligner import LONGEST, CorpusAligner, Vocabulary, grow_diag_final_and
+from nmt.preprocess.aligner import (
+    LONGEST,
+    CorpusAligner,
+    Link,
+    Vocabulary,
+    grow_diag_final_and,
+)
 from nmt.preprocess.hmm import HiddenMarkovModel
 from nmt.preprocess.lexicon import Lexicon
 
@@ -99,12 +106,48 @@ def test_an_iteration_counts_what_all_alignments_expect() -> None:
     np.testing.assert_allclose(model._moves, moves, rtol=1e-9)
 
 
+def grown(one: set[Link], other: set[Link]) -> set[Link]:
+    """Koehn et al. 2003, by loops over all pairs of words."""
+    links, union, beside = one & other, one | other, ((-1, 0), (0, -1), (1, 0), (0, 1))
+    steps = (*beside, (-1, -1), (-1, 1), (1, -1), (1, 1))
+    places = [(source, target) for source in range(9) for target in range(9)]
+
+    def has_free_word(link: Link, wanted: Callable[..., bool]) -> bool:
+        return wanted(all(link[side] != it[side] for it in links) for side in (0, 1))
+
+    count = -1
+    while count < len(links):
+        count = len(links)
+        for source, target in places:
+            for step in steps if (source, target) in links else ():
+                link = source + step[0], target + step[1]
+                if link in union and has_free_word(link, any):
+                    links.add(link)
+    for side in (one, other):
+        for link in places:
+            if link in side and has_free_word(link, all):
+                links.add(link)
+    return links
+
+
+def test_symmetric_alignments_are_those_of_the_published_loops() -> None:
+    draw = random.Random(1)
+    for _ in range(300):
+        one, other = (
+            {(draw.randrange(9), draw.randrange(9)) for _ in range(draw.randint(0, 12))}
+            for _ in range(2)
+        )
+        assert set(grow_diag_final_and(one, other)) == grown(one, other)
+
+
 def test_the_symmetric_alignment_grows_from_common_links() -> None:
     one = {(0, 0), (1, 1), (2, 2), (5, 5)}
     other = {(0, 0), (1, 2), (3, 2), (5, 6), (4, 0)}
     # Common is 0-0. Beside it 1-1, beside that 1-2 and 2-2, and beside these 3-2. The words of 5-5
     # have no links, and no link beside them; then 5 has one, so 5-6 stays away, and so does 4-0.
     assert grow_diag_final_and(one, other) == [(0, 0), (1, 1), (1, 2), (2, 2), (3, 2), (5, 5)]
+    # Beside 1-1 is 0-1, before the diagonal 0-0: then all words have links, but for the source 0.
+    assert grow_diag_final_and({(0, 0), (1, 1)}, {(1, 1), (0, 1)}) == [(0, 0), (0, 1), (1, 1)]
     assert grow_diag_final_and(set(), {(1, 0)}) == [(1, 0)]
     assert grow_diag_final_and(set(), set()) == []
 

@@ -16,6 +16,11 @@ def test_a_tree_is_read_and_written() -> None:
     assert tree.words() == ["John", "has", "a", "dog", "."]
 
 
+def test_a_tree_of_many_levels_is_scored() -> None:
+    deep = trees("(S " * 399 + "(NN dog)" + ")" * 399)
+    assert score_brackets(deep, deep).complete == 1
+
+
 def test_a_tree_matches_itself_whatever_its_root_tags_and_traces() -> None:
     traced = GOLD.replace("(TOP", "(").replace("(NN dog)", "(NN dog) (-NONE- *T*-1)")
     traced = traced.replace("(VP", "(NP (-NONE- *))  (VP")
@@ -69,6 +74,7 @@ def test_where_punctuation_hangs_does_not_matter_nor_how_it_is_tagged() -> None:
         ("dog", "here: 'dog' stands outside of every tree"),
         ("(NN big dog)", "a bracket holds one word, or other brackets"),
         ("(S)", "a bracket holds one word, or other brackets"),
+        ("(S " * 401 + "(NN dog)" + ")" * 401, "here: more than 400 brackets stand in one another"),
     ],
 )
 def test_a_text_that_holds_no_tree_is_refused(text: str, message: str) -> None:

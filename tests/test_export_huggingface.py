@@ -160,6 +160,8 @@ def test_a_run_of_nmt_opens_in_transformers(
         expected = model(**inputs, decoder_input_ids=target).logits
         logits = loaded.model(inputs.input_ids, target)
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+    longest = model.config.max_position_embeddings if "learned" in str(changes) else 512
+    assert (model.generation_config.max_length, tokenizer.model_max_length) == (longest, longest)
 
 
 def test_what_a_trained_run_translates_transformers_translates(

@@ -17,6 +17,7 @@ from nmt.data.vocabulary import BOS, EOS
 from nmt.errors import NmtError
 from nmt.export.base import export_formats, export_run
 from nmt.imports import import_formats, import_model
+from nmt.imports.fairseq_text import dictionary
 from nmt.inference import SearchConfig
 from nmt.recipe.config import build
 from nmt.runs import load_model
@@ -66,6 +67,14 @@ def test_translations_are_those_of_fairseq(imported: Path) -> None:
     assert len(rows) > 23
     ours = list(nmt.Translator(imported).translate([row[0] for row in rows]))
     assert ours == [row[1] for row in rows]
+
+
+def test_a_line_that_overwrites_has_the_id_of_its_piece(tmp_path: Path) -> None:
+    path = tmp_path / "dict.en.txt"
+    path.write_text("a 5\nb 4\na 3 #fairseq:overwrite\n<s> 1 #fairseq:overwrite\nc 1\n")
+    vocabulary = dictionary(path, 9, is_target=False)
+    rows = {piece: vocabulary.rows[at] for piece, at in vocabulary.vocabulary.ids.items()}
+    assert {piece: rows[piece] for piece in "abc"} == {"b": 5, "a": 6, "c": 8}
 
 
 def test_old_layouts_are_read(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_the_model_of_fairseq_for_iwslt(converted: Any) -> None:
     assert (train.optimizer.name, train.optimizer.weight_decay) == ("adamw", 0.0001)
     assert (train.tokens_per_update, train.best_metric) == (4096, "bleu")
     assert (search.strategy.beam, search.strategy.stop) == (5, "first_beam")
-    assert (search.max_length_ratio, search.max_length_offset) == (1.2, 10)
+    assert (search.max_length_ratio, search.max_length_offset) == (1.2, 11)  # with EOS
     assert built["preprocess"].separate_vocabularies is True
     assert any(line.startswith("separate_vocabularies: assumed") for line in notes)
     assert not [line for line in notes if "unknown" in line]
@@ -172,14 +172,23 @@ def test_the_first_of_several_held_out_sets_of_fairseq_is_taken(converted: Any) 
     assert "--validpref c,d: preprocess.valid is one set, the first one" in notes
 
 
+def test_activations_and_limits_of_fairseq(converted: Any) -> None:
+    line = "fairseq-train bin --arch transformer --activation-fn gelu_fast"
+    built, _ = converted("fairseq", f"{line} --eval-bleu --eval-bleu-args '{{\"beam\": 5}}'")
+    assert built["model"].feed_forward.name == "gelu_tanh"
+    search = built["search"]
+    assert (search.max_length_ratio, search.max_length_offset) == (0.0, 201)
+    constraints = {constraint.name: constraint.length for constraint in search.constraints}
+    assert constraints == {"min_length": 1, "max_length": 200}
+
+
 def test_a_configuration_of_marian(converted: Any) -> None:
     built, notes = converted("marian", MARIAN_BASE)
     preprocess, model, train = built["preprocess"], built["model"], built["train"]
     assert (preprocess.source_lang, preprocess.target_lang) == ("en", "de")
     assert (preprocess.train, preprocess.valid) == (("corpus/train",), "corpus/valid")
     assert (preprocess.vocab_size, preprocess.separate_vocabularies) == (32000, False)
-    assert preprocess.max_tokens_per_sentence == 50
-    assert "max_tokens_per_sentence 50: the default of --max-length" in notes
+    assert preprocess.max_tokens_per_sentence == 100
     assert (model.encoder_layers, model.d_model, model.d_ff, model.heads) == (6, 512, 2048, 8)
     assert (model.tied_embeddings, model.output_bias, model.residual) == ("all", True, "post_norm")
     assert train.tokens_per_update == 8000 * 2 * 4
@@ -230,6 +239,8 @@ def test_alignments_of_marian_guide_the_attention(converted: Any) -> None:
     assert built["train"].guided_alignment == 0.1
     assert built["preprocess"].alignments is True
     assert "--guided-alignment c.align: nmt preprocess reads PREFIX.align; rename" in notes
+    assert built["preprocess"].max_tokens_per_sentence == 50
+    assert "max_tokens_per_sentence 50: the default of --max-length" in notes
 
 
 def test_what_fits_the_workspace_of_marian_is_not_known(converted: Any) -> None:

@@ -19,6 +19,7 @@ from html_checker import Checker
 
 from nmt.report import Chart, Curve, Line, averaged, mean, read_log
 from nmt.report.charts import COLOURS, picture
+from nmt.report.curves import seed_group
 from nmt.runs import Run
 from nmt.runs.recipe import write_recipe
 
@@ -263,7 +264,12 @@ def test_runs_of_the_same_name_are_told_apart(nmt: Command, trained: Path, tmp_p
         shutil.copytree(trained, tmp_path / place / "checkpoints", symlinks=True)
     runs = [tmp_path / place / "checkpoints" for place in ("a", "b")]
     data = json.loads(nmt("report", *runs, "--json").out)
-    assert [facts["name"] for facts in data["runs"]] == [str(run) for run in runs]
+    assert [facts["name"] for facts in data["runs"]] == ["a", "b"]
+    runs.append(tmp_path / "c" / "a" / "checkpoints")
+    shutil.copytree(trained, runs[-1], symlinks=True)
+    done = nmt("report", *runs, runs[0], "--json")
+    assert [facts["name"] for facts in json.loads(done.out)["runs"]] == [str(run) for run in runs]
+    assert done.err.startswith("reported 3 runs in ")
 
 
 def test_a_thinned_curve_keeps_its_extremes() -> None:
@@ -296,6 +302,7 @@ def test_the_mean_of_seeds_with_its_standard_error() -> None:
     }
     means = averaged(curves, "update")
     assert list(means) == ["base", "other"]
+    assert {seed_group(name) for name in ("1", "2", "30")} == {"runs"}
     assert means["base"].updates == [10, 20, 30]
     assert means["base"].values == [5.0, 4.0, 3.0]
     assert means["base"].minutes == [1.5, 2.5, 3.5]

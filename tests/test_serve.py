@@ -599,7 +599,7 @@ def test_a_killed_worker_loses_no_request(trained: Path, expected: dict[str, str
 
 
 def test_keys_admit_those_who_have_one_at_a_limited_rate(trained: Path, tmp_path: Path) -> None:
-    (tmp_path / "keys").write_text("secret\n\nother\n")
+    (tmp_path / "keys").write_text("\ufeffsecret\n\nother\n", encoding="utf-8")
     options = ("--api-keys", tmp_path / "keys", "--lines-per-minute", 2)
     with server(trained, *options) as (address, _):
         _, target = _languages(address)
@@ -625,7 +625,8 @@ def test_keys_admit_those_who_have_one_at_a_limited_rate(trained: Path, tmp_path
             socket_.recv(60)
         through_proxy = {"Authorization": "Bearer other", "X-Forwarded-For": "192.0.2.1"}
         assert call(f"{address}/v1/translate", wanted, **through_proxy)[0] == 200
-        assert call(f"{address}/translate", q | {"api_key": "\ud800"})[0] == 403
+        for no_key in ("\ud800", 123, True, ["secret"], {"secret": 1}):
+            assert call(f"{address}/translate", q | {"api_key": no_key})[0] == 403
     (tmp_path / "keys").write_bytes(b"\xff")
     with pytest.raises(NmtError, match="is not UTF-8"):
         Keys(tmp_path / "keys")

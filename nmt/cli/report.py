@@ -81,4 +81,5 @@ def report(
         written = page(gathered, seeds)
     content = encodable(written).encode()
     write_document(output, content)
-    say(f"reported {len(runs)} run{'s' * (len(runs) > 1)} in {len(content):,} bytes")
+    count = len(gathered.runs)
+    say(f"reported {count} run{'s' * (count > 1)} in {len(content):,} bytes")

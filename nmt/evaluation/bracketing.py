@@ -24,6 +24,8 @@ from nmt.errors import NmtError
 ROOTS = frozenset({"", "TOP", "S1", "ROOT"})
 PUNCTUATION = frozenset({",", ":", "``", "''", "."})
 SAME = {"PRT": "ADVP"}
+MAX_DEPTH = 400
+"""Largest number of brackets that a bracket may stand in."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ def read_trees(text: str, where: str) -> Iterator[Tree]:
     """Yield the trees of a text in bracket notation; a tree may take several lines.
 
     Raises:
-        NmtError: brackets do not match, or a word stands outside of a preterminal.
+        NmtError: brackets do not match or are nested too deeply, or a word stands outside of a
+            preterminal.
     """
     open_: list[tuple[str, list[Tree], list[str]]] = []
     tokens = re.findall(r"[()]|[^()\s]+", text)
@@ -63,6 +66,8 @@ def read_trees(text: str, where: str) -> Iterator[Tree]:
         if token == "(":
             label = tokens[at + 1] if at + 1 < len(tokens) else ""
             open_.append(("" if label in "()" else label, [], []))
+            if len(open_) > MAX_DEPTH:
+                raise NmtError(f"{where}: more than {MAX_DEPTH} brackets stand in one another")
         elif token != ")":
             if not open_:
                 raise NmtError(f"{where}: {token!r} stands outside of every tree")

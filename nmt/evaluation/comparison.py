@@ -144,14 +144,15 @@ def compare(
             name: metric.checked_counts(hypotheses, references, sources)
             for name, hypotheses in systems.items()
         }
-        first = next(iter(counts.values()))
+        scores = {name: metric.total(counted) for name, counted in counts.items()}
+        first = next(iter(scores.values()))
         for name, sampled in zip(systems, resampling.of(metric, counts), strict=True):
             is_compared = sampled.p_value is not None
-            is_same = is_compared and counts[name] == first
+            is_same = is_compared and scores[name].value == first.value
             results.append(
                 Result(
                     system=name,
-                    score=metric.total(counts[name]),
+                    score=scores[name],
                     mean=None if sampled.mean is None else float(sampled.mean),  # of float32
                     interval=None if sampled.ci is None else float(sampled.ci),
                     p_value=1.0 if is_same else sampled.p_value,  # sacreBLEU: significant

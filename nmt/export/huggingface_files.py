@@ -19,6 +19,9 @@ from nmt.search import Strategy
 MAX_POSITIONS = 1024
 """Rows of the exported position tables, and the maximum length of a sentence."""
 
+MAX_LENGTH = 512
+"""Maximum length of a source, and of an output where the recipe sets no other, in tokens."""
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -84,8 +87,8 @@ def write_files(
     """
     documents = {
         "config.json": {**_config(config, layout), "dtype": dtype},
-        "generation_config.json": _generation(loaded, layout),
-        **_tokenizer(loaded, layout),
+        "generation_config.json": _generation(loaded, config, layout),
+        **_tokenizer(loaded, config, layout),
     }
     for name, document in documents.items():
         text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
@@ -130,12 +133,13 @@ def _config(config: TransformerConfig, layout: Layout) -> dict[str, Any]:
     }
 
 
-def _generation(loaded: LoadedModel, layout: Layout) -> dict[str, Any]:
+def _generation(loaded: LoadedModel, config: TransformerConfig, layout: Layout) -> dict[str, Any]:
     """Return the settings of ``generate`` that are nearest to those of the recipe."""
     search = loaded.recipe.get("search") or {}
     strategy = build(Strategy, search.get("strategy", "beam"), "search.strategy")  # type: ignore[type-abstract]
     stops = {"current_length": False, "first_beam": True}
     is_fixed = search.get("max_length_ratio", 1.0) == 0
+    longest = search.get("max_length_offset", 50) + 1 if is_fixed else MAX_LENGTH
     special = sorted({layout.special["pad"], layout.special["decoder_start"]})
     return {
         **{f"{name}_token_id": token for name, token in layout.special.items()},
@@ -144,11 +148,13 @@ def _generation(loaded: LoadedModel, layout: Layout) -> dict[str, Any]:
         "num_beams": getattr(strategy, "beam", 1),
         "length_penalty": getattr(getattr(strategy, "length_penalty", None), "alpha", 0.0),
         "early_stopping": stops.get(getattr(strategy, "stop", ""), "never"),
-        "max_length": search.get("max_length_offset", 50) + 1 if is_fixed else 512,
+        "max_length": min(longest, max_positions(config)),
     }
 
 
-def _tokenizer(loaded: LoadedModel, layout: Layout) -> dict[str, dict[str, Any]]:
+def _tokenizer(
+    loaded: LoadedModel, config: TransformerConfig, layout: Layout
+) -> dict[str, dict[str, Any]]:
     source_lang, target_lang = loaded.run.languages
     shared = loaded.subwords.shared
     settings = {
@@ -159,7 +165,7 @@ def _tokenizer(loaded: LoadedModel, layout: Layout) -> dict[str, dict[str, Any]]
         "eos_token": "</s>",
         "pad_token": "<pad>",
         "clean_up_tokenization_spaces": False,
-        "model_max_length": 512,
+        "model_max_length": min(MAX_LENGTH, max_positions(config)),
         "separate_vocabs": not shared,
     }
     documents: dict[str, dict[str, Any]] = {

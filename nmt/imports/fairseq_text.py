@@ -42,8 +42,11 @@ def dictionary(path: Path, size: int, is_target: bool) -> ReorderedVocabulary:
         piece, _, count = line.removesuffix(f" {OVERWRITES}").rpartition(" ")
         if not piece or not count.isascii() or not count.isdecimal():
             raise NmtError(f"{path}:{number}: expected a piece and a count, not {line[:99]!r}")
-        if not line.endswith(OVERWRITES) or piece not in names.values():
-            names[UNKNOWN + number] = piece
+        if line.endswith(OVERWRITES):
+            if piece == names[BEGIN]:
+                continue
+            names = {earlier: name for earlier, name in names.items() if name != piece}
+        names[UNKNOWN + number] = piece
     if len(lines) + UNKNOWN + 1 != size:
         raise NmtError(
             f"{path}: {len(lines)} pieces and 4 special ones, but the model has {size} vectors"

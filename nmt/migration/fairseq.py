@@ -8,7 +8,15 @@ from typing import Any
 from nmt.errors import NmtError
 from nmt.migration.options import Draft, Options, number_of
 
-_BIG = {"d_model": 1024, "d_ff": 4096, "heads": 16}
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "swish": "swish",
+}
+"""Values of ``--activation-fn``, and the feed-forward layers with these activations."""
+
 ARCHES: dict[str, dict[str, Any]] = {
     "transformer": {"arch": "transformer_base"},
     "transformer_wmt_en_de": {"arch": "transformer_base"},
@@ -169,8 +177,8 @@ def _model(options: Options, draft: Draft) -> None:
     if options.switch("--no-token-positional-embeddings"):
         draft.set(model__positions="none")
     activation = options.text("--activation-fn", default="relu")
-    if activation in ("relu", "gelu", "swish"):
-        draft.set(model__feed_forward=activation)
+    if activation in ACTIVATIONS:
+        draft.set(model__feed_forward=ACTIVATIONS[activation])
     else:
         draft.note(f"--activation-fn {activation}: no counterpart; relu is taken")
     for ours, theirs in (("d_ff", "ffn-embed-dim"), ("heads", "attention-heads")):
@@ -301,14 +309,18 @@ def _search(options: Options, draft: Draft) -> None:
         for key in ("k", "p"):
             if (value := options.number(f"--sampling-top{key}")) is not None and value > 0:
                 strategy[f"top_{key}"] = value
+    ratio = float(options.number("--max-len-a", default=0.0))
+    longest = options.number("--max-len-b", default=200)  # without EOS
     draft.set(
         search__strategy=strategy,
-        search__max_length_ratio=float(options.number("--max-len-a", default=0.0)),
-        search__max_length_offset=options.number("--max-len-b", default=200),
+        search__max_length_ratio=ratio,
+        search__max_length_offset=longest + 1,
     )
     constraints: list[dict[str, Any]] = []
-    if (shortest := options.number("--min-len", default=1)) > 1:
+    if (shortest := options.number("--min-len", default=1)) > 0:
         constraints.append({"name": "min_length", "length": shortest})
+    if ratio == 0.0 and longest > 0:  # fairseq then ends all hypotheses with EOS
+        constraints.append({"name": "max_length", "length": longest})
     if size := options.number("--no-repeat-ngram-size"):
         constraints.append({"name": "no_repeat_ngram", "size": size})
     if constraints:

@@ -19,6 +19,7 @@ _TASK: dict[str, list[Any]] = {
     "--transformer-dropout": [0.1],
     "--label-smoothing": [0.1],
     "--clip-norm": [0],
+    "--max-length": [100],
     "--exponential-smoothing": [1e-4],
     "--mini-batch-fit": [],
     "--beam-size": [8],

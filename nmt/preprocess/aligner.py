@@ -32,7 +32,8 @@ with the third power of its length."""
 
 Link = tuple[int, int]
 
-NEIGHBOURS = [(s, t) for s in (-1, 0, 1) for t in (-1, 0, 1) if s or t]
+NEIGHBOURS = [(-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1)]
+"""Steps from a link to those beside it, in the order of Koehn et al. 2003: diagonal ones last."""
 
 _INSIDE = re.compile(r"\w(?:.*\w)?")
 
@@ -111,21 +112,21 @@ def grow_diag_final_and(one: set[Link], other: set[Link]) -> list[Link]:
     """Return the symmetric alignment of two directed ones, sorted.
 
     Begins with the links of both. Adds links of either that neighbour a link, also diagonally, and
-    join a word without a link; then links between two words without links.
+    join a word without a link, until there is no other one; then links between two words without
+    links (Koehn et al. 2003).
     """
     union, links = one | other, one & other
     sources, targets = ({link[side] for link in links} for side in (0, 1))
-    waiting = sorted(links)
-    while waiting:
-        source, target = waiting.pop(0)
-        for step in NEIGHBOURS:
-            link = source + step[0], target + step[1]
-            is_new = link[0] not in sources or link[1] not in targets
-            if is_new and link in union and link not in links:
-                links.add(link)
-                waiting.append(link)
-                sources.add(link[0])
-                targets.add(link[1])
+    before = -1
+    while before < (before := len(links)):
+        for source, target in filter(links.__contains__, sorted(union)):
+            for step in NEIGHBOURS:
+                link = source + step[0], target + step[1]
+                is_new = link[0] not in sources or link[1] not in targets
+                if is_new and link in union and link not in links:
+                    links.add(link)
+                    sources.add(link[0])
+                    targets.add(link[1])
     for link in chain(sorted(one), sorted(other)):
         if link[0] not in sources and link[1] not in targets:
             links.add(link)

@@ -84,8 +84,11 @@ def mean(curves: Sequence[Curve], axis: Axis) -> Curve:
 
 
 def seed_group(name: str) -> str:
-    """Return the name of a run without the number at its end, as of runs with several seeds."""
-    return name.rstrip("0123456789").rstrip("-_. ") or name
+    """Return the name of a run without the number at its end, as of runs with several seeds.
+
+    Runs whose names are numbers are "runs" together.
+    """
+    return name.rstrip("0123456789").rstrip("-_. ") or "runs"
 
 
 def averaged(curves: Mapping[str, Curve], axis: Axis) -> dict[str, Curve]:

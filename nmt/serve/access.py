@@ -50,16 +50,16 @@ class Keys:
         self._hashes: set[bytes] = set()
         if path is not None:
             try:
-                lines = path.read_text(encoding="utf-8").splitlines()
+                lines = path.read_text(encoding="utf-8-sig").splitlines()
             except UnicodeDecodeError:
                 raise NmtError(f"{path}: is not UTF-8; write one key on each line") from None
             self._hashes = {_hash(line.strip()) for line in lines if line.strip()}
             if not self._hashes:
                 raise NmtError(f"{path}: holds no key; write one on each line")
 
-    def admit(self, key: str | None) -> bool:
-        """Return whether the key is one of the file."""
-        return self.is_open or (key is not None and _hash(key) in self._hashes)
+    def admit(self, key: object) -> bool:
+        """Return whether the key of a request, which may be no text, is one of the file."""
+        return self.is_open or (isinstance(key, str) and _hash(key) in self._hashes)
 
 
 def _hash(key: str) -> bytes:
