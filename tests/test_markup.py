@@ -162,6 +162,12 @@ def test_an_element_takes_the_words_that_are_mostly_its_own() -> None:
     assert segment.rendered("Y", [], (starts[0], [0])) in ("<b></b>Y", "Y<b></b>")
 
 
+def test_what_follows_a_placeholder_in_the_same_piece_stays() -> None:
+    [segment] = parse("Open {name}").segments
+    links, starts = [(5, 0), (6, 1), (10, 5), (0, 7)], ([0, 5, 6, 10], [0, 1, 5, 7])
+    assert segment.rendered("{name}を開く", links, starts) == "{name}を開く"
+
+
 def test_what_is_kept_replaces_its_translation_or_itself() -> None:
     segment = parse("see {x} or <kbd>Esc</kbd>").segments[0]
     starts = token_starts(segment.text)

@@ -50,7 +50,7 @@ class WordDistillation(LabelSmoothedCrossEntropy):
             raise ValueError(f"teacher_weight lies in (0, 1], not {self.teacher_weight}")
 
     def pinned(self, trust_plugins: bool = False) -> WordDistillation:
-        """Return the loss with checkpoints as teachers, so that a resumed run has the same ones.
+        """Return the loss with checkpoints as teachers, which a resumed run must name again.
 
         Args:
             trust_plugins: whether plugins of the teachers may be imported.
