@@ -482,7 +482,7 @@ def test_no_held_out_line_is_trained_on(here):
 MOMENTS = [
     ("nmt.preprocess.dataset_subwords.train_subwords", 1),
     *[("nmt.preprocess.encoding.Encoder.__call__", count) for count in (1, 6, 7, 11, 4)],
-    ("nmt.preprocess.encoding.mark_repeated", 1),
+    ("nmt.preprocess.spool.mark_repeated", 1),
     ("nmt.preprocess.selection.CopyCounts.copies", 2),
     ("nmt.data.writer.DatasetWriter.finish", 1),
     ("pathlib.Path.replace", 1),  # of the manifest

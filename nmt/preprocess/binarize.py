@@ -29,7 +29,7 @@ from nmt.preprocess.cleaning import Cleaning, nothing_left
 from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import STDIN, Bitext, Chunk, Text, watched
 from nmt.preprocess.dataset_subwords import SCRATCH, find_subwords, given_subwords
-from nmt.preprocess.encoding import Encoded, Encoder, Spool, encode
+from nmt.preprocess.encoding import Encoded, Encoder, encode
 from nmt.preprocess.joining import (
     Joiner,
     document_numbers,
@@ -38,6 +38,7 @@ from nmt.preprocess.joining import (
     with_blank_lines,
 )
 from nmt.preprocess.selection import select_pairs
+from nmt.preprocess.spool import Spool
 from nmt.preprocess.subword_files import FILES
 from nmt.preprocess.subwords import Subwords
 from nmt.preprocess.tags import tagged, tags_of

@@ -12,7 +12,7 @@ from nmt.data.writer import SplitWriter
 from nmt.preprocess.cleaning import MAX_EXAMPLES
 from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import Corpus
-from nmt.preprocess.encoding import Spool
+from nmt.preprocess.spool import Spool
 from nmt.preprocess.subwords import Subwords
 
 SELECTED_AT_ONCE = 100_000
