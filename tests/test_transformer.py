@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from nmt.errors import NmtError
+from nmt.inference.kernels import convert
 from nmt.models import ModelConfig, architectures, attention
 from nmt.models.attention import Attend, Heads, mix_values
 from nmt.models.dropout import Dropout
@@ -295,6 +296,25 @@ def test_groups_of_heads_attend_as_if_each_head_had_keys_of_its_own(
         with torch.set_grad_enabled(is_trained):
             expected = mix_values(queries, *repeated, mask, causal)
             torch.testing.assert_close(grouped(queries, keys, values, mask, causal), expected)
+
+
+def test_keys_that_heads_share_are_read_once_after_conversion(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = TransformerConfig(encoder_layers=1, decoder_layers=2, d_model=16, key_value_heads=2)
+    model = config.build(20, 20, shared=True)
+    convert(model, "fp32", torch.device("cpu"))
+    heads = []
+
+    def mix(queries: torch.Tensor, keys: torch.Tensor, *rest: Any) -> torch.Tensor:
+        heads.append((queries.shape[1], keys.shape[1]))
+        return mix_values(queries, keys, *rest)
+
+    monkeypatch.setattr(attention, "mix_values", mix)
+    with torch.inference_mode():
+        state = model.start(torch.randint(4, 20, (3, 5)))
+        model.step(torch.full((3, 1), 2), state)
+    assert heads == [(2, 2)] * 5
 
 
 def test_words_are_aligned_by_the_last_layer_unless_the_recipe_names_another() -> None:

@@ -136,6 +136,7 @@ class GroupedAttention(nn.Module):
         super().__init__()
         self.group = group
         self.inner = inner
+        self.is_plain = type(inner) is FullAttention  # a subclass may do anything
 
     def forward(
         self,
@@ -152,11 +153,10 @@ class GroupedAttention(nn.Module):
         step reads each key once. Where that would change the mask of each head or the order of the
         queries, the heads of keys and values are repeated.
         """
-        is_plain = type(self.inner) is FullAttention
-        if is_plain and not causal and (mask is None or mask.shape[1] == 1):
+        if self.is_plain and not causal and (mask is None or mask.shape[1] == 1):
             if mask is not None and mask.shape[2] > 1:
                 mask = mask.repeat(1, 1, self.group, 1)
-            grouped = queries.reshape(len(queries), keys.shape[1], -1, queries.shape[-1])
+            grouped = queries.reshape(queries.shape[0], keys.shape[1], -1, queries.shape[-1])
             mixed: Tensor = self.inner(grouped, keys, values, mask, dropout=dropout)
             return mixed.view(*queries.shape[:-1], -1)
         keys, values = (x.repeat_interleave(self.group, dim=1) for x in (keys, values))
