@@ -247,7 +247,7 @@ def test_micro_batches_are_as_large_as_fits_and_the_trial_is_no_peak_of_training
         world=World(device=device),
         allocate=lambda: None,
         try_batch=memory_of_2000_positions,
-        fit_micro_batches=lambda tokens: chosen.append(tokens),
+        set_max_tokens=lambda tokens: chosen.append(tokens),
     )
     chosen: list[int] = []
     fit_micro_batches(trainer)  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ def fit_micro_batches(trainer: Trainer) -> None:
     if world.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(world.device)  # reports show the peak of training
     # The minimum over all processes, less one eighth for fragmented memory.
-    trainer.fit_micro_batches(int(-world.max([-fits])[0]) * 7 // 8)
+    trainer.set_max_tokens(int(-world.max([-fits])[0]) * 7 // 8)
 
 
 def _candidates(least: int, most: int) -> Iterator[int]:

@@ -170,7 +170,7 @@ class Trainer:
         if self.config.max_tokens != "auto" or not max_tokens or activations != checkpointing:
             return
         if self.world.device_kinds() == devices:
-            self.fit_micro_batches(max_tokens)
+            self.set_max_tokens(max_tokens)
 
     @property
     def last_update(self) -> int:
@@ -178,7 +178,7 @@ class Trainer:
         epochs, updates = self.config.max_epochs, self.config.max_updates
         return min(updates, self.sampler.first_of(epochs + 1) - 1) if epochs else updates
 
-    def fit_micro_batches(self, max_tokens: int) -> None:
+    def set_max_tokens(self, max_tokens: int) -> None:
         """Cut updates into micro-batches of at most `max_tokens` tokens from now on."""
         self.loader = replace(self.loader, max_tokens=max_tokens)
         if self.config.max_tokens == "auto":
