@@ -35,7 +35,7 @@ def by_lengths(sources: list[str], targets: list[str]) -> list[float]:
 def rescore(candidates: list[str], weights: str | None = None) -> list[list[str]]:
     sources = lines(["", "x", "", "yy", ""], "source")
     found = rescored(
-        [sources], lines(candidates, "list"), by_lengths, "Model", parse_weights(weights)
+        lines(candidates, "list"), [sources], by_lengths, "Model", parse_weights(weights)
     )
     return [[str(it) for it in each] for each in found]
 
@@ -158,7 +158,7 @@ def test_a_file_of_weights_may_have_an_equals_sign_in_its_name(
 def test_a_list_without_sources_leaves_out_some_lines_but_not_a_billion() -> None:
     def weighed(numbers: list[int]) -> list[int]:
         listed = lines([f"{number} ||| a ||| F= 2 ||| 1" for number in numbers], "list")
-        found = rescored([], listed, None, "", {"F": 1.0})
+        found = rescored(listed, weights={"F": 1.0})
         return [at for at, candidates in enumerate(found) if candidates]
 
     assert weighed([2, 2, 5]) == [2, 5]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import chain, groupby, islice, zip_longest
 from math import isnan
 from pathlib import Path
+from types import MappingProxyType
 
 from nmt.cli.score_by_model import unequal_lines
 from nmt.errors import NmtError
@@ -28,7 +29,7 @@ GREATEST = 1e100
 MAX_GAP = 1_000_000
 """Largest number of successive lines without translations, if there is no source to count."""
 
-Score = Callable[..., list[float]]
+ScoreFunction = Callable[..., list[float]]
 """Function of source sentences, or references and perhaps their sources, and last as many
 translations, each a list of texts: a score for each translation."""
 
@@ -155,18 +156,18 @@ def _read_weights(path: Path) -> dict[str, float]:
 
 
 def rescored(
-    beside: Sequence[Lines],
     lines: Lines,
-    score: Score | None,
-    feature: str,
-    weights: Mapping[str, float],
+    beside: Sequence[Lines] = (),
+    score: ScoreFunction | None = None,
+    feature: str = "",
+    weights: Mapping[str, float] = MappingProxyType({}),
 ) -> Iterator[list[Candidate]]:
-    """Yield the candidates of each source line, which may be none, with one more feature.
+    """Yield the candidates of each source line, which may be none, perhaps with one more feature.
 
     Args:
+        lines: an n-best list with numbers in ascending order.
         beside: the texts that `score` reads, line by line; none if `score` is None and the list
             names every line.
-        lines: an n-best list with numbers in ascending order.
         score: computes the feature of each translation; None for no new feature.
         feature: name of the new feature.
         weights: if not empty, the score becomes the weighted sum of the features, and the
@@ -246,7 +247,7 @@ def _with_sources(
 
 def _scored(
     pairs: Iterator[tuple[tuple[str, ...], Candidate]],
-    score: Score | None,
+    score: ScoreFunction | None,
     feature: str,
     weights: Mapping[str, float],
     name: str,

@@ -11,7 +11,7 @@ import typer
 from nmt.cli.chosen_model import only_model
 from nmt.cli.console import await_stdin
 from nmt.cli.direction import PANEL, SourceLang
-from nmt.cli.n_best import Score, parse_weights, rescored
+from nmt.cli.n_best import ScoreFunction, parse_weights, rescored
 from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.cli.references import metric_for
 from nmt.cli.score_by_model import open_model
@@ -152,7 +152,7 @@ def rescore(
     weighted = parse_weights(weights)
     import_named(plugin)
     chosen = only_model(model)
-    scores: Score | None = None
+    scores: ScoreFunction | None = None
     name = metric
     if reference is not None:
         if chosen is not None or reverse:
@@ -173,7 +173,8 @@ def rescore(
     texts = [path for path in (reference, source) if path is not None]
     beside = [Lines.open(path) for path in texts]
     missing = 0
-    for candidates in rescored(beside, Lines.open(listed), scores, feature or name, weighted):
+    lists = rescored(Lines.open(listed), beside, scores, feature or name, weighted)
+    for candidates in lists:
         missing += not candidates
         if best:
             print(candidates[0].text if candidates else "")
@@ -184,7 +185,7 @@ def rescore(
         warn(f"{listed}: lines{of} without translations: {missing:,}{what}")
 
 
-def _scores_by_model(translator: Translator, reverse: bool) -> Score:
+def _scores_by_model(translator: Translator, reverse: bool) -> ScoreFunction:
     """Return log-probabilities, with `reverse` those of the sources (Yee et al. 2019)."""
 
     def scores(sources: list[str], targets: list[str]) -> list[float]:
@@ -194,7 +195,7 @@ def _scores_by_model(translator: Translator, reverse: bool) -> Score:
     return scores
 
 
-def _scores_by_metric(name: str, reference: Path, target_lang: str | None) -> Score:
+def _scores_by_metric(name: str, reference: Path, target_lang: str | None) -> ScoreFunction:
     """Return scores of single sentences, with references and perhaps their sources."""
     chosen = metric_for(name, reference, target_lang).for_sentences()
     return lambda references, *texts: [

@@ -116,7 +116,7 @@ def tune(
 
 def _lists(path: Path, lines: int, reference: Path) -> list[list[Candidate]]:
     """Return the translations of each line; an empty one for a line that the list leaves out."""
-    lists = list(islice(rescored([], Lines.open(path), None, "", {}), lines + 1))
+    lists = list(islice(rescored(Lines.open(path)), lines + 1))
     if len(lists) > lines:
         raise NmtError(
             f"{path}: a number above {lines - 1}, but {reference} has {lines} lines; numbers count "
