@@ -8,13 +8,9 @@ from typing import Any
 from nmt.errors import NmtError
 from nmt.migration.options import Draft, Options, number_of
 
-ACTIVATIONS = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_accurate": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "swish": "swish",
-}
+ACTIVATIONS = {name: name for name in ("relu", "gelu", "swish")} | dict.fromkeys(
+    ("gelu_accurate", "gelu_fast"), "gelu_tanh"
+)
 """Values of ``--activation-fn``, and the feed-forward layers with these activations."""
 
 ARCHES: dict[str, dict[str, Any]] = {
