@@ -101,7 +101,7 @@ class NeighbourhoodAttention(nn.Module):
         causal: bool = False,
         dropout: float = 0.0,
     ) -> Tensor:
-        """Attend to near positions; arguments of :func:`nmt.models.attention.mix_values`."""
+        """Attend to near positions, as :func:`nmt.models.attention.mix_values`; `mask` is bool."""
         length = keys.shape[2]
         if queries.shape[2] < length:  # a decoder's step
             first = max(0, length - 1 - self.radius)
@@ -187,7 +187,10 @@ class PerformerAttention(nn.Module):
         causal: bool = False,
         dropout: float = 0.0,
     ) -> Tensor:
-        """Approximate :func:`nmt.models.attention.mix_values`; ignores `causal` and `dropout`."""
+        """Approximate :func:`nmt.models.attention.mix_values`.
+
+        `mask` is bool; `causal` and `dropout` are ignored.
+        """
         with torch.autocast(queries.device.type, enabled=False):  # exponentials need float32
             by_query = self._exponents(queries)
             by_key = self._exponents(keys)
@@ -254,7 +257,10 @@ class LinformerAttention(nn.Module):
         causal: bool = False,
         dropout: float = 0.0,
     ) -> Tensor:
-        """Approximate :func:`nmt.models.attention.mix_values`; ignores `causal`."""
+        """Approximate :func:`nmt.models.attention.mix_values`.
+
+        `mask` is bool; `causal` is ignored.
+        """
         length = min(keys.shape[2], self.mix_keys.shape[1])
         keys, values = keys[:, :, :length], values[:, :, :length]
         if mask is not None:
