@@ -173,8 +173,7 @@ def rescore(
     texts = [path for path in (reference, source) if path is not None]
     beside = [Lines.open(path) for path in texts]
     missing = 0
-    lists = rescored(Lines.open(listed), beside, scores, feature or name, weighted)
-    for candidates in lists:
+    for candidates in rescored(Lines.open(listed), beside, scores, feature or name, weighted):
         missing += not candidates
         if best:
             print(candidates[0].text if candidates else "")
