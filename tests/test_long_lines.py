@@ -29,6 +29,15 @@ def test_parts_fit_and_are_the_line(line: str, most: int) -> None:
         ),
         ("x" * 40, ["x" * 20, "x" * 20]),
         ('She said "One, two." He did.', ['She said "One, two."', " He did."]),
+        ("„Eins, zwei.“ Dann drei.", ["„Eins, zwei.“", " Dann drei."]),
+        ("»Eins, zwei.« Dann drei.", ["»Eins, zwei.«", " Dann drei."]),
+        ("Eins zwei. »Drei vier?«", ["Eins zwei.", " »Drei vier?«"]),
+        ("« Un, deux. » Puis trois.", ["« Un, deux. »", " Puis trois."]),
+        (
+            "一二三「四五六，」七八九十一二三四五六七八九十",
+            ["一二三「四五六，」", "七八九十一二三四五六七八九十"],
+        ),
+        ("👩" * 11 + "🏽" + "👩" * 11, ["👩" * 10, "👩🏽" + "👩" * 11]),
         ("(One, two.) Three; four (five).", ["(One, two.)", " Three; four (five)."]),
         (
             "一二三「四五六。」七八九十一二三四五六七八九十",

@@ -166,6 +166,9 @@ def test_what_follows_a_placeholder_in_the_same_piece_stays() -> None:
     [segment] = parse("Open {name}").segments
     links, starts = [(5, 0), (6, 1), (10, 5), (0, 7)], ([0, 5, 6, 10], [0, 1, 5, 7])
     assert segment.rendered("{name}を開く", links, starts) == "{name}を開く"
+    [segment] = parse("press <kbd>Esc</kbd>").segments
+    links, starts = [(0, 0), (6, 7)], ([0, 6], [0, 7])
+    assert segment.rendered("drücke Escape", links, starts) == "drücke <kbd>Esc</kbd>"
 
 
 def test_what_is_kept_replaces_its_translation_or_itself() -> None:

@@ -265,6 +265,9 @@ def test_runs_of_the_same_name_are_told_apart(nmt: Command, trained: Path, tmp_p
     runs = [tmp_path / place / "checkpoints" for place in ("a", "b")]
     data = json.loads(nmt("report", *runs, "--json").out)
     assert [facts["name"] for facts in data["runs"]] == ["a", "b"]
+    shutil.copytree(trained, tmp_path / "c" / "base", symlinks=True)
+    data = json.loads(nmt("report", *runs, tmp_path / "c" / "base", "--json").out)
+    assert [facts["name"] for facts in data["runs"]] == ["a", "b", "base"]
     runs.append(tmp_path / "c" / "a" / "checkpoints")
     shutil.copytree(trained, runs[-1], symlinks=True)
     done = nmt("report", *runs, runs[0], "--json")

@@ -9,15 +9,19 @@ from unicodedata import category
 from nmt.data.directions import Direction
 from nmt.languages import has_spaces, has_spaces_between_sentences
 
+_CLOSING = r"(?:\s?[»›]|[\"'”’“‘«‹)\]])*(?=\s)"
+_CLOSING_CJK = "[」』”’）]*"
+
 BOUNDARIES = (
-    re.compile(r"[.!?…][\"'”’»)\]]*(?=\s)|[。！？][」』”’）]*"),  # sentences
-    re.compile(r"[,;:–—][\"'”’»)\]]*(?=\s)|[，；：、]"),  # clauses
+    re.compile(rf"[.!?…]{_CLOSING}|[。！？]{_CLOSING_CJK}"),  # sentences
+    re.compile(rf"[,;:–—]{_CLOSING}|[，；：、]{_CLOSING_CJK}"),  # clauses
     re.compile(r"\S(?=\s)"),  # words
 )
 """What ends before a boundary, the best kind first: the end of a sentence, with the quotes and
 brackets that it closes, of a clause, or of a word. A line is always split before white space."""
 
 JOINER = "\u200d"
+SKIN_TONES = tuple(map(chr, range(0x1F3FB, 0x1F400)))
 
 
 def parts(line: str, fits: Callable[[str], bool]) -> list[str]:
@@ -65,5 +69,6 @@ def _boundary(text: str) -> int:
 
 
 def _continues(text: str, at: int) -> bool:
-    """Return whether a character belongs to the one before: a mark, or a part of an emoji."""
-    return category(text[at]).startswith("M") or JOINER in text[at - 1 : at + 1]
+    """Return whether a character belongs to the one before: a mark, a skin tone, or joined."""
+    is_mark = category(text[at]).startswith("M") or text[at] in SKIN_TONES
+    return is_mark or JOINER in text[at - 1 : at + 1]

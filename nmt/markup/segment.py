@@ -158,10 +158,15 @@ class _Layout:
                 self._write_point(node, place.source)
 
     def _kept_end(self, node: Node, place: _Placed) -> int:
-        """Return the end of what a kept node stands for: its own text if that was translated so."""
+        """Return the end of what a kept node stands for: its own text if its word goes on.
+
+        So does that of a placeholder, which no word ends, in a language without spaces.
+        """
         start, last = self._units.starts[place.units.start], self._units.ends[place.units.end - 1]
-        text = text_of(node)
-        return min(start + len(text), last) if self._units.text.startswith(text, start) else last
+        text, (_, after) = text_of(node), _around(self._source, place.source)
+        goes_on = after.strip() or not text[-1:].isalnum()
+        is_in_word = goes_on and self._units.text.startswith(text, start)
+        return min(start + len(text), last) if is_in_word else last
 
     def _write_text(self, end: int) -> None:
         """Write the translation up to a character, if it is not written yet."""

@@ -321,3 +321,4 @@ def _search(options: Options, draft: Draft) -> None:
         constraints.append({"name": "no_repeat_ngram", "size": size})
     if constraints:
         draft.set(search__constraints=constraints)
+        draft.note("search.constraints: fairseq's; leave them out for CTranslate2, which has none")

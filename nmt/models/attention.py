@@ -149,16 +149,17 @@ class GroupedAttention(nn.Module):
     ) -> Tensor:
         """Call the wrapped attention, plain or of a pattern, with as many heads of each kind.
 
-        Plain attention gets the queries of a group as more queries of one head, so that a decoder's
-        step reads each key once. Where that would change the mask of each head or the order of the
-        queries, the heads of keys and values are repeated.
+        On a CPU plain attention gets the queries of a group as more queries of one head, so that a
+        decoder's step reads each key once. Elsewhere, and where that would change the mask of each
+        head or the order of the queries, the heads of keys and values are repeated.
         """
-        if self.is_plain and not causal and (mask is None or mask.shape[1] == 1):
+        is_foldable = self.is_plain and not causal and queries.is_cpu
+        if is_foldable and (mask is None or mask.shape[1] == 1):
             if mask is not None and mask.shape[2] > 1:
                 mask = mask.repeat(1, 1, self.group, 1)
             grouped = queries.reshape(queries.shape[0], keys.shape[1], -1, queries.shape[-1])
             mixed: Tensor = self.inner(grouped, keys, values, mask, dropout=dropout)
-            return mixed.view(*queries.shape[:-1], -1)
+            return mixed.reshape(*queries.shape[:-1], -1)
         keys, values = (x.repeat_interleave(self.group, dim=1) for x in (keys, values))
         mixed = self.inner(queries, keys, values, mask, causal, dropout)
         return mixed

@@ -16,7 +16,8 @@ ROOM = 8
 """Steps by which a cache grows at a time."""
 
 MOST_SHARING = 32
-"""Largest number of rows that attend together; more are faster with a past of their own."""
+"""Largest number of rows that attend together on a CPU; each of more has a cache of its own, which
+is faster."""
 
 
 class BeamAncestry:
@@ -180,7 +181,7 @@ class SharedCache(KeyValueCache):
 
     def for_rows(self, count: int) -> Cache:
         """Return a cache of ordered keys for many rows: here each would meet the keys of all."""
-        if count <= MOST_SHARING:
+        if count <= MOST_SHARING or self._keys is None or not self._keys.is_cpu:
             return self
         ordered = OrderedCache()
         ordered.entries, ordered._keys, ordered._values = self.entries, self._keys, self._values

@@ -118,7 +118,8 @@ def grow_diag_final_and(one: set[Link], other: set[Link]) -> list[Link]:
     union, links = one | other, one & other
     sources, targets = ({link[side] for link in links} for side in (0, 1))
     before = -1
-    while before < (before := len(links)):
+    while len(links) > before:
+        before = len(links)
         for source, target in filter(links.__contains__, sorted(union)):
             for step in NEIGHBOURS:
                 link = source + step[0], target + step[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -163,18 +164,18 @@ def curves(shown: Sequence[Panel], thin: bool = False) -> dict[str, Any]:
 def read_runs(paths: Sequence[Path]) -> Report:
     """Read runs and their logs; a run may be training meanwhile.
 
-    Runs are named after their directories, or where two have the same name after the directories
-    around these, or after their paths. A run that is given twice counts once.
+    Runs are named after their directories; those with the same name after the directories around
+    these, or if that does not tell all runs apart, all after their paths. A run that is given twice
+    counts once.
 
     Raises:
         NmtError: a directory is no run, or was not trained, or its log is damaged or empty.
     """
     paths = list({path.resolve(): path for path in paths}.values())
     places = [path.resolve() for path in paths]
-    for names in ([place.name for place in places], [place.parent.name for place in places]):
-        if len({*names}) == len(paths):
-            break
-    else:
+    counts = Counter(place.name for place in places)
+    names = [place.name if counts[place.name] == 1 else place.parent.name for place in places]
+    if len({*names}) < len(names):
         names = [str(path) for path in paths]
     runs = {name: Run.open(path) for name, path in zip(names, paths, strict=True)}
     for run in runs.values():

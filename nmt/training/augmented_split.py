@@ -60,7 +60,7 @@ def sentences_of_epochs(
     return in_epoch
 
 
-SAMPLE = 1000
+SAMPLED_PAIRS = 1000
 """Number of pairs from which the growth of sentences is measured."""
 
 
@@ -69,7 +69,7 @@ def growth(in_epoch: Callable[[int], PaddedSplit], split: Split) -> float:
 
     It is that of a sample of the first epoch, on the side where it is greater, and at least 1.
     """
-    sample = np.linspace(0, len(split) - 1, min(len(split), SAMPLE), dtype=np.int64)
+    sample = np.linspace(0, len(split) - 1, min(len(split), SAMPLED_PAIRS), dtype=np.int64)
     sides: tuple[tuple[Side, Lengths], ...] = (
         ("source", split.source_lengths),
         ("target", split.target_lengths),
