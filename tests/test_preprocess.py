@@ -560,9 +560,10 @@ def test_an_interrupted_run_is_kept_for_the_same_call_and_removed_by_another(
     assert not left.exists()
 
 
-def test_two_processes_do_not_write_the_same_dataset(here, monkeypatch):
+@pytest.mark.parametrize("settings", [{}, {"max_tokens_per_sentence": 9}])
+def test_two_processes_do_not_write_the_same_dataset(here, monkeypatch, settings):
     def nested(*arguments):
-        preprocess(config())
+        preprocess(config(**settings))
 
     monkeypatch.setattr(binarize, "_fill", nested)
     with pytest.raises(NmtError, match="data-bin: another process is writing it"):

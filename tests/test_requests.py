@@ -100,6 +100,17 @@ def test_of_overlapping_terms_the_first_and_longest_counts() -> None:
     assert Request("one").required(has_spaces=True) == []
 
 
+def test_a_combining_mark_is_a_part_of_its_word() -> None:
+    for text, term, is_in in (
+        ("रामी घर गया", "राम", False),
+        ("राम घर गया", "राम", True),
+        ("the cafe\u0301s", "cafe", False),
+        ("the café", "cafe\u0301", True),
+        ("the cafe\u0301", "café", True),
+    ):
+        assert Request(text, terminology={term: "X"}).required(has_spaces=True) == ["X"] * is_in
+
+
 def requests(count: int) -> list[dict[str, Any]]:
     """Requests with any mix of fields, in the words of the numbers."""
     english, german = ("one", "two", "three", "four"), ("eins", "zwei", "drei", "vier")

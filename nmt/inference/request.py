@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING
+from unicodedata import category, normalize
 
 from nmt.errors import NmtError
 from nmt.inference.config import SearchConfig
@@ -169,13 +170,19 @@ class Request:
         Args:
             has_spaces: whether the language of the line has spaces between words.
         """
-        longest_first = sorted(filter(None, self.terminology), key=len, reverse=True)
+        text = normalize("NFC", self.text)
+        terms = {normalize("NFC", term): target for term, target in self.terminology.items()}
+        longest_first = sorted(filter(None, terms), key=len, reverse=True)
         pattern = "|".join(map(re.escape, longest_first))
         if has_spaces:
             pattern = rf"(?<!\w)(?:{pattern})(?!\w)"
-        matches = set(re.findall(pattern, self.text))
-        terms = (target for source, target in self.terminology.items() if source in matches)
-        return [*self.phrases, *terms]
+        # A combining mark that follows belongs to the last letter, so it makes another word.
+        matches = {
+            match[0]
+            for match in re.finditer(pattern, text)
+            if not category(text[match.end() : match.end() + 1] or " ").startswith("M")
+        }
+        return [*self.phrases, *(target for term, target in terms.items() if term in matches)]
 
 
 @dataclass(frozen=True)

@@ -39,20 +39,22 @@ def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
             :class:`UnfinishedError`.
 
     Raises:
-        NmtError: another process is filling the directory of the same identity, or `path` is a
-            mount point.
+        NmtError: another process is filling a directory for `path`, or `path` is a mount point.
     """
     if path.is_mount():
         raise NmtError(f"{path}: a mount point, which cannot be replaced; choose a directory in it")
     partial = path.with_name(f".{path.name}.partial-{identity or os.getpid()}")
     old = path.with_name(f".{path.name}.old-{os.getpid()}")
+    busy = NmtError(f"{path}: another process is writing it; wait for it or stop it")
+    if any(map(_is_held, path.parent.glob(f".{glob.escape(path.name)}.partial-*"))):
+        raise busy
     if identity is None:
         shutil.rmtree(partial, ignore_errors=True)
     with named(path, partial):
         partial.mkdir(parents=True, exist_ok=True)
     locks = [_hold(partial)]
     if locks == [None]:
-        raise NmtError(f"{path}: another process is writing it; wait for it or stop it")
+        raise busy
     stays = False
     try:
         sweep(path.parent, glob.escape(path.name), partial)
@@ -92,6 +94,15 @@ def _hold(path: Path) -> int | None:
     except OSError:
         pass  # a file system without locks
     return descriptor
+
+
+def _is_held(path: Path) -> bool:
+    """Return whether another process has locked a path; False if it is gone meanwhile."""
+    with suppress(OSError):
+        if (lock := _hold(path)) is None:
+            return True
+        os.close(lock)
+    return False
 
 
 @contextmanager

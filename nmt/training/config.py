@@ -47,7 +47,8 @@ class TrainConfig:
     for all pairs as they are."""
     max_tokens: MayChange[Literal["auto"] | int] = "auto"
     """Size of a micro-batch in tokens of one side, or auto: the largest size that fits the GPUs.
-    Bounds the memory of a device; larger ones keep a GPU busier. All passes or samples of the loss
+    Bounds the memory of a device; larger ones keep a GPU busier. A longer pair is a micro-batch by
+    itself. All passes or samples of the loss
     count, and padding, if the model needs any. "auto" tries sizes before the first update, and
     again if the run is resumed on other GPUs or with another `checkpoint_activations`. On a CPU,
     and with `sharding`, it is 4096."""
