@@ -172,6 +172,23 @@ def test_the_first_of_several_held_out_sets_of_fairseq_is_taken(converted: Any) 
     assert "--validpref c,d: preprocess.valid is one set, the first one" in notes
 
 
+@pytest.mark.parametrize(
+    ("toolkit", "line", "other"),
+    [
+        ("fairseq", "marian --task transformer-base", "marian"),
+        ("marian", "onmt_train --batch_size 9", "opennmt"),
+        ("opennmt", "python -m sockeye.train -s a", "sockeye"),
+        ("sockeye", "fairseq-train bin", "fairseq"),
+    ],
+)
+def test_a_command_of_another_toolkit_is_named(
+    nmt: Any, toolkit: str, line: str, other: str
+) -> None:
+    done = nmt("recipe", "--from", toolkit, line)
+    assert (done.status, done.out) == (1, "")
+    assert done.err.endswith(f" is a program of {other}; use --from {other}\n")
+
+
 def test_activations_and_limits_of_fairseq(converted: Any) -> None:
     line = "fairseq-train bin --arch transformer --activation-fn gelu_fast"
     built, _ = converted("fairseq", f"{line} --eval-bleu --eval-bleu-args '{{\"beam\": 5}}'")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import ModuleType
 
+from nmt.errors import NmtError
 from nmt.migration import fairseq, marian, opennmt, sockeye
 from nmt.migration.habits import HABITS, Habit
 from nmt.migration.options import Draft, Options, scalar
@@ -19,6 +20,9 @@ TOOLKITS: Mapping[str, ModuleType] = {
 }
 """The rules of each toolkit: `KEYS`, `WITHOUT`, and functions `command` and `convert`."""
 
+
+PROGRAMS = {"fairseq": "fairseq", "marian": "marian", "sockeye": "sockeye", "onmt": "opennmt"}
+"""Beginnings of the names of programs, and their toolkits."""
 
 LIMITS = {
     f"train.{key}"
@@ -46,8 +50,11 @@ def recipe_of(toolkit: str, options: Options, flags: Mapping[str, str]) -> Draft
         flags: dotted keys by the names of our options.
 
     Raises:
-        NmtError: an option has a value that it cannot have.
+        NmtError: an option has a value that it cannot have, or the command is another toolkit's.
     """
+    for beginning, other in PROGRAMS.items():
+        if options.program.startswith(beginning) and other != toolkit:
+            raise NmtError(f"{options.program} is a program of {other}; use --from {other}")
     rules, draft = TOOLKITS[toolkit], Draft()
     command = rules.command(options)
     rules.convert(options, draft)
