@@ -473,7 +473,7 @@ def test_a_model_that_does_not_fit_gives_way_to_a_smaller_one(
             5,
             "text; other programs have used the cores in the last minute, so ",
         ),
-        (False, 37.0, 1000, "training text; give more --minutes or choose a smaller model\n"),
+        (False, 90.0, 1000, "training text; give more --minutes or choose a smaller model\n"),
     ],
 )
 def test_a_limit_of_time_that_does_not_show_the_whole_text_is_warned_of(
@@ -483,7 +483,7 @@ def test_a_limit_of_time_that_does_not_show_the_whole_text_is_warned_of(
     minutes: float | None,
     said: str | None,
 ) -> None:
-    text = facts(29_000 if minutes != 1000 else 160_000)
+    text = facts(29_000 if minutes != 1000 else 600_000)
     machine = Machine(device="cpu", name="2 cores", memory=1, precision="fp32", is_busy=is_busy)
     speeds = {size.name: speed for size in candidates(text.distinct)}
     assert advise._plan(text, machine, speeds, minutes) == plan(text, speeds, "cpu", minutes)

@@ -58,7 +58,7 @@ SIZES = (
         lr=0.0014,
         warmup_updates=400,
         most_tokens=4000,
-        needs=2e6,
+        needs=5e6,
         source="examples/multi30k",
     ),
     Size(
@@ -136,7 +136,7 @@ def dropout(pairs: int, epochs: float) -> float:
 
     A model that sees a text a few times cannot learn it by heart (docs/guides/small-data.md).
     """
-    if epochs < 10:
+    if epochs < 15:
         return 0.1
     if pairs >= 1_000_000:
         return 0.1
