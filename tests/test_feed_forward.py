@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from nmt.data.batches import batch_of
 from nmt.errors import NmtError
+from nmt.inference.kernels import convert
 from nmt.models import ModelConfig, architectures
 from nmt.models.feed_forward import FeedForwardPart, feed_forwards
 from nmt.recipe.config import build
@@ -56,6 +57,18 @@ def test_a_position_goes_through_the_experts_that_its_gate_likes_best(chosen: in
         shares = probabilities[best] / (probabilities[best].sum() if chosen > 1 else 1)
         made = torch.stack([layer.experts[expert](position) for expert in best])
         assert torch.allclose(own, shares @ made, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_the_gate_computes_in_float32_whatever_the_precision(precision: Any) -> None:
+    torch.manual_seed(1)
+    layer, x = feed_forwards["mixture_of_experts"].build(64, 128, 0.0).eval(), torch.randn(50, 64)
+    scores = layer.gate(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(layer.gate(x), scores)
+    model = torch.nn.Sequential(layer)
+    convert(model, precision, torch.device("cpu"))
+    assert torch.equal(model[0].gate(x), scores)
 
 
 def test_the_penalty_is_least_where_experts_are_chosen_evenly() -> None:

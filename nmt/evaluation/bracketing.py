@@ -104,6 +104,7 @@ def brackets(tree: Tree, counted: Sequence[bool]) -> Counter[tuple[str, int, int
     words = iter(counted)
 
     def walk(node: Tree, start: int) -> int:
+        """Count the brackets of a tree whose first counted word is `start`; return its end."""
         if node.word is not None:
             return start + next(words)
         end = start
