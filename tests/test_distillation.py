@@ -20,6 +20,7 @@ from trained_runs import assert_resumes_as_if_it_never_stopped, records
 from nmt.data.batches import Batch
 from nmt.data.packing import Packing
 from nmt.data.vocabulary import EOS, PAD
+from nmt.errors import NmtError
 from nmt.models import Model
 from nmt.runs import Run
 from nmt.runs.plugins import write_plugins
@@ -161,14 +162,24 @@ def test_a_student_keeps_the_checkpoints_of_teachers_that_train_on(
         loss = f"train.loss={{name: word_distillation, teachers: [{teacher}]}}"
         return train(tmp_path / "student", "--set", loss, "--max-updates", updates)
 
-    before = run / "update_0000006"
     assert student(run, 2).status == 0
     assert student(run, 4).status == 0
     assert train(run, "--max-updates", 8).status == 0
     done = student(run, 6)
     assert done.status == 1
-    assert f"teachers was ['{before}'], is ['{run / 'update_0000008'}']" in done.err
-    assert student(before, 6).status == 0
+    assert "train.loss.teacher_digests was ['" in done.err
+    moved = run.rename(tmp_path / "moved")
+    assert student(moved / "update_0000006", 6).status == 0
+    loss = Run.open(tmp_path / "student").recipe["train"]["loss"]
+    assert loss["teachers"] == [str(moved / "update_0000006")]
+
+
+def test_digests_that_are_not_those_of_the_teachers_are_refused(trained: Path) -> None:
+    loss = replace(LOSS, teachers=(str(trained),), teacher_digests=("0",))
+    with pytest.raises(NmtError, match="teacher_digests are not those of the teachers"):
+        loss.pinned()
+    pinned = replace(loss, teacher_digests=()).pinned()
+    assert pinned.pinned() == pinned
 
 
 def test_the_plugins_of_a_teacher_are_imported_if_they_are_trusted(

@@ -19,7 +19,9 @@ from nmt.data.batches import Batch
 from nmt.errors import NmtError
 from nmt.inference.ensembles import load_members
 from nmt.models import Model
-from nmt.runs import Run, find_checkpoint
+from nmt.recipe.config import MayChange
+from nmt.runs import Checkpoint, Run, find_checkpoint
+from nmt.runs.checkpoint import WEIGHTS
 from nmt.runs.plugins import import_plugins_of_run
 from nmt.training.criterion import Criterion
 from nmt.training.losses import LabelSmoothedCrossEntropy, losses
@@ -38,9 +40,12 @@ class WordDistillation(LabelSmoothedCrossEntropy):
     of the model's size takes about twice as long.
     """
 
-    teachers: tuple[str, ...] = ()
+    teachers: MayChange[tuple[str, ...]] = ()
     """Runs or checkpoints with the subwords of the dataset; needed while training lasts. A run
     means the best checkpoint that it has when training begins."""
+    teacher_digests: tuple[str, ...] = ()
+    """SHA-256 of each teacher's weights, which a run stores: a resumed run may name other places of
+    the teachers, but no other teachers."""
     teacher_weight: float = 0.5
     """Weight of the divergence from the teachers, at most 1."""
 
@@ -50,16 +55,24 @@ class WordDistillation(LabelSmoothedCrossEntropy):
             raise ValueError(f"teacher_weight lies in (0, 1], not {self.teacher_weight}")
 
     def pinned(self, trust_plugins: bool = False) -> WordDistillation:
-        """Return the loss with checkpoints as teachers, which a resumed run must name again.
+        """Return the loss with checkpoints as teachers, and their digests.
 
         Args:
             trust_plugins: whether plugins of the teachers may be imported.
 
         Raises:
-            NmtError: a teacher is missing, or has plugins that are not trusted.
+            NmtError: a teacher is missing, or has plugins that are not trusted; or its digest is
+                not the given one.
         """
-        teachers = (_checkpoint_of(teacher, trust_plugins) for teacher in self.teachers)
-        return replace(self, teachers=tuple(teachers))
+        checkpoints = [_checkpoint_of(teacher, trust_plugins) for teacher in self.teachers]
+        digests = tuple(checkpoint.files[WEIGHTS].sha256 for checkpoint in checkpoints)
+        if self.teacher_digests not in ((), digests):
+            raise NmtError(
+                "train.loss.teacher_digests are not those of the teachers: give the teachers whose "
+                "weights these are, or leave teacher_digests out"
+            )
+        places = tuple(map(_place, self.teachers, checkpoints))
+        return replace(self, teachers=places, teacher_digests=digests)
 
     def criterion(self, model: Model, run: Run, compile: bool = False) -> Criterion:
         """Return a criterion that asks the teachers.
@@ -176,12 +189,14 @@ def load_teachers(paths: Sequence[str], run: Run, device: torch.device) -> list[
     return [member.model.requires_grad_(False) for member in members]
 
 
-def _checkpoint_of(teacher: str, trust_plugins: bool) -> str:
-    """Return the path of the checkpoint that a path means, and import the plugins of its run.
-
-    A relative path stays relative.
-    """
+def _checkpoint_of(teacher: str, trust_plugins: bool) -> Checkpoint:
+    """Return the checkpoint that a path means, and import the plugins of its run."""
     run, checkpoint = find_checkpoint(Path(teacher))
     import_plugins_of_run(run.path, run.plugins, trust_plugins)
+    return checkpoint
+
+
+def _place(teacher: str, checkpoint: Checkpoint) -> str:
+    """Return the path of a teacher's checkpoint; relative if the teacher's is."""
     path = checkpoint.path
     return str(path) if Path(teacher).is_absolute() else os.path.relpath(path)

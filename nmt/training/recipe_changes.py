@@ -24,6 +24,7 @@ def refuse_changes(run: Run, experiment: Experiment) -> None:
     )
     may_change = [f"model.{key}" for key in changeable(type(experiment.model))]
     may_change += [f"train.{key}" for key in changeable(TrainConfig)]
+    may_change += [f"train.loss.{key}" for key in changeable(type(experiment.train.loss))]
     if experiment.train.schedule.depends_on_max_updates:
         may_change.remove("train.max_updates")
         may_change.remove("train.max_epochs")
