@@ -727,7 +727,7 @@ def test_a_document_does_not_hold_up_others() -> None:
 
 
 def test_a_request_gives_a_batch_few_lines_if_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batching, "TURN", 1)
+    monkeypatch.setattr(batching, "LINES_PER_TURN", 1)
 
     async def steps(batcher: Batcher, processes: Processes) -> None:
         for lines in (["now"], ["a", "b", "c"], ["d", "e"]):

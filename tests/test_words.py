@@ -55,7 +55,7 @@ def test_lines_get_the_ids_that_sentencepiece_gives_them(normalization):
 
 def test_words_are_known_again_and_forgotten_when_they_are_too_many(shared, monkeypatch):
     encode = WordEncoder(shared.source.processor)
-    monkeypatch.setattr(words, "MOST", 4)
+    monkeypatch.setattr(words, "MOST_WORDS", 4)
     for lines in (["a tree", "", "the boats"], ["the trees"], ["a boat", "the trees"], []):
         assert_same(encode, shared.source.processor, lines)
 

@@ -28,9 +28,9 @@ DIRECTORY = Path("held-out")
 
 SHARE = 40
 """One pair in so many becomes a held-out pair of each set."""
-MOST = 1000
+MOST_PAIRS = 1000
 """Largest number of pairs of a held-out set that is made."""
-ENOUGH = 100
+ENOUGH_PAIRS = 100
 """Number of pairs with which a set is made although the sample has no more that are fit for it."""
 
 
@@ -112,7 +112,7 @@ def _files(split: str, languages: Languages) -> list[Path]:
 
 def size(distinct: int) -> int:
     """Return the number of pairs of a held-out set that is made."""
-    return max(1, min(MOST, distinct // SHARE))
+    return max(1, min(MOST_PAIRS, distinct // SHARE))
 
 
 def choose(
@@ -142,7 +142,7 @@ def choose(
             f"too few distinct pairs to set some aside for {missing}: {survey.distinct:,}; give "
             "the model more text"
         )
-    if len(chosen) < min(wanted, ENOUGH * len(splits)):
+    if len(chosen) < min(wanted, ENOUGH_PAIRS * len(splits)):
         raise NmtError(
             "too many pairs share a source or a target, or are dropped by cleaning, to set "
             f"{wanted:,} aside for {missing}; put files named {missing} beside the training text"

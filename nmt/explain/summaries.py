@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nmt.models.base import AttentionMap
 
-MOST = 0.5
+NEIGHBOUR_WEIGHT = 0.5
 """Mean weight above which a head is said to attend to a neighbour."""
 
 
@@ -36,7 +36,7 @@ class HeadSummary:
     def attends_to(self) -> str | None:
         """Return "previous", "same" or "next" if most weight is there."""
         for name in ("previous", "same", "next"):
-            if (getattr(self, name) or 0.0) > MOST:
+            if (getattr(self, name) or 0.0) > NEIGHBOUR_WEIGHT:
                 return name
         return None
 

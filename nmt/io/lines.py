@@ -39,7 +39,7 @@ _ZstdError: type[Exception] = zstd.ZstdError if zstd else EOFError
 
 OnInvalidUtf8 = Literal["error", "replace"]
 
-LONGEST = 1 << 24
+LONGEST_LINE = 1 << 24
 """Bytes of the longest line that is read; bounds the memory for any input."""
 
 
@@ -102,11 +102,11 @@ class Lines:
     def _raw(self) -> Iterator[bytes]:
         """Yield the undecoded lines, each with its line feed (except perhaps the last)."""
         with named_damage(Path(self.name)):
-            raw = iter(lambda: self._stream.readline(LONGEST + 1), b"")
+            raw = iter(lambda: self._stream.readline(LONGEST_LINE + 1), b"")
             for number, line in enumerate(without_mark(raw), start=1):
-                if len(line) > LONGEST:
+                if len(line) > LONGEST_LINE:
                     raise NmtError(
-                        f"{self.name}:{number}: the line is longer than {LONGEST:,} bytes; "
+                        f"{self.name}:{number}: the line is longer than {LONGEST_LINE:,} bytes; "
                         "is this text, one sentence a line?"
                     )
                 yield line

@@ -26,7 +26,7 @@ LEXICON_ITERATIONS = 5
 HMM_ITERATIONS = 5
 """Iterations of the hidden Markov model."""
 
-LONGEST = 200
+LONGEST_PAIR = 200
 """Words of the longest side of a pair that is learned from and aligned. The time of a pair grows
 with the third power of its length."""
 
@@ -83,7 +83,7 @@ class CorpusAligner:
     def align(self, sources: Sequence[str], targets: Sequence[str]) -> Iterator[list[Link]]:
         """Yield the links of each pair of lines: numbers of source and target words, from 0.
 
-        A pair with more than `LONGEST` words on a side has none.
+        A pair with more than `LONGEST_PAIR` words on a side has none.
         """
         pairs = zip(sources, targets, strict=True)
         kept = [pair if _fits(*pair) else ("", "") for pair in pairs]
@@ -105,7 +105,7 @@ class CorpusAligner:
 
 def _fits(source: str, target: str) -> bool:
     """Return whether neither side is too long to align."""
-    return max(len(source.split()), len(target.split())) <= LONGEST
+    return max(len(source.split()), len(target.split())) <= LONGEST_PAIR
 
 
 def grow_diag_final_and(one: set[Link], other: set[Link]) -> list[Link]:

@@ -55,7 +55,7 @@ class Encoded:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class CleanedPairs:
     """Cleaned pairs of a block."""
 
     lines: npt.NDArray[np.intp]
@@ -65,12 +65,12 @@ class Pairs:
     keys: Keys = field(default_factory=lambda: np.empty((0, 2), np.uint64))
     """As those of :class:`Encoded`."""
 
-    def keep(self, kept: npt.NDArray[np.bool_]) -> Pairs:
+    def keep(self, kept: npt.NDArray[np.bool_]) -> CleanedPairs:
         """Return the pairs where `kept` [n] is True."""
         if kept.all():
             return self
         source, target = (list(itertools.compress(side, kept)) for side in self.texts)
-        return Pairs(
+        return CleanedPairs(
             self.lines[kept], (source, target), self.keys[kept] if len(self.keys) else self.keys
         )
 
@@ -130,7 +130,7 @@ class Encoder:
 
     def _cleaned(
         self, block: Block, chunk: Chunk, documents: Ids | None
-    ) -> tuple[Pairs, CleaningStats]:
+    ) -> tuple[CleanedPairs, CleaningStats]:
         """Return the cleaned pairs of the shard, and what cleaning has done to the block.
 
         Args:
@@ -146,7 +146,7 @@ class Encoder:
         lines, source, target = cleaning.cleaned(source, target, self.held_out, stats)
         if documents is not None:
             lines = np.flatnonzero(documents)[lines]
-        pairs = Pairs(lines, (source, target))
+        pairs = CleanedPairs(lines, (source, target))
         if cleaning.drops_duplicates or (self.shards > 1 and not self.joiner):
             # Pairs with tags of different languages are not equal.
             language = block.bitext.direction[1] if self.subwords.directions else ""
@@ -162,7 +162,7 @@ class Encoder:
         return pairs, stats
 
     def _within_limits(
-        self, block: Block, pairs: Pairs, sides: list[Sentences], stats: CleaningStats
+        self, block: Block, pairs: CleanedPairs, sides: list[Sentences], stats: CleaningStats
     ) -> npt.NDArray[np.bool_]:
         """Return whether each pair is within the limits in tokens, and count the others."""
         cleaning = self.cleanings[block.corpus]

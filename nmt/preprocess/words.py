@@ -20,7 +20,7 @@ from nmt.preprocess.subwords import Subwords
 
 Encode = Callable[[list[str]], Sentences]
 
-MOST = 1 << 18
+MOST_WORDS = 1 << 18
 """Words in the cache before it is emptied; about 50 MiB."""
 
 
@@ -75,7 +75,7 @@ class WordEncoder:
         return Sentences(tokens, np.add.reduceat(lengths, first)).ended()
 
     def _take(self, words: list[bytes]) -> Sentences:
-        if len(self._numbers) > MOST:
+        if len(self._numbers) > MOST_WORDS:
             self._numbers, self._words = _Numbers(), Sentences.laid([])
         known = len(self._numbers)
         numbers = np.fromiter(map(self._numbers.__getitem__, words), np.int64, len(words))

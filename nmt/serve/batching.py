@@ -14,9 +14,9 @@ from nmt.inference import Request
 from nmt.serve.processes import WorkerKilledError
 from nmt.serve.work import Batch, Fields, Wish
 
-TURN = 32
+LINES_PER_TURN = 32
 """Most lines that a job gives to a batch while other jobs wait."""
-SHORT = 200
+SHORT_LINE = 200
 """Characters up to which lines count as equally long."""
 
 Translate = Callable[[Batch], Awaitable[list[list[Fields]]]]
@@ -45,8 +45,8 @@ class Job:
     done: asyncio.Future[None]
 
     def size(self, line: int) -> int:
-        """Return the number of characters of a line, at least SHORT."""
-        return max(SHORT, len(self.requests[line].text))
+        """Return the number of characters of a line, at least SHORT_LINE."""
+        return max(SHORT_LINE, len(self.requests[line].text))
 
     def take(self, most: int, size: int) -> list[int]:
         """Take lines that wait, at most so many, half to twice as long as `size`."""
@@ -169,7 +169,7 @@ class Batcher:
         turns = deque(job for job in self.jobs if job.wish == first.wish)
         while turns and room:
             job = turns.popleft()
-            if lines := job.take(min(TURN, room), size):
+            if lines := job.take(min(LINES_PER_TURN, room), size):
                 chosen += [(job, line) for line in lines]
                 room -= len(lines)
                 self.jobs.remove(job)
