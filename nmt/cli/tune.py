@@ -18,6 +18,9 @@ from nmt.errors import NmtError
 from nmt.io.lines import Lines
 from nmt.messages import say, warn
 
+FEW_LINES = 100
+"""Lines below which weights are likely to fit their own lines alone."""
+
 EXAMPLE = "Example: nmt tune --reference test.de list.txt > weights.yaml"
 
 NBest = Annotated[
@@ -89,6 +92,11 @@ def tune(
         raise unequal_lines(*files)
     lists = _lists(listed, len(references), reference)
     names = _names(lists, features, listed)
+    if len(references) < FEW_LINES:
+        warn(
+            f"{reference}: {len(references)} lines are few: the weights may fit these alone; take "
+            "a validation set of some hundred lines"
+        )
     from nmt.evaluation.tuning import TuningSet
 
     candidates = [candidate for row in lists for candidate in row]
