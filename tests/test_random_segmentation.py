@@ -14,7 +14,9 @@ from random import Random
 import pytest
 import sentencepiece
 
+from nmt.preprocess.extension import with_pieces
 from nmt.preprocess.segmenters import SentencePiece
+from nmt.preprocess.subwords import Subwords
 
 TEXT = [f"the {a}{b}s are in {b}{a} <x>{b}" for a in ("house", "boat", "é") for b in "abcdefgh"]
 LINES = [*TEXT, "", " ", "<x><x> <x>es", "a\u2581b  c", "ﬁne", "日本"]
@@ -38,6 +40,7 @@ def trained(kind: str, **options: object) -> SentencePiece:
 OPTIONS = [
     {},
     {"user_defined_symbols": ["<x>", "<x>es"]},
+    {"user_defined_symbols": ["oat", "th", "oats"]},
     {"split_by_whitespace": False},
     {"treat_whitespace_as_suffix": True},
     {"normalization_rule_name": "identity", "remove_extra_whitespaces": False},
@@ -71,6 +74,14 @@ def test_a_symbol_of_the_user_stays_whole() -> None:
         for _ in range(20):
             pieces = segmenter.pieces(segmenter.sample("a<x> <x>es", 0.4, draw))
             assert [piece for piece in pieces if "<" in piece] == symbols
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_new_piece_whose_parts_are_pieces_stays_whole(kind: str) -> None:
+    model = trained(kind).processor.serialized_model_proto()
+    side, draw = with_pieces(Subwords(model, None, 1), ["use"]).source, Random(1)
+    for alpha in [0.0, *[0.4] * 20]:
+        assert "use" in side.pieces(side.sample("the houses", alpha, draw))
 
 
 def test_unigram_segmentations_have_the_powers_of_their_probabilities() -> None:
@@ -113,7 +124,9 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from random import Random
+from nmt.preprocess.extension import with_pieces
 from nmt.preprocess.segmenters import SentencePiece
+from nmt.preprocess.subwords import Subwords
 segmenter = SentencePiece(Path(sys.argv[1]).read_bytes())
 print(*segmenter.sample("the houses are in a boat", 0.2, Random(5)))
 """

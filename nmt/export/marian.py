@@ -33,7 +33,6 @@ from nmt.export.marian_names import (
     RESIDUALS,
     layer_weights,
 )
-from nmt.export.sentencepiece import reordered
 from nmt.export.transformer_format import (
     TransformerFormat,
     large_epsilon,
@@ -41,6 +40,7 @@ from nmt.export.transformer_format import (
     unsupported_widths,
 )
 from nmt.models.transformer import Transformer, TransformerConfig
+from nmt.preprocess.model_pieces import reordered
 from nmt.recipe.config import build
 from nmt.runs import LoadedModel, weights_of
 from nmt.search import Constraint, Strategy

@@ -7,27 +7,21 @@ the SentencePiece model, and to the list of pieces of an imported model.
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-from sentencepiece import SentencePieceProcessor
 
 from nmt.data.vocabulary import SPACE, SPECIAL_PIECES, Vocabulary
 from nmt.errors import NmtError
 from nmt.io import files
 from nmt.preprocess.casing import CasedSegmenter, in_lower_case
 from nmt.preprocess.learning import SubwordTraining, train_subwords
+from nmt.preprocess.model_pieces import CONTROL, NORMAL, USER_DEFINED, Piece, pieces_of
 from nmt.preprocess.random_segmentation import are_ranks
 from nmt.preprocess.segmenters import Segmenter, WrappedSegmenter, load_processor
 from nmt.preprocess.subwords import Subwords
 
 MAX_BYTES = 1 << 24
 """Largest file of new pieces, in bytes."""
-
-NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
-"""SentencePiece's types of pieces: one that its algorithm may choose, one that no text has, and one
-that is always cut."""
 
 AS_IT_STANDS = b"\x1a\x04\x18\x00\x20\x00"
 """Appended to a model, the bytes of ``normalizer_spec { add_dummy_prefix: false
@@ -155,20 +149,16 @@ def _extended(
     models, lists = [], []
     sides = zip(subwords.models, (subwords.source, subwords.target), pieces, strict=True)
     for model, side, wanted in sides:
-        ids, processor = set(side.pieces([*range(side.size)])), load_processor(model)
+        ids = set(side.pieces([*range(side.size)]))
         new = [piece for piece in wanted if piece not in ids]
-        segmented = {processor.id_to_piece(token) for token in range(len(processor))}
-        scores = _scores(processor)
-        models.append(
-            b"".join(
-                [model]
-                + [
-                    _record(piece, wanted[piece], scores, unchosen)
-                    for piece in new
-                    if piece not in segmented
-                ]
-            )
-        )
+        segmented = {piece.text for piece in pieces_of(model)}
+        scores = _scores(model)
+        records = [
+            _scored(piece, wanted[piece], scores, unchosen).record()
+            for piece in new
+            if piece not in segmented
+        ]
+        models.append(b"".join([model, *records]))
         lists.append(new)
     vocabularies = [
         Vocabulary(pieces=(*vocabulary.pieces, *new))
@@ -206,7 +196,7 @@ def _learned(
         [text for line in lines if (text := known.sub(" ", line).strip())],
         SubwordTraining(
             vocab_size=training.vocab_size - old_size + len(shared),
-            model_type="bpe" if are_ranks(_scores(load_processor(old))) else "unigram",
+            model_type="bpe" if are_ranks(_scores(old)) else "unigram",
             character_coverage=training.character_coverage,
             byte_fallback=False,
             normalization="identity",
@@ -215,12 +205,7 @@ def _learned(
         ),
         old_size - len(shared),
     )
-    processor = load_processor(learned)
-    return {
-        piece: processor.get_score(token)
-        for token in range(len(processor))
-        if (piece := processor.id_to_piece(token)) not in shared
-    }
+    return {piece.text: piece.score for piece in pieces_of(learned) if piece.text not in shared}
 
 
 def _as_cut(segmenter: Segmenter, lines: Sequence[str]) -> tuple[Segmenter, list[str]]:
@@ -252,37 +237,19 @@ def _normalized(model: bytes, lines: list[str]) -> list[str]:
     return [processor.normalize(line) for line in lines]
 
 
-def _scores(processor: SentencePieceProcessor) -> list[float]:
+def _scores(model: bytes) -> list[float]:
     """Return the scores of the pieces that a model's algorithm may choose."""
-    return [
-        processor.get_score(token)
-        for token in range(len(processor))
-        if not (processor.is_control(token) or processor.is_unknown(token))
-    ]
+    return [piece.score for piece in pieces_of(model) if piece.kind == NORMAL]
 
 
-def _record(piece: str, score: float | None, old: Sequence[float], unchosen: int) -> bytes:
-    """Return a piece as a field of SentencePiece's ``ModelProto``, to append to a model.
+def _scored(text: str, score: float | None, old: Sequence[float], unchosen: int) -> Piece:
+    """Return a new piece, whose kind is `unchosen` without a score.
 
     Learned ranks come after the old ones. A learned log-probability stays within the old ones,
     because SentencePiece derives the scores of other pieces from the least and the greatest.
     """
     if score is None:
-        kind, value = unchosen, 0.0
-    elif are_ranks(old):
-        kind, value = NORMAL, min(old) - 1 + score
-    else:
-        kind, value = NORMAL, min(max(score, min(old)), max(old))
-    text = piece.encode()
-    message = b"\x0a" + _varint(len(text)) + text + b"\x15" + struct.pack("<f", value)
-    message += b"\x18" + _varint(kind)
-    return b"\x0a" + _varint(len(message)) + message
-
-
-def _varint(number: int) -> bytes:
-    """Return a number in the encoding of protocol buffers: 7 bits a byte, the lowest first."""
-    bytes_ = bytearray()
-    while number >= 0x80:
-        bytes_.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*bytes_, number])
+        return Piece(text, kind=unchosen)
+    if are_ranks(old):
+        return Piece(text, min(old) - 1 + score)
+    return Piece(text, min(max(score, min(old)), max(old)))

@@ -18,6 +18,7 @@ from random import Random
 from sentencepiece import SentencePieceProcessor
 
 from nmt.data.vocabulary import SPACE
+from nmt.preprocess.model_pieces import NORMAL, USER_DEFINED, pieces_of
 
 KNOWN_WORDS = 1 << 14
 """Words whose segmentations are kept: 50 MiB of German and English ones."""
@@ -43,23 +44,15 @@ class RandomSegmentation:
     def __init__(self, processor: SentencePieceProcessor) -> None:
         """Take the pieces, and the normalisation, of a processor."""
         self._processor = processor
-        tokens = [
-            token
-            for token in range(processor.get_piece_size())
-            if not (
-                processor.is_control(token)
-                or processor.is_unknown(token)
-                or processor.is_byte(token)
-                or processor.is_unused(token)
-            )
-        ]
-        self._ids = {processor.id_to_piece(token): token for token in tokens}
-        self._scores = {piece: processor.get_score(token) for piece, token in self._ids.items()}
-        self._ranks = {piece: -score for piece, score in self._scores.items()}
+        pieces = [*enumerate(pieces_of(processor.serialized_model_proto()))]
+        kinds = NORMAL, USER_DEFINED
+        self._ids = {piece.text: token for token, piece in pieces if piece.kind in kinds}
+        self._scores = {piece.text: piece.score for _, piece in pieces if piece.kind == NORMAL}
+        self._ranks = {text: -score for text, score in self._scores.items()}
         self._is_bpe = are_ranks(self._scores.values())
-        self._longest = max(map(len, self._ids), default=1)
+        self._longest = max(map(len, self._scores), default=1)
         self._least = min(self._scores.values(), default=0.0) - UNKNOWN_PENALTY
-        self._symbols = self._find_symbols()
+        self._symbols = self._ids.keys() - self._scores.keys()
         self._divide = re.compile("|".join(self._undivided()), re.DOTALL).findall
         self._segment = self._merged if self._is_bpe else self._drawn
         self._choices = lru_cache(KNOWN_WORDS)(self._weigh)
@@ -94,17 +87,6 @@ class RandomSegmentation:
         if any(SPACE in piece[1:] for piece in self._ids):
             return [*symbols, f"(?:{others}.)+"]
         return [*symbols, f"{SPACE}(?:{others}[^{SPACE}])*", f"(?:{others}[^{SPACE}])+"]
-
-    def _find_symbols(self) -> set[str]:
-        """Return the user-defined symbols: no merge leads to them, or their score is 0."""
-        if not self._is_bpe:
-            return {piece for piece, score in self._scores.items() if score == 0}
-        merged = {piece for piece in self._ids if len(piece) == 1}
-        for piece in sorted(self._ids, key=len):
-            parts = ((piece[:at], piece[at:]) for at in range(1, len(piece)))
-            if any(left in merged and right in merged for left, right in parts):
-                merged.add(piece)
-        return self._ids.keys() - merged
 
     def _spelled(self, character: str) -> list[int]:
         """Return the ids of the bytes of a character without a piece, or the unknown piece."""
