@@ -23,7 +23,8 @@ from nmt.models.feed_forward import feed_forwards
 from nmt.models.patterns import patterns
 from nmt.models.positions import position_parts
 from nmt.models.transformer import TransformerConfig
-from nmt.search import Beam, Greedy, Strategy
+from nmt.search import Beam, Greedy, Hypothesis, Strategy
+from nmt.search.coverage import with_coverage
 
 pytestmark = pytest.mark.skipif(
     not has_fixed_kernels(), reason="this torch has no products with a fixed quantisation"
@@ -107,6 +108,17 @@ def sources(count: int) -> torch.Tensor:
     return as_rows(
         [[*draw.choices(range(4, VOCABULARY), k=draw.randint(1, 40)), EOS] for _ in range(count)]
     )
+
+
+@torch.inference_mode()
+def test_attention_has_the_width_of_the_source() -> None:
+    model, source = calibrated(SMALL), sources(3)
+    for width in (17, 32):
+        padded = torch.nn.functional.pad(source, (0, width), value=PAD)[:, :width]
+        weights = model.source_attention(padded, source[:, :5])
+        assert weights.shape == (3, 5, width)
+        torch.testing.assert_close(weights.sum(-1), torch.ones(3, 5))
+    assert with_coverage([[Hypothesis([5, 6], -1.0, -1.0, True)]] * 3, model, source, 0.2)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

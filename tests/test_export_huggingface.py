@@ -138,6 +138,7 @@ def random_run(path: Path, trained: Path, **changes: Any) -> Path:
         {"positions": {"name": "learned", "max_positions": 60, "separate": True}},
         {"positions": {"name": "sinusoidal", "offset": 2}, "sinusoids": "halves"},
         {"positions": "none", "scale_embeddings": False, "norm_epsilon": 1e-5},
+        {"alignment_head": 2},
     ],
     ids=str,
 )
@@ -162,6 +163,9 @@ def test_a_run_of_nmt_opens_in_transformers(
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
     longest = model.config.max_position_embeddings if "learned" in str(changes) else 512
     assert (model.generation_config.max_length, tokenizer.model_max_length) == (longest, longest)
+    again = import_model(tmp_path / "exported", tmp_path / "again").section("model")
+    assert again["alignment_head"] == changes.get("alignment_head")
+    assert again["alignment_layer"] == loaded.recipe["model"]["decoder_layers"]
 
 
 def test_what_a_trained_run_translates_transformers_translates(

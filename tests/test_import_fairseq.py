@@ -109,7 +109,8 @@ def test_settings_of_hydra_are_read(tmp_path: Path) -> None:
     """``fairseq-hydra-train`` has sections for both sides, and settings of the search."""
     directory = copy_model(tmp_path / "post", "post")
     state = load(directory)
-    values = {"_name": "transformer", "encoder": {}, "decoder": {}}
+    values = {"_name": "transformer_align", "encoder": {}, "decoder": {}}
+    values |= {"alignment_layer": 0, "alignment_heads": 1}
     for key, value in vars(state["cfg"]["model"]).items():
         side, _, rest = key.partition("_")
         (values[side] if side in ("encoder", "decoder") and rest else values)[rest or key] = value  # type: ignore[index]
@@ -122,6 +123,8 @@ def test_settings_of_hydra_are_read(tmp_path: Path) -> None:
     cfg = {"model": values, "task": task, "generation": generation, "tokenizer": tokenizer}
     torch.save({"cfg": cfg, "model": state["model"]}, directory / "model.pt")
     run = import_model(directory, tmp_path / "run")
+    aligned = [run.section("model")[f"alignment_{part}"] for part in ("layer", "head")]
+    assert aligned == [1, 1]
     assert run.section("search") == {
         "strategy": {
             "name": "beam",

@@ -21,6 +21,7 @@ from nmt.data.vocabulary import BOS, EOS
 from nmt.errors import NmtError
 from nmt.imports import import_formats, import_model
 from nmt.imports.marian_vocabulary import read_pieces
+from nmt.models.transformer import Transformer
 from nmt.runs import load_model
 
 FILES = Path(__file__).parent / "marian"
@@ -78,6 +79,35 @@ def test_translations_are_those_of_marian(name: str, tmp_path: Path) -> None:
     translator = nmt.Translator(import_named(tmp_path, name), strategy=rules)
     ours = list(translator.translate([source for source, _, _ in whole]))
     assert ours == [target for _, target, _ in whole]
+
+
+@pytest.mark.parametrize(
+    ("settings", "layer"),
+    [
+        ({}, 2),
+        ({"transformer-guided-alignment-layer": "last"}, 2),
+        ({"transformer-guided-alignment-layer": "1", "transformer-decoder-dim-ffn": 24}, 1),
+    ],
+    ids=str,
+)
+def test_words_are_aligned_by_the_head_that_marian_guides(
+    settings: dict[str, Any], layer: int, tmp_path: Path
+) -> None:
+    directory = copy_model(tmp_path / "deep", "transformer")
+    arrays = dict(np.load(directory / "model.npz"))
+    written = yaml.safe_load(bytes(arrays["special:model.yml"]).rstrip(b"\0"))
+    del written["transformer-guided-alignment-layer"]
+    written |= {"dec-depth": 2, **settings}
+    arrays |= {
+        name.replace("decoder_l1", "decoder_l2"): array
+        for name, array in arrays.items()
+        if name.startswith("decoder_l1")
+    }
+    arrays["special:model.yml"] = np.frombuffer(yaml.safe_dump(written).encode() + b"\0", np.int8)
+    np.savez(directory / "model.npz", **arrays)
+    model = load_model(import_model(directory, tmp_path / "run", None, "en", "de").path).model
+    assert isinstance(model, Transformer)
+    assert (model.alignment_layer, model.alignment_head) == (layer, 1)
 
 
 def test_the_decoder_s_configuration_names_files_and_the_search(tmp_path: Path) -> None:

@@ -251,10 +251,27 @@ def test_sentences_do_not_take_the_place_of_words(converted: Any) -> None:
     assert converted("marian", line)[0]["train"].tokens_per_update == 8000
 
 
+def test_alignments_of_fairseq_guide_the_attention(converted: Any) -> None:
+    text = (
+        "fairseq-train data --arch transformer_wmt_en_de_big_align --load-alignments "
+        "--criterion label_smoothed_cross_entropy_with_alignment --alignment-lambda 0.1"
+    )
+    for options, chosen in (("", (5, 1)), (" --alignment-heads 2 --alignment-layer 3", (4, None))):
+        built, _ = converted("fairseq", text + options)
+        assert built["train"].guided_alignment == 0.1
+        model = built["model"]
+        assert (model.d_model, model.alignment_layer, model.alignment_head) == (1024, *chosen)
+
+
 def test_alignments_of_marian_guide_the_attention(converted: Any) -> None:
     built, notes = converted("marian", "marian --type transformer --guided-alignment c.align")
     assert built["train"].guided_alignment == 0.1
     assert built["preprocess"].alignments is True
+    assert (built["model"].alignment_layer, built["model"].alignment_head) == (1, 1)
+    deep = "marian --type transformer --guided-alignment c.align --dec-depth 6"
+    for option, layer in (("", 6), (" --transformer-guided-alignment-layer 5", 5)):
+        built, _ = converted("marian", deep + option)
+        assert (built["model"].alignment_layer, built["model"].alignment_head) == (layer, 1)
     assert "--guided-alignment c.align: nmt preprocess reads PREFIX.align; rename" in notes
     assert built["preprocess"].max_tokens_per_sentence == 50
     assert "max_tokens_per_sentence 50: the default of --max-length" in notes

@@ -243,6 +243,20 @@ def test_the_gnmt_penalty_has_the_papers_values(length: int, expected: float) ->
     assert divisor(length_penalties["gnmt"], length) == pytest.approx(expected, abs=2e-6)
 
 
+@pytest.mark.parametrize(
+    ("penalty", "power"),
+    [
+        (NONE, 0.0),
+        (length_penalties["power"], 1.0),
+        (replace(length_penalties["power"], alpha=0.6), 0.6),
+        (length_penalties["gnmt"], 0.4979),  # 0.6 log(35/25) / log(30/20)
+    ],
+    ids=str,
+)
+def test_the_nearest_power_of_a_penalty(penalty: LengthPenalty, power: float) -> None:
+    assert penalty.nearest_power == power
+
+
 def test_gnmt_and_power_penalties_of_one_alpha_differ() -> None:
     gnmt, power = (
         build(LengthPenalty, {"name": it, "alpha": 0.6}, "x") for it in ("gnmt", "power")

@@ -15,6 +15,7 @@ from nmt.models.transformer import TransformerConfig
 from nmt.recipe.config import build
 from nmt.runs import LoadedModel
 from nmt.search import Strategy
+from nmt.search.ranking import length_penalties
 
 MAX_POSITIONS = 1024
 """Rows of the exported position tables, and the maximum length of a sentence."""
@@ -127,6 +128,8 @@ def _config(config: TransformerConfig, layout: Layout) -> dict[str, Any]:
         "scale_embedding": config.scale_embeddings,
         "share_encoder_decoder_embeddings": config.tied_embeddings == "all",
         "tie_word_embeddings": config.tied_embeddings != "none",
+        "alignment_layer": config.resolved().alignment_layer,  # for nmt import
+        "alignment_head": config.alignment_head,
         "is_encoder_decoder": True,
         **{f"{name}_token_id": token for name, token in layout.special.items()},
         "forced_eos_token_id": layout.special["eos"],
@@ -137,6 +140,7 @@ def _generation(loaded: LoadedModel, config: TransformerConfig, layout: Layout) 
     """Return the settings of ``generate`` that are nearest to those of the recipe."""
     search = loaded.recipe.get("search") or {}
     strategy = build(Strategy, search.get("strategy", "beam"), "search.strategy")  # type: ignore[type-abstract]
+    penalty = getattr(strategy, "length_penalty", length_penalties["none"])
     stops = {"current_length": False, "first_beam": True}
     is_fixed = search.get("max_length_ratio", 1.0) == 0
     longest = search.get("max_length_offset", 50) + 1 if is_fixed else MAX_LENGTH
@@ -146,7 +150,7 @@ def _generation(loaded: LoadedModel, config: TransformerConfig, layout: Layout) 
         "forced_eos_token_id": layout.special["eos"],
         "bad_words_ids": [[token] for token in special],
         "num_beams": getattr(strategy, "beam", 1),
-        "length_penalty": getattr(getattr(strategy, "length_penalty", None), "alpha", 0.0),
+        "length_penalty": penalty.nearest_power,
         "early_stopping": stops.get(getattr(strategy, "stop", ""), "never"),
         "max_length": min(longest, max_positions(config)),
     }

@@ -45,6 +45,7 @@ from nmt.recipe.config import build
 from nmt.runs import LoadedModel, weights_of
 from nmt.search import Constraint, Strategy
 from nmt.search.constraints import Forbidden
+from nmt.search.ranking import length_penalties
 
 SIDES = ("source", "target")
 
@@ -199,6 +200,7 @@ def _settings(config: TransformerConfig, sizes: list[int]) -> dict[str, Any]:
         "transformer-postprocess-emb": "d",
         "transformer-postprocess-top": top,
         "transformer-decoder-autoreg": pattern,
+        "transformer-guided-alignment-layer": str(config.resolved().alignment_layer),
         "version": VERSION,
     }
     if pattern == "average-attention":
@@ -254,13 +256,14 @@ def _search(loaded: LoadedModel) -> dict[str, Any]:
     """Return the settings of marian-decoder that are nearest to those of the recipe."""
     search = loaded.recipe.get("search") or {}
     strategy = build(Strategy, search.get("strategy", "beam"), "search.strategy")  # type: ignore[type-abstract]
+    penalty = getattr(strategy, "length_penalty", length_penalties["none"])
     constraints = [build(Constraint, value, "") for value in search.get("constraints", ())]  # type: ignore[type-abstract]
     forbidden = {
         token for part in constraints if isinstance(part, Forbidden) for token in part.tokens
     }
     return {
         "beam-size": getattr(strategy, "beam", 1),
-        "normalize": getattr(getattr(strategy, "length_penalty", None), "alpha", 0.0),
+        "normalize": penalty.nearest_power,
         "max-length-factor": max(3.0, search.get("max_length_ratio", 1.0)),
         "allow-unk": UNK not in forbidden,
     }

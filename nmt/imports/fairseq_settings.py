@@ -222,6 +222,7 @@ class Settings:
         if activation not in ACTIVATIONS:
             raise NmtError(f"{self.path}: nmt has no counterpart of activation_fn {activation}")
         inner = self.value("activation_dropout", 0.0) or self.value("relu_dropout", 0.0)
+        guided = self.value("alignment_layer", None)  # of transformer_align, from 0
         try:
             return TransformerConfig(
                 arch=architectures["transformer_base"].arch,
@@ -241,6 +242,8 @@ class Settings:
                 feed_forward=feed_forwards[ACTIVATIONS[activation]],
                 residual="pre_norm" if self.is_pre_norm else "post_norm",
                 norm_epsilon=1e-5,
+                alignment_layer=None if guided is None else self.value("alignment_layer", 0) + 1,
+                alignment_head=1 if self.value("alignment_heads", 0) == 1 else None,
             )
         except ValueError as error:
             raise NmtError(f"{self.path}: {error}") from None

@@ -58,6 +58,8 @@ class _Config:
     scale_embedding: bool = False
     pad_token_id: int | None = 58100
     eos_token_id: int = 0
+    alignment_layer: int | None = None  # of exports alone; else as Marian trains OPUS-MT's models
+    alignment_head: int | None = 1
     share_encoder_decoder_embeddings: bool = True
     tie_word_embeddings: bool = True
 
@@ -92,6 +94,8 @@ class _Config:
             sinusoids=positions[1],
             feed_forward=feed_forwards[ACTIVATIONS[self.activation_function]],
             norm_epsilon=1e-5,
+            alignment_layer=self.alignment_layer or self.decoder_layers,
+            alignment_head=self.alignment_head,
         )
 
 

@@ -65,7 +65,6 @@ EXPECTED: dict[str, tuple[object, ...]] = {
             "skip",
             "tied-embeddings-src",
             "transformer-aan-nogate",
-            "transformer-decoder-dim-ffn",
             "transformer-disable-position-embeddings",
             "transformer-no-affine",
             "transformer-no-bias",
@@ -122,7 +121,8 @@ class _Model:
 
     def __init__(self, path: Path, values: dict[Any, Any], tensors: dict[str, Tensor]) -> None:
         self.path, self.values, self.tensors = path, values, tensors
-        for key, expected in EXPECTED.items():
+        width = "transformer-decoder-dim-ffn", (False, 0, values.get("transformer-dim-ffn"))
+        for key, expected in [*EXPECTED.items(), width]:
             if key in values and values[key] not in expected:
                 raise NmtError(f"{path}: nmt has no counterpart of {key}: {values[key]}")
         operations = [
@@ -170,9 +170,21 @@ class _Model:
                 norm_epsilon=1e-9,
                 residual=self.residual,
                 decoder_attention=self._decoder_attention(),
+                alignment_layer=self._alignment_layer(),
+                alignment_head=1,
             )
         except ValueError as error:
             raise NmtError(f"{self.path}: {error}") from None
+
+    def _alignment_layer(self) -> int:
+        """Return the layer whose first head Marian aligns by, and guides in training."""
+        key = "transformer-guided-alignment-layer"
+        value = str(self.values.get(key, "last"))
+        if value == "last":
+            return self._size("dec-depth")
+        if not value.isdecimal():
+            raise NmtError(f"{self.path}: {key}: expected last or a number from 1, not {value!r}")
+        return int(value)
 
     def _decoder_attention(self) -> AttentionPattern:
         if self.pattern != "average":

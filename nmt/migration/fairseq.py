@@ -26,6 +26,8 @@ ARCHES: dict[str, dict[str, Any]] = {
         "attention_dropout": 0.1,
         "activation_dropout": 0.1,
     },
+    "transformer_align": {"arch": "transformer_base"},
+    "transformer_wmt_en_de_big_align": {"arch": "transformer_big", "attention_dropout": 0.1},
     "fconv_wmt_en_de": {"arch": "conv_s2s_wmt_en_de_fairseq"},
     "fconv_wmt_en_fr": {"arch": "conv_s2s_wmt_en_fr_fairseq"},
 }
@@ -71,6 +73,7 @@ WITHOUT = {
     "--warmup-init-lr": "warm-up begins at 0",
     "--min-lr": "the schedule has no least rate",
     "--stop-min-lr": "the schedule has no least rate",
+    "--load-alignments": "preprocess.alignments makes nmt preprocess read PREFIX.align",
     "--bpe": "text goes in and text comes out",
     "--scoring": "nmt score has the metrics",
     "--fp16-init-scale": "the scale of an fp16 loss adapts itself",
@@ -259,6 +262,10 @@ def _loss(options: Options, draft: Draft) -> None:
     if criterion.endswith("with_alignment"):
         weight = options.number("--alignment-lambda", default=0.05)
         draft.set(train__guided_alignment=weight, preprocess__alignments=True)
+        layer = options.number("--alignment-layer", default=4)  # from 0
+        draft.set(model__alignment_layer=layer + 1)
+        if options.number("--alignment-heads", default=1) == 1:
+            draft.set(model__alignment_head=1)
     elif criterion not in ("cross_entropy", "label_smoothed_cross_entropy"):
         draft.note(f"--criterion {criterion}: no counterpart")
 

@@ -158,11 +158,12 @@ class Transformer(Model):
         memory, targets = self.encode(source), Padded()
         assert memory.mask is not None
         x = self._embed_target(target, targets)
-        chosen = self.alignment_layer - 1
-        for layer, keys_values in zip(self.decoder[:chosen], memory.layers, strict=False):
+        number = self.alignment_layer - 1
+        for layer, keys_values in zip(self.decoder[:number], memory.layers, strict=False):
             x = layer(x, keys_values, targets, memory.sentences)
-        keys = memory.layers[chosen][0]
-        return self.decoder[chosen].source_attention(x, keys, memory.mask, self.alignment_head)
+        chosen, keys = self.decoder[number], memory.layers[number][0]
+        weights = chosen.source_attention(x, keys, memory.mask, self.alignment_head)
+        return weights[..., : source.shape[1]]  # a memory for int8 has more padding
 
     def attention_maps(self, source: Tensor, target: Tensor) -> list[AttentionMap]:
         """Return the attention of every layer, by the function that computes it in training."""

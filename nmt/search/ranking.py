@@ -6,6 +6,7 @@ Lengths include the EOS.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -31,6 +32,12 @@ class LengthPenalty(ABC):
     @abstractmethod
     def divisor(self, lengths: Tensor) -> Tensor:
         """Return float32 divisors in the shape of `lengths`, which include the EOS (from 1)."""
+
+    @property
+    def nearest_power(self) -> float:
+        """Alpha of the power penalty that ranks outputs of 20 and of 30 tokens as this one does."""
+        fewer, more = self.divisor(torch.tensor([20, 30])).tolist()
+        return round(math.log(more / fewer) / math.log(1.5), 4)
 
 
 length_penalties: Registry[LengthPenalty] = Registry("length penalty", flag="--length-penalty")
