@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 LONGEST_MESSAGE = 1000
@@ -14,8 +17,26 @@ LONGEST_DURATION = timedelta(days=999_999_999)
 
 def say(message: str) -> None:
     """Print a message on stderr, together with its newline in one write."""
-    sys.stderr.write(f"{message}\n")
-    sys.stderr.flush()
+    with unheard():
+        sys.stderr.write(f"{message}\n")
+        sys.stderr.flush()
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Go on if stderr takes no more, as a pipe whose reader is gone: it becomes the null device."""
+    try:
+        yield
+    except OSError:
+        leave(sys.stderr.fileno())
+
+
+def leave(*outputs: int) -> None:
+    """Let the null device take the place of file descriptors."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for output in outputs:
+        os.dup2(nowhere, output)
+    os.close(nowhere)
 
 
 def warn(message: str) -> None:

@@ -267,7 +267,8 @@ def test_training_names_a_forged_checkpoint_and_goes_on_from_the_one_before(
 
 
 def test_a_score_that_is_no_number_is_kept(empty: Run) -> None:
-    empty.save(1, WEIGHTS, None, {}, {"bleu": math.nan, "loss": 1}, best=False)
+    best = {"best": math.inf}
+    empty.save(1, WEIGHTS, None, best, {"bleu": math.nan, "loss": 1}, best=False)
     text = (empty.path / "update_0000001" / "checkpoint.json").read_text()
     json.loads(text, parse_constant=pytest.fail)
     scores = empty.checkpoints()[0].scores

@@ -102,6 +102,14 @@ def test_epochs_are_counted_over_stages_and_a_stage_may_end_within_one() -> None
     assert first_stage.updates_per_epoch == len(first_stage.epoch(1)) == 2 < order.updates_per_epoch
 
 
+def test_updates_behind_the_last_stage_can_be_tried() -> None:
+    ended, endless = sampler(), sampler((*ENDS[:2], None))
+    for update in range(1, ENDS[1] + 1):
+        assert np.array_equal(ended.update(update)[0], endless.update(update)[0])
+    for update in range(ENDS[-1] + 1, ENDS[-1] + 9):
+        assert len(ended.update(update)[0])
+
+
 @pytest.mark.parametrize(
     ("ends", "problem"),
     [

@@ -9,6 +9,7 @@ import pty
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -181,6 +182,15 @@ def test_the_last_update_may_change_only_where_the_schedule_does_not_depend_on_i
     done = train(*cosine, "--max-updates", 4)
     assert done.status == 1
     assert "another recipe: train.max_updates was 2, is 4. Resume with the old values" in done.err
+
+
+def test_validations_on_which_the_rate_depends_may_not_move(train: Any, tmp_path: Path) -> None:
+    plateau = (tmp_path / "run", "--set", "train.schedule={name: plateau, lr: 0.01}")
+    assert train(*plateau, "--max-updates", 2).status == 0
+    done = train(*plateau, "--max-updates", 4, "--valid-every", 1)
+    assert done.status == 1
+    assert "another recipe: train.valid_every was 2, is 1. Resume with the old values" in done.err
+    assert train(*plateau, "--max-updates", 4).status == 0
 
 
 def test_the_plateaus_of_a_run_are_those_of_one_that_was_never_stopped(
@@ -764,6 +774,46 @@ def test_the_first_signal_is_acknowledged_at_once_in_one_line(
                 assert capsys.readouterr().err == ("" if quiet else line)
                 os.kill(os.getpid(), signal.SIGTERM)
                 assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_training_goes_on_and_saves_without_a_reader_of_its_messages(
+    is_interrupted: bool, recipe: Path, dataset: Path, tmp_path: Path
+) -> None:
+    """As with ``| tee``, which Ctrl-C ends as well."""
+    command = [sys.executable, "-m", "nmt", "train", "--set", "train.log_every=1"]
+    command += [
+        "--config",
+        str(recipe),
+        "--data",
+        str(dataset),
+        "--save-dir",
+        str(tmp_path / "run"),
+    ]
+    command += ["--max-updates", "5000" if is_interrupted else "12"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as started:
+        assert started.stdout is not None
+        assert any(b"update 2/" in line for line in started.stdout)
+        started.stdout.close()
+        if is_interrupted:
+            started.send_signal(signal.SIGINT)
+        status = started.wait(120)
+    assert status == (130 if is_interrupted else 141)  # nobody reads the path
+    last = Run.open(tmp_path / "run").checkpoint("last")
+    assert last is not None
+    assert last.update < 5000 if is_interrupted else last.update == 12
+
+
+def test_a_signal_before_the_first_update_leaves_no_run(
+    train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "nmt.training.run.preflight", lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+    )
+    done = train(tmp_path / "run")
+    assert done.status == 143
+    assert "nmt: error: interrupted; run the same command again" in done.err
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """The command ``nmt train``."""
 
+import os
 from contextlib import nullcontext
 from pathlib import Path
 from signal import Signals
@@ -11,7 +12,7 @@ from nmt.cli.flags import Settings, recipe_flags
 from nmt.cli.interruption import terminable
 from nmt.cli.recipe import DEFAULT_ARCH
 from nmt.errors import NmtError
-from nmt.messages import say, warn
+from nmt.messages import leave, say, warn
 
 if TYPE_CHECKING:
     from nmt.runs import Run
@@ -105,7 +106,8 @@ def train(*, settings: Settings, dry_run: DryRun = False, plot: Plot = False) ->
         require_matplotlib()
     keep_few_kernels()
     with (
-        terminable() if dry_run else nullcontext(),
+        # Until training begins; peers get the signal of a launcher that another one has ended.
+        nullcontext() if os.environ.get("RANK", "0") != "0" else terminable(),
         join(experiment.train.device, experiment.train.timeout_minutes) as world,
     ):
         run, reason = run_training(experiment, world, dry_run, settings.trust_plugins)
@@ -113,7 +115,12 @@ def train(*, settings: Settings, dry_run: DryRun = False, plot: Plot = False) ->
     if world.is_main:
         say(f"training ended: {_in_words(reason, signal, run)}")
         if run.exists(run.path):  # else it was a dry run
-            print(run.path)
+            try:
+                print(run.path, flush=True)
+            except BrokenPipeError:
+                if signal is None:
+                    raise
+                leave(1)  # Ctrl-C has ended the reader, too
             if plot:
                 _plot(run)
     if signal is not None:

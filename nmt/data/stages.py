@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -98,7 +98,7 @@ class StageSampler(RandomSampler):
             tokens_per_update: target tokens of one update, without padding, on average.
             seed: changes only the order.
             corpora: indices of the pairs of each corpus.
-            stages: one after the other, the last one without an end or long enough.
+            stages: at least one, one after the other; the last one goes on behind its end.
 
         Raises:
             NmtError: a stage names an unknown corpus, or one without pairs.
@@ -109,7 +109,8 @@ class StageSampler(RandomSampler):
             if not len(corpora[name]):
                 raise NmtError(f"train.stages: the dataset has no pair of the corpus {name!r}")
         self._corpora = corpora
-        self._stages = stages
+        # Updates behind the last stage are not trained, but tried and read ahead.
+        self._stages = [*stages, replace(stages[-1], until=None)]
         self._readings: dict[str, tuple[int, Indices]] = {}
         super().__init__(source_lengths, target_lengths, tokens_per_update, seed)
 

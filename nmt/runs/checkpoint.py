@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nmt.errors import NmtError
 from nmt.io import files
-from nmt.io.documents import DocumentFormat
+from nmt.io.documents import DocumentFormat, finite
 from nmt.io.files import FileFacts
 from nmt.runs.weights import Tensors, check_same_shapes, write_tensors
 
@@ -29,7 +29,7 @@ OPTIMIZER = "optimizer.safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class _Description:
-    """The content of ``checkpoint.json``; a NaN score is null."""
+    """The content of ``checkpoint.json``; a number that is infinite, or none, is null."""
 
     update: int
     scores: dict[str, float | None]
@@ -98,10 +98,8 @@ class Checkpoint:
         """
         description = _Description(
             update=update,
-            scores={
-                name: None if math.isnan(score) else float(score) for name, score in scores.items()
-            },
-            trainer_state=trainer_state,
+            scores=finite({name: float(score) for name, score in scores.items()}),
+            trainer_state=finite(trainer_state),
             files={name: write_tensors(path / name, tensors[name]) for name in tensors},
         )
         text = _FORMAT.text(description)

@@ -68,12 +68,13 @@ class TrainingLoop:
         self.stopwatch.start()
         self.report.begin()
         reason = milestones.reason_to_stop()  # of the checkpoint, without this start's time
-        if milestones.is_validation_due(reason) and not self.scores:
-            # The interruption came before the validation of this update.
-            self._save(self._validate())
-            reason = reason or milestones.out_of_patience()
         updates = prefetch(trainer.loader.updates(trainer.state.update + 1))
         with StopRequests(self.report.acknowledge) as requests, contextlib.closing(updates):
+            if milestones.is_validation_due(reason) and not self.scores:
+                # The interruption came before the validation of this update.
+                self._save(self._validate())
+                reason = reason or milestones.out_of_patience()
+                reason = reason or self._reason_to_stop(requests.received)
             while reason is None:
                 self._run_update(next(updates))
                 reason = self._reason_to_stop(requests.received)

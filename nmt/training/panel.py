@@ -13,6 +13,8 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from nmt.messages import unheard
+
 BARS = "▁▂▃▄▅▆▇█"
 CURVE_WIDTH = 30
 """Characters of the curve of the loss."""
@@ -47,17 +49,20 @@ class Panel:
 
     def start(self) -> None:
         """Draw the panel."""
-        self.live.start()
+        with unheard():
+            self.live.start()
 
     def close(self) -> None:
         """Draw the panel a last time, and leave it above what follows."""
-        self.live.stop()
+        with unheard():
+            self.live.stop()
 
     def advance(self, update: int, times: str) -> None:
         """Show that an update is done; `times` says how long it took and will take."""
         self.update, self.times = update, times
         if time.monotonic() - self.drawn >= PAUSE:
-            self.live.refresh()
+            with unheard():
+                self.live.refresh()
             self.drawn = time.monotonic()
 
     def add_loss(self, loss: float) -> None:
@@ -72,7 +77,8 @@ class Panel:
 
     def write(self, line: str) -> None:
         """Print a line above the panel."""
-        self.console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
+        with unheard():
+            self.console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
     def _table(self) -> Table:
         table = Table.grid(padding=(0, 2))

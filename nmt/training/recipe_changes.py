@@ -28,6 +28,9 @@ def refuse_changes(run: Run, experiment: Experiment) -> None:
     if experiment.train.schedule.depends_on_max_updates:
         may_change.remove("train.max_updates")
         may_change.remove("train.max_epochs")
+    if experiment.train.schedule.depends_on_validations:
+        may_change.remove("train.valid_every")
+        may_change.remove("train.valid_minutes")
     if experiment.train.init_from is not None:
         may_change.remove("train.init_from")
     if experiment.train.guided_alignment:  # they decide what is trained

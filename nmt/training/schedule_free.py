@@ -22,7 +22,8 @@ PIECE = 65536
 class ScheduleFreeAdamW(torch.optim.Optimizer):
     """Schedule-free AdamW (Defazio et al. 2024).
 
-    The package ``schedulefree`` computes the same points, but counts steps on the host, so it
+    The package ``schedulefree`` computes the same points, as long as the rate does not fall: it
+    weighs a step by the square of the highest rate so far. But it counts steps on the host, so it
     cannot skip a step on the device, and turns y into x and back in place, which changes y by
     rounding whenever the model is validated.
     """

@@ -19,6 +19,9 @@ class Schedule(ABC):
     depends_on_max_updates: ClassVar[bool] = False
     """Whether the last update determines earlier rates, so a resumed run may not change it."""
 
+    depends_on_validations: ClassVar[bool] = False
+    """Whether validations determine rates, so a resumed run may not change when they come."""
+
     name: str = ""
     """Name of the schedule."""
     lr: float | None = None
@@ -117,6 +120,8 @@ class Plateau(Constant):
 
     Validations are compared by `best_metric`, as for the best checkpoint.
     """
+
+    depends_on_validations: ClassVar[bool] = True
 
     shrink: float = 0.5
     """Factor of the learning rate at each plateau."""

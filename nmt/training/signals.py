@@ -7,6 +7,8 @@ import signal
 from collections.abc import Callable
 from types import FrameType, TracebackType
 
+from nmt.messages import leave
+
 CAUGHT = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 """Signals that Slurm, torchrun, users and terminals that close send; the exit status is 128 plus
 the number."""
@@ -48,10 +50,7 @@ class StopRequests:
     def _note(self, number: int, frame: FrameType | None) -> None:
         is_first_signal, self.received = not self.received, number
         if number == signal.SIGHUP:  # nothing more can be written to the terminal
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            for output in self._terminals:
-                os.dup2(nowhere, output)
-            os.close(nowhere)
+            leave(*self._terminals)
         if number == signal.SIGINT:
             signal.signal(number, self._before[number])  # type: ignore[arg-type]
         if is_first_signal and self._acknowledge:
