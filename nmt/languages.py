@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import cache
+from itertools import groupby
 
 _HAN = ("CJK", "IDEOGRAPHIC")
 
@@ -104,6 +106,19 @@ _UNSPACED_CHARACTER = re.compile(
     "\u2e80-\u2fdf\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Han
     "\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001aff0-\U0001b16f]"  # Hiragana, Katakana
 )
+
+
+@cache
+def combining_marks() -> str:
+    r"""Return the ranges of all combining marks, as they stand in the brackets of a pattern.
+
+    A mark, such as a vowel sign of an Indic script, belongs to the letter before it; ``\\w`` leaves
+    marks out.
+    """
+    codes = [*range(0x300, 0x1F000), *range(0xE0100, 0xE01F0)]
+    kinds = groupby(codes, lambda code: unicodedata.category(chr(code)).startswith("M"))
+    runs = [[*run] for is_mark, run in kinds if is_mark]
+    return "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in runs)
 
 
 def scripts(code: str) -> tuple[str, ...]:

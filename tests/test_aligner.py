@@ -185,6 +185,13 @@ def test_case_and_punctuation_make_no_other_word() -> None:
     assert list(CorpusAligner([], 5).align(["a"], ["b"])) == [[]]
 
 
+def test_vowel_signs_and_accents_belong_to_words() -> None:
+    vocabulary = Vocabulary(["का “की” के। को", "ma\u0301"])
+    [ids] = vocabulary.encode(["(का) की, के को m\u00e1 क"])
+    assert len({*ids}) == 6
+    assert [token == UNK for token in ids] == [False] * 5 + [True]
+
+
 def test_punctuation_within_a_word_takes_no_longer_than_letters() -> None:
     start = time.process_time()
     words = Vocabulary([f"a{'-' * 30_000}B... -- É."])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import unicodedata
 
 import pytest
@@ -66,6 +68,13 @@ def test_every_script_has_letters_whose_names_begin_so() -> None:
 )
 def test_each_character_of_a_script_without_spaces_is_a_word(line: str, words: int) -> None:
     assert languages.count_words(line) == words
+
+
+def test_combining_marks_are_those_of_unicode() -> None:
+    inside = re.compile(f"[{languages.combining_marks()}]")
+    for code in range(sys.maxunicode + 1):
+        is_mark = unicodedata.category(chr(code)).startswith("M")
+        assert bool(inside.match(chr(code))) == is_mark, hex(code)
 
 
 def test_text_without_spaces_is_told_from_text_with_them() -> None:

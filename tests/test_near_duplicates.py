@@ -43,6 +43,10 @@ def test_the_share_of_equal_hashes_estimates_the_share_of_common_ngrams():
         (("\0", "a"), ("\0", "a"), True),
         (("ab", "c"), ("a", "bc"), False),
         (("猫が好きです", "a"), ("犬が好きです", "a"), False),
+        (("लड़का", "मुलगा"), ("लड़की", "मुलगी"), False),
+        (("m\u00e1", "a"), ("ma\u0301", "a"), True),
+        (("ma\u0301", "a"), ("ma\u0323", "a"), False),
+        (("a_b \u0661 c", "«d»"), ("a b c", "d"), True),
     ],
 )
 def test_case_digits_and_punctuation_do_not_count(one, other, equal):

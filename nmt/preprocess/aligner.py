@@ -8,6 +8,7 @@ without punctuation around them.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
@@ -16,6 +17,7 @@ from tqdm import tqdm
 
 from nmt.data.columns import Sentences
 from nmt.data.vocabulary import EOS, UNK
+from nmt.languages import combining_marks
 from nmt.preprocess.hmm import HiddenMarkovModel
 from nmt.preprocess.lexicon import Lexicon, Pairs
 from nmt.preprocess.reservoir import reservoir
@@ -35,7 +37,7 @@ Link = tuple[int, int]
 NEIGHBOURS = [(-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1)]
 """Steps from a link to those beside it, in the order of Koehn et al. 2003: diagonal ones last."""
 
-_INSIDE = re.compile(r"\w(?:.*\w)?")
+_INSIDE = re.compile(rf"\w(?:.*[\w{combining_marks()}])?")
 
 
 class Vocabulary:
@@ -138,5 +140,6 @@ def grow_diag_final_and(one: set[Link], other: set[Link]) -> list[Link]:
 
 def _words(line: str) -> list[str]:
     """Return the words of a line without their case and the punctuation around them."""
-    insides = ((word, _INSIDE.search(word)) for word in line.split())
+    words = unicodedata.normalize("NFC", line).split()
+    insides = ((word, _INSIDE.search(word)) for word in words)
     return [inside[0].casefold() if inside else word for word, inside in insides]

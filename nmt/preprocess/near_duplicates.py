@@ -12,10 +12,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 import numpy.typing as npt
 
+from nmt.languages import combining_marks
 from nmt.preprocess.cleaning_steps import Step, steps
 from nmt.preprocess.duplicates import BLOCK, Keys, repetitions
 
@@ -34,7 +36,8 @@ CHUNK = 1 << 16
 
 Signatures = npt.NDArray[np.uint16]
 
-_UNCOMPARED = re.compile(r"(?:[^\w\n]|[\d_])+")
+# ASCII first, for speed; marks belong to letters.
+_UNCOMPARED = re.compile(rf"(?:[\0-\t\x0b-@\[-`{{-\x7f]|[^\w\n](?<![{combining_marks()}])|\d)+")
 
 _MULTIPLIERS, _SUMMANDS = np.random.Generator(np.random.PCG64(1)).integers(
     1 << 32, size=(2, BANDS * ROWS), dtype=np.uint32
@@ -118,7 +121,7 @@ def _keys(rows: Signatures, band: int) -> Iterator[tuple[int, Keys]]:
 
 def _compared(line: str) -> str:
     """Return the part of a line that is compared; never empty, and without NUL."""
-    text = _UNCOMPARED.sub(" ", line.casefold()).strip()
+    text = _UNCOMPARED.sub(" ", normalize("NFC", line).casefold()).strip()
     return text or line.replace("\0", " ")
 
 
