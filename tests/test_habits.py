@@ -12,14 +12,19 @@ import typer
 
 from nmt.cli.app import app
 from nmt.migration import habits
-from nmt.migration.habits import HABITS, NAMES
+from nmt.migration.habits import HABITS, NAMES, SHARED
 
 Command = Callable[..., Any]
 DOCS = Path(__file__).parents[1] / "docs"
 TABLES = (DOCS / "other_toolkits.md").read_text(encoding="utf-8")
 RECIPE = (DOCS / "recipe.md").read_text(encoding="utf-8")
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-REMEDIES = [(command, habit.remedy) for command, habits in HABITS.items() for habit in habits]
+REMEDIES = [
+    (command, habit.remedy)
+    for table in (HABITS, SHARED)
+    for command, habits in table.items()
+    for habit in habits
+]
 
 
 def options(command: str) -> set[str]:

@@ -113,7 +113,9 @@ def accepted(recipe: Path) -> dict[str, Any]:
 @pytest.fixture
 def converted(nmt: Any, tmp_path: Path) -> Any:
     def convert(toolkit: str, text: str, *arguments: object) -> tuple[dict[str, Any], list[str]]:
-        is_command = text.strip().startswith(("fairseq", "CUDA", "marian", "torchrun", "onmt"))
+        is_command = text.strip().startswith(
+            ("fairseq", "CUDA", "marian", "sockeye", "torchrun", "onmt")
+        )
         (tmp_path / "config.yml").write_text(text, encoding="utf-8")
         what = text if is_command else tmp_path / "config.yml"
         done = nmt("recipe", "--from", toolkit, *arguments, what)
@@ -179,6 +181,7 @@ def test_the_first_of_several_held_out_sets_of_fairseq_is_taken(converted: Any) 
         ("marian", "onmt_train --batch_size 9", "opennmt"),
         ("opennmt", "python -m sockeye.train -s a", "sockeye"),
         ("sockeye", "fairseq-train bin", "fairseq"),
+        ("fairseq", "cat a | ./build/marian-decoder -m b", "marian"),
     ],
 )
 def test_a_command_of_another_toolkit_is_named(
@@ -208,7 +211,7 @@ def test_a_configuration_of_marian(converted: Any) -> None:
     assert preprocess.max_tokens_per_sentence == 100
     assert (model.encoder_layers, model.d_model, model.d_ff, model.heads) == (6, 512, 2048, 8)
     assert (model.tied_embeddings, model.output_bias, model.residual) == ("all", True, "post_norm")
-    assert train.tokens_per_update == 8000 * 2 * 4
+    assert train.tokens_per_update == 8000  # over all devices and batches
     assert (train.schedule.lr, train.schedule.warmup_updates) == (0.0003, 16000)
     assert (train.optimizer.betas, train.optimizer.eps) == ((0.9, 0.98), 1e-9)
     assert (train.ema_decay, train.loss.definition) == (0.9999, "uniform")
@@ -244,6 +247,26 @@ def test_options_that_marian_writes_with_their_defaults_set_nothing(converted: A
     train = converted("marian", written)[0]["train"]
     assert (train.tokens_per_update, train.guided_alignment) == (25000, 0)
     assert (train.schedule.name, train.schedule.warmup_updates) == ("inverse_sqrt", 16000)
+
+
+@pytest.mark.parametrize(
+    ("options", "update", "unit"),
+    [
+        ("--mini-batch 1024 --optimizer-delay 2", 25600, "1024 sentences of 25"),
+        ("--mini-batch-words 8000", 8000, "8000 tokens"),
+    ],
+)
+def test_devices_of_marian_divide_a_batch(
+    converted: Any, options: str, update: int, unit: str
+) -> None:
+    line = f"marian --type transformer --devices 0 1 2 3 {options}"
+    built, notes = converted("marian", line)
+    assert built["train"].tokens_per_update == update
+    assert (
+        f"tokens_per_update {update}: {unit}, which Marian divides among the devices and batches "
+        "of an update; nmt counts target tokens without padding" in notes
+    )
+    assert not [note for note in notes if note.startswith(("--devices", "--optimizer-delay"))]
 
 
 def test_sentences_do_not_take_the_place_of_words(converted: Any) -> None:
@@ -435,8 +458,8 @@ def test_the_inverse_square_root_of_opennmt_is_that_of_the_update(converted: Any
 )
 @pytest.mark.parametrize("program", ["fairseq-train", "$(which fairseq-train)"])
 def test_launchers_name_the_number_of_gpus(launcher: str, gpus: int, program: str) -> None:
-    options = Options.of_command_line(f"{launcher} {program} data-bin --max-tokens 1000")
-    assert (options.program, options.devices) == ("fairseq-train", gpus)
+    options = Options.of_command_line(f"{launcher} {program} data-bin --max-tokens 1000", "fairseq")
+    assert (options.command, options.devices) == ("train", gpus)
     assert (options.positional, options.values) == (["data-bin"], {"--max-tokens": ["1000"]})
 
 
@@ -454,7 +477,7 @@ def test_launchers_name_the_number_of_gpus(launcher: str, gpus: int, program: st
 )
 def test_redirections_and_pipes_are_no_values(end: str) -> None:
     line = f"fairseq-train d --dropout 0.3 --unk '<unk>' --arch \"a > b\" --seed 2 {end}"
-    options = Options.of_command_line(line)
+    options = Options.of_command_line(line, "fairseq")
     assert options.values == {
         "--dropout": ["0.3"],
         "--unk": ["<unk>"],
@@ -463,9 +486,91 @@ def test_redirections_and_pipes_are_no_values(end: str) -> None:
     }
 
 
-def test_a_command_behind_another_is_read() -> None:
-    options = Options.of_command_line("cat in.txt | fairseq-interactive d --path m.pt --beam 3")
-    assert (options.values["--path"], options.values["--beam"]) == (["m.pt"], ["3"])
+@pytest.mark.parametrize(
+    ("toolkit", "line", "command", "values"),
+    [
+        ("fairseq", "cat a.txt | fairseq-interactive d --beam 3", "translate", {"--beam": ["3"]}),
+        ("fairseq", "cd x && fairseq-generate d --beam 7", "translate", {"--beam": ["7"]}),
+        ("fairseq", "T=a; fairseq-preprocess --trainpref $T/b", "preprocess",
+         {"--trainpref": ["$T/b"]}),
+        ("fairseq", "# a\nset -e\nfairseq-train d --seed 1 # b\n --fp16\necho c", "train",
+         {"--seed": ["1"], "--fp16": []}),
+        ("fairseq", "for s in 1 2; do python fairseq/train.py d --seed $s; done", "train",
+         {"--seed": ["$s"]}),
+        ("fairseq", "python -m fairseq_cli.generate d", "translate", {}),
+        ("fairseq", "fairseq-train d --bpe ';' --task \"a '&' b\" --fp16 \\", "train",
+         {"--bpe": [";"], "--task": ["a '&' b"], "--fp16": []}),
+        ("marian", "M=build/marian; cat a | ./build/marian-decoder -b 6 | tee b", "translate",
+         {"-b": ["6"]}),
+        ("marian", "marian -t <(zcat a.en.gz) <(zcat a.de.gz)", "train",
+         {"-t": ["<(zcat a.en.gz)", "<(zcat a.de.gz)"]}),
+        ("sockeye", "sockeye-average -o a; python3 -m sockeye.prepare_data -o b", "preprocess",
+         {"-o": ["b"]}),
+        ("opennmt", "onmt_build_vocab -config a && python -m onmt.bin.train -seed 2", "train",
+         {"-seed": ["2"]}),
+        ("opennmt", "python translate.py -beam_size 2", "translate", {"-beam-size": ["2"]}),
+    ],
+)  # fmt: skip
+def test_the_command_of_the_toolkit_is_read(
+    toolkit: str, line: str, command: str, values: dict[str, list[str]]
+) -> None:
+    options = Options.of_command_line(line, toolkit)
+    assert (options.command, options.values) == (command, values)
+
+
+@pytest.mark.parametrize(
+    ("lines", "gpus"),
+    [
+        ("export CUDA_VISIBLE_DEVICES=0,1\nfairseq-train d", 2),
+        ("CUDA_VISIBLE_DEVICES=0,1,2; export SEED=1\nfairseq-train d", 3),
+        ("export CUDA_VISIBLE_DEVICES=0,1; torchrun --nnodes 3 $(which fairseq-train) d", 6),
+        ("export CUDA_VISIBLE_DEVICES=0,1; torchrun --nproc-per-node 1 fairseq-train d", 1),
+        ("export CUDA_VISIBLE_DEVICES=$GPUS; fairseq-train d", None),
+        ("CUDA_VISIBLE_DEVICES=0,1 echo a; fairseq-train d", None),
+    ],
+)
+def test_variables_of_earlier_commands_name_the_number_of_gpus(
+    lines: str, gpus: int | None
+) -> None:
+    assert Options.of_command_line(lines, "fairseq").devices == gpus
+
+
+@pytest.mark.parametrize(
+    ("listed", "first"), [("4,2", "--update-freq 4,2"), ("[16]", None), ("[4, 2]", "--update-freq")]
+)
+def test_the_first_number_of_a_list_for_epochs_is_taken(
+    converted: Any, listed: str, first: str | None
+) -> None:
+    line = f"fairseq-train d --max-tokens 100 --lr 0.1,0.2 --update-freq '{listed}'"
+    built, notes = converted("fairseq", line)
+    assert built["train"].tokens_per_update == (1600 if first is None else 400)
+    told = [note for note in notes if note.endswith("for each epoch; the first one is taken")]
+    assert [note.split()[0] for note in told] == ["--update-freq"] * bool(first) + ["--lr"]
+
+
+HYDRA = """
+common: {_name: null, fp16: true, seed: 3}
+task: {_name: translation, data: data-bin, source_lang: de, target_lang: en}
+dataset: {max_tokens: 4096, batch_size: null}
+distributed_training: {distributed_world_size: 2}
+criterion: {_name: label_smoothed_cross_entropy, label_smoothing: 0.1}
+optimization: {max_update: 50000, lr: [0.0005], update_freq: [4], stop_time_hours: 0.0}
+optimizer: {_name: adam, adam_betas: "(0.9, 0.98)"}
+lr_scheduler: {_name: inverse_sqrt, warmup_updates: 2000}
+model: {_name: transformer_wmt_en_de_big, encoder: {layers: 3, embed_dim: 256}}
+generation: {_name: null, beam: 9}
+"""
+
+
+def test_a_configuration_of_hydra(converted: Any) -> None:
+    built, notes = converted("fairseq", HYDRA)
+    model, train = built["model"], built["train"]
+    assert (model.heads, model.encoder_layers, model.d_model) == (16, 3, 256)
+    assert (train.tokens_per_update, train.max_updates, train.max_minutes) == (32768, 50000, None)
+    assert (train.schedule.lr, train.schedule.warmup_updates) == (0.0005, 2000)
+    assert (train.loss.smoothing, train.optimizer.betas) == (0.1, (0.9, 0.98))
+    assert (train.precision, train.seed, built["search"].strategy.beam) == ("fp16", 3, 4)
+    assert not [line for line in notes if "unknown" in line]
 
 
 @pytest.mark.parametrize(
@@ -505,6 +610,19 @@ def test_a_command_behind_another_is_read() -> None:
         ("fairseq", "fairseq-generate d --temperature 0.7", "--temperature 0.7: unknown, not "
          "carried over"),
         ("opennmt", "onmt_translate -length_penalty x", "--length-penalty x: no counterpart"),
+        ("marian", "marian-decoder -m a.npz", "-m a.npz: use --model RUN, once for each model"),
+        ("marian", "marian-decoder -w 5000", "-w 5000: use --batch-tokens N, which bounds the "
+         "memory"),
+        ("marian", "marian-decoder -i a --n-best", "-i a: name a file of text"),
+        ("marian", "marian-decoder --n-best", "--n-best: use --n-best K"),
+        ("marian", "marian-scorer -m a.npz", "-m a.npz: use --model RUN"),
+        ("sockeye", "sockeye-translate -m a -o b", "-o b: use --output FILE"),
+        ("opennmt", "onmt_translate -model a", "--model a: use --model RUN, once for each model"),
+        ("opennmt", "onmt_translate -n_best 3", "--n-best 3: use --n-best K"),
+        ("fairseq", "fairseq-generate d", "d: not carried over; nmt translate reads a run and a "
+         "file of text"),
+        ("fairseq", "fairseq-train d", "d: not carried over; nmt train reads the dataset of nmt "
+         "preprocess"),
         ("opennmt", "onmt_translate -alpha 0.9", "--alpha 0.9: unknown, not carried over"),
     ],
 )  # fmt: skip
@@ -528,6 +646,16 @@ def test_what_is_not_carried_over_is_told(
         (("sockeye", "sockeye-train --optimizer-betas 0.9:x"), "--optimizer-betas: expected"),
         (("fairseq", "fairseq-train 'd"), "the command line cannot be read: No closing quotation; "
          "mend its quotes"),
+        (("fairseq", "fairseq-train d --adam-betas (0.9, 0.98)"), "the command line cannot be "
+         "read: ( behind --adam-betas; give one command, with its parentheses in quotes"),
+        (("fairseq", "fairseq-preprocess --trainpref a\nfairseq-train d"), "fairseq-preprocess, "
+         "fairseq-train: give the command line of one of them, without the others"),
+        (("sockeye", "sockeye-average a -o b"), "no program of sockeye to convert; give a command "
+         "line of one of sockeye-train, sockeye-prepare-data, "),
+        (("fairseq", "fairseq-hydra-train --config-dir a optimization.max_update=1"),
+         "optimization.max_update=1: Hydra's settings are not converted from a command line; give "
+         "the YAML of the whole configuration, .hydra/config.yaml of a training"),
+        (("fairseq", "fairseq-hydra-train --config-name a"), "--config-name: Hydra's settings"),
         (("fairseq", "fairseq-train d --eval-bleu-args '[1'"), "--eval-bleu-args: expected JSON"),
         (("marian", "missing.yml"), "missing.yml: no such file"),
         (("marian", "marian --type s2s"), "--type s2s: nmt's recurrent models differ"),
@@ -604,5 +732,5 @@ def test_no_option_of_the_tables_is_unknown(toolkit: str) -> None:
             known |= {name.replace("_", "-") for name in getattr(habit, toolkit).split()}
     needed = {"--type": ["transformer"]} if toolkit == "marian" else {}
     for name in sorted(known - {"--type", "--task"}):
-        draft = recipe_of(toolkit, Options("", {**needed, name: ["1"]}), {})
+        draft = recipe_of(toolkit, Options("train", {**needed, name: ["1"]}), {})
         assert not [line for line in draft.notes if "unknown" in line]

@@ -59,7 +59,7 @@ def convert(
 
     if toolkit not in TOOLKITS:
         raise NmtError(f"--from: {unknown('toolkit', toolkit, TOOLKITS)}")
-    options = _options(what)
+    options = _options(what, toolkit)
     if gpus is not None:
         options.devices = gpus
     draft = recipe_of(toolkit, options, keys_of_flags())
@@ -68,7 +68,7 @@ def convert(
         say(one_line(note))
 
 
-def _options(what: str) -> "Options":
+def _options(what: str, toolkit: str) -> "Options":
     """Return the options of a command line, or of a file with one or with a configuration."""
     from nmt.io.files import read_bounded
     from nmt.migration.options import Options
@@ -76,7 +76,7 @@ def _options(what: str) -> "Options":
 
     path = Path(what)
     if " " in what.strip() and not os.path.exists(path):  # False for a name that is too long, too
-        return Options.of_command_line(what)
+        return Options.of_command_line(what, toolkit)
     try:
         text = read_bounded(path, MAX_BYTES).decode("utf-8")
     except FileNotFoundError:
@@ -90,4 +90,4 @@ def _options(what: str) -> "Options":
         if not isinstance(values, dict):
             raise NmtError(f"{what}: expected keys and values")
         return Options.of_configuration(values)
-    return Options.of_command_line(text)
+    return Options.of_command_line(text, toolkit)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import ModuleType
 
-from nmt.errors import NmtError
 from nmt.migration import fairseq, marian, opennmt, sockeye
-from nmt.migration.habits import HABITS, Habit
+from nmt.migration.habits import HABITS, SHARED, Habit
 from nmt.migration.options import Draft, Options, scalar
 from nmt.recipe.config import set_path
 from nmt.recipe.registry import nearest
@@ -18,11 +17,7 @@ TOOLKITS: Mapping[str, ModuleType] = {
     "sockeye": sockeye,
     "opennmt": opennmt,
 }
-"""The rules of each toolkit: `KEYS`, `WITHOUT`, and functions `command` and `convert`."""
-
-
-PROGRAMS = {"fairseq": "fairseq", "marian": "marian", "sockeye": "sockeye", "onmt": "opennmt"}
-"""Beginnings of the names of programs, and their toolkits."""
+"""The rules of each toolkit: `KEYS`, `WITHOUT`, and a function `convert`."""
 
 LIMITS = {
     f"train.{key}"
@@ -38,6 +33,13 @@ UNLIKE = {
 """Keys that no number sets: those with names, and one whose unit other toolkits do not have."""
 
 
+READS = {
+    "train": "; nmt train reads the dataset of nmt preprocess",
+    "translate": "; nmt translate reads a run and a file of text",
+}
+"""Files of our commands, in the place of arguments that are no options."""
+
+
 def recipe_of(toolkit: str, options: Options, flags: Mapping[str, str]) -> Draft:
     """Return the recipe that options of another toolkit describe, with notes.
 
@@ -50,13 +52,9 @@ def recipe_of(toolkit: str, options: Options, flags: Mapping[str, str]) -> Draft
         flags: dotted keys by the names of our options.
 
     Raises:
-        NmtError: an option has a value that it cannot have, or the command is another toolkit's.
+        NmtError: an option has a value that it cannot have.
     """
-    for beginning, other in PROGRAMS.items():
-        if options.program.startswith(beginning) and other != toolkit:
-            raise NmtError(f"{options.program} is a program of {other}; use --from {other}")
-    rules, draft = TOOLKITS[toolkit], Draft()
-    command = rules.command(options)
+    rules, draft, command = TOOLKITS[toolkit], Draft(), options.command
     rules.convert(options, draft)
     answers = _answers(toolkit, command)
     for name, values in options.rest():
@@ -83,7 +81,7 @@ def recipe_of(toolkit: str, options: Options, flags: Mapping[str, str]) -> Draft
             hint = f"; did you mean {known[guess]}?" if guess else ""
             draft.note(f"{shown}: unknown, not carried over{hint}")
     for word in options.positional:
-        draft.note(f"{word}: not carried over; nmt train reads the dataset of nmt preprocess")
+        draft.note(f"{word}: not carried over{READS.get(command, '')}")
     sections = ("preprocess", "model", "train", "search")
     draft.recipe = {name: draft.recipe[name] for name in sections if name in draft.recipe}
     return draft
@@ -98,10 +96,13 @@ def _key(habit: Habit, command: str, flags: Mapping[str, str]) -> str | None:
 
 
 def _answers(toolkit: str, command: str) -> dict[str, Habit]:
-    """Return the answers to a toolkit's options by name, those of a command before others."""
+    """Return the answers to options of a toolkit's command by name.
+
+    The programs and configurations that train may read text, too, as ``nmt preprocess`` does.
+    """
     answers: dict[str, Habit] = {}
-    for name in (command, *HABITS):
-        for habit in HABITS.get(name, ()):
+    for name in ("train", "preprocess") if command == "train" else (command,):
+        for habit in (*HABITS[name], *SHARED.get(name, ())):
             for option in getattr(habit, toolkit).split():
                 answers.setdefault(option.replace("_", "-"), habit)
     return answers

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from itertools import chain
 from typing import Any
 
 from nmt.errors import NmtError
@@ -80,9 +82,16 @@ WITHOUT = {
     "--memory-efficient-fp16": "weights are always float32",
     "--keep-best-checkpoints": "nmt keeps one best checkpoint, and the last ones",
     "--dataset-impl": "nmt has one format of datasets",
+    "--data": "nmt train reads the dataset of nmt preprocess",
     "--user-dir": "code of fairseq does not run here; see docs/guides/extending.md",
 }
 """Why other options set nothing."""
+
+HYDRA = re.compile(r"[+~]*[a-z_]+(?:\.[a-z_]+)+=|--config-name$")
+"""A setting of Hydra on the command line, or the option for its configuration."""
+
+UNTRAINED = ("--generation", "--interactive", "--eval-lm", "--common-eval")
+"""Sections of a configuration that fairseq-train does not read."""
 
 TIED = {
     "--share-all-embeddings": "all",
@@ -90,18 +99,10 @@ TIED = {
 }
 
 
-def command(options: Options) -> str:
-    """Return the command of nmt that does what the program does."""
-    for name in ("preprocess", "generate", "interactive", "score"):
-        if options.program.endswith(name):
-            return {"preprocess": "preprocess", "score": "score"}.get(name, "translate")
-    return "train"
-
-
 def convert(options: Options, draft: Draft) -> None:
     """Set what takes more than one option, or a value of its own."""
     parts = {"preprocess": _preprocess, "train": _train, "translate": _search}
-    if part := parts.get(command(options)):
+    if part := parts.get(options.command):
         part(options, draft)
 
 
@@ -127,8 +128,9 @@ def _preprocess(options: Options, draft: Draft) -> None:
 
 
 def _train(options: Options, draft: Draft) -> None:
+    _settings_of_hydra(options)
     _model(options, draft)
-    tokens, update_freq = options.number("--max-tokens"), options.number("--update-freq", default=1)
+    tokens, update_freq = options.number("--max-tokens"), _first(options, draft, "--update-freq", 1)
     devices = options.number("--distributed-world-size", default=options.devices)
     sentences = options.number("--batch-size", "--max-sentences")
     draft.set_batch(tokens, sentences, update_freq, devices)
@@ -138,7 +140,7 @@ def _train(options: Options, draft: Draft) -> None:
     _loss(options, draft)
     _validation(options, draft)
     hours = options.number("--stop-time-hours")
-    draft.set(train__max_minutes=None if hours is None else 60.0 * hours)
+    draft.set(train__max_minutes=60.0 * hours if hours else None)
     epochs, updates = options.number("--max-epoch"), options.number("--max-update")
     if not updates:
         updates = 1_000_000 if epochs else None
@@ -148,6 +150,48 @@ def _train(options: Options, draft: Draft) -> None:
     for name in ("bf16", "fp16"):
         if options.switch(f"--{name}"):
             draft.set(train__precision=name)
+
+
+def _settings_of_hydra(options: Options) -> None:
+    """Replace the sections of a configuration of Hydra by the options of fairseq-train.
+
+    Raises:
+        NmtError: settings are on the command line, without their configuration.
+    """
+    words = (*options.values, *options.positional, *chain(*options.values.values()))
+    settings = [word for word in words if HYDRA.match(str(word))]
+    if settings:
+        raise NmtError(
+            f"{settings[0]}: Hydra's settings are not converted from a command line; give the YAML "
+            "of the whole configuration, .hydra/config.yaml of a training"
+        )
+    options.take(*UNTRAINED)
+    for section in list(options.values):
+        if options.values[section] and isinstance(options.values[section][0], dict):
+            [values] = options.take(section) or []
+            options.values |= Options.of_configuration(_options_of(section, values)).values
+
+
+def _options_of(section: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a section, such as ``encoder_layers`` for `layers` in `encoder`."""
+    named: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            named |= {f"{key}_{name}": inner for name, inner in value.items()}
+        elif key == "_name":
+            named["arch" if section == "--model" else section.lstrip("-")] = value
+        else:
+            named[key] = value
+    return named
+
+
+def _first(options: Options, draft: Draft, name: str, default: float) -> Any:
+    """Return the first number of a list such as ``4,2`` or ``[4,2]``, with one for each epoch."""
+    values = options.take(name) or [default]
+    numbers = ",".join(map(str, values)).strip("[]").split(",")
+    if len(numbers) > 1:
+        draft.note(f"{name} {','.join(numbers)}: a number for each epoch; the first one is taken")
+    return number_of(name, numbers[0])
 
 
 def _model(options: Options, draft: Draft) -> None:
@@ -223,7 +267,7 @@ def _numbers(text: str) -> list[Any]:
 
 def _schedule(options: Options, draft: Draft) -> None:
     theirs = options.text("--lr-scheduler", default="fixed")
-    lr = number_of("--lr", options.text("--lr", default="0.25").strip("[]").split(",")[0])
+    lr = _first(options, draft, "--lr", 0.25)
     warmup = options.number("--warmup-updates", default=4000 if theirs == "inverse_sqrt" else 0)
     names = {
         "inverse_sqrt": "inverse_sqrt",
@@ -289,7 +333,7 @@ def _validation(options: Options, draft: Draft) -> None:
         raise NmtError(f"--eval-bleu-args: expected JSON, not {text!r}")
     if with_bleu:
         of_generator = {f"--{key.replace('_', '-')}": [value] for key, value in values.items()}
-        generator = Options("fairseq-generate", of_generator)
+        generator = Options("translate", of_generator)
         _search(generator, draft)
         for name, value in generator.rest():
             draft.note(f"--eval-bleu-args {name} {value[0]}: not carried over")

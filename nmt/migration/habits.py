@@ -253,3 +253,23 @@ HABITS = {
     ],
 }  # fmt: skip
 """For each command, the options of other toolkits; without names that ``nmt`` has, too."""
+
+SHARED = {
+    "translate": [
+        Habit("use --model RUN, once for each model", "", "--model -m", "-m", "--model"),
+        Habit("use --n-best K", "", "--n-best", "", "--n_best"),
+        Habit("name a file of text", "--input", "--input -i", "--input -i"),
+        Habit("use --output FILE", "", "--output -o", "--output -o", "--output"),
+        Habit("use --batch-tokens N, which bounds the memory", "", "--workspace -w"),
+    ],
+    "score": [
+        Habit("use --model RUN", "", "--model -m", "--model -m"),
+        Habit(
+            "use --source FILE, and name the file of translations",
+            marian="--train-sets -t",
+            sockeye="--source -s --target -t",
+        ),
+        Habit("leave it out: the run holds its vocabulary", marian="--vocabs -v"),
+    ],
+}
+"""Further options of each command, for ``nmt recipe`` alone: `nmt` has most of these names, too."""

@@ -102,18 +102,11 @@ PERIOD = re.compile(r"(\d[\d,]*(?:\.\d+)?)([kKMGT]?)([ute]?)", re.ASCII)
 FACTORS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
-def command(options: Options) -> str:
-    """Return the command of nmt that does what the program does."""
-    if options.program in ("marian-decoder", "marian-server"):
-        return "translate"
-    return "score" if options.program == "marian-scorer" else "train"
-
-
 def convert(options: Options, draft: Draft) -> None:
     """Set what takes more than one option, or a value of its own."""
-    if command(options) == "translate":
+    if options.command == "translate":
         _search(options, draft)
-    elif command(options) == "train":
+    elif options.command == "train":
         if task := options.text("--task"):
             if task not in TASKS:
                 raise NmtError(f"--task: {task!r} is not one of {', '.join(TASKS)}")
@@ -196,16 +189,15 @@ def _model(options: Options, draft: Draft) -> None:
 
 
 def _batch(options: Options, draft: Draft) -> None:
-    devices = options.take("--devices", "-d")
-    count = options.devices if devices is None else len(" ".join(map(str, devices)).split())
-    delay = options.number("--optimizer-delay", default=1)
+    options.take("--devices", "-d", "--optimizer-delay")
+    remark = ", which Marian divides among the devices and batches of an update"
     words = options.number("--mini-batch-words")
     if workspace := options.number("--workspace", "-w"):
         draft.note(
             f"--workspace {workspace}: megabytes; train.max_tokens bounds the memory by tokens"
         )
     if words:
-        draft.set_batch(words, None, delay, count)
+        draft.set_update(words, None, 1, remark)
     elif reference := options.number("--mini-batch-words-ref"):
         draft.set(train__tokens_per_update=reference)
         draft.note(f"tokens_per_update {reference}: --mini-batch-words-ref, assumed to be the size")
@@ -215,7 +207,7 @@ def _batch(options: Options, draft: Draft) -> None:
             "workspace, times devices and optimizer-delay; Marian's log has the words of an update"
         )
     else:
-        draft.set_batch(None, options.number("--mini-batch", default=64), delay, count)
+        draft.set_update(None, options.number("--mini-batch", default=64), 1, remark)
 
 
 def _optimizer(options: Options, draft: Draft) -> None:

@@ -45,15 +45,10 @@ WITHOUT = {
 """Why other options set nothing."""
 
 
-def command(options: Options) -> str:
-    """Return the command of nmt that does what the program does."""
-    return "translate" if options.program == "onmt_translate" else "train"
-
-
 def convert(options: Options, draft: Draft) -> None:
     """Set what takes more than one option, or a value of its own."""
     options.values = {_with_two_dashes(name): options.values[name] for name in options.values}
-    if command(options) == "translate":
+    if options.command == "translate":
         _search(options, draft)
         return
     draft.note("options that are not given keep nmt's defaults, which are not OpenNMT's")
@@ -101,7 +96,7 @@ def _search(options: Options, draft: Draft) -> None:
 
 def _with_two_dashes(name: str) -> str:
     """Return the name of an option; OpenNMT-py also takes long ones with a single dash."""
-    return f"-{name}" if re.match("-[a-z]{2}", name) else name
+    return f"-{name}" if re.match("-[a-z][a-z-]", name) else name
 
 
 def _corpora(options: Options, draft: Draft) -> None:

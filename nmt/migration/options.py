@@ -4,49 +4,27 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePath
 from typing import Any
 
 from nmt.errors import NmtError
+from nmt.migration.shell import PROGRAMS, command_of
 from nmt.recipe.config import set_path
 
 TOKENS_PER_SENTENCE = 25
 """Target tokens of a sentence that are assumed where a batch is counted in sentences."""
 
-LAUNCHERS = {
-    *("python", "python3", "torchrun", "torch.distributed.launch", "torch.distributed.run"),
-    *("env", "nohup", "time", "srun"),
-}
-"""Programs that run another one."""
-
 MAX_NUMBER = 1e15
 """Numbers of options are smaller."""
-
-SWITCHES = {"-m", "-u", "--no-python", "--standalone", "--use-env", "--module"}
-"""Options of these programs that have no value."""
-
-OPERATOR = "|"
-"""Stands for all operators between two commands."""
-
-SHELL = re.compile(
-    r"""(?P<quoted>'[^']*'|"(?:\\.|[^"\\])*"|\\.)"""
-    r"""|\$\(which\s+(?P<program>[^\s()]+)\)"""
-    r"""|(?<!\S)[\d&]?(?:<|>>?)(?:&\d|\s*[^\s|;&<>]+)"""
-    r"""|(?P<operator>[|;&]+)""",
-    re.DOTALL,
-)
-"""Quoted text, the path of a program, a redirection, and an operator between commands."""
 
 
 @dataclass
 class Options:
     """Options by name, each taken at most once."""
 
-    program: str
-    """Name of the program, empty if unknown."""
+    command: str
+    """Command of nmt that does the same."""
     values: dict[str, list[Any]]
     """Values by name, such as ``--max-tokens`` or ``-b``; none for a switch."""
     positional: list[str] = field(default_factory=list)
@@ -54,24 +32,18 @@ class Options:
     """Number of GPUs that the command line says before the program."""
 
     @classmethod
-    def of_command_line(cls, text: str) -> Options:
-        """Return the options of a command line in the syntax of a POSIX shell.
+    def of_command_line(cls, text: str, toolkit: str) -> Options:
+        """Return the options of a toolkit's command in the syntax of a POSIX shell.
 
         Raises:
-            NmtError: quotes do not match.
+            NmtError: the text has no command of the toolkit, or several, or cannot be read.
         """
-        try:
-            words = shlex.split(SHELL.sub(_plain, text.replace("\\\n", " ")), comments=True)
-        except ValueError as error:
-            raise NmtError(f"the command line cannot be read: {error}; mend its quotes") from None
-        program, devices, words = _launched(words)
-        options = cls(program, {}, devices=devices)
+        command = command_of(text, toolkit)
+        options = cls(PROGRAMS[toolkit][command.program], {}, devices=command.devices)
         current = options.positional
-        for word in words:
+        for word in command.words:
             name, equals, value = word.partition("=")
-            if word == OPERATOR:
-                current = options.positional
-            elif re.match(r"--?[A-Za-z]", word):
+            if re.match(r"--?[A-Za-z]", word):
                 current = options.values.setdefault(_normal(name), [])
                 current.clear()
                 if equals:
@@ -89,7 +61,7 @@ class Options:
                 continue
             listed = [] if value is True else value if isinstance(value, list) else [value]
             options[_normal(f"--{key}")] = listed
-        return cls("", options)
+        return cls("train", options)
 
     def __contains__(self, name: str) -> bool:
         return name in self.values
@@ -175,16 +147,29 @@ class Draft:
             accumulated: batches of a device in one update.
             devices: number of devices; None where nothing says.
         """
+        gpus = "1 GPU, as assumed without --gpus N" if devices is None else f"{devices} GPUs"
+        factors = f" x {accumulated:g} batches x {gpus}"
+        self.set_update(tokens, sentences, accumulated * (devices or 1), factors)
+
+    def set_update(
+        self, tokens: float | None, sentences: float | None, factor: float, remark: str
+    ) -> None:
+        """Set the size of an update from that of a batch, and say what is assumed.
+
+        Args:
+            tokens: tokens of a batch; None where it is counted in sentences.
+            sentences: sentences of a batch.
+            factor: batches in one update.
+            remark: for a note, why there are so many.
+        """
         size = tokens or (sentences or 0) * TOKENS_PER_SENTENCE
         if not size:
             return
         unit = f"{size:g} tokens" if tokens else f"{sentences:g} sentences of {TOKENS_PER_SENTENCE}"
-        gpus = "1 GPU, as assumed without --gpus N" if devices is None else f"{devices} GPUs"
-        update = round(size * accumulated * (devices or 1))
+        update = round(size * factor)
         self.set(train__tokens_per_update=max(1, update))
         self.note(
-            f"tokens_per_update {update}: {unit} x {accumulated:g} batches x {gpus}; nmt counts "
-            "target tokens without padding"
+            f"tokens_per_update {update}: {unit}{remark}; nmt counts target tokens without padding"
         )
 
 
@@ -231,35 +216,5 @@ def scalar(value: Any) -> Any:
     return {"true": True, "false": False}.get(value.lower(), value)
 
 
-def _plain(part: re.Match[str]) -> str:
-    """Return a part of a command line in words, without redirections."""
-    operator = f" {OPERATOR} " if part["operator"] else " "
-    return part["quoted"] or part["program"] or operator
-
-
 def _normal(name: str) -> str:
     return name.replace("_", "-")
-
-
-def _launched(words: list[str]) -> tuple[str, int | None, list[str]]:
-    """Return a command line's program, the GPUs that the words before it name, and the rest."""
-    devices, nodes, has_launcher, rest = None, 1, False, list(words)
-    while rest:
-        word = rest.pop(0)
-        if visible := re.fullmatch(r"CUDA_VISIBLE_DEVICES=([\d,]+)", word):
-            devices = len(visible[1].split(","))
-        elif word.startswith("-"):
-            if not has_launcher:
-                return "", devices, [word, *rest]
-            name, equals, value = word.partition("=")
-            if _normal(name) not in SWITCHES and not equals:
-                value = rest.pop(0) if rest else ""
-            if _normal(name) == "--nproc-per-node" and value.isdecimal():
-                devices = int(value)
-            elif _normal(name) == "--nnodes" and value.isdecimal():
-                nodes = int(value)
-        elif (name := PurePath(word).name) in LAUNCHERS:
-            has_launcher = True
-        elif "=" not in word:
-            return name.removesuffix(".py"), devices and devices * nodes, rest
-    return "", devices, rest

@@ -32,16 +32,9 @@ WITHOUT = {
 """Why other options set nothing."""
 
 
-def command(options: Options) -> str:
-    """Return the command of nmt that does what the program does."""
-    program = options.program.removeprefix("sockeye-").removeprefix("sockeye.")
-    names = {"prepare-data": "preprocess", "translate": "translate", "score": "score"}
-    return names.get(program.replace("_", "-"), "train")
-
-
 def convert(options: Options, draft: Draft) -> None:
     """Set what takes more than one option, or a value of its own."""
-    kind = command(options)
+    kind = options.command
     if kind in ("preprocess", "train"):
         _texts(options, draft, "train", ("--source", "-s"), ("--target", "-t"))
         validation = ("--validation-source", "-vs"), ("--validation-target", "-vt")

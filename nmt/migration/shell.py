@@ -1,0 +1,176 @@
+"""The command of a toolkit in a command line or a script of a POSIX shell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import PurePath
+
+from nmt.errors import NmtError
+
+PROGRAMS: Mapping[str, Mapping[str, str]] = {
+    "fairseq": {
+        "fairseq-train": "train",
+        "fairseq-hydra-train": "train",
+        "fairseq-preprocess": "preprocess",
+        "fairseq-generate": "translate",
+        "fairseq-interactive": "translate",
+        "fairseq-score": "score",
+    },
+    "marian": {
+        "marian": "train",
+        "marian-decoder": "translate",
+        "marian-server": "translate",
+        "marian-scorer": "score",
+    },
+    "sockeye": {
+        "sockeye-train": "train",
+        "sockeye-prepare-data": "preprocess",
+        "sockeye-translate": "translate",
+        "sockeye-score": "score",
+    },
+    "opennmt": {"onmt-train": "train", "onmt-translate": "translate"},
+}
+"""The programs of each toolkit, and the commands of nmt that do the same."""
+
+LAUNCHER = re.compile(
+    r"python[\d.]*|torchrun|accelerate|deepspeed|mpirun|srun|env|nohup|time|exec|then|else|do"
+)
+"""Programs that run another one, and words of the shell that precede a command."""
+
+ASSIGNMENT = re.compile(r"\w+=.*", re.DOTALL)
+
+WORD = r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|\\[^\r\n]|`[^`]*`|[$<>]\((?:[^()]|\([^()]*\))*\)"""
+WORD += r"""|[^\s;|&<>()'"`\\])+"""
+"""Text without spaces outside of quotes and substitutions."""
+
+TOKEN = re.compile(
+    r"[ \t\r]+|\\\r?(?:\n|\Z)|\n(?=[ \t]*-)|\#[^\n]*"  # a line of options continues a command
+    rf"|(?:\d+|&)?[<>]{{1,3}}[&|]?[ \t]*{WORD}"  # a redirection
+    r"|(?P<operator>[;|&)\n]+|\(\)?)"
+    rf"|(?P<word>{WORD})"
+    r"|(?P<quote>['\"`\\])",  # without another one
+    re.DOTALL,
+)
+
+QUOTED = re.compile(r"""'([^']*)'|\\(.)|"((?:\\.|[^"\\])*)\"""", re.DOTALL)
+"""Quoted text: in single quotes, of one character, or in double quotes."""
+
+WHICH = re.compile(r"(?:\$\(|`)which\s+([^\s()`]+)\s*[)`]")
+"""The path of a program, as a substitution."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of a toolkit."""
+
+    toolkit: str
+    program: str
+    """Name in the form of `PROGRAMS`."""
+    words: list[str]
+    """Words behind the program."""
+    devices: int | None
+    """Number of GPUs that the words before the program say."""
+
+
+def command_of(text: str, toolkit: str) -> Command:
+    """Return the only command of a toolkit in a text.
+
+    Raises:
+        NmtError: there is none, or several, or the text cannot be read.
+    """
+    commands: list[Command] = []
+    exported: list[str] = []
+    for words in simple_commands(text):
+        if command := _command(words, toolkit, exported):
+            commands.append(command)
+        elif words[0] == "export" or all(map(ASSIGNMENT.fullmatch, words)):
+            exported += words
+    candidates = [command for command in commands if command.toolkit == toolkit]
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        names = ", ".join(command.program for command in candidates)
+        raise NmtError(f"{names}: give the command line of one of them, without the others")
+    if commands:
+        program, other = commands[0].program, commands[0].toolkit
+        raise NmtError(f"{program} is a program of {other}; use --from {other}")
+    known = ", ".join(PROGRAMS[toolkit])
+    raise NmtError(f"no program of {toolkit} to convert; give a command line of one of {known}")
+
+
+def simple_commands(text: str) -> list[list[str]]:
+    """Return the words of each command of a text, without quotes, redirections and comments.
+
+    Raises:
+        NmtError: quotes or parentheses do not match.
+    """
+    commands: list[list[str]] = [[]]
+    for token in TOKEN.finditer(text):
+        if token["word"]:
+            commands[-1].append(_unquoted(token["word"]))
+        elif token["quote"]:
+            raise NmtError("the command line cannot be read: No closing quotation; mend its quotes")
+        elif token["operator"] == "(" and commands[-1]:
+            raise NmtError(
+                f"the command line cannot be read: ( behind {commands[-1][-1]}; give one command, "
+                "with its parentheses in quotes"
+            )
+        elif token["operator"]:
+            commands.append([])
+    return [words for words in commands if words]
+
+
+def _unquoted(word: str) -> str:
+    """Return a word without its quotes, and the program in the place of ``$(which PROGRAM)``."""
+    return QUOTED.sub(
+        lambda part: part[1] or part[2] or re.sub(r"\\([$`\"\\])", r"\1", part[3] or ""),
+        WHICH.sub(r"\1", word),
+    )
+
+
+def _command(words: list[str], toolkit: str, exported: list[str]) -> Command | None:
+    """Return the command of a known program that a simple command runs, if it does."""
+    is_launched = False
+    for place, word in enumerate(words):
+        if ASSIGNMENT.fullmatch(word):
+            continue
+        for program in _names(word, toolkit):
+            for other, programs in PROGRAMS.items():
+                if program in programs:
+                    devices = _devices([*exported, *words[:place]])
+                    return Command(other, program, words[place + 1 :], devices)
+        is_launched = is_launched or bool(LAUNCHER.fullmatch(PurePath(word).name))
+        if not is_launched:
+            break
+    return None
+
+
+def _names(word: str, toolkit: str) -> list[str]:
+    """Return the names that the program of a word may have in `PROGRAMS`.
+
+    A module such as ``fairseq_cli.train`` or ``onmt.bin.train`` is the program with dashes, and a
+    script such as ``train.py`` the one of the toolkit.
+    """
+    path = PurePath(word)
+    name = re.sub(r"[._](?:(?:cli|bin)\.)?", "-", path.name.removesuffix(".py"))
+    first = next(iter(PROGRAMS[toolkit])).partition("-")[0]
+    return [name, f"{first}-{name}"] if path.suffix == ".py" else [name]
+
+
+def _devices(words: list[str]) -> int | None:
+    """Return the number of GPUs that environment variables and options of launchers say."""
+    settings: dict[str, str] = {}
+    for word, value in pairwise([*words, ""]):
+        name, equals, assigned = word.partition("=")
+        settings[name.replace("_", "-")] = assigned if equals else value
+    visible = settings.get("CUDA-VISIBLE-DEVICES", "")
+    processes, nodes = (
+        int(value) if re.fullmatch(r"[1-9]\d{0,5}", value) else None
+        for value in (settings.get("--nproc-per-node", ""), settings.get("--nnodes", ""))
+    )
+    if processes is None and re.fullmatch(r"[\w-]+(?:,[\w-]+)*", visible):
+        processes = visible.count(",") + 1
+    return processes and processes * (nodes or 1)
