@@ -60,8 +60,18 @@ def test_a_phrase_to_avoid_that_a_shortlist_lacks_masks_nothing() -> None:
             {"text": "a", "terminology": {"a": "b"}},
             "line 1: search.strategy: beam cannot place phrases that must appear; use lexical_beam",
         ),
-        ({"text": 3}, "line 1: text is 3; put it in quotes"),
-        ({"text": "a", "terminology": {"": "b"}}, "line 1: terminology has an empty term"),
+        ({"text": 3}, "line 1.text: expected text, not 3; put it in quotes"),
+        ({"text": "a", "phrases": [5]}, "line 1.phrases: expected text, not 5; put it in quotes"),
+        ({"text": "a", "avoid": 0.5}, "line 1.avoid: expected text, not 0.5; put it in quotes"),
+        (
+            {"text": "a", "terminology": {"a": 5}},
+            "line 1.terminology: expected text, not 5; put it in quotes",
+        ),
+        ({"text": "a", "terminology": {" ": "b"}}, "line 1: terminology has an empty term"),
+        (
+            {"text": "a", "terminology": {"a": ""}},
+            "line 1: terminology has an empty translation; leave its term out",
+        ),
         ({"text": "a", "strategy": {"bean": 2}}, "line 1.strategy: unknown key 'bean'; did you"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import re
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
+from threading import Thread, current_thread, main_thread
 from types import SimpleNamespace
 from typing import Any
 from urllib.error import HTTPError
@@ -31,7 +32,7 @@ from websockets.sync.client import connect
 
 from nmt.errors import NmtError
 from nmt.inference import Request
-from nmt.serve import batching, libretranslate
+from nmt.serve import batching, libretranslate, websocket
 from nmt.serve.access import Keys, Limits, Rates
 from nmt.serve.alternatives import Beginning
 from nmt.serve.app import application
@@ -129,6 +130,9 @@ def test_markup_of_libretranslate_may_span_lines(address: str, expected: dict[st
     two, three = expected["one two"], expected["three"]
     assert answer.split() == f"<ul> <li>{two}</li> <li>{three}</li> </ul>".split()
     assert call(f"{address}/translate", wanted | {"alternatives": 1})[0] == 400
+    wanted = {"target_lang": target, "lines": [text], "markup": "html"}
+    [[translation]] = call(f"{address}/v1/translate", wanted)[1]["translations"]
+    assert translation["text"] == answer
 
 
 def test_a_word_has_alternatives(address: str) -> None:
@@ -348,6 +352,8 @@ def test_a_socket_refuses_with_a_reason(address: str) -> None:
     ):
         socket_.recv(60)
     with connect(url) as socket_:
+        assert socket_.response
+        assert "Sec-WebSocket-Extensions" not in socket_.response.headers  # nothing is compressed
         socket_.send(b"one")
         with pytest.raises(ConnectionClosedError, match="not of bytes"):
             socket_.recv(60)
@@ -356,6 +362,29 @@ def test_a_socket_refuses_with_a_reason(address: str) -> None:
     with connect(url, origin=address) as socket_:
         socket_.send("one")
         assert socket_.recv(60)
+
+
+@pytest.mark.parametrize(("length", "at_first", "then"), [(60_000, 2, 4), (1, 5, 7)])
+def test_few_messages_are_read_before_their_turn(length: int, at_first: int, then: int) -> None:
+    received = []
+
+    async def receive() -> Any:
+        received.append({"type": "websocket.receive", "text": "x" * length})
+        return received[-1]
+
+    async def read() -> None:
+        messages: asyncio.Queue[Any] = asyncio.Queue(websocket.MESSAGES)
+        client: Any = SimpleNamespace(receive=receive)
+        reading = asyncio.create_task(websocket._read_messages(client, messages, asyncio.Event()))
+        for count in (at_first, then):
+            await settle()
+            assert len(received) == count
+            for _ in range(2):
+                await messages.get()
+                messages.task_done()
+        reading.cancel()
+
+    asyncio.run(read())
 
 
 def test_the_description_for_programs_names_the_errors_that_are_answered(address: str) -> None:
@@ -371,6 +400,27 @@ def test_a_body_that_is_no_json_object_is_told_what_is_missing(address: str) -> 
     body, form = b'{"target_lang": "de"}', {"Content-Type": "application/x-www-form-urlencoded"}
     status, answer = call(f"{address}/v1/translate", body, **form)
     assert (status, "Content-Type: application/json" in answer["error"]) == (400, True), answer
+
+
+def test_a_form_has_few_fields_and_is_parsed_beside_the_event_loop(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    status, answer = call(f"{address}/translate", b"a=b&" * 21, **form)
+    assert (status, "a form of at most 20 fields" in answer["error"]) == (400, True), answer
+    threads = []
+    monkeypatch.setattr(libretranslate, "_fields", lambda _: threads.append(current_thread()) or [])
+    models: Any = SimpleNamespace(pairs=[], processes=1)
+    service = Service(models, Limits(), Keys(None), 64)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    headers = [(b"content-type", form["Content-Type"].encode())]
+    client = HttpConnection({"type": "http", "headers": headers}, receive)
+    assert asyncio.run(libretranslate.form_or_json(service, client)) == {}
+    assert threads
+    assert main_thread() not in threads
 
 
 def test_a_translation_of_several_lines_and_its_alternatives_have_as_many_lines(
@@ -431,6 +481,18 @@ def test_work_that_takes_too_long_is_given_up() -> None:
         ("/v1/translate", b'{"target_lang": "de", "lines": ["\\ud800"]}', 400, "half a character"),
         (
             "/v1/translate",
+            {"target_lang": "de", "lines": ["a", "b\nc"]},
+            400,
+            "line 2: text is several lines; make a request of each",
+        ),
+        (
+            "/v1/alternatives",
+            {"target_lang": "de", "line": "a\nb"},
+            400,
+            "line 1: text is several lines; make a request of each",
+        ),
+        (
+            "/v1/translate",
             {"target_lang": "de", "lines": [], "markup": "html", "alignments": "words"},
             400,
             "markup goes without",
@@ -454,13 +516,18 @@ def test_mistakes_without_number_are_refused_at_the_first(monkeypatch: pytest.Mo
     for kind in (Wanted, Beginning):
         with pytest.raises(RefusedError, match="unknown key '0'"):
             kind.model_validate({str(key): 1 for key in range(1000)})
-    monkeypatch.setattr(libretranslate, "Line", None)  # no line becomes a request
+    for module in (libretranslate, websocket):
+        monkeypatch.setattr(module, "Line", None)  # no line becomes a request
     models: Any = SimpleNamespace(pairs=[("en", "de")], processes=1)
     service = Service(models, Limits(), Keys(None), 64)
     values = {"q": [""] * 1000 + ["\n" * 1000], "source": "en", "target": "de"}
     client = HttpConnection({"type": "http"})
     with pytest.raises(RefusedError, match="2,001 lines; at most 2,000"):
         asyncio.run(libretranslate._translate(service, client, values))
+    sender: Any = None
+    message = {"text": "\n" * 2001}
+    with pytest.raises(RefusedError, match="2,001 lines; at most 2,000"):
+        asyncio.run(websocket._translated_message(service, sender, PLAIN, message, asyncio.Event()))
 
 
 def test_requests_have_limits(address: str) -> None:
@@ -599,17 +666,22 @@ def test_a_killed_worker_loses_no_request(trained: Path, expected: dict[str, str
 
 
 def test_keys_admit_those_who_have_one_at_a_limited_rate(trained: Path, tmp_path: Path) -> None:
-    (tmp_path / "keys").write_text("\ufeffsecret\n\nother\n", encoding="utf-8")
+    (tmp_path / "keys").write_text("\ufeffsecret\n\n# the page\nother\n", encoding="utf-8")
     options = ("--api-keys", tmp_path / "keys", "--lines-per-minute", 2)
     with server(trained, *options) as (address, _):
         _, target = _languages(address)
         wanted = {"target_lang": target["code"], "lines": ["one"]}
         assert call(f"{address}/v1/translate", wanted)[0] == 403
         assert call(f"{address}/v1/translate", wanted, Authorization="Bearer no")[0] == 403
+        assert call(f"{address}/v1/translate", wanted, Authorization="Bearer # the page")[0] == 403
+        for path in ("/v1/translate", "/v1/alternatives", "/v1/stream"):
+            assert call(f"{address}{path}", b"{bad")[0] == 403
         assert call(f"{address}/v1/translate", wanted, Authorization="Bearer other")[0] == 200
         q = {"q": "one", "source": "auto", "target": target["code"]}
         assert call(f"{address}/translate", q)[0] == 403
         assert call(f"{address}/translate", q | {"api_key": "secret"})[0] == 200
+        for values in (b"{bad", q | {"api_key": "secret"}):  # the header is checked before them
+            assert call(f"{address}/translate", values, Authorization="Bearer no")[0] == 403
         wanted["lines"] = ["one", "two"]
         status, answer = call(f"{address}/v1/translate", wanted, Authorization="Bearer other")
         assert status == 429
@@ -630,7 +702,12 @@ def test_keys_admit_those_who_have_one_at_a_limited_rate(trained: Path, tmp_path
     (tmp_path / "keys").write_bytes(b"\xff")
     with pytest.raises(NmtError, match="is not UTF-8"):
         Keys(tmp_path / "keys")
-    (tmp_path / "keys").write_text("\n")
+    (tmp_path / "keys").write_text("secret\n#other\n")
+    with pytest.raises(
+        NmtError, match='keys, line 2: a key cannot begin with "#"; begin a comment'
+    ):
+        Keys(tmp_path / "keys")
+    (tmp_path / "keys").write_text("\n#\n")
     with pytest.raises(NmtError, match="holds no key"):
         Keys(tmp_path / "keys")
 
@@ -643,6 +720,21 @@ def test_mistakes_on_the_command_line(trained: Path, nmt: Callable[..., Any]) ->
         busy = nmt("serve", "--model", trained / "none", "--port", taken.getsockname()[1])
     assert busy.status == 1
     assert "choose another --host or --port" in busy.err
+
+
+def test_the_garbage_collector_leaves_the_imports_alone(
+    nmt: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def loader(*_: object) -> None:
+        calls.append("load")
+        raise NmtError("nothing is served")
+
+    monkeypatch.setattr("nmt.cli.serve._loader", loader)
+    monkeypatch.setattr(gc, "freeze", lambda: calls.append("freeze"))
+    assert nmt("serve", "--port", 0).status == 1
+    assert calls == ["freeze", "load"]
 
 
 class Processes:

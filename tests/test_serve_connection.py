@@ -1,8 +1,9 @@
-"""Connections to the server that send nothing, or slowly."""
+"""Connections to the server that send nothing, slowly, or what is no request; cut off answers."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from uvicorn.server import ServerState
 
 from nmt.errors import NmtError
 from nmt.serve.access import Keys, Limits
-from nmt.serve.connection import Connection
+from nmt.serve.connection import INVALID, Connection
 from nmt.serve.server import STALLED, _Server, listen, run
 from nmt.serve.service import Service
 
@@ -41,6 +42,10 @@ class Loop:
 
 class Transport(asyncio.Transport):
     is_closed = False
+    written = b""
+
+    def write(self, data: Any) -> None:
+        self.written += data
 
     def is_closing(self) -> bool:
         return self.is_closed
@@ -52,13 +57,17 @@ class Transport(asyncio.Transport):
 async def _app(scope: Any, receive: Any, send: Any) -> None: ...
 
 
-@pytest.fixture
-def connected() -> tuple[Connection, Loop, Transport]:
+def connect(app: Any) -> tuple[Connection, Loop, Transport]:
     loop, transport = Loop(), Transport()
-    config = uvicorn.Config(_app, lifespan="off", log_level="critical")
-    connection = Connection(config, ServerState(), {}, loop)  # type: ignore[arg-type]
+    config = uvicorn.Config(app, lifespan="off", log_level="critical")
+    connection = Connection(config, ServerState(), {}, loop)
     connection.connection_made(transport)
     return connection, loop, transport
+
+
+@pytest.fixture
+def connected() -> tuple[Connection, Loop, Transport]:
+    return connect(_app)
 
 
 def test_a_connection_without_a_request_is_closed(
@@ -88,6 +97,40 @@ def test_a_connection_that_is_lost_has_no_timer(
     connection, loop, _ = connected
     connection.connection_lost(None)
     assert not loop.running
+
+
+@pytest.mark.parametrize(
+    "headers", ["", "Host: x\r\nContent-Length: 4\r\nContent-Length: 5\r\n", "\x00\r\n"]
+)
+def test_what_is_no_request_is_answered_in_json(
+    headers: str, connected: tuple[Connection, Loop, Transport]
+) -> None:
+    connection, _, transport = connected
+    connection.data_received(f"GET / HTTP/1.1\r\n{headers}\r\n".encode())
+    head, _, body = transport.written.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert b"content-type: application/json" in head
+    assert json.loads(body) == {"error": INVALID}
+    assert transport.is_closed
+
+
+@pytest.mark.parametrize("rest", [b"0\r\n\r\n", b"bad\r\n"])
+def test_an_answer_without_an_end_is_cut_off_and_no_error_of_the_server(rest: bytes) -> None:
+    errors: list[object] = []
+
+    async def begin(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        connection.data_received(rest)
+        await send({"type": "http.response.body", "body": b"one\n", "more_body": True})
+
+    connection, _, transport = connect(begin)
+    connection.logger = SimpleNamespace(error=errors.append, warning=lambda _: None)  # type: ignore[assignment]
+    connection.data_received(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    asyncio.run(connection.cycle.run_asgi(connection.app))
+    assert not errors
+    assert transport.written.startswith(b"HTTP/1.1 200")
+    assert transport.written.endswith(b"one\n\r\n")  # no chunk ends the answer
+    assert transport.is_closed
 
 
 def test_a_client_that_takes_nothing_is_cut_off() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -195,6 +196,7 @@ def serve(
     except ImportError as error:
         raise NmtError(f"serve needs more packages ({error.name}); {install('serve')}") from None
 
+    gc.freeze()  # else parsing many JSON lists scans all imports again and again, for a second
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it waits until the server is ready
     keep_few_kernels()
     listen(host, port).close()  # else a port in use would show only after the models are loaded

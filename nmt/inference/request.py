@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -84,10 +83,13 @@ class Request:
         has_strategy = values.get("strategy") is not None
         base = cls("", strategy=config.strategy if has_strategy else None)
         request = build(cls, values, where, base)
-        if not isinstance(values["text"], str):
-            raise NmtError(f"{where}: text is {json.dumps(values['text'])}; put it in quotes")
-        if "" in request.terminology:
+        for name in values:
+            if name not in ("strategy", "n_best"):
+                _refuse_numbers(values[name], f"{where}.{name}")
+        if "" in map(str.strip, request.terminology):
             raise NmtError(f"{where}: terminology has an empty term; leave it out")
+        if "" in map(str.strip, request.terminology.values()):
+            raise NmtError(f"{where}: terminology has an empty translation; leave its term out")
         if "\n" in request.text:
             raise NmtError(f"{where}: text is several lines; make a request of each")
         if any("\n" in line for line in request.sentences):
@@ -224,6 +226,14 @@ def naming_line(request: Request) -> Iterator[None]:
         line = request.text
         shown = line if len(line) <= MOST_SHOWN else f"{line[: MOST_SHOWN - 3]}..."
         raise NmtError(f"{error} (line {shown!r})") from None
+
+
+def _refuse_numbers(value: object, where: str) -> None:
+    """Refuse a number in the place of a text, alone or in a list or an object."""
+    inner = [*value.values()] if isinstance(value, Mapping) else value
+    for text in inner if isinstance(inner, (list, tuple)) else [inner]:
+        if isinstance(text, (int, float)):
+            raise NmtError(f"{where}: expected text, not {text!r}; put it in quotes")
 
 
 def _contains(tokens: Sequence[int], phrase: Sequence[int]) -> bool:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
+from typing import Any
+
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import Response
 
 from nmt.errors import NmtError
 
@@ -44,22 +51,34 @@ class Keys:
         """Read the keys; None lets everybody in.
 
         Raises:
-            NmtError: the file has no key, or cannot be read.
+            NmtError: the file has no key, or one that begins with "#", or cannot be read.
         """
         self.is_open = path is None
         self._hashes: set[bytes] = set()
         if path is not None:
-            try:
-                lines = path.read_text(encoding="utf-8-sig").splitlines()
-            except UnicodeDecodeError:
-                raise NmtError(f"{path}: is not UTF-8; write one key on each line") from None
-            self._hashes = {_hash(line.strip()) for line in lines if line.strip()}
+            self._hashes = {_hash(key) for key in _keys(path)}
             if not self._hashes:
                 raise NmtError(f"{path}: holds no key; write one on each line")
 
     def admit(self, key: object) -> bool:
         """Return whether the key of a request, which may be no text, is one of the file."""
         return self.is_open or (isinstance(key, str) and _hash(key) in self._hashes)
+
+
+def _keys(path: Path) -> Iterator[str]:
+    """Yield the keys of a file, whose comments begin with "# "."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise NmtError(f"{path}: is not UTF-8; write one key on each line") from None
+    for number, line in enumerate(lines, start=1):
+        key = line.strip()
+        if re.match(r"#\S", key):  # which admitted clients if it were a key
+            raise NmtError(
+                f'{path}, line {number}: a key cannot begin with "#"; begin a comment with "# "'
+            )
+        if key and not key.startswith("#"):
+            yield key
 
 
 def _hash(key: str) -> bytes:
@@ -91,3 +110,26 @@ class Rates:
         if len(self.buckets) > MOST_CLIENTS:
             self.buckets.popitem(last=False)
         return 0 if is_allowed else max(1, ceil((wanted - left) / rate))
+
+
+def admitting(admit: Callable[[Request], None]) -> type[APIRoute]:
+    """Return a class of routes that admit a client before the body of its request is parsed.
+
+    Args:
+        admit: raises an error for a client that may not.
+    """
+
+    class Admitting(APIRoute):
+        """A route for clients that may."""
+
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            """Return the function that answers a request."""
+            answer = super().get_route_handler()
+
+            async def answer_admitted(request: Request) -> Response:
+                admit(request)
+                return await answer(request)
+
+            return answer_admitted
+
+    return Admitting

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
 from nmt.inference import Request as Line
+from nmt.serve.access import admitting
 from nmt.serve.bodies import KnownKeys, while_connected
 from nmt.serve.service import Service
 from nmt.serve.work import Wish
@@ -37,12 +38,11 @@ class Alternatives(BaseModel):
 
 def router(service: Service) -> APIRouter:
     """Return the route."""
-    routes = APIRouter(tags=["nmt"])
+    routes = APIRouter(tags=["nmt"], route_class=admitting(service.admit))
 
     @routes.post("/v1/alternatives")
     async def alternatives(beginning: Beginning, request: Request) -> Alternatives:
         """Propose words that may follow a beginning, each with its whole translation."""
-        service.admit(request)
         pair = service.pair(beginning.source_lang, beginning.target_lang, beginning.line)
         wish = Wish(pair, count=beginning.count, alternatives=True)
         work = service.translate(request, [Line(beginning.line, beginning.prefix)], wish)

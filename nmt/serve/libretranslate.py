@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 from urllib.parse import parse_qsl
@@ -10,8 +11,11 @@ from fastapi import APIRouter, Request
 
 from nmt.inference import Request as Line
 from nmt.serve.bodies import RefusedError, while_connected
-from nmt.serve.service import Service
+from nmt.serve.service import Service, key_in_header
 from nmt.serve.work import Wish
+
+MOST_FIELDS = 20
+"""Most fields of a form."""
 
 
 def router(service: Service) -> APIRouter:
@@ -47,8 +51,7 @@ def router(service: Service) -> APIRouter:
     @routes.post("/detect", openapi_extra=body_of({"q": "Guten Tag"}))
     async def detect(request: Request) -> list[dict[str, Any]]:
         """Tell the language of a text by its letters."""
-        values = await form_or_json(request)
-        service.admit(request, values.get("api_key"))
+        values = await form_or_json(service, request)
         shares = service.detect(text_of(values.get("q"), "q"))
         return [
             {"language": code, "confidence": 100 * share / len(shares)}
@@ -61,8 +64,7 @@ def router(service: Service) -> APIRouter:
     )
     async def translate(request: Request) -> dict[str, Any]:
         """Translate texts or fragments of HTML, one or a list; each line of a text by itself."""
-        values = await form_or_json(request)
-        service.admit(request, values.get("api_key"))
+        values = await form_or_json(service, request)
         return await _translate(service, request, values)
 
     return routes
@@ -104,23 +106,40 @@ def _joined(lines: list[list[dict[str, Any]]], nth: int) -> str:
     return "\n".join(line[min(nth, len(line) - 1)]["text"] for line in lines)
 
 
-async def form_or_json(request: Request) -> dict[str, Any]:
-    """Return the keys and values of a body in JSON, or of a form.
+async def form_or_json(service: Service, request: Request) -> dict[str, Any]:
+    """Return the keys and values of a body in JSON, or of a form, of a client that is admitted.
 
     Raises:
-        RefusedError: it is neither, or not UTF-8.
+        RefusedError: the key in the header, or else in the field `api_key`, is missing or unknown;
+            or the body is no form of a few fields and no JSON object in UTF-8.
     """
+    if key_in_header(request):
+        service.admit(request)  # before the body is parsed, which takes time
+    values = await _parsed(request)
+    service.admit(request, values.get("api_key"))
+    return values
+
+
+async def _parsed(request: Request) -> dict[str, Any]:
     body = await request.body()
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     try:
         if kind == "application/x-www-form-urlencoded":
-            return dict(parse_qsl(body.decode(), keep_blank_values=True, errors="strict"))
+            return dict(await asyncio.to_thread(_fields, body))  # a second, if all is escaped
         values = json.loads(body)
     except (ValueError, RecursionError):
-        raise RefusedError(400, "the body is neither JSON in UTF-8 nor a form") from None
+        raise RefusedError(
+            400, f"the body is neither JSON in UTF-8 nor a form of at most {MOST_FIELDS} fields"
+        ) from None
     if not isinstance(values, dict):
         raise RefusedError(400, "the body is no JSON object")
     return values
+
+
+def _fields(form: bytes) -> list[tuple[str, str]]:
+    return parse_qsl(
+        form.decode(), keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS
+    )
 
 
 def text_of(value: object, key: str) -> str:

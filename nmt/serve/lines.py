@@ -8,32 +8,28 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request, WebSocket, WebSocketDisconnect
+from fastapi import APIRouter, Query, Request, WebSocket
 from pydantic import BaseModel, FailFast, Field
 from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from nmt.errors import NmtError
 from nmt.inference import Request as Line
 from nmt.inference import SearchConfig
-from nmt.serve.bodies import KnownKeys, RefusedError, late, unless_gone, while_connected
+from nmt.serve.access import admitting
+from nmt.serve.bodies import KnownKeys, RefusedError, late, while_connected
 from nmt.serve.connection import is_lost
 from nmt.serve.service import Service
+from nmt.serve.websocket import answer_messages
 from nmt.serve.work import Fields, Wish
 
 AHEAD = 64
 """Lines of a stream that are translated at the same time."""
-BEARER = "bearer"
-"""Subprotocol of a WebSocket that precedes an API key."""
-MESSAGES = 4
-"""Messages of a WebSocket that are read before their turn."""
 MOST_ROWS = 100
 """Most hypotheses that the strategy of a request may keep for its line."""
 MOST_PHRASES = 100
 """Most phrases of a request in JSON, and most characters of one: memory is their product."""
-MOST_REASON = 123
-"""Bytes of the reason for closing a WebSocket, by RFC 6455."""
 
 
 class Wanted(KnownKeys):
@@ -72,12 +68,11 @@ class Answer(BaseModel):
 
 def router(service: Service, origins: Sequence[str] = ()) -> APIRouter:
     """Return the routes; pages of other origins may open a WebSocket only if named here."""
-    routes = APIRouter(tags=["nmt"])
+    routes = APIRouter(tags=["nmt"], route_class=admitting(service.admit))
 
     @routes.post("/v1/translate")
     async def translate(wanted: Wanted, request: Request) -> Answer:
         """Translate lines, with the fields of `nmt translate --json`."""
-        service.admit(request)
         service.check_count(len(wanted.lines))  # before each is read, which takes time
         wish = Wish(
             pair=service.pair(wanted.source_lang, wanted.target_lang, _text_of(wanted.lines)),
@@ -102,7 +97,6 @@ def router(service: Service, origins: Sequence[str] = ()) -> APIRouter:
         request: Request, target_lang: str, source_lang: str = Query(...)
     ) -> StreamingResponse:
         """Translate a long text line by line; translations are sent while lines still arrive."""
-        service.admit(request)
         wish = Wish(service.pair(source_lang, target_lang))
         translations = _translations(service, request, wish)
         first = await anext(translations, b"")  # an error before it has a status of its own
@@ -111,79 +105,9 @@ def router(service: Service, origins: Sequence[str] = ()) -> APIRouter:
     @routes.websocket("/translate")
     async def translate_messages(socket: WebSocket) -> None:
         """Answer each message, lines of text, with as many lines, as marian-server does."""
-        await _answer_messages(service, socket, origins)
+        await answer_messages(service, socket, origins)
 
     return routes
-
-
-async def _answer_messages(service: Service, socket: WebSocket, origins: Sequence[str]) -> None:
-    """Answer the messages of a WebSocket, until the client leaves or a message is refused."""
-    pairs = service.models.pairs
-    asked = [socket.query_params.get(key) for key in ("source_lang", "target_lang")]
-    source, target = (given or usual for given, usual in zip(asked, pairs[0], strict=True))
-    if not _is_admitted(socket, origins):
-        await socket.close()  # before it was accepted: 403
-        return
-    protocol, key = _subprotocol_with_key(socket)
-    await socket.accept(protocol)
-    try:
-        service.admit(socket, key)
-        wish = Wish(service.pair(source, target))
-        messages: asyncio.Queue[Message] = asyncio.Queue(MESSAGES)
-        has_left = asyncio.Event()
-        reading = asyncio.ensure_future(_read_messages(socket, messages, has_left))
-        try:
-            while (message := await messages.get())["type"] == "websocket.receive":
-                translated = await _translated_message(service, socket, wish, message, has_left)
-                await socket.send_text("\n".join(line[0]["text"] for line in translated) + "\n")
-        finally:
-            reading.cancel()
-    except RefusedError as error:
-        reason = str(error).encode()[:MOST_REASON]
-        with suppress(WebSocketDisconnect, RuntimeError):  # by the server, if the client has left
-            await socket.close(1008, reason.decode(errors="ignore"))
-    except (ClientDisconnect, WebSocketDisconnect):
-        pass
-
-
-async def _translated_message(
-    service: Service, socket: WebSocket, wish: Wish, message: Message, has_left: asyncio.Event
-) -> list[list[Fields]]:
-    """Return the translations of a message, unless the client leaves before they are known.
-
-    Raises:
-        RefusedError: the message is none of text, or its translation is refused or takes too long.
-        ClientDisconnect: the client went away.
-    """
-    if (text := message.get("text")) is None:
-        raise RefusedError(400, "send messages of text, not of bytes")
-    lines = [Line(line) for line in text.removesuffix("\n").split("\n")]
-    work = service.translate(socket, lines, wish)
-    return await unless_gone(has_left.wait(), work, service.limits.seconds)
-
-
-async def _read_messages(
-    socket: WebSocket, messages: asyncio.Queue[Message], has_left: asyncio.Event
-) -> None:
-    """Read messages while there is room for them, until the client has left."""
-    while (message := await socket.receive())["type"] == "websocket.receive":
-        await messages.put(message)
-    has_left.set()
-    await messages.put(message)
-
-
-def _subprotocol_with_key(socket: WebSocket) -> tuple[str | None, str | None]:
-    """Return the subprotocol and the API key, which a browser can send in no other header."""
-    offered = socket.scope.get("subprotocols", ())
-    return (BEARER, offered[1]) if len(offered) == 2 and offered[0] == BEARER else (None, None)
-
-
-def _is_admitted(socket: WebSocket, origins: Sequence[str]) -> bool:
-    """Return whether a page may open the socket; browsers leave that to the server."""
-    origin = socket.headers.get("origin")
-    if origin is None or "*" in origins or origin in origins:
-        return True
-    return origin.partition("://")[2] == socket.headers.get("host")
 
 
 def _lines(wanted: Wanted, config: SearchConfig, has_context: bool) -> list[Line]:

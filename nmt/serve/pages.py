@@ -126,8 +126,7 @@ def _offer_explanations(routes: APIRouter, service: Service, explainer: Explaine
 
         `translation` explains another translation than that of the search.
         """
-        values = await form_or_json(request)
-        service.admit(request, values.get("api_key"))
+        values = await form_or_json(service, request)
         names = ("source_lang", "target_lang", "line")
         source, target, line = (text_of(values.get(name), name) for name in names)
         translation = text_of(values.get("translation") or "", "translation")

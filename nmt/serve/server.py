@@ -62,6 +62,7 @@ def run(
         timeout_graceful_shutdown=GRACE,
         timeout_keep_alive=KEPT,
         ws_max_size=service.limits.bytes,
+        ws_per_message_deflate=False,  # else a few bytes hold messages of many megabytes
     )
     Connection.header_seconds = service.limits.header_seconds
     server = _Server(config, service)

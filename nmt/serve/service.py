@@ -10,6 +10,7 @@ from starlette.requests import HTTPConnection
 from nmt.errors import NmtError
 from nmt.inference import Request
 from nmt.languages import share_of_letters
+from nmt.markup import Dialect
 from nmt.messages import warn
 from nmt.serve.access import Keys, Limits, Rates
 from nmt.serve.batching import Batcher, QueueFullError
@@ -43,14 +44,13 @@ class Service:
         # Its clients came before it, and all have their answer, 503, a second after the limit.
         return await within(self.limits.seconds + 1, self.models.translate(batch))
 
-    def admit(self, client: HTTPConnection, key: str | None = None) -> None:
-        """Check the key of a client: `key`, or the one in its header Authorization.
+    def admit(self, client: HTTPConnection, key: object = None) -> None:
+        """Check the key of a client: the one in its header Authorization, or else `key`.
 
         Raises:
             RefusedError: the key is missing or unknown.
         """
-        kind, _, given = client.headers.get("authorization", "").partition(" ")
-        if not self.keys.admit(key or (given.strip() if kind.lower() == "bearer" else None)):
+        if not self.keys.admit(key_in_header(client) or key):
             raise RefusedError(403, "this server wants an API key: Authorization: Bearer KEY")
 
     def pair(self, source: str, target: str, text: str = "") -> Pair:
@@ -85,11 +85,16 @@ class Service:
         most = max(shares.values())
         return {source: share for source, share in shares.items() if share == most}
 
-    def check(self, requests: Sequence[Request]) -> None:
+    def check(self, requests: Sequence[Request], dialect: Dialect | None = None) -> None:
         """Refuse requests with more lines, or longer ones, than the limits allow.
 
+        Args:
+            requests: a line each.
+            dialect: markup of the lines, whose fragments may have line feeds.
+
         Raises:
-            RefusedError: there are too many lines or characters, or half a character.
+            RefusedError: there are too many lines or characters, half a character, or several lines
+                in one.
         """
         limits = self.limits
         self.check_count(len(requests))
@@ -105,6 +110,10 @@ class Service:
                 whole.encode()
             except UnicodeEncodeError:  # as JSON allows: "\\ud800"
                 raise RefusedError(400, f"{where} has half a character, which is no text") from None
+            if dialect is None and "\n" in request.text:
+                raise RefusedError(
+                    400, f"line {number}: text is several lines; make a request of each"
+                )
 
     def check_count(self, lines: int) -> None:
         """Refuse more lines than a request may have.
@@ -134,7 +143,7 @@ class Service:
             RefusedError: the client sends too much or too often, too many lines wait, the model
                 cannot do what is wished, or a batch takes too long.
         """
-        self.check(requests)
+        self.check(requests, wish.dialect)
         try:
             self.batcher.check_room(len(requests))
         except QueueFullError as error:
@@ -150,3 +159,9 @@ class Service:
             raise RefusedError(500, f"{error}; send fewer or shorter lines") from None
         self.metrics.lines.labels(*wish.pair).inc(len(requests))
         return translations
+
+
+def key_in_header(client: HTTPConnection) -> str | None:
+    """Return the API key in the header Authorization of a client, if there is one."""
+    kind, _, key = client.headers.get("authorization", "").partition(" ")
+    return key.strip() if kind.lower() == "bearer" else None
