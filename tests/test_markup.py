@@ -7,14 +7,15 @@ import random
 import re
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from conftest import Command
 
 from nmt.inference.alignment import token_starts
-from nmt.markup import Dialect, Segment, parse
-from nmt.markup.nodes import raw_of
+from nmt.markup import Dialect, Fragment, Segment, parse
+from nmt.markup.nodes import Element, Node, raw_of
 
 VOID = {"br", "hr", "img", "wbr", "x"}
 BLOCKS = {"p", "li", "ul", "div", "br", "hr", "td", "tr", "table", "script"}
@@ -35,6 +36,16 @@ def translated(segment: Segment, reverse: bool) -> str:
 def shown(line: str, reverse: bool = False, dialect: Dialect = "html") -> str:
     fragment = parse(line, dialect)
     return fragment.join(translated(segment, reverse) for segment in fragment.segments)
+
+
+def unchanged(fragment: Fragment) -> str:
+    """The line of a fragment, of which each word is its translation."""
+    results = []
+    for segment in fragment.segments:
+        starts = token_starts(segment.text)
+        links = [(start, start) for start in starts]
+        results.append(segment.rendered(segment.text, links, (starts, starts)))
+    return fragment.join(results)
 
 
 def mended(line: str, dialect: Dialect) -> str:
@@ -184,17 +195,144 @@ def test_what_is_kept_replaces_its_translation_or_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "expected"),
+    ("text", "expected"),
     [
-        ("The road is %d<b>km</b> long.", "The road is %dkm<b></b> long."),
-        ("<code>x</code>y z", "<code>x</code>y z"),
+        ("siehe {x}{x} dort {x}", "siehe {x} dort <kbd>Esc</kbd>"),
+        ("Esc, siehe Escape {x}", "<kbd>Esc</kbd>, siehe Escape {x}"),
+        ("{x}Esc と", "{x}<kbd>Esc</kbd> と"),
+        ("{x}Escと", "{x}<kbd>Esc</kbd>と"),
     ],
 )
-def test_the_rest_of_a_word_that_begins_with_what_is_kept_stays(line: str, expected: str) -> None:
-    segment = parse(line).segments[0]
-    starts = token_starts(segment.text)
-    links = [(start, start) for start in starts]
-    assert segment.rendered(segment.text, links, (starts, starts)) == expected
+def test_what_a_translation_repeats(text: str, expected: str) -> None:
+    segment = parse("see {x} or <kbd>Esc</kbd>").segments[0]
+    starts = token_starts(segment.text), token_starts(text)
+    assert segment.rendered(text, [], starts) == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Use un<code>set</code> now",
+        "Mac<span translate=no>OS</span> ok",
+        "v<code>1.2</code>",
+        "%d<sup>th</sup> of %d",
+        "%(n)s<b>th</b> of %(n)s",
+        "The road is %d<b>km</b> long.",
+        "<b>%s</b>s and %s",
+        "<code>x</code>y z",
+        "x<code>2</code><b>y</b>",
+        "A<code>A</code>A <code>B</code><code>BB</code>",
+        "{{x}}<b>{x}</b>${x}",
+        "在<code>main</code>中",
+        "日本<span translate=no>Sony</span>の",
+    ],
+)
+def test_words_that_touch_what_is_kept_stay(line: str) -> None:
+    assert unchanged(parse(line)) == line
+
+
+KEPT = {
+    "%d": "%d",
+    "{x}": "{x}",
+    "{{x}}": "{{x}}",
+    "<code>f(x)</code>": "f(x)",
+    "<kbd>set</kbd>": "set",
+    "<span translate=no>New York</span>": "New York",
+}
+"""Stretches that are kept, and their texts."""
+
+TEXTS = ["ONE", "Two", "É", "中", "件", ",", "-", "'", " ", " ", " "]
+"""Texts in which no kept stretch is spelt."""
+
+
+class GluedLines:
+    """A generator of lines with words that touch tags and kept stretches."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = random.Random(seed)
+
+    def line(self) -> str:
+        pieces = ["ONE"]
+        for number in range(self.draw.randint(1, 12)):
+            tags = [f'<b id="{number}">', f'<i id="{number}">', f'<img id="{number}">']
+            kinds = [TEXTS, TEXTS, list(KEPT), list(KEPT), [*tags, "</b>", "</i>"]]
+            pieces.append(self.draw.choice(self.draw.choice(kinds)))
+        line = "".join(pieces)
+        return re.sub(r"%d(?=\w)", "%d ", line)  # "%dx" is no placeholder
+
+    def translation(self, kept: Counter[str]) -> list[str]:
+        """Pieces of a translation that may lack and repeat texts that are kept."""
+        texts = [KEPT[raw] for raw in kept.elements()]
+        if self.draw.random() < 0.5:
+            texts = self.draw.choices(texts, k=len(texts)) if texts else []
+        pieces = self.draw.choices(TEXTS, k=self.draw.randint(1, 8)) + texts
+        self.draw.shuffle(pieces)
+        for at in range(len(pieces) - 1, 0, -1):
+            if any(piece in ("f(x)", "set", "New York") for piece in pieces[at - 1 : at + 1]):
+                pieces.insert(at, " ")  # or they would be parts of words
+        return pieces
+
+    def links(self, source: list[int], target: list[int]) -> list[tuple[int, int]]:
+        chosen = [at for at in target if self.draw.random() < 0.7]
+        return [(self.draw.choice(source), at) for at in self.draw.choice([target, chosen, []])]
+
+
+def inside(nodes: list[Node], outer: str = "") -> Counter[tuple[str, str]]:
+    """All tags and kept elements, each with the tag of the element around it."""
+    pairs = Counter[tuple[str, str]]()
+    for node in nodes:
+        if isinstance(node, Element):
+            pairs[node.opening, outer] += 1
+            pairs += inside(node.children, node.opening)
+        elif raw_of(node).startswith("<"):
+            pairs[raw_of(node), outer] += 1
+    return pairs
+
+
+def without_markup(line: str, texts: Iterable[str]) -> str:
+    """The characters of a line besides tags, kept stretches, texts that are kept, and spaces."""
+    stretches = sorted([*KEPT, *texts], key=len, reverse=True)
+    line = re.sub("|".join(map(re.escape, stretches)), "", line)
+    return "".join(html.unescape(re.sub("<[^>]*>", "", line)).split())
+
+
+def test_lines_come_back_as_they_are_if_no_word_changes() -> None:
+    lines = GluedLines(seed=2)
+    count = 0
+    for _ in range(5000):
+        fragment = parse(lines.line())
+        whole = fragment.join("".join(map(raw_of, segment.nodes)) for segment in fragment.segments)
+        if re.search(r"\w(<[^>]*>)+\w", re.sub("|".join(map(re.escape, KEPT)), "/", whole)):
+            continue  # a tag in a word
+        count += 1
+        result = unchanged(fragment)
+        assert "".join(result.split()) == "".join(whole.split()), (whole, result)
+    assert count > 2500
+
+
+def test_any_links_lose_no_text_and_nothing_that_is_kept() -> None:
+    lines = GluedLines(seed=1)
+    for _ in range(5000):
+        line = lines.line()
+        [segment] = parse(line, "html").segments
+        kept = Counter({raw: mended(line, "html").count(raw) for raw in KEPT})
+        kept["{x}"] -= kept["{{x}}"]
+        pieces = lines.translation(kept)
+        text = "".join(pieces).strip()
+        starts = token_starts(segment.text), token_starts(text)
+        links = lines.links(*starts)
+        result = segment.rendered(text, links, starts)
+        case = (line, text, links, result)
+        for raw, count in kept.items():
+            assert result.replace("{{x}}" * (raw == "{x}"), "").count(raw) == count, case
+        rest, whole = (without_markup(part, KEPT.values()) for part in (result, "".join(pieces)))
+        lacks = any(pieces.count(KEPT[raw]) < count for raw, count in kept.items())
+        if links and lacks:  # what is aligned with it is its translation
+            remaining = iter(text)
+            assert all(character in remaining for character in rest), case
+        else:
+            assert rest == whole, case
+        assert inside(parse(f"- {result} -").segments[0].nodes) == inside(segment.nodes), case
 
 
 PIECES = [
