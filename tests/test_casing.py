@@ -90,6 +90,16 @@ def lines(seed: int, count: int = 400) -> list[str]:
     return some + [line.upper() for line in TEXT] + [line.title() for line in TEXT] + TEXT
 
 
+def test_symbols_in_upper_case_are_one_piece_behind_a_mark() -> None:
+    training = SubwordTraining(vocab_size=340, casing="inline", user_defined_symbols=("<NUM>",))
+    subwords = Subwords(train_subwords(TEXT, training), None, 1)
+    for line in ("the <NUM> old man", "the <num> old man"):
+        [ids] = subwords.encode_source([line])
+        assert "<num>" in subwords.source.pieces(ids)
+    with pytest.raises(ValueError, match="must differ from each other"):
+        SubwordTraining(casing="inline", user_defined_symbols=("<NUM>", "<num>"))
+
+
 def test_decoding_restores_what_the_model_would_restore_without_marks(subwords: Subwords) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")

@@ -7,7 +7,7 @@ import pytest
 from nmt.errors import NmtError
 from nmt.preprocess.annotations import DOCUMENT_IDS
 from nmt.preprocess.cleaning import Cleaning, CleaningResult, judge
-from nmt.preprocess.corpus import Bitext
+from nmt.preprocess.corpus import Bitext, Corpus
 
 
 def bitext(directory, source: bytes, target: bytes = b"") -> Bitext:
@@ -78,6 +78,28 @@ def test_compressed_files_are_read_like_plain_ones(tmp_path):
     (tmp_path / "c.de").write_bytes(b"x\ny\n")
     (chunk,) = Bitext.find(str(tmp_path / "c"), "en", "de").chunks()
     assert (chunk.source, chunk.target) == (["a", "b"], ["x", "y"])
+
+
+def test_a_prefix_may_hold_the_suffix_of_another_format(tmp_path):
+    for language in ("en", "de"):
+        (tmp_path / f"c.tsv.clean.{language}").write_bytes(b"a\n")
+    (tmp_path / "d.tsv.gz").write_bytes(gzip.compress(b"a\tx\n"))
+    for path in ("c.tsv.clean", "d.tsv", "d.tsv.gz"):
+        (chunk,) = Bitext.find(str(tmp_path / path), "en", "de").chunks()
+        assert chunk.source == ["a"]
+
+
+def test_a_line_that_is_too_long_is_named_before_memory_is_full(tmp_path, monkeypatch):
+    monkeypatch.setattr("nmt.io.lines.LONGEST_LINE", 5)
+    files = bitext(tmp_path, b"a\nlonger\n", b"x\ny\n")
+    with pytest.raises(NmtError, match=r"c\.en:2: the line is longer than 5 bytes; is this text"):
+        list(files.chunks())
+
+
+@pytest.mark.parametrize("tag", ["s", "unk", "pad"])
+def test_a_tag_that_is_a_special_piece_is_refused(tag):
+    with pytest.raises(ValueError, match=f"tag {tag}: <{tag}> is a special piece"):
+        Corpus(path="c", tag=tag)
 
 
 def test_a_missing_file_is_named_with_its_candidates(tmp_path):

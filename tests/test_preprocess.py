@@ -33,6 +33,7 @@ from nmt.io.lines import zstd
 from nmt.preprocess import binarize, corpus, encoding, selection
 from nmt.preprocess.binarize import preprocess
 from nmt.preprocess.config import PreprocessConfig
+from nmt.preprocess.corpus import Bitext, Block
 from nmt.preprocess.learning import SubwordTraining, train_subwords
 from nmt.preprocess.subwords import Subwords
 from nmt.recipe.config import build
@@ -680,6 +681,26 @@ def test_shards_are_one_dataset_without_duplicates(here):
     preprocess(config(shard="1/2", **settings))
     with pytest.raises(NmtError, match="data-bin: shards of several sets"):
         Dataset.open(here / "data-bin")
+
+
+def test_a_shard_does_not_hide_a_whole_dataset(here):
+    preprocess(config())
+    with pytest.raises(NmtError, match="data-bin: holds a whole dataset, beside which no part"):
+        preprocess(config(shard="1/2"))
+    Dataset.open(here / "data-bin").verify()
+
+
+def test_a_shard_without_pairs_is_answered_with_the_remedy(here):
+    with pytest.raises(NmtError, match="no training pair belongs to part 7/1000; divide so little"):
+        preprocess(config(shard="7/1000"))
+
+
+def test_the_documents_of_small_corpora_are_in_all_shards():
+    files = Bitext(Path("a.en"), Path("a.de"))
+    blocks = [Block(files, 1, 9, b"", b"", 0, corpus=number) for number in range(99)]
+    counts = Counter(block.shard(3) for block in blocks)
+    assert sorted(counts) == [1, 2, 3]
+    assert min(counts.values()) > 20
 
 
 def test_a_copy_of_a_shard_does_not_stand_for_another(here):

@@ -41,6 +41,14 @@ text = st.text(
 )
 
 
+@pytest.mark.parametrize("normalization", ["nfkc", "identity"])
+def test_a_sign_that_models_take_for_a_space_is_left_to_sentencepiece(normalization):
+    processor = subwords(normalization=normalization).source.processor
+    assert cuts_at_spaces(processor)
+    lines = ["a boat", "\u2581 \ufb01", "a \u2581\u2581 tree\u2581 s"]
+    assert_same(WordEncoder(processor), processor, lines)
+
+
 @pytest.mark.parametrize("normalization", ["nmt_nfkc", "nfkc_cf", "identity"])
 def test_lines_get_the_ids_that_sentencepiece_gives_them(normalization):
     processor = subwords(normalization=normalization).source.processor
@@ -58,6 +66,11 @@ def test_words_are_known_again_and_forgotten_when_they_are_too_many(shared, monk
     monkeypatch.setattr(words, "MOST_WORDS", 4)
     for lines in (["a tree", "", "the boats"], ["the trees"], ["a boat", "the trees"], []):
         assert_same(encode, shared.source.processor, lines)
+    monkeypatch.setattr(words, "MOST_WORDS", 1 << 18)
+    monkeypatch.setattr(words, "MOST_TOKENS", 9)
+    for line in ("the boats", "日本の木と家", "the trees", "a boat"):
+        assert_same(encode, shared.source.processor, [line])
+        assert len(encode._words.tokens) < 40
 
 
 @pytest.mark.parametrize(

@@ -102,14 +102,7 @@ class Lines:
     def _raw(self) -> Iterator[bytes]:
         """Yield the undecoded lines, each with its line feed (except perhaps the last)."""
         with named_damage(Path(self.name)):
-            raw = iter(lambda: self._stream.readline(LONGEST_LINE + 1), b"")
-            for number, line in enumerate(without_mark(raw), start=1):
-                if len(line) > LONGEST_LINE:
-                    raise NmtError(
-                        f"{self.name}:{number}: the line is longer than {LONGEST_LINE:,} bytes; "
-                        "is this text, one sentence a line?"
-                    )
-                yield line
+            yield from lines_of(self._stream, self.name)
 
     def _decode(self, block: list[bytes], first: int) -> list[str]:
         return decode(b"".join(block), self.name, first, self.on_invalid_utf8)
@@ -199,6 +192,22 @@ class _XzFile(io.RawIOBase):
         while block and not (block := block.lstrip(b"\0")):
             block = self._file.read(1 << 16)
         return block
+
+
+def lines_of(stream: IO[bytes], name: str) -> Iterator[bytes]:
+    """Yield the lines of a stream with their line feeds, and without a byte order mark.
+
+    Raises:
+        NmtError: a line is longer than `LONGEST_LINE`; `name` is that of the stream.
+    """
+    lines = iter(lambda: stream.readline(LONGEST_LINE + 1), b"")
+    for number, line in enumerate(without_mark(lines), start=1):
+        if len(line) > LONGEST_LINE:
+            raise NmtError(
+                f"{name}:{number}: the line is longer than {LONGEST_LINE:,} bytes; is this text, "
+                "one sentence a line?"
+            )
+        yield line
 
 
 def without_mark(lines: Iterator[bytes]) -> Iterator[bytes]:

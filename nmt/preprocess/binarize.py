@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import shutil
+import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
+from nmt import __version__
 from nmt.data.columns import Sentences
 from nmt.data.corpora import CORPORA, CORPORA_FILE, Corpora
 from nmt.data.dataset import shard_directory
@@ -68,6 +70,11 @@ def preprocess(config: PreprocessConfig) -> Manifest:
     number, count = config.part
     path = Path(config.output_dir)
     if count > 1:
+        if (path / MANIFEST).exists():
+            raise NmtError(
+                f"{path}: holds a whole dataset, beside which no part can be; give another "
+                "--output-dir for the parts"
+            )
         path = shard_directory(path, number, count)
     reads_stdin = STDIN in (corpus.path for corpus in config.corpora)
     try:
@@ -125,7 +132,7 @@ def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bit
         pairs = select_pairs(spool, config, subwords, split)
         counts = split.counts()
     if not counts.pairs:
-        raise nothing_left(counts.dropped)
+        raise nothing_left(counts.dropped, _shard(config))
     if any(names := [corpus.name for corpus in config.corpora]):
         corpora_of_pairs = Corpora(names=tuple(names), pairs=tuple(pairs))
         (directory / CORPORA_FILE).write_text(CORPORA.text(corpora_of_pairs), encoding="utf-8")
@@ -223,7 +230,7 @@ def _identity(config: PreprocessConfig, corpora: dict[str, list[Bitext]]) -> str
     shown = [
         _recipe(config),
         config.part,
-        sentencepiece.__version__,
+        [__version__, sentencepiece.__version__, unicodedata.unidata_version],
         [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats],
     ]
     return hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]

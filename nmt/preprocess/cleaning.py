@@ -209,9 +209,19 @@ def judge(source: Lengths, target: Lengths, cleaning: Cleaning) -> npt.NDArray[n
     return np.select(list(applies.values()), list(applies), default=CleaningResult.KEPT)
 
 
-def nothing_left(dropped: dict[str, int]) -> NmtError:
-    """Return the error for cleaning that dropped every pair; `dropped` has pairs by reason."""
+def nothing_left(dropped: dict[str, int], shard: str | None = None) -> NmtError:
+    """Return the error for a dataset without pairs.
+
+    Args:
+        dropped: pairs that cleaning dropped, by reason.
+        shard: part of the text that the dataset holds; None for all of it.
+    """
     total = sum(dropped.values())
+    if shard and not total:
+        return NmtError(
+            f"preprocess: no training pair belongs to part {shard}; divide so little text into "
+            "fewer parts"
+        )
     return NmtError(
         f"preprocess: cleaning dropped {total:,} of {total:,} training pairs: {reasons(dropped)}; "
         "leave out that step of preprocess.clean, or set its limits wider"

@@ -13,19 +13,21 @@ from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 from tqdm import tqdm
 
 from nmt.data.directions import Direction
+from nmt.data.vocabulary import SPECIAL_PIECES
 from nmt.errors import NmtError
 from nmt.io.lines import (
     COMPRESSED,
     OnInvalidUtf8,
     decode,
     decompressed,
+    lines_of,
     named_damage,
     refuse_other_text,
-    without_mark,
 )
 from nmt.preprocess.annotations import DOCUMENT_IDS, Annotation, find
 from nmt.preprocess.document_ends import last_end
@@ -85,6 +87,10 @@ class Corpus(Text):
             raise ValueError(f"max_pairs must be at least 1, not {self.max_pairs}")
         if self.tag is not None and not self.tag.isidentifier():
             raise ValueError(f"tag must be a name, such as bt, not {self.tag!r}")
+        if self.tag is not None and f"<{self.tag}>" in SPECIAL_PIECES:
+            raise ValueError(
+                f"tag {self.tag}: <{self.tag}> is a special piece; choose another name"
+            )
 
 
 @dataclass(frozen=True)
@@ -119,6 +125,10 @@ class Block:
     """Lines of the files of annotations; none if `source` holds them in its last columns."""
     corpus: int = 0
     """Index of the bitext among the training corpora."""
+
+    def shard(self, shards: int) -> int:
+        """Return the shard, from 1, that counts the lines of the block, and holds its documents."""
+        return crc32(f"{self.corpus}:{self.first}".encode()) % shards + 1
 
     def decode(self, on_invalid_utf8: OnInvalidUtf8 | None = "error") -> Chunk:
         """Return the pairs as text; see :class:`nmt.io.lines.Lines` for the argument.
@@ -205,7 +215,7 @@ class Bitext:
         make = partial(
             cls, annotations=annotations, direction=direction, has_documents=has_documents
         )
-        if ".tsv" in Path(path).suffixes[-2:]:
+        if _without_compression(path).endswith(".tsv"):
             return make(find(path), None)
         try:
             sides = find(f"{path}.{source_lang}"), find(f"{path}.{target_lang}")
@@ -331,6 +341,12 @@ def _refuse_one_side(path: str, languages: tuple[str, str]) -> None:
             ) from None
 
 
+def _without_compression(name: str) -> str:
+    """Return the name of a file without the suffix of its compression."""
+    suffix = Path(name).suffix
+    return name.removesuffix(suffix) if suffix in COMPRESSED else name
+
+
 def _refuse_carriage_returns(line: bytes, name: str) -> None:
     """Raise an NmtError if a file's first line is all of it, and holds carriage returns."""
     if not line.endswith(b"\n") and b"\r" in line[:-1]:
@@ -343,7 +359,7 @@ def _refuse_carriage_returns(line: bytes, name: str) -> None:
 def _blocks(path: Path, size: int, skip: int) -> Iterator[_Lines]:
     """Yield the lines of a file after the first `skip`, `size` at once, with their line feeds."""
     with path.open("rb") as file, named_damage(path):
-        stream = without_mark(decompressed(file, path))
+        stream = lines_of(decompressed(file, path), str(path))
         for _ in islice(stream, skip):
             pass
         while block := list(islice(stream, size)):

@@ -23,7 +23,7 @@ from nmt.data.manifest import Ids
 from nmt.errors import NmtError, UnfinishedError
 from nmt.preprocess.annotations import LINKS
 from nmt.preprocess.cleaning import Cleaning, CleaningResult, CleaningStats, judge
-from nmt.preprocess.corpus import CHUNK, Block, Chunk
+from nmt.preprocess.corpus import Block, Chunk
 from nmt.preprocess.duplicates import Keys, joined
 from nmt.preprocess.joining import Joiner, document_numbers
 from nmt.preprocess.links import count_words, read_links
@@ -152,7 +152,7 @@ class Encoder:
             language = block.bitext.direction[1] if self.subwords.directions else ""
             pairs = replace(pairs, keys=_keys(source, target, language))
         if self.shards > 1:
-            is_counted = block.first // CHUNK % self.shards == self.shard - 1
+            is_counted = block.shard(self.shards) == self.shard
             in_shard = np.full(len(lines), is_counted)
             if not self.joiner:
                 in_shard = pairs.keys[:, 1] % np.uint64(self.shards) == self.shard - 1

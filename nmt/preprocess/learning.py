@@ -64,13 +64,20 @@ class SubwordTraining:
             raise ValueError(
                 f"character_coverage must be from 0.98 to 1, not {self.character_coverage}"
             )
-        symbols = [*SPECIAL_PIECES, *self.user_defined_symbols]
-        for symbol in self.user_defined_symbols:
+        symbols = [*SPECIAL_PIECES, *self.symbols]
+        for symbol, shown in zip(self.symbols, self.user_defined_symbols, strict=True):
             if not symbol or symbols.count(symbol) > 1:
                 raise ValueError(
                     f"user_defined_symbols must differ from each other, from nothing and from "
-                    f"{' '.join(SPECIAL_PIECES)}, unlike {symbol!r}"
+                    f"{' '.join(SPECIAL_PIECES)}, unlike {shown!r}"
                 )
+
+    @property
+    def symbols(self) -> list[str]:
+        """The user-defined symbols as pieces: with casing, in lower case."""
+        if self.casing == "none":
+            return [*self.user_defined_symbols]
+        return [in_lower_case(symbol)[0] for symbol in self.user_defined_symbols]
 
 
 def train_subwords(
@@ -107,7 +114,7 @@ def train_subwords(
             character_coverage=training.character_coverage,
             byte_fallback=training.byte_fallback,
             normalization_rule_name=training.normalization,
-            user_defined_symbols=list(training.user_defined_symbols),
+            user_defined_symbols=training.symbols,
             control_symbols=list(tags),
             pad_id=PAD,
             unk_id=UNK,

@@ -23,6 +23,9 @@ Encode = Callable[[list[str]], Sentences]
 MOST_WORDS = 1 << 18
 """Words in the cache before it is emptied; about 50 MiB."""
 
+MOST_TOKENS = 1 << 20
+"""Tokens of these words; of text without spaces, a word may be a line."""
+
 
 def encoders(subwords: Subwords) -> tuple[Encode, Encode]:
     """Return functions that encode lines of the source and of the target."""
@@ -67,7 +70,10 @@ class WordEncoder:
         """Return the sentences of the lines, each with EOS."""
         if not lines:
             return Sentences.of([])
-        text = "\n".join(lines).encode()  # bytes are split faster than str
+        joined = "\n".join(lines)
+        if SPACE in joined:  # which a model takes for a space where its normalisation leaves it
+            return Sentences.of(self._processor.encode(lines, num_threads=1))
+        text = joined.encode()  # bytes are split faster than str
         letters = np.frombuffer(text, np.uint8)
         ends = letters[(letters == ord(" ")) | (letters == ord("\n"))] == ord("\n")
         first = np.concatenate(([0], np.flatnonzero(ends) + 1))
@@ -75,7 +81,7 @@ class WordEncoder:
         return Sentences(tokens, np.add.reduceat(lengths, first)).ended()
 
     def _take(self, words: list[bytes]) -> Sentences:
-        if len(self._numbers) > MOST_WORDS:
+        if len(self._numbers) > MOST_WORDS or len(self._words.tokens) > MOST_TOKENS:
             self._numbers, self._words = _Numbers(), Sentences.laid([])
         known = len(self._numbers)
         numbers = np.fromiter(map(self._numbers.__getitem__, words), np.int64, len(words))
