@@ -584,6 +584,11 @@ def test_named_sets_are_held_out_instead_of_pairs_of_the_corpus(
     assert refused.err == (
         "nmt: error: numbers.en: is training text; give a held-out set that is not\n"
     )
+    refused = nmt(*arguments, "--valid", "elsewhere", "--test", "./elsewhere")
+    assert refused.err == (
+        "nmt: error: elsewhere.en: is given as --valid and --test; leave one of them out, which is "
+        "then made\n"
+    )
     missing = nmt(*arguments, "--valid", "nowhere")
     assert missing.err.startswith("nmt: error: no such file: nowhere.en")
     written = nmt(*arguments, "--valid", "elsewhere", "--test", "last")

@@ -132,10 +132,11 @@ def _present_sets(
     given: Mapping[str, str],
 ) -> dict[str, str | None]:
     """Return the held-out sets that are given or found, by split; None for one that is missing."""
+    others: list[Bitext] = []
     for path in given.values():
-        held_out.check_given(path, bitexts, languages)
+        others.append(held_out.given_set(path, bitexts, others, languages))
     return {
-        split: given.get(split) or held_out.find(split, train, bitexts, languages)
+        split: given.get(split) or held_out.find(split, train, bitexts, languages, others)
         for split in held_out.NAMES
     }
 

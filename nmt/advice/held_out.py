@@ -35,14 +35,19 @@ ENOUGH_PAIRS = 100
 
 
 def find(
-    split: str, train: Sequence[str], bitexts: Sequence[Bitext], languages: Languages
+    split: str,
+    train: Sequence[str],
+    bitexts: Sequence[Bitext],
+    languages: Languages,
+    others: Sequence[Bitext] = (),
 ) -> str | None:
     """Return the path of a held-out set: made before, or under a usual name beside a corpus.
 
-    Training text is never a held-out set, whatever its name, and neither is a set that was made
-    from another corpus. A set that lacks a side is passed over with a warning.
+    Training text is never a held-out set, whatever its name, and neither is one of the `others`,
+    or a set that was made from another corpus. A set that lacks a side is passed over, with a
+    warning.
     """
-    used = {file.resolve() for bitext in bitexts for file in bitext.files}
+    used = {file.resolve() for bitext in (*bitexts, *others) for file in bitext.files}
     beside = (path for prefix in train for path in _beside(split, Path(prefix)))
     for path in itertools.chain([str(DIRECTORY / split)], beside):
         is_made = path == str(DIRECTORY / split)
@@ -59,12 +64,24 @@ def find(
     return None
 
 
-def check_given(path: str, bitexts: Sequence[Bitext], languages: Languages) -> None:
-    """Raise an NmtError if the given held-out set is missing, or is training text."""
-    used = {file.resolve() for bitext in bitexts for file in bitext.files}
-    for file in Bitext.find(path, *languages).files:
-        if file.resolve() in used:
-            raise NmtError(f"{file}: is training text; give a held-out set that is not")
+def given_set(
+    path: str, bitexts: Sequence[Bitext], others: Sequence[Bitext], languages: Languages
+) -> Bitext:
+    """Return a held-out set that is given.
+
+    Raises:
+        NmtError: it is missing, is training text, or is given as another set, too.
+    """
+    given = Bitext.find(path, *languages)
+    for sets, problem in (
+        (bitexts, "is training text; give a held-out set that is not"),
+        (others, "is given as --valid and --test; leave one of them out, which is then made"),
+    ):
+        used = {file.resolve() for bitext in sets for file in bitext.files}
+        for file in given.files:
+            if file.resolve() in used:
+                raise NmtError(f"{file}: {problem}")
+    return given
 
 
 def _has_a_side(path: str, languages: Languages) -> bool:
