@@ -234,8 +234,6 @@ def test_files_without_blank_lines_cost_one_warning(here: Path, nmt: Command) ->
 def test_shards_hold_whole_blocks_and_together_everything(
     here: Path, dataset: Callable[[str], Dataset], nmt: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("corpus", "encoding"):
-        monkeypatch.setattr(f"nmt.preprocess.{module}.CHUNK", 40)
     monkeypatch.setattr("nmt.preprocess.corpus.Bitext.blocks.__defaults__", (40, 0))
     held = []
     for shard in ("1/2", "2/2"):
