@@ -77,17 +77,23 @@ class TrainingLoop:
                 reason = reason or self._reason_to_stop(requests.received)
             while reason is None:
                 self._run_update(next(updates))
-                reason = self._reason_to_stop(requests.received)
-                is_save_due = reason is not None or milestones.is_save_due()  # before `_save`
-                is_best = False
-                if milestones.is_validation_due(reason):
-                    if is_save_due:
-                        self._save(is_best)  # validation may outlast a launcher's grace time
-                    is_best = self._validate()
-                    reason = reason or milestones.out_of_patience()
-                    reason = reason or self._reason_to_stop(requests.received)
-                if reason or is_best or is_save_due:
-                    self._save(is_best)
+                reason = self._close_update(requests)
+        return reason
+
+    def _close_update(self, requests: StopRequests) -> str | None:
+        """Validate and save where that is due; return the reason to stop, if there is one."""
+        milestones = self.milestones
+        reason = self._reason_to_stop(requests.received)
+        is_save_due = reason is not None or milestones.is_save_due()  # before `_save`
+        is_best = False
+        if milestones.is_validation_due(reason):
+            if is_save_due:
+                self._save(is_best)  # validation may outlast a launcher's grace time
+            is_best = self._validate()
+            reason = reason or milestones.out_of_patience()
+            reason = reason or self._reason_to_stop(requests.received)
+        if reason or is_best or is_save_due:
+            self._save(is_best)
         return reason
 
     def _run_update(self, update: Update) -> None:
