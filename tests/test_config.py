@@ -340,14 +340,6 @@ def test_a_path_through_a_plain_value_is_refused():
         set_path({"train": {"updates": 3}}, "train.updates.max", 4)
 
 
-def test_another_name_at_its_own_path_takes_the_place_of_the_keys():
-    values = {"strategy": {"name": "beam", "beam": 4}}
-    set_path(values, "strategy.name", "beam")
-    assert values == {"strategy": {"name": "beam", "beam": 4}}
-    set_path(values, "strategy.name", "greedy")
-    assert values == {"strategy": {"name": "greedy"}}
-
-
 def test_an_assignment_is_a_path_and_a_yaml_value():
     assert parse_assignment("train.updates=3") == ("train.updates", 3)
     assert parse_assignment("score.metrics=[bleu, ter]") == ("score.metrics", ["bleu", "ter"])
