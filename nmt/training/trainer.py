@@ -13,6 +13,7 @@ interrupted and resumed therefore computes the same updates as one that never st
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -141,19 +142,20 @@ class Trainer:
             state: the counters.
         """
         shard = self.parallel.shard
+        states: dict[str, dict[str, Tensor]] = defaultdict(dict)
+        for path, value in optimizer.items():
+            name, _, key = path.rpartition("/")
+            states[name][key] = value
         if self.average:
             self.average.load(weights)
-            weights = {name: optimizer[f"{name}/{TRAINED_WEIGHT}"] for name in weights}
+            weights = {name: states[name].pop(TRAINED_WEIGHT) for name in weights}
         sharded = {name: shard(weight, self.weights[name]) for name, weight in weights.items()}
         copy_weights(sharded, self.weights)
         for name, weight in self.weights.items():
-            if not weight.requires_grad:
-                continue
-            self.optimizer.state[weight] = {
-                path.rpartition("/")[2]: shard(value, weight)
-                for path, value in optimizer.items()
-                if path.rpartition("/")[0] == name and not path.endswith(f"/{TRAINED_WEIGHT}")
-            }
+            if weight.requires_grad:
+                self.optimizer.state[weight] = {
+                    key: shard(value, weight) for key, value in states[name].items()
+                }
         self.state = state
         self.scale.restore(self.state.loss_scale)
         self._restore_micro_batches()
