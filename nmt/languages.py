@@ -112,7 +112,7 @@ _UNSPACED_CHARACTER = re.compile(
 def combining_marks() -> str:
     r"""Return the ranges of all combining marks, as they stand in the brackets of a pattern.
 
-    A mark, such as a vowel sign of an Indic script, belongs to the letter before it; ``\\w`` leaves
+    A mark, such as a vowel sign of an Indic script, belongs to the letter before it; ``\w`` leaves
     marks out.
     """
     codes = [*range(0x300, 0x1F000), *range(0xE0100, 0xE01F0)]

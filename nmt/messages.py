@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -17,26 +18,27 @@ LONGEST_DURATION = timedelta(days=999_999_999)
 
 def say(message: str) -> None:
     """Print a message on stderr, together with its newline in one write."""
-    with unheard():
+    with surviving_stderr():
         sys.stderr.write(f"{message}\n")
         sys.stderr.flush()
 
 
 @contextmanager
-def unheard() -> Iterator[None]:
-    """Go on if stderr takes no more, as a pipe whose reader is gone: it becomes the null device."""
+def surviving_stderr() -> Iterator[None]:
+    """Suppress errors of writing to stderr, which becomes the null device if its reader is gone."""
     try:
         yield
-    except OSError:
-        leave(sys.stderr.fileno())
+    except OSError as error:
+        if error.errno in (errno.EPIPE, errno.EIO):
+            redirect_to_null(sys.stderr.fileno())
 
 
-def leave(*outputs: int) -> None:
+def redirect_to_null(*descriptors: int) -> None:
     """Let the null device take the place of file descriptors."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for output in outputs:
-        os.dup2(nowhere, output)
-    os.close(nowhere)
+    null = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in descriptors:
+        os.dup2(null, descriptor)
+    os.close(null)
 
 
 def warn(message: str) -> None:

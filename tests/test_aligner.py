@@ -18,7 +18,7 @@ from nmt.data.vocabulary import EOS, UNK
 from nmt.evaluation.alignments import AlignmentErrorRate
 from nmt.preprocess import hmm
 from nmt.preprocess.aligner import (
-    LONGEST_PAIR,
+    MAX_PAIR_WORDS,
     CorpusAligner,
     Link,
     Vocabulary,
@@ -90,7 +90,7 @@ def test_an_iteration_counts_what_all_alignments_expect() -> None:
     model = HiddenMarkovModel(lexicon, SIZE)
     model.fit(Sentences.laid(sources), Sentences.laid(targets))
     counts = np.zeros((SIZE, SIZE))
-    moves = np.full(2 * hmm.MAX_DISTANCE + 1, hmm.LEAST_EMISSION)
+    moves = np.full(2 * hmm.MAX_DISTANCE + 1, hmm.MIN_EMISSION)
     for source, target in zip(sources, targets, strict=True):
         for path, probability in paths(lexicon, source, target).items():
             last = -1
@@ -103,7 +103,7 @@ def test_an_iteration_counts_what_all_alignments_expect() -> None:
         lexicon.sources, lexicon.targets
     ]
     np.testing.assert_allclose(
-        model._emissions[:-1], np.maximum(expected, hmm.LEAST_EMISSION), rtol=1e-9
+        model._emissions[:-1], np.maximum(expected, hmm.MIN_EMISSION), rtol=1e-9
     )
     np.testing.assert_allclose(model._moves, moves, rtol=1e-9)
 
@@ -202,7 +202,7 @@ def test_punctuation_within_a_word_takes_no_longer_than_letters() -> None:
 
 def test_a_pair_that_is_too_long_gets_no_links() -> None:
     aligner = CorpusAligner([("one two", "eins zwei")] * 3, 10)
-    long, longest = "one two " * (LONGEST_PAIR // 2 + 1), "one two " * (LONGEST_PAIR // 2)
+    long, longest = "one two " * (MAX_PAIR_WORDS // 2 + 1), "one two " * (MAX_PAIR_WORDS // 2)
     links = aligner.align(["one two", long, "one", longest], ["eins zwei", "eins", long, "eins"])
     assert [bool(found) for found in links] == [True, False, False, True]
 

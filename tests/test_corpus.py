@@ -90,7 +90,7 @@ def test_a_prefix_may_hold_the_suffix_of_another_format(tmp_path):
 
 
 def test_a_line_that_is_too_long_is_named_before_memory_is_full(tmp_path, monkeypatch):
-    monkeypatch.setattr("nmt.io.lines.LONGEST_LINE", 5)
+    monkeypatch.setattr("nmt.io.lines.MAX_LINE_BYTES", 5)
     files = bitext(tmp_path, b"a\nlonger\n", b"x\ny\n")
     with pytest.raises(NmtError, match=r"c\.en:2: the line is longer than 5 bytes; is this text"):
         list(files.chunks())

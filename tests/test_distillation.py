@@ -168,6 +168,8 @@ def test_a_student_keeps_the_checkpoints_of_teachers_that_train_on(
     done = student(run, 6)
     assert done.status == 1
     assert "train.loss.teacher_digests was ['" in done.err
+    before, after = run / "update_0000006", run / "update_0000008"
+    assert f"train.loss.teachers was ['{before}'], is ['{after}']" in done.err
     moved = run.rename(tmp_path / "moved")
     assert student(moved / "update_0000006", 6).status == 0
     loss = Run.open(tmp_path / "student").recipe["train"]["loss"]

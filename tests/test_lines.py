@@ -18,7 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nmt.errors import NmtError
-from nmt.io.lines import LONGEST_LINE, PACKED, Lines, zstd
+from nmt.io.lines import MAX_LINE_BYTES, PACKED, Lines, zstd
 
 COMPRESSIONS = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstd.compress}
 
@@ -105,11 +105,11 @@ def test_packed_text_under_another_name_is_refused(on_invalid_utf8: str | None) 
 
 def test_a_line_that_would_fill_the_memory_is_an_error() -> None:
     with pytest.raises(NmtError) as error:
-        in_memory(b"a\n" + b"x" * (LONGEST_LINE + 1)).read()
+        in_memory(b"a\n" + b"x" * (MAX_LINE_BYTES + 1)).read()
     assert str(error.value) == (
         "text:2: the line is longer than 16,777,216 bytes; is this text, one sentence a line?"
     )
-    assert len(in_memory(b"x" * LONGEST_LINE).read()[0]) == LONGEST_LINE
+    assert len(in_memory(b"x" * MAX_LINE_BYTES).read()[0]) == MAX_LINE_BYTES
 
 
 def test_a_compressed_file_is_read_as_a_plain_one(tmp_path: Path) -> None:

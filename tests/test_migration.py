@@ -663,6 +663,11 @@ def test_what_is_not_carried_over_is_told(
         (("marian", "marian --type transformer --lr-warmup soon"), "--lr-warmup: expected a number "
          "of updates"),
         (("marian", "marian --type transformer -n much"), "--normalize: expected a number"),
+        (("marian", "marian --type transformer --guided-alignment c --dec-depth x"),
+         "--dec-depth: expected a number"),
+        (("marian", "marian --type transformer --guided-alignment c "
+          "--transformer-guided-alignment-layer x"),
+         "--transformer-guided-alignment-layer: expected a number"),
         (("opennmt", "onmt_train --accum_count [4]"), "--accum-count: expected a number"),
         (("sockeye", "sockeye-train --num-layers six:6"), "--num-layers: expected a number"),
         (("moses", "moses -f moses.ini"), "--from: unknown toolkit 'moses'"),
@@ -672,6 +677,21 @@ def test_mistakes_are_one_line(nmt: Any, arguments: tuple[str, str], message: st
     done = nmt("recipe", "--from", *arguments)
     assert (done.status, done.out, done.err.count("\n")) == (1, "", 1)
     assert done.err.startswith(f"nmt: error: {message}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "uv run fairseq-train d --arch a --patience 3",
+        "$ fairseq-train <data> --arch a --patience 3 > log",
+        "> timeout 9 fairseq-train d --arch a --patience 3",
+        "{ sudo fairseq-train d --arch a --patience 3; }",
+        "srun --job-name marian fairseq-train d --arch a --patience 3",
+    ],
+)
+def test_what_stands_around_a_command_does_not_hide_its_options(line: str) -> None:
+    options = Options.of_command_line(line, "fairseq")
+    assert (options.values["--arch"], options.values["--patience"]) == (["a"], ["3"])
 
 
 def test_a_translation_sets_the_search_alone(converted: Any, tmp_path: Path) -> None:

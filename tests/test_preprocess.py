@@ -695,12 +695,17 @@ def test_a_shard_without_pairs_is_answered_with_the_remedy(here):
         preprocess(config(shard="7/1000"))
 
 
-def test_the_documents_of_small_corpora_are_in_all_shards():
+@pytest.mark.parametrize("blocks_of_a_corpus", [1, 3, 40])
+@pytest.mark.parametrize("shards", [2, 3, 4, 8])
+def test_the_documents_of_all_corpora_are_spread_over_the_shards(blocks_of_a_corpus, shards):
     files = Bitext(Path("a.en"), Path("a.de"))
-    blocks = [Block(files, 1, 9, b"", b"", 0, corpus=number) for number in range(99)]
-    counts = Counter(block.shard(3) for block in blocks)
-    assert sorted(counts) == [1, 2, 3]
-    assert min(counts.values()) > 20
+    counts = Counter(
+        Block(files, 1 + at * 9_990, 9, b"", b"", 0, corpus=number).shard(shards)
+        for number in range(48)
+        for at in range(blocks_of_a_corpus)
+    )
+    assert sorted(counts) == [*range(1, shards + 1)]
+    assert max(counts.values()) - min(counts.values()) <= 1
 
 
 def test_a_copy_of_a_shard_does_not_stand_for_another(here):

@@ -124,9 +124,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from random import Random
-from nmt.preprocess.extension import with_pieces
 from nmt.preprocess.segmenters import SentencePiece
-from nmt.preprocess.subwords import Subwords
 segmenter = SentencePiece(Path(sys.argv[1]).read_bytes())
 print(*segmenter.sample("the houses are in a boat", 0.2, Random(5)))
 """

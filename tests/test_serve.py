@@ -373,7 +373,7 @@ def test_few_messages_are_read_before_their_turn(length: int, at_first: int, the
         return received[-1]
 
     async def read() -> None:
-        messages: asyncio.Queue[Any] = asyncio.Queue(websocket.MESSAGES)
+        messages: asyncio.Queue[Any] = asyncio.Queue(websocket.MAX_MESSAGES_AHEAD)
         client: Any = SimpleNamespace(receive=receive)
         reading = asyncio.create_task(websocket._read_messages(client, messages, asyncio.Event()))
         for count in (at_first, then):

@@ -178,7 +178,7 @@ def test_no_more_than_a_window_is_read_ahead() -> None:
 
 @pytest.fixture
 def short_counts_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmt.inference.translator.LEAST_TOKENS", 1)
+    monkeypatch.setattr("nmt.inference.translator.MIN_TOKENS", 1)
 
 
 @pytest.mark.usefixtures("short_counts_as_it_is")

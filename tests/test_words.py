@@ -63,11 +63,11 @@ def test_lines_get_the_ids_that_sentencepiece_gives_them(normalization):
 
 def test_words_are_known_again_and_forgotten_when_they_are_too_many(shared, monkeypatch):
     encode = WordEncoder(shared.source.processor)
-    monkeypatch.setattr(words, "MOST_WORDS", 4)
+    monkeypatch.setattr(words, "MAX_WORDS", 4)
     for lines in (["a tree", "", "the boats"], ["the trees"], ["a boat", "the trees"], []):
         assert_same(encode, shared.source.processor, lines)
-    monkeypatch.setattr(words, "MOST_WORDS", 1 << 18)
-    monkeypatch.setattr(words, "MOST_TOKENS", 9)
+    monkeypatch.setattr(words, "MAX_WORDS", 1 << 18)
+    monkeypatch.setattr(words, "MAX_TOKENS", 9)
     for line in ("the boats", "日本の木と家", "the trees", "a boat"):
         assert_same(encode, shared.source.processor, [line])
         assert len(encode._words.tokens) < 40

@@ -28,7 +28,7 @@ DIRECTORY = Path("held-out")
 
 SHARE = 40
 """One pair in so many becomes a held-out pair of each set."""
-MOST_PAIRS = 1000
+MAX_PAIRS = 1000
 """Largest number of pairs of a held-out set that is made."""
 ENOUGH_PAIRS = 100
 """Number of pairs with which a set is made although the sample has no more that are fit for it."""
@@ -129,7 +129,7 @@ def _files(split: str, languages: Languages) -> list[Path]:
 
 def size(distinct: int) -> int:
     """Return the number of pairs of a held-out set that is made."""
-    return max(1, min(MOST_PAIRS, distinct // SHARE))
+    return max(1, min(MAX_PAIRS, distinct // SHARE))
 
 
 def choose(

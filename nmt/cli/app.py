@@ -21,7 +21,7 @@ from nmt.cli.help import Command, Group
 from nmt.cli.interruption import INTERRUPTED, raise_at_interrupt, terminable
 from nmt.errors import LostPeerError, NmtError, TerminatedError, UnknownKeyError, explain
 from nmt.io.files import named
-from nmt.messages import leave, one_line, say
+from nmt.messages import one_line, redirect_to_null, say
 from nmt.runtime.memory import is_out_of_memory
 
 
@@ -255,7 +255,7 @@ def _in_our_words(message: str) -> str:
 
 def _drop_stdout() -> None:
     """Redirect stdout to the null device, so that the flush at exit does not fail again."""
-    leave(sys.stdout.fileno())
+    redirect_to_null(sys.stdout.fileno())
 
 
 def _fail(message: str, status: int) -> int:

@@ -12,7 +12,7 @@ from nmt.cli.flags import Settings, recipe_flags
 from nmt.cli.interruption import terminable
 from nmt.cli.recipe import DEFAULT_ARCH
 from nmt.errors import NmtError
-from nmt.messages import leave, say, warn
+from nmt.messages import redirect_to_null, say, warn
 
 if TYPE_CHECKING:
     from nmt.runs import Run
@@ -106,8 +106,9 @@ def train(*, settings: Settings, dry_run: DryRun = False, plot: Plot = False) ->
         require_matplotlib()
     keep_few_kernels()
     with (
-        # Until training begins; peers get the signal of a launcher that another one has ended.
-        nullcontext() if os.environ.get("RANK", "0") != "0" else terminable(),
+        # Rank 0 removes a new run at SIGTERM. A launcher sends that to its peers, too, when one
+        # process has failed; they do not report it as an interruption.
+        terminable() if os.environ.get("RANK", "0") == "0" else nullcontext(),
         join(experiment.train.device, experiment.train.timeout_minutes) as world,
     ):
         run, reason = run_training(experiment, world, dry_run, settings.trust_plugins)
@@ -120,7 +121,7 @@ def train(*, settings: Settings, dry_run: DryRun = False, plot: Plot = False) ->
             except BrokenPipeError:
                 if signal is None:
                     raise
-                leave(1)  # Ctrl-C has ended the reader, too
+                redirect_to_null(1)  # Ctrl-C has ended the reader, too
             if plot:
                 _plot(run)
     if signal is not None:

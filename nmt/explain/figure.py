@@ -20,7 +20,7 @@ STEP, MARGIN, GAP = 26, 20, 170
 LETTER = 7.5
 """Mean width of a letter in pixels."""
 
-LEAST_WEIGHT = 0.02
+MIN_WEIGHT = 0.02
 """Weights below are not drawn."""
 
 SPREAD = 12
@@ -180,7 +180,7 @@ def figure(
         for at, head in enumerate(chosen)
         for query in drawn
         for key, weight in enumerate(weights[head - 1][query])
-        if weight >= LEAST_WEIGHT
+        if weight >= MIN_WEIGHT
     ]
     return Figure(f"{kind} attention, layer {layer}", queries, keys, strokes)
 

@@ -242,7 +242,7 @@ class Settings:
                 feed_forward=feed_forwards[ACTIVATIONS[activation]],
                 residual="pre_norm" if self.is_pre_norm else "post_norm",
                 norm_epsilon=1e-5,
-                alignment_layer=None if guided is None else self.value("alignment_layer", 0) + 1,
+                alignment_layer=None if guided is None else guided + 1,
                 alignment_head=1 if self.value("alignment_heads", 0) == 1 else None,
             )
         except ValueError as error:

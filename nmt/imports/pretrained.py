@@ -23,6 +23,9 @@ from nmt.runs import Run
 CACHE = "NMT_CACHE"
 """Environment variable with the directory of the cache."""
 
+VERSION = 2
+"""Version of what an import makes of a model; runs of other versions in the cache are not used."""
+
 
 def from_pretrained(
     model: str | Path,
@@ -110,5 +113,5 @@ def _digest(source: Path, format_: str, languages: tuple[str | None, str | None]
     """Return a hash of what an import depends on."""
     read = sorted(path for path in source.iterdir() if path.is_file())
     lines = [f"{files.sha256(path)}  {path.name}" for path in read]
-    lines += [format_, *(str(language) for language in languages)]
+    lines += [str(VERSION), format_, *(str(language) for language in languages)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

@@ -20,7 +20,7 @@ from nmt.languages import has_spaces
 from nmt.preprocess.order import refuse_beginnings
 from nmt.search import Hypothesis
 
-LEAST_LOG_PROBABILITY = log(0.001)
+MIN_LOG_PROBABILITY = log(0.001)
 """Log-probability below which a token is no alternative."""
 
 
@@ -88,7 +88,7 @@ def _next_tokens(translator: Translator, sentence: Sentence, count: int) -> list
     return [
         token
         for token, value in zip(tokens.tolist(), values.tolist(), strict=True)
-        if value > LEAST_LOG_PROBABILITY
+        if value > MIN_LOG_PROBABILITY
     ]
 
 

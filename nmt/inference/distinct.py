@@ -16,7 +16,7 @@ LONGER = 8
 """Largest factor of the requested number of hypotheses, which bounds the time of the search. Few
 sentences need more than two."""
 
-LONGEST_LIST = 256
+MAX_LIST = 256
 """Number of hypotheses above which a list is at most twice as long as requested. Drawing distinct
 samples takes memory that grows with the square of their number."""
 
@@ -40,7 +40,7 @@ def distinct_lists(
     Yields:
         The number of a sentence and its hypotheses, best first; sentences in any order.
     """
-    asked, longest = count, max(2 * count, min(LONGER * count, LONGEST_LIST))
+    asked, longest = count, max(2 * count, min(LONGER * count, MAX_LIST))
     while sentences:
         too_few = {}
         for at, hypotheses in find(sentences, asked):

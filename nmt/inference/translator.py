@@ -33,7 +33,7 @@ from nmt.search.coverage import with_coverage
 
 T = TypeVar("T")
 
-LEAST_TOKENS = 16
+MIN_TOKENS = 16
 """Minimum number of tokens that a sentence counts as: each row holds scores of the vocabulary."""
 
 BATCHES_A_WORKER = 4
@@ -137,9 +137,7 @@ class Translator(LineTranslator):
             sentences: sentences by line number.
         """
         longest_first, start = sorted(sentences, key=lambda at: -len(sentences[at].source)), 0
-        lengths = {
-            at: max(LEAST_TOKENS, len(sentence.source)) for at, sentence in sentences.items()
-        }
+        lengths = {at: max(MIN_TOKENS, len(sentence.source)) for at, sentence in sentences.items()}
         shares = 1 if self._workers.count == 1 else BATCHES_A_WORKER * self._workers.count
         share = -(-rows * sum(lengths.values()) // shares)
         limit = min(self.config.batch_limit(self.device.type), share)

@@ -39,7 +39,7 @@ _ZstdError: type[Exception] = zstd.ZstdError if zstd else EOFError
 
 OnInvalidUtf8 = Literal["error", "replace"]
 
-LONGEST_LINE = 1 << 24
+MAX_LINE_BYTES = 1 << 24
 """Bytes of the longest line that is read; bounds the memory for any input."""
 
 
@@ -198,13 +198,13 @@ def lines_of(stream: IO[bytes], name: str) -> Iterator[bytes]:
     """Yield the lines of a stream with their line feeds, and without a byte order mark.
 
     Raises:
-        NmtError: a line is longer than `LONGEST_LINE`; `name` is that of the stream.
+        NmtError: a line is longer than `MAX_LINE_BYTES`; `name` is that of the stream.
     """
-    lines = iter(lambda: stream.readline(LONGEST_LINE + 1), b"")
+    lines = iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b"")
     for number, line in enumerate(without_mark(lines), start=1):
-        if len(line) > LONGEST_LINE:
+        if len(line) > MAX_LINE_BYTES:
             raise NmtError(
-                f"{name}:{number}: the line is longer than {LONGEST_LINE:,} bytes; is this text, "
+                f"{name}:{number}: the line is longer than {MAX_LINE_BYTES:,} bytes; is this text, "
                 "one sentence a line?"
             )
         yield line

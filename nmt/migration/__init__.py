@@ -69,7 +69,7 @@ def recipe_of(toolkit: str, options: Options, flags: Mapping[str, str]) -> Draft
             draft.note(f"{shown}: no limit there; the default of {key} is taken")
         elif key and len(values) <= 1:
             set_path(draft.recipe, key, value)
-        elif habit and command == "translate":
+        elif habit and command != "train":
             draft.note(f"{shown}: {habit.remedy}")
         elif reason := rules.WITHOUT.get(name):
             draft.note(f"{shown}: {reason}")

@@ -269,9 +269,11 @@ def _alignments(options: Options, draft: Draft) -> None:
     weight = options.number("--guided-alignment-weight", default=0.1)
     if path != "none":
         draft.set(train__guided_alignment=weight, preprocess__alignments=True)
-        [last] = options.values.get("--dec-depth", [1])
-        guided = options.text("--transformer-guided-alignment-layer", default="last")
-        layer = number_of("--dec-depth", last if guided == "last" else guided)
+        name = "--transformer-guided-alignment-layer"
+        guided = options.text(name, default="last")
+        [depth, *_] = options.values.get("--dec-depth") or [1]
+        last = number_of("--dec-depth", depth)
+        layer = last if guided == "last" else number_of(name, guided)
         draft.set(model__alignment_layer=layer, model__alignment_head=1)
         draft.note(f"--guided-alignment {path}: nmt preprocess reads PREFIX.align; rename")
 

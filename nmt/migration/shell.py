@@ -37,6 +37,7 @@ PROGRAMS: Mapping[str, Mapping[str, str]] = {
 
 LAUNCHER = re.compile(
     r"python[\d.]*|torchrun|accelerate|deepspeed|mpirun|srun|env|nohup|time|exec|then|else|do"
+    r"|sudo|timeout|numactl|nice|uv|poetry|conda|docker|if|while|until|[!{$>]"
 )
 """Programs that run another one, and words of the shell that precede a command."""
 
@@ -48,9 +49,10 @@ WORD += r"""|[^\s;|&<>()'"`\\])+"""
 
 TOKEN = re.compile(
     r"[ \t\r]+|\\\r?(?:\n|\Z)|\n(?=[ \t]*-)|\#[^\n]*"  # a line of options continues a command
-    rf"|(?:\d+|&)?[<>]{{1,3}}[&|]?[ \t]*{WORD}"  # a redirection
+    r"|(?P<prompt>(?:^|(?<=\n))[ \t]*[$>](?=[ \t]))"
+    rf"|(?:\d+|&)?[<>]{{1,3}}[&|]?[ \t]*(?!-)(?![\w./-]+>){WORD}"  # a redirection
     r"|(?P<operator>[;|&)\n]+|\(\)?)"
-    rf"|(?P<word>{WORD})"
+    rf"|(?P<word><[\w./-]+>|{WORD})"
     r"|(?P<quote>['\"`\\])",  # without another one
     re.DOTALL,
 )
@@ -133,19 +135,20 @@ def _unquoted(word: str) -> str:
 
 def _command(words: list[str], toolkit: str, exported: list[str]) -> Command | None:
     """Return the command of a known program that a simple command runs, if it does."""
-    is_launched = False
+    is_launched, chosen = False, None
     for place, word in enumerate(words):
         if ASSIGNMENT.fullmatch(word):
             continue
         for program in _names(word, toolkit):
             for other, programs in PROGRAMS.items():
-                if program in programs:
+                # A value of a launcher's option may be the name of another toolkit's program.
+                if program in programs and (chosen is None or other == toolkit):
                     devices = _devices([*exported, *words[:place]])
-                    return Command(other, program, words[place + 1 :], devices)
+                    chosen = Command(other, program, words[place + 1 :], devices)
         is_launched = is_launched or bool(LAUNCHER.fullmatch(PurePath(word).name))
-        if not is_launched:
+        if not is_launched or (chosen and chosen.toolkit == toolkit):
             break
-    return None
+    return chosen
 
 
 def _names(word: str, toolkit: str) -> list[str]:

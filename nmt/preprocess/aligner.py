@@ -28,7 +28,7 @@ LEXICON_ITERATIONS = 5
 HMM_ITERATIONS = 5
 """Iterations of the hidden Markov model."""
 
-LONGEST_PAIR = 200
+MAX_PAIR_WORDS = 200
 """Words of the longest side of a pair that is learned from and aligned. The time of a pair grows
 with the third power of its length."""
 
@@ -85,7 +85,7 @@ class CorpusAligner:
     def align(self, sources: Sequence[str], targets: Sequence[str]) -> Iterator[list[Link]]:
         """Yield the links of each pair of lines: numbers of source and target words, from 0.
 
-        A pair with more than `LONGEST_PAIR` words on a side has none.
+        A pair with more than `MAX_PAIR_WORDS` words on a side has none.
         """
         pairs = zip(sources, targets, strict=True)
         kept = [pair if _fits(*pair) else ("", "") for pair in pairs]
@@ -107,7 +107,7 @@ class CorpusAligner:
 
 def _fits(source: str, target: str) -> bool:
     """Return whether neither side is too long to align."""
-    return max(len(source.split()), len(target.split())) <= LONGEST_PAIR
+    return max(len(source.split()), len(target.split())) <= MAX_PAIR_WORDS
 
 
 def grow_diag_final_and(one: set[Link], other: set[Link]) -> list[Link]:

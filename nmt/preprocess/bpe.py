@@ -23,10 +23,10 @@ END = "</w>"
 JOINED = "@@"
 """Marks the end of a piece that does not end its word."""
 
-LONGEST_WORD = 512
+MAX_WORD_LENGTH = 512
 """Characters of the longest word that is merged whole; longer ones are divided first."""
 
-MOST_WORDS = 1 << 18
+MAX_WORDS = 1 << 18
 """Words in the cache before it is emptied."""
 
 NEAR = 8
@@ -177,9 +177,9 @@ class BpePieces(Segmenter):
         """Return the pieces of a word."""
         pieces = self._known.get(word)
         if pieces is None:
-            if len(self._known) > MOST_WORDS:
+            if len(self._known) > MAX_WORDS:
                 self._known.clear()
-            parts = [word[at : at + LONGEST_WORD] for at in range(0, len(word), LONGEST_WORD)]
+            parts = [word[at : at + MAX_WORD_LENGTH] for at in range(0, len(word), MAX_WORD_LENGTH)]
             symbols = [symbol for part in parts for symbol in self._merged(part)]
             pieces = [*(symbol + JOINED for symbol in symbols[:-1]), symbols[-1]]
             self._known[word] = pieces

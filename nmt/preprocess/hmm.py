@@ -25,7 +25,7 @@ NULL_PROBABILITY = 0.2
 UNIFORM = 0.1
 """Share of the uniform distribution in that of the next source word."""
 
-LEAST_EMISSION = 1e-7
+MIN_EMISSION = 1e-7
 """Probability of an emission that is not in the lexicon."""
 
 MAX_DISTANCE = 50
@@ -70,7 +70,7 @@ class HiddenMarkovModel:
         order = np.argsort(keys)
         self._keys, self._sources = keys[order], lexicon.sources[order]
         self._num_targets, self._num_sources = num_targets, lexicon.num_sources
-        self._emissions = np.append(lexicon.probabilities[order], LEAST_EMISSION)
+        self._emissions = np.append(lexicon.probabilities[order], MIN_EMISSION)
         distances = np.arange(-MAX_DISTANCE, MAX_DISTANCE + 1)
         self._moves: Floats = 1 / (1 + np.abs(distances - 1.0))
 
@@ -88,8 +88,8 @@ class HiddenMarkovModel:
         totals = np.bincount(self._sources, emissions[:-1], self._num_sources)
         # A source word that emits nothing keeps no emission.
         shares = np.divide(1.0, totals, out=np.zeros_like(totals), where=totals > 0)
-        self._emissions[:-1] = np.maximum(emissions[:-1] * shares[self._sources], LEAST_EMISSION)
-        self._moves = moves + LEAST_EMISSION
+        self._emissions[:-1] = np.maximum(emissions[:-1] * shares[self._sources], MIN_EMISSION)
+        self._moves = moves + MIN_EMISSION
 
     def align(self, sources: Sentences, targets: Sentences) -> list[Ids]:
         """Return the likeliest source word of each target word, from 0; -1 for NULL."""

@@ -27,7 +27,7 @@ CELLS = 1 << 22
 LINKS = 1 << 21
 """Pairs of a target and a source token to weigh at once."""
 
-LEAST_SHARE = 1e-5
+MIN_SHARE = 1e-5
 """Pairs with a smaller expected count per occurrence of the source token are dropped. Such pairs
 would not be among a few hundred candidates either."""
 
@@ -181,7 +181,7 @@ class Lexicon:
         targets is processed by itself, and only its counts that are not near zero are kept.
         """
         blocks = [Block(first, last) for first, last in pairs.blocks(num_sources)]
-        least = LEAST_SHARE * np.bincount(pairs.sources, minlength=num_sources)
+        least = MIN_SHARE * np.bincount(pairs.sources, minlength=num_sources)
         totals: Floats | None = None  # None: all translations are equally likely
         for _ in tqdm(range(iterations), "shortlist", disable=None, leave=False):
             sums: Floats = np.zeros(num_sources)

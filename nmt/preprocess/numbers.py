@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from nmt.preprocess.cleaning_steps import Filtering, steps
 
-MOST_DIGITS = 1000
+MAX_DIGITS = 1000
 """Last digits of a number that are compared; Python refuses to convert some thousands."""
 
 _DIGIT = re.compile(r"\d")
@@ -52,5 +52,5 @@ class Numbers(Filtering):
 
 def _numbers(line: str) -> Counter[int]:
     """Return the numbers of a line, and how often each occurs."""
-    digits = (_NOT_DIGITS.sub("", text)[-MOST_DIGITS:] for text in _NUMBER.findall(line))
+    digits = (_NOT_DIGITS.sub("", text)[-MAX_DIGITS:] for text in _NUMBER.findall(line))
     return Counter(map(int, digits))

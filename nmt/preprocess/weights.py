@@ -11,7 +11,7 @@ from nmt.errors import NmtError
 from nmt.preprocess.annotations import WEIGHTS
 from nmt.preprocess.corpus import Chunk
 
-LARGEST_WEIGHT = 1e6
+MAX_WEIGHT = 1e6
 """Largest weight of a pair."""
 
 
@@ -19,16 +19,16 @@ def read_weights(chunk: Chunk) -> npt.NDArray[np.float32]:
     """Return the weights of the pairs of a chunk, [n]; none if it has none.
 
     Raises:
-        NmtError: a line is no number from 0 to :data:`LARGEST_WEIGHT`.
+        NmtError: a line is no number from 0 to :data:`MAX_WEIGHT`.
     """
     texts = chunk.annotations.get(WEIGHTS, [])
     weights = np.array([_number(text) for text in texts], np.float32)
-    wrong = np.flatnonzero(~((weights >= 0) & (weights <= LARGEST_WEIGHT)))
+    wrong = np.flatnonzero(~((weights >= 0) & (weights <= MAX_WEIGHT)))
     if len(wrong):
         text = texts[wrong[0]]
         raise NmtError(
             f"{chunk.names[WEIGHTS]}: line {chunk.first + wrong[0]}: {text[:40]!r} is no weight; "
-            f"write a number from 0 to {LARGEST_WEIGHT:,.0f}"
+            f"write a number from 0 to {MAX_WEIGHT:,.0f}"
         )
     return weights
 

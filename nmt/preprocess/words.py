@@ -20,10 +20,10 @@ from nmt.preprocess.subwords import Subwords
 
 Encode = Callable[[list[str]], Sentences]
 
-MOST_WORDS = 1 << 18
+MAX_WORDS = 1 << 18
 """Words in the cache before it is emptied; about 50 MiB."""
 
-MOST_TOKENS = 1 << 20
+MAX_TOKENS = 1 << 20
 """Tokens of these words; of text without spaces, a word may be a line."""
 
 
@@ -81,7 +81,7 @@ class WordEncoder:
         return Sentences(tokens, np.add.reduceat(lengths, first)).ended()
 
     def _take(self, words: list[bytes]) -> Sentences:
-        if len(self._numbers) > MOST_WORDS or len(self._words.tokens) > MOST_TOKENS:
+        if len(self._numbers) > MAX_WORDS or len(self._words.tokens) > MAX_TOKENS:
             self._numbers, self._words = _Numbers(), Sentences.laid([])
         known = len(self._numbers)
         numbers = np.fromiter(map(self._numbers.__getitem__, words), np.int64, len(words))

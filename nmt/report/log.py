@@ -22,7 +22,7 @@ REQUIRED = {"train": ("loss", "lr", "seconds"), "validation": ("loss",)}
 TEXTS = {"record", "time", "where"}
 """Keys whose values are text."""
 
-LARGEST_NUMBER = 2**53
+MAX_NUMBER = 2**53
 """No number of an update and no number of seconds is as great."""
 
 GREATEST = 1e100
@@ -103,7 +103,7 @@ class Log:
             ArithmeticError, LookupError, TypeError, ValueError: the record is damaged.
         """
         kind, update = record["record"], record["update"]
-        if type(update) is not int or not 1 <= update < LARGEST_NUMBER:
+        if type(update) is not int or not 1 <= update < MAX_NUMBER:
             raise ValueError(update)
         self.begun = self.begun or str(record.get("time", ""))
         self.ended = str(record.get("time", ""))
@@ -121,7 +121,7 @@ class Log:
             numbers |= dict.fromkeys(unknown, math.nan)  # infinite or not a number
             for name in numbers:
                 math.isfinite(numbers[name])  # raises an error if it is no number
-            if not 0 <= numbers.get("seconds", 0) < LARGEST_NUMBER:
+            if not 0 <= numbers.get("seconds", 0) < MAX_NUMBER:
                 raise ValueError(numbers["seconds"])
             self._of(kind)[update] = numbers
             if record.get("best"):

@@ -16,7 +16,7 @@ from nmt.data.vocabulary import EOS, PAD
 from nmt.models.base import Model
 from nmt.search.hypotheses import Hypothesis, best_first
 
-LEAST_ATTENTION = 1e-9
+MIN_ATTENTION = 1e-9
 """Lower bound on the attention of a source token: log(0) would exclude the output."""
 
 
@@ -46,7 +46,7 @@ def with_coverage(
     source = source[sentences]  # [N, S]
     weights = model.source_attention(source, target_input(target)).float()  # [N, T, S]
     covered = (weights * (target != PAD)[..., None]).sum(1)
-    logarithms = covered.clamp(LEAST_ATTENTION, 1.0).log()
+    logarithms = covered.clamp(MIN_ATTENTION, 1.0).log()
     is_token = (source != PAD) & (source != EOS)
     penalties = iter((beta * (logarithms * is_token).sum(1)).tolist())
     penalised = [

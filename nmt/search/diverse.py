@@ -20,7 +20,7 @@ from nmt.search.beam import Beam, BeamState
 from nmt.search.continuations import Continuations
 from nmt.search.hypotheses import Hypotheses, Hypothesis, best_first
 
-EARLIER_GROUP = 1e4
+EARLIER_GROUP_PENALTY = 1e4
 """Penalty for a sequence of an earlier group: larger than any other difference of scores."""
 
 
@@ -86,7 +86,7 @@ class Group(BeamState):
         same = tokens[..., None] == self.taken[:, None, None]  # [B, K, C, n]
         values = values - self.strategy.diversity * same.sum(-1)
         if self.held.size(1):
-            values = values - EARLIER_GROUP * self._are_held(tokens)
+            values = values - EARLIER_GROUP_PENALTY * self._are_held(tokens)
         return super()._best_first(values, tokens)
 
     def _are_held(self, tokens: Tensor) -> Tensor:

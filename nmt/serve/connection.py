@@ -58,12 +58,13 @@ class Connection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no request, unless an answer has begun; close the connection."""
+        is_head = self.scope is not None and self.scope.get("method") == "HEAD"
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             refusal = RefusedError(400, INVALID).response()
             headers = [*refusal.raw_headers, (b"connection", b"close")]
             for event in (
                 h11.Response(status_code=400, reason=b"Bad Request", headers=headers),
-                h11.Data(data=bytes(refusal.body)),
+                h11.Data(data=b"" if is_head else bytes(refusal.body)),
                 h11.EndOfMessage(),
             ):
                 self.transport.write(self.conn.send(event))

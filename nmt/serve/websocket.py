@@ -17,9 +17,9 @@ from nmt.serve.work import Fields, Wish
 
 BEARER = "bearer"
 """Subprotocol that precedes an API key."""
-MESSAGES = 4
+MAX_MESSAGES_AHEAD = 4
 """Messages that are read before their turn."""
-CHARACTERS = 100_000
+MAX_CHARACTERS_AHEAD = 100_000
 """Characters of such messages after which no more are read until all have had their turn."""
 MOST_REASON = 123
 """Bytes of the reason for closing a WebSocket, by RFC 6455."""
@@ -38,7 +38,7 @@ async def answer_messages(service: Service, socket: WebSocket, origins: Sequence
     try:
         service.admit(socket, key)
         wish = Wish(service.pair(source, target))
-        messages: asyncio.Queue[Message] = asyncio.Queue(MESSAGES)
+        messages: asyncio.Queue[Message] = asyncio.Queue(MAX_MESSAGES_AHEAD)
         has_left = asyncio.Event()
         reading = asyncio.ensure_future(_read_messages(socket, messages, has_left))
         try:
@@ -81,7 +81,7 @@ async def _read_messages(
     while (message := await socket.receive())["type"] == "websocket.receive":
         size += len(message.get("text") or message.get("bytes") or "")
         await messages.put(message)
-        if size > CHARACTERS:
+        if size > MAX_CHARACTERS_AHEAD:
             await messages.join()
             size = 0
     has_left.set()

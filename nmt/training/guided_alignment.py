@@ -27,7 +27,7 @@ from nmt.preprocess.links import words_of_subwords
 from nmt.preprocess.subwords import Subwords
 from nmt.training.criterion import Criterion
 
-LEAST_ATTENTION = 1e-30
+MIN_ATTENTION = 1e-30
 """Least attention whose logarithm is taken."""
 
 
@@ -138,7 +138,7 @@ class GuidedCriterion(Criterion):
         assert attention is not None
         if not len(attention):  # of a layer that was left out, which neither costs nor counts
             links = none
-        costs = -links.shares * attention.clamp_min(LEAST_ATTENTION).log()
+        costs = -links.shares * attention.clamp_min(MIN_ATTENTION).log()
         measured = {"alignment": costs.detach().sum(), "linked_tokens": links.shares.sum()}
         if batch.weights is not None:
             costs = costs * batch.weights[links.tokens[1]]

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from nmt.messages import unheard
+from nmt.messages import surviving_stderr
 
 BARS = "▁▂▃▄▅▆▇█"
 CURVE_WIDTH = 30
@@ -49,19 +49,19 @@ class Panel:
 
     def start(self) -> None:
         """Draw the panel."""
-        with unheard():
+        with surviving_stderr():
             self.live.start()
 
     def close(self) -> None:
         """Draw the panel a last time, and leave it above what follows."""
-        with unheard():
+        with surviving_stderr():
             self.live.stop()
 
     def advance(self, update: int, times: str) -> None:
         """Show that an update is done; `times` says how long it took and will take."""
         self.update, self.times = update, times
         if time.monotonic() - self.drawn >= PAUSE:
-            with unheard():
+            with surviving_stderr():
                 self.live.refresh()
             self.drawn = time.monotonic()
 
@@ -77,7 +77,7 @@ class Panel:
 
     def write(self, line: str) -> None:
         """Print a line above the panel."""
-        with unheard():
+        with surviving_stderr():
             self.console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
     def _table(self) -> Table:

@@ -28,6 +28,9 @@ def refuse_changes(run: Run, experiment: Experiment) -> None:
     if experiment.train.schedule.depends_on_max_updates:
         may_change.remove("train.max_updates")
         may_change.remove("train.max_epochs")
+    digests = "train.loss.teacher_digests"
+    if before.get(digests) != after.get(digests):  # their paths say more
+        may_change = [key for key in may_change if key != "train.loss.teachers"]
     if experiment.train.schedule.depends_on_validations:
         may_change.remove("train.valid_every")
         may_change.remove("train.valid_minutes")

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 from types import FrameType, TracebackType
 
-from nmt.messages import leave
+from nmt.messages import redirect_to_null
 
 CAUGHT = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 """Signals that Slurm, torchrun, users and terminals that close send; the exit status is 128 plus
@@ -50,7 +50,7 @@ class StopRequests:
     def _note(self, number: int, frame: FrameType | None) -> None:
         is_first_signal, self.received = not self.received, number
         if number == signal.SIGHUP:  # nothing more can be written to the terminal
-            leave(*self._terminals)
+            redirect_to_null(*self._terminals)
         if number == signal.SIGINT:
             signal.signal(number, self._before[number])  # type: ignore[arg-type]
         if is_first_signal and self._acknowledge:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from nmt.data.vocabulary import PAD
 from nmt.training.output_slices import SLICE_ELEMENTS, Gradients, Masses, Targets, in_autocast_dtype
 
-LEAST_PROBABILITY = torch.finfo(torch.float32).tiny
+MIN_PROBABILITY = torch.finfo(torch.float32).tiny
 """Least probability whose logarithm is taken; 0 adds nothing to an entropy."""
 
 
@@ -68,7 +68,7 @@ class SlicedDistillation(torch.autograd.Function):
                 part = slice(first, first + rows)
                 gold = labels[part, None]
                 target = _mean_prediction(teachers, part)
-                logs = target.clamp_min(LEAST_PROBABILITY).log_()
+                logs = target.clamp_min(MIN_PROBABILITY).log_()
                 target *= teacher_weight
                 entropy = -logs.mul_(target).sum(1, keepdim=True)
                 _add_label_(target, gold, masses)
