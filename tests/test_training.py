@@ -310,6 +310,23 @@ def test_other_data_are_refused(
     )
 
 
+def test_the_dataset_of_the_other_direction_is_refused(
+    train: Any, nmt: Any, run: Path, recipe: Path, corpus: Path, dataset: Path, tmp_path: Path
+) -> None:
+    """With a shared vocabulary its fingerprint is the same."""
+    texts = [f"--{split}={corpus / split}" for split in ("train", "valid", "test")]
+    texts += ["--subword-model", str(dataset)]
+    languages, output = ("-s", "de", "-t", "en"), ("--output-dir", tmp_path / "reverse")
+    assert nmt("preprocess", "--config", recipe, *texts, *languages, *output).status == 0
+    assert Dataset.open(tmp_path / "reverse").manifest.fingerprint == Run.open(run).data
+    refused = [train(run, "--data", tmp_path / "reverse", "--max-updates", 9)]
+    for command in ("shortlist", "calibrate"):
+        refused.append(nmt(command, "--model", run, "--data", tmp_path / "reverse"))
+    assert [done.status for done in refused] == [1, 1, 1]
+    message = f"reverse: is de to en, but {run} is en to de; give the dataset of the run\n"
+    assert all(done.err.endswith(message) for done in refused)
+
+
 def test_a_validation_set_of_blank_lines_is_refused(
     train: Any, nmt: Any, recipe: Path, corpus: Path, tmp_path: Path
 ) -> None:

@@ -57,6 +57,8 @@ def calibrate(
         raise NmtError(
             f"{data}: its subwords are not those of {chosen}; give the run's own dataset"
         )
+    manifest = dataset.manifest
+    loaded.run.check_languages(data, (manifest.source_lang, manifest.target_lang))
     split = dataset.split("valid")
     split.check()
     ranges = measure_ranges(loaded.model, split, sentences)

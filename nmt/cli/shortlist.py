@@ -70,6 +70,8 @@ def shortlist(
         raise NmtError(
             f"{data}: its subwords are not those of {chosen}; give the run's own dataset"
         )
+    manifest = dataset.manifest
+    run.check_languages(data, (manifest.source_lang, manifest.target_lang))
     config = LexiconConfig(first=first, best=best, max_pairs=max_pairs, iterations=iterations)
     for name in ("train", "valid"):
         dataset.split(name).check()

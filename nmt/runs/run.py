@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from nmt.data.directions import DIRECTIONS_FILE
 from nmt.data.shortlist import Shortlist
 from nmt.errors import NmtError
 from nmt.io import files
@@ -68,6 +69,23 @@ class Run:
     def languages(self) -> tuple[str, str]:
         """Source and target."""
         return self.source_lang, self.target_lang
+
+    def check_languages(self, dataset: Path, languages: tuple[str, str]) -> None:
+        """Check that a dataset is of the languages of the run; a multilingual one may have others.
+
+        Args:
+            dataset: its path, for the message.
+            languages: its source and target language.
+
+        Raises:
+            NmtError: they are other languages, such as those of the run the other way round.
+        """
+        if languages == self.languages or DIRECTIONS_FILE in self.files:
+            return
+        here, there = (" to ".join(pair) for pair in (self.languages, languages))
+        raise NmtError(
+            f"{dataset}: is {there}, but {self.path} is {here}; give the dataset of the run"
+        )
 
     @classmethod
     def exists(cls, path: Path) -> bool:

@@ -66,6 +66,7 @@ def open_run(
             f"{path}: this run was begun on other data than {dataset.path}; give its dataset with "
             "--data DIR, or another --save-dir"
         )
+    run.check_languages(dataset.path, (manifest.source_lang, manifest.target_lang))
     refuse_changes(run, experiment)
     return run
 

@@ -174,7 +174,7 @@ class Adafactor(OptimizerConfig):
     decay: float = 0.8
     """The second moments' decay rate at update t is 1 - t^-decay."""
     clip: float = 1.0
-    """Greatest root mean square of a weight's update, before the learning rate."""
+    """Greatest root mean square of a weight's update, before the learning rate; at least 1."""
     eps: float = 1e-30
     """Least second moment (the paper's first epsilon)."""
     min_scale: float = 1e-3
@@ -183,8 +183,10 @@ class Adafactor(OptimizerConfig):
     """Share of each weight that is taken off per update, times the learning rate."""
 
     def __post_init__(self) -> None:
-        for name in ("decay", "clip", "eps", "min_scale"):
+        for name in ("decay", "eps", "min_scale"):
             _check_positive(name, getattr(self, name))
+        if not self.clip >= 1:
+            raise ValueError(f"clip must be at least 1, not {self.clip:g}")
         _check_decay(self.weight_decay)
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
