@@ -490,7 +490,7 @@ def test_a_limit_of_time_that_does_not_show_the_whole_text_is_warned_of(
     err = capsys.readouterr().err
     assert err.count("\n") == (said is not None)
     assert (said or "") in err
-    assert ("run nmt init again on idle cores, or give more --minutes\n" in err) == (
+    assert err.endswith("OMP_NUM_THREADS=1 for one of them, or give more --minutes\n") == (
         is_busy and said is not None
     )
 

@@ -36,6 +36,10 @@ def test_the_error_rate_is_that_of_och_and_ney() -> None:
     assert scored("", "")[0] == 100.0
 
 
+def test_a_possible_link_of_a_hypothesis_counts() -> None:
+    assert AlignmentErrorRate().score(["0-0 1?1"], ["0-0 1-1"]).value == 0
+
+
 def test_nothing_to_link_and_nothing_linked_is_no_error() -> None:
     score = AlignmentErrorRate().score([""], [""])
     assert (score.value, score.higher_is_better) == (0.0, False)

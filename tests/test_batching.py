@@ -121,6 +121,14 @@ def test_sentences_of_like_length_share_a_bucket() -> None:
     assert 1 - (source.sum() + target.sum()) / padded < 0.03
 
 
+def test_a_bucket_of_two_target_lengths_holds_sources_of_similar_length() -> None:
+    source, target = np.tile(np.arange(5, 45), 2), np.repeat([10, 11], 40)
+    order = BucketSampler(source, target, 84, seed=1)
+    mixed = [bucket for bucket in order.epoch(1) if len({*target[bucket]}) == 2]
+    assert len(mixed) == 1
+    assert np.ptp(source[mixed[0]]) < 10
+
+
 @pytest.mark.parametrize("tokens_per_update", [1000, 2000, 25_000])
 def test_random_updates_are_alike(tokens_per_update: int) -> None:
     """The variance of mean lengths is that of independent draws, within a tenth."""
@@ -149,6 +157,22 @@ def test_micro_batches_share_out_an_update_evenly_and_within_the_limit(
             padded = len(part) * longer[part].max()
             packed = max(source[part].sum(), target[part].sum())
             assert (padded if divide is micro_batches else packed) <= max_tokens
+
+
+def test_of_too_few_micro_batches_for_the_processes_the_largest_is_halved() -> None:
+    sampler = RandomSampler(np.full(25, 10), np.full(25, 10), 500, seed=1)
+    buckets = [np.arange(16), np.arange(16, 22), np.arange(22, 25)]
+    shares = micro_batches(buckets, sampler, 160, processes=2)
+    assert sorted(len(part) for share in shares for part in share) == [3, 6, 8, 8]
+
+
+def test_a_micro_batch_that_is_mostly_padding_is_divided() -> None:
+    lengths = np.repeat([2, 20], 8)
+    sampler = RandomSampler(lengths, lengths, 500, seed=1)
+    for longest, parts in ((20, [8, 8]), (3, [16])):
+        sampler.longer_lengths = np.minimum(lengths, longest)
+        [found] = micro_batches([np.arange(16)], sampler, 4096)
+        assert [len(part) for part in found] == parts
 
 
 def test_packed_micro_batches_fill_their_memory() -> None:
@@ -199,6 +223,12 @@ def test_rows_of_ordinary_sentences_are_nearly_full() -> None:
     for side in (packing := Packing.of(source, target)).source, packing.target:
         rows, length = side.shape
         assert side.lengths.sum() > 0.8 * rows * length
+
+
+def test_neighbours_before_and_after_are_told_apart() -> None:
+    pack = Packing.of(np.array([2, 1]), np.array([1, 1])).source
+    assert pack.has_neighbour(1).tolist() == [True, False, False]
+    assert pack.has_neighbour(-1).tolist() == [False, True, False]
 
 
 def test_a_sentence_of_several_rows_takes_their_room_in_a_micro_batch(split: Split) -> None:

@@ -1,7 +1,14 @@
 import pytest
 
 from nmt.errors import NmtError
-from nmt.evaluation.bracketing import Bracketing, Tree, read_trees, score_brackets
+from nmt.evaluation.bracketing import (
+    Bracketing,
+    Tree,
+    brackets,
+    plain_label,
+    read_trees,
+    score_brackets,
+)
 
 GOLD = "(TOP (S (NP-SBJ (NNP John)) (VP (VBZ has) (NP (DT a) (NN dog))) (. .)))"
 
@@ -64,6 +71,22 @@ def test_where_punctuation_hangs_does_not_matter_nor_how_it_is_tagged() -> None:
     gold = "(TOP (S (NP (NN dog) (, ,)) (VP (VB go))))"
     proposed = "(TOP (S (NP (NN dog)) (NN ,) (VP (VB go))))"
     assert score_brackets(trees(gold), trees(proposed)).complete == 1
+
+
+def test_a_phrase_of_punctuation_alone_is_no_bracket() -> None:
+    (tree,) = trees("(TOP (S (NP (NN a)) (PRN (, ,) (: -)) (VP (VB b))))")
+    expected = {("S", 0, 2): 1, ("NP", 0, 1): 1, ("VP", 1, 2): 1}
+    assert brackets(tree, [True, False, False, True]) == expected
+
+
+def test_a_plain_label_is_without_functions_and_indices() -> None:
+    labels = {"NP-SBJ-1": "NP", "NP=2": "NP", "-NONE-": "-NONE-", "VP": "VP"}
+    assert {label: plain_label(label) for label in labels} == labels
+
+
+def test_trees_without_brackets_score_nothing() -> None:
+    nothing = score_brackets([Tree("TOP")], [Tree("TOP")])
+    assert (nothing.precision, nothing.recall, nothing.f1) == (0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(

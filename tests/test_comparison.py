@@ -118,6 +118,13 @@ def test_samples_depend_on_the_seed_which_is_nowhere_left_behind() -> None:
     assert os.environ == before
 
 
+def test_a_seed_of_sacrebleu_in_the_environment_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SEED_VARIABLE, "7")
+    resampling = Resampling(confidence=True, count=9)
+    compare(SYSTEMS, REFERENCES, [metrics["chrf"]], resampling=resampling)
+    assert os.environ[SEED_VARIABLE] == "7"
+
+
 def test_without_samples_there_are_only_scores() -> None:
     results = compare(SYSTEMS, REFERENCES, [metrics["bleu"], metrics["ter"]])
     assert [(it.score.metric, it.system) for it in results] == [
@@ -128,6 +135,13 @@ def test_without_samples_there_are_only_scores() -> None:
         assert each == Result(system=each.system, score=score)
         assert str(each) == str(score)
         assert each.fields() == {"system": each.system, **vars(score)}
+
+
+def test_a_mean_and_an_interval_of_zero_are_told() -> None:
+    score = metrics["bleu"].score(REFERENCES, REFERENCES)
+    fields = Result(system="a", score=score, mean=0.0, interval=0.0).fields()
+    assert (fields["mean"], fields["interval"]) == (0.0, 0.0)
+    assert "p_value" not in fields
 
 
 @pytest.mark.parametrize(

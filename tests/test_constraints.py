@@ -58,6 +58,16 @@ def test_prefixes_leave_their_next_token_and_nothing_of_the_size_of_the_vocabula
         assert max(sizes) < before.numel()
 
 
+def test_constraints_after_a_prefix_follow_its_sentences_and_ids() -> None:
+    inner = Prefixes(tokens=torch.tensor([[4, 5], [6, 7], [8, 9]]))
+    outer = Prefixes(tokens=torch.tensor([[4], [6], [8]]), others=[inner])
+    chosen = outer.select_sentences(torch.tensor([2, 0]))
+    assert chosen.tokens.tolist() == [[8], [4]]
+    assert chosen.others[0].tokens.tolist() == [[8, 9], [4, 5]]
+    reduced = outer.to_reduced_ids(torch.arange(10))
+    assert reduced.others[0].tokens.tolist() == inner.tokens.tolist()
+
+
 def test_the_end_waits_for_the_least_length() -> None:
     assert forbidden(MinLength(length=2), 4) == {EOS}
     assert forbidden(MinLength(length=2), 4, 5) == set()

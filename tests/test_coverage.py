@@ -74,12 +74,26 @@ def test_a_batch_gives_what_its_sentences_give_alone(seed: int) -> None:
         assert [it.score for it in alone] == pytest.approx([it.score for it in found], abs=1e-5)
 
 
-def test_what_is_not_attended_to_at_all_still_has_a_score() -> None:
-    class Blind(TableModel):
-        def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
-            return torch.zeros(*target.shape, source.shape[1])
+class Even(TableModel):
+    """A table model that attends to every source token alike."""
 
+    def __init__(self, weight: float) -> None:
+        super().__init__(0)
+        self.weight = weight
+
+    def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
+        return torch.full((*target.shape, source.shape[1]), self.weight)
+
+
+def test_what_is_not_attended_to_at_all_still_has_a_score() -> None:
     hypothesis = Hypothesis([7], -1.0, -1.0, finished=False)
     source = torch.tensor([[4, EOS, PAD]])
-    ((found,),) = with_coverage([[hypothesis]], Blind(0), source, 1.0)
+    ((found,),) = with_coverage([[hypothesis]], Even(0.0), source, 1.0)
     assert found.score == pytest.approx(-1.0 + math.log(1e-9))
+
+
+def test_every_hypothesis_keeps_its_place_also_where_one_is_cut() -> None:
+    finished = Hypothesis([7], -2.0, -2.0, finished=True)
+    cut = Hypothesis([7, 8], -1.0, -1.0, finished=False)
+    (found,) = with_coverage([[finished, cut]], Even(0.5), torch.tensor([[4, 5, EOS]]), 0.2)
+    assert [it.tokens for it in found] == [[7], [7, 8]]

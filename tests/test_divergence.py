@@ -16,7 +16,9 @@ from nmt.runtime.distributed import World
 from nmt.training.config import TrainConfig
 from nmt.training.divergence import FiniteWatch, FirstNonFinite
 from nmt.training.loop import TrainingLoop
+from nmt.training.loss_scale import LossScale
 from nmt.training.report import Report
+from nmt.training.schedules import schedules
 from nmt.training.trainer import Trainer
 
 
@@ -136,6 +138,40 @@ def test_a_gradient_that_overflows_in_the_backward_pass_is_skipped_too(trainer: 
     assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer.model), strict=True))
 
 
+def test_in_fp16_an_overflow_lowers_the_scale_of_the_loss_and_is_no_failure(
+    trainer: Trainer,
+) -> None:
+    trainer.scale = LossScale(True, torch.device("cpu"))
+    scale = float(trainer.scale.value)
+    next(trainer.model.parameters()).register_hook(lambda gradient: gradient * float("inf"))
+    assert trainer.step(next(trainer.loader.updates(1)), 0.1) == []
+    assert float(trainer.scale.value) == scale / 2
+
+
+def test_a_scaled_loss_gives_the_gradients_of_the_loss(trainer: Trainer) -> None:
+    update, found = next(trainer.loader.updates(1)), []
+    trainer.config = dataclasses.replace(trainer.config, clip_norm=0.0)
+    for wanted in (False, True):
+        trainer.scale = LossScale(wanted, torch.device("cpu"))
+        trainer._seed(update)
+        trainer._accumulate(update)
+        norm = trainer._scale_gradients()
+        found.append([norm, *(gradient.clone() for gradient in trainer._gradients())])
+        trainer.parallel.clear(trainer.optimizer)
+    for plain, scaled in zip(*found, strict=True):
+        torch.testing.assert_close(scaled, plain)
+
+
+def test_training_resumes_with_the_scale_of_its_loss(trainer: Trainer) -> None:
+    trainer.scale = LossScale(True, torch.device("cpu"))
+    trainer.scale.update(torch.tensor(False))
+    trainer.step(next(trainer.loader.updates(1)), 0.1)
+    content, scale = trainer.snapshot(), trainer.scale.state()
+    trainer.scale = LossScale(True, torch.device("cpu"))
+    trainer.restore(*content, trainer.state)
+    assert trainer.scale.state() == scale
+
+
 def test_a_loss_that_is_not_finite_is_named_where_every_module_s_output_is(
     trainer: Trainer,
 ) -> None:
@@ -167,6 +203,42 @@ def test_a_gradient_is_scaled_down_only_where_it_is_greater_than_allowed(trainer
         assert trainer._scale_gradients().item() == 5.0
         gradients = [weight.grad for weight in trainer.model.parameters()]
         assert torch.nn.utils.get_total_norm(gradients).item() == pytest.approx(expected, 1e-4)
+
+
+def test_allocated_state_is_that_of_no_step(trainer: Trainer) -> None:
+    before = weights(trainer.model)
+    trainer.allocate()
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer.model), strict=True))
+    state = trainer._optimizer_state()
+    assert state
+    assert not any(value.any() for value in state.values())
+
+
+def test_processes_draw_dropout_apart_and_samples_together(trainer: Trainer) -> None:
+    updates, dropout, sampling = trainer.loader.updates(1), [], []
+    for update in (next(updates), next(updates)):
+        for rank in (0, 1):
+            trainer.world = World(rank=rank, size=2)
+            trainer._seed(update)
+            dropout.append(torch.initial_seed())
+            sampling.append(trainer.criterion.sampling_seed)
+    assert len(set(dropout)) == 4
+    first, _, second, _ = sampling
+    assert sampling == [first, first, second, second]
+    assert first != second
+
+
+def test_a_rate_is_lowered_by_the_plateaus_that_were_counted(
+    trainer: Trainer, tmp_path: Path
+) -> None:
+    schedule = dataclasses.replace(schedules["plateau"], lr=0.5, warmup_updates=0, shrink=0.1)
+    trainer.config = dataclasses.replace(trainer.config, schedule=schedule, log_every=99)
+    with Report(tmp_path / "log.jsonl", 10, 0, quiet=True) as report:
+        training = loop(trainer, report)
+        for plateaus, rate in ((0, 0.5), (2, 0.005)):
+            trainer.state.plateaus = plateaus
+            training._run_update(next(trainer.loader.updates(trainer.state.update + 1)))
+            assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(rate)
 
 
 def test_what_the_host_does_not_know_yet_is_found_before_a_checkpoint() -> None:

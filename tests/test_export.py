@@ -443,7 +443,7 @@ def test_runs_and_exports_are_not_taken_for_each_other(
     for flags in (("--model", trained), ("--engine", "nmt")):
         assert refusal("--model", exported, *flags) == (
             f"nmt: error: {exported}: an export, not a run; translate it alone, by "
-            "--engine ctranslate2\n"
+            "--engine ctranslate2, or give the run that was exported\n"
         )
     assert refusal("--model", trained, *engine) == (
         f"nmt: error: {trained}: not an exported model: it has no export.json; write one with "

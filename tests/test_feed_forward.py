@@ -45,6 +45,14 @@ def test_swish_and_the_approximated_gelu_are_their_equations() -> None:
     torch.testing.assert_close(layer(x), layer.outer(0.5 * inner * (1 + slope.tanh())))
 
 
+@pytest.mark.parametrize("name", feed_forwards)
+def test_every_feed_forward_layer_drops_inner_activations_in_training_alone(name: str) -> None:
+    layer, x = feed_forwards[name].build(8, 16, 0.5), torch.randn(5, 8)
+    assert not torch.equal(layer(x), layer(x))
+    layer.eval()
+    assert torch.equal(layer(x), layer(x))
+
+
 @pytest.mark.parametrize("chosen", [1, 2])
 def test_a_position_goes_through_the_experts_that_its_gate_likes_best(chosen: int) -> None:
     torch.manual_seed(1)

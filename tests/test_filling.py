@@ -16,3 +16,14 @@ def test_a_pack_is_filled_up_once() -> None:
     once = filled(source, target, Packing.of(*LENGTHS))
     assert [len(once[0]), len(once[1])] == [64, 64]
     assert filled(*once) == once
+
+
+def test_a_pack_of_whole_grains_is_filled_up_by_a_pair_of_a_grain() -> None:
+    rounded = Packing.of(np.array([60, 4]), np.array([30, 2])).rounded
+    assert rounded.source.lengths.tolist() == [60, 4, 64]
+    assert rounded.target.lengths.tolist() == [30, 2, 32]
+
+
+def test_an_empty_side_is_not_round() -> None:
+    assert Packing.of(np.array([64]), np.array([64])).is_round
+    assert not Packing.of(np.array([64]), np.array([0])).is_round

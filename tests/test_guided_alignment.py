@@ -222,6 +222,15 @@ def test_each_token_of_a_word_that_is_copied_is_linked_to_its_copy(shared: bool)
     assert sum(links.shares.tolist()) == pytest.approx(5)
 
 
+def test_a_link_to_a_word_beyond_the_sentence_is_left_out() -> None:
+    begins = np.array([False] * 4 + [True] * 4)
+    split = SimpleNamespace(has_links=True, links=lambda _: Sentences.laid([[0, 0, 1, 1, 2, 5]]))
+    subwords = SimpleNamespace(shared=False, begins_word=(begins, begins))
+    source, target = np.array([[4, 5, 6, EOS]]), np.array([[4, 5, EOS]])
+    links = WordLinks(split, subwords)(np.array([0]), source, target)  # type: ignore[arg-type]
+    assert links.tokens.T.tolist() == [[0, 0], [1, 1]]
+
+
 def test_a_dataset_without_alignments_is_refused(train: Command, tmp_path: Path) -> None:
     done = train(tmp_path / "run", "--set", "train.guided_alignment=0.1")
     assert (done.status, done.err.count("\n")) == (1, 1)

@@ -59,6 +59,20 @@ def test_where_there_is_no_room_for_all_phrases_as_much_as_may_be_is_held() -> N
         assert not found[0].finished
 
 
+def test_cut_outputs_beside_finished_ones_hold_all_phrases() -> None:
+    both = 0
+    for seed in range(40):
+        model, source = TableModel(seed, vocabulary=8), random_sources(seed, 6)
+        phrases = torch.tensor([[[6, 7]]]).expand(6, -1, -1)
+        max_lengths = torch.full((6,), 4)
+        for found in LexicalBeam(beam=6).search(model, source, max_lengths, (), phrases, count=6):
+            finished = {it.finished for it in found}
+            both += finished == {True, False}
+            if True in finished:
+                assert all("6 7" in " ".join(map(str, it.tokens)) for it in found)
+    assert both
+
+
 def test_memory_does_not_grow_with_the_square_of_the_candidates() -> None:
     sizes = []
 

@@ -64,13 +64,15 @@ def test_a_perfect_model_scores_zero_by_the_definition_of_the_paper() -> None:
 
 
 def test_two_passes_that_agree_cost_twice_the_cross_entropy_and_no_more() -> None:
-    loss = losses["r_drop"]
+    assert losses["r_drop"].definition == "uniform"
     output = torch.nn.Linear(4, 7)
     hidden, labels = torch.randn(3, 4), torch.tensor([1, 5, 2])
-    once, nll = replace(SMOOTHED, definition="uniform")(hidden, output, labels)
-    both, mean_nll = loss(hidden.repeat(2, 1), output, labels)
-    torch.testing.assert_close(both, 2 * once)
-    torch.testing.assert_close(mean_nll, nll)
+    for definition in ("tensor2tensor", "fairseq", "uniform"):
+        loss = replace(losses["r_drop"], definition=definition)
+        once, nll = replace(SMOOTHED, definition=definition)(hidden, output, labels)
+        both, mean_nll = loss(hidden.repeat(2, 1), output, labels)
+        torch.testing.assert_close(both, 2 * once)
+        torch.testing.assert_close(mean_nll, nll)
 
 
 def test_the_divergence_of_two_known_predictions() -> None:

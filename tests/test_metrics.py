@@ -122,12 +122,21 @@ def test_a_compound_is_split_at_a_hyphen_whose_letters_are_not_yet_used(line: st
 
 def test_ter_splits_chinese_and_japanese_unless_told_otherwise():
     hypothesis, reference = ["我爱猫。"], ["我爱狗。"]
-    for language, asian, value in [("zh", "yes", 25), ("ja", "yes", 25), ("de", "no", 100)]:
+    split = [(language, "yes", 25) for language in ("zh", "zh-TW", "zh_Hant", "ja")]
+    for language, asian, value in [*split, ("de", "no", 100)]:
         score = metrics["ter"].for_language(language).score(hypothesis, reference)
         assert score.value == pytest.approx(value)
         assert f"norm:{asian}|punct:yes|asian:{asian}" in score.signature
     whole = Ter(normalize=False, asian=False).for_language("zh")
     assert whole.score(hypothesis, reference).value == pytest.approx(100)
+
+
+def test_ter_keeps_the_tokenisation_that_is_asked_for():
+    for language, other in (("zh", False), ("de", True)):
+        asked = Ter(normalize=other).for_language(language)
+        assert (asked.normalize, asked.asian) == (other, not other)
+        asked = Ter(asian=other).for_language(language)
+        assert (asked.normalize, asked.asian) == (not other, other)
 
 
 def test_paper_bleu_of_a_checkable_pair():

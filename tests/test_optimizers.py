@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from tiny_models import VOCABULARY, tiny
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from trained_runs import records
 
@@ -51,6 +51,51 @@ def test_adafactor_follows_gradients_whose_squares_are_above_its_first_epsilon(e
     else:
         assert torch.allclose(used, weight.grad[:, :2] * 1e5, rtol=1e-3)
     assert weight[:, 2].tolist() == [0.0, 0.0]
+
+
+def test_adafactor_clips_a_weight_whose_steps_are_longer() -> None:
+    def steps(clip: float) -> Tensor:
+        weight = nn.Parameter(torch.ones(4))
+        config = replace(optimizers["adafactor"], clip=clip)  # type: ignore[call-arg]
+        optimizer = config.build(nn.ParameterList([weight]))
+        optimizer.param_groups[0]["lr"] = 0.1
+        for size in (1.0, 100.0):  # the second step is longer than 1 before it is clipped
+            before = weight.detach().clone()
+            weight.grad = torch.full((4,), size)
+            optimizer.step()
+        return (before - weight.detach()) / before
+
+    assert steps(1.0).tolist() == pytest.approx([0.1] * 4, rel=1e-4)
+    assert steps(1.2).tolist() == pytest.approx([0.12] * 4, rel=1e-4)
+
+
+@pytest.mark.parametrize("clip", [0.5, 0.0, -1.0])
+def test_adafactor_refuses_a_clip_below_one(clip: float) -> None:
+    with pytest.raises(ValueError, match=f"clip must be at least 1, not {clip:g}"):
+        replace(optimizers["adafactor"], clip=clip)  # type: ignore[call-arg]
+
+
+def test_adafactor_takes_its_decay_off_the_weight_itself() -> None:
+    weight = nn.Parameter(torch.ones(4))
+    config = replace(optimizers["adafactor"], weight_decay=0.5)
+    optimizer = config.build(nn.ParameterList([weight]))
+    optimizer.param_groups[0]["lr"] = 0.1
+    weight.grad = torch.zeros(4)
+    optimizer.step()
+    assert weight.tolist() == pytest.approx([0.95] * 4)
+
+
+def test_nag_takes_the_steps_of_nesterov() -> None:
+    ours, theirs = (nn.Parameter(torch.ones(3)) for _ in range(2))
+    optimizer = optimizers["nag"].build(nn.ParameterList([ours]))
+    optimizer.param_groups[0]["lr"] = 0.1
+    other = torch.optim.SGD([theirs], lr=0.1, momentum=0.99, nesterov=True)
+    for step in range(3):
+        ours.grad = torch.tensor([1.0, -2.0, step])
+        theirs.grad = ours.grad.clone()
+        optimizer.step()
+        other.step()
+    assert torch.allclose(ours, theirs)
 
 
 def test_nesterov_without_momentum_is_refused() -> None:

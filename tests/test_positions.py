@@ -1,3 +1,6 @@
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -10,7 +13,10 @@ from nmt.models.positions import (
     LearnedPositions,
     RelativeAttention,
     Rotation,
+    SinusoidalPositions,
     alibi_slopes,
+    position_parts,
+    sinusoids,
 )
 from nmt.models.state import KeyValueCache, OrderedCache, SharedCache
 from nmt.recipe.config import build
@@ -38,6 +44,20 @@ def test_rotary_scores_depend_on_distances_alone() -> None:
 
     assert torch.allclose(scores(0), scores(40), atol=1e-4)
     assert not torch.allclose(scores(0), torch.einsum("bqhc,bkhc->bhqk", queries, keys), atol=0.1)
+
+
+def test_rotary_turns_queries_and_keys_of_another_width_than_values() -> None:
+    sizes = Heads(width=8, count=2, key_width=6, value_width=4, bias=True, dropout=0.0)
+    rotation = position_parts["rotary"].rotation(sizes)
+    assert rotation is not None
+    assert rotation(torch.randn(5, 2, 6), torch.arange(5)).shape == (5, 2, 6)
+
+
+def test_rotary_turns_at_the_rates_of_its_base() -> None:
+    sizes = Heads(width=8, count=2, key_width=4, value_width=4, bias=True, dropout=0.0)
+    rotation = replace(position_parts["rotary"], base=100.0).rotation(sizes)
+    assert rotation is not None
+    assert rotation.rates.tolist() == pytest.approx([1.0, 0.1])
 
 
 @pytest.mark.parametrize("base", [0, -10_000])
@@ -87,6 +107,14 @@ def test_the_newest_query_alone_finds_what_it_finds_among_all(attention: torch.n
     assert torch.allclose(alone, whole[:, :, -1:], atol=1e-6)
 
 
+@pytest.mark.parametrize("attention", [AlibiAttention(4), RelativeAttention(6, 6, 2)])
+def test_attention_with_positions_drops_weights(attention: torch.nn.Module) -> None:
+    queries, keys, values = heads(5, 5)
+    assert torch.equal(attention(queries, keys, values), attention(queries, keys, values))
+    first, second = (attention(queries, keys, values, dropout=0.5) for _ in range(2))
+    assert not torch.equal(first, second)
+
+
 class BiasedAttention(FullAttention):
     pass
 
@@ -104,3 +132,17 @@ def test_a_decoder_orders_the_keys_of_all_but_plain_full_attention(
 def test_learned_positions_beyond_the_table_share_its_last_row() -> None:
     positions = LearnedPositions(4, 3, std=1.0)
     assert torch.equal(positions(2, 4, CPU), positions.table.weight[[2, 3, 3, 3]])
+
+
+def test_the_rates_of_concatenated_sinusoids_end_at_a_ten_thousandth() -> None:
+    for layout, last in (("concatenated", 1e-4), ("halves", 10000 ** (-3 / 4))):
+        table = sinusoids(2, 8, layout)
+        assert table[1, [0, 4]].tolist() == pytest.approx([math.sin(1), math.cos(1)])
+        assert table[1, 3].item() == pytest.approx(math.sin(last))
+    assert torch.equal(sinusoids(3, 2, "concatenated"), sinusoids(3, 2, "halves"))
+
+
+@pytest.mark.parametrize("length", [255, 256, 257, 600])
+def test_the_table_of_sinusoids_grows_with_the_longest_input(length: int) -> None:
+    positions = SinusoidalPositions(4, offset=1)
+    assert torch.equal(positions(0, length, CPU), sinusoids(length + 1, 4)[1:])

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from nmt.data.packing import Pack, Rows
 from nmt.models import ModelConfig, architectures
+from nmt.models.patterns import patterns
 from nmt.models.recurrences import (
     RGLRU,
     SSRU,
@@ -84,6 +85,12 @@ def test_average_attention_is_of_the_mean_of_the_past() -> None:
     past = average.outer(average.inner(means).relu())
     input_gate, forget_gate = torch.sigmoid(average.gate(torch.cat((x, past), -1))).chunk(2, -1)
     assert torch.allclose(average(x, Padded()), input_gate * x + forget_gate * past, atol=1e-6)
+
+
+def test_average_attention_has_the_hidden_width_that_is_asked_for() -> None:
+    layer = dataclasses.replace(patterns["average"], d_hidden=3).recurrence(8)
+    assert (layer.inner.out_features, layer.outer.in_features) == (3, 3)
+    assert patterns["average"].recurrence(8).inner.out_features == 32
 
 
 def test_rg_lru_is_the_papers() -> None:

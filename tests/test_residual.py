@@ -1,3 +1,4 @@
+from functools import partial
 from typing import Any
 
 import pytest
@@ -47,6 +48,25 @@ def test_what_a_sublayer_reads_and_what_becomes_of_it() -> None:
     rms = PostNorm(8, "rms_norm", 0.0).combine(x, made)
     expected = (x + made) / (x + made).square().mean(-1, keepdim=True).sqrt()
     assert torch.allclose(rms, expected, atol=1e-5)
+
+
+EVERY_RESIDUAL = pytest.mark.parametrize(
+    "residual", [PostNorm, PreNorm, partial(DeepNorm, alpha=2.0)]
+)
+
+
+@EVERY_RESIDUAL
+def test_what_a_sublayer_made_is_dropped_in_training_alone(residual: Any) -> None:
+    x, made = torch.randn(3, 8), torch.randn(3, 8)
+    part, whole = residual(8, "layer_norm", dropout=0.5), residual(8, "layer_norm", dropout=0.0)
+    assert not torch.equal(part.combine(x, made), whole.combine(x, made))
+    assert torch.equal(part.eval().combine(x, made), whole.combine(x, made))
+
+
+@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
+@EVERY_RESIDUAL
+def test_the_epsilon_of_a_residual_connection_is_that_of_its_norm(residual: Any, norm: str) -> None:
+    assert residual(8, norm, 0.0, epsilon=0.25).norm.eps == 0.25
 
 
 def test_deep_norm_scales_the_first_weights_of_values_outputs_and_feed_forward_alone() -> None:

@@ -15,6 +15,7 @@ from unittest import mock
 
 import pytest
 import torch
+import yaml
 from conftest import files_of_at_most
 
 from nmt.data.dataset import Dataset
@@ -22,7 +23,9 @@ from nmt.errors import NmtError, explain
 from nmt.io import files
 from nmt.preprocess.subwords import Subwords
 from nmt.runs import Checkpoint, Run, load_model, set_weights, weights_of
-from nmt.runs.locking import locked
+from nmt.runs.locking import locked, locked_for_training
+from nmt.runs.plugins import PLUGINS
+from nmt.runs.translations import DIRECTORY as TRANSLATIONS
 
 WEIGHTS = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([[3.0], [4.0]])}
 OPTIMIZER = {"a/exp_avg": torch.tensor([0.5, 0.5]), "a/step": torch.tensor(7.0)}
@@ -31,14 +34,19 @@ OPTIMIZER = {"a/exp_avg": torch.tensor([0.5, 0.5]), "a/step": torch.tensor(7.0)}
 @pytest.fixture
 def empty(tmp_path: Path, dataset: Path) -> Run:
     """A run without checkpoints."""
-    return Run.create(
-        tmp_path / "empty",
-        languages=("en", "de"),
-        identity="abc",
-        data="def",
-        recipe={"model": {"arch": "transformer_tiny"}},
-        subwords=Subwords.load(dataset),
-    )
+    return create(tmp_path / "empty", dataset)
+
+
+def create(path: Path, dataset: Path, **values: Any) -> Run:
+    """Return a new run, with some values in the place of the usual ones."""
+    usual: dict[str, Any] = {
+        "languages": ("en", "de"),
+        "identity": "abc",
+        "data": "def",
+        "recipe": {"model": {"arch": "transformer_tiny"}},
+        "subwords": Subwords.load(dataset),
+    }
+    return Run.create(path, **usual | values)
 
 
 def save(run: Run, update: int, best: bool = False) -> Checkpoint:
@@ -63,6 +71,16 @@ def test_a_run_comes_back(empty: Run) -> None:
     assert Run.open(empty.path) == empty
     assert (empty.source_lang, empty.target_lang) == ("en", "de")
     assert (empty.identity, empty.data) == ("abc", "def")
+
+
+def test_a_run_that_is_created_anew_but_not_to_the_end_is_none(
+    tmp_path: Path, dataset: Path
+) -> None:
+    path = create(tmp_path / "run", dataset).path
+    assert Run.exists(path)
+    with pytest.raises(yaml.YAMLError):
+        create(path, dataset, recipe={"model": object()})
+    assert not Run.exists(path)
 
 
 def test_last_is_the_newest_and_best_is_the_newest_of_the_best(empty: Run) -> None:
@@ -346,6 +364,15 @@ def test_changed_subwords_are_refused_though_sentencepiece_reads_them(run: Path)
         load_model(run)
 
 
+def test_a_damaged_copy_of_a_plugin_is_a_problem(tmp_path: Path, dataset: Path) -> None:
+    run = create(tmp_path / "run", dataset, plugins={"extra.py": b"A = 1\n"})
+    assert list(run.problems()) == []
+    copy = run.path / PLUGINS / "extra.py"
+    copy.write_bytes(b"A = 2\n")
+    [problem] = run.problems()
+    assert str(copy) in problem
+
+
 def test_links_that_lead_elsewhere_are_refused(run: Path, trained: Path) -> None:
     for target, problem in (
         (trained / "update_0000002", "leads out of the run"),
@@ -454,6 +481,23 @@ def test_who_holds_a_run_removes_what_a_killed_process_left_half_written(empty: 
     shutil.copytree(empty.path / "update_0000001", empty.path / ".update_0000002.partial-99")
     with locked(empty.path):
         assert names(empty.path) == sorted([*before, "run.lock"])
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_what_is_new_in_a_run_that_was_there_before_is_kept(empty: Run, dry_run: bool) -> None:
+    with locked_for_training(empty.path, dry_run):
+        (empty.path / "report.html").write_text("new")
+    assert (empty.path / "report.html").exists()
+
+
+@pytest.mark.parametrize("name", [PLUGINS, TRANSLATIONS, "last"])
+def test_a_directory_without_a_run_that_holds_a_file_of_one_is_refused(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).mkdir()
+    problem = f"is no run, but holds {name}; choose another --save-dir"
+    with pytest.raises(NmtError, match=problem), locked(tmp_path):
+        pass
 
 
 def test_a_run_knows_the_data_it_was_trained_on(trained: Path, dataset: Path) -> None:

@@ -60,6 +60,13 @@ def test_different_samples_are_drawn_without_replacement() -> None:
         )
 
 
+def test_a_list_of_samples_holds_as_many_as_are_drawn_or_asked_for() -> None:
+    model, max_lengths = TableModel(3, vocabulary=20), torch.tensor([6])
+    for drawn_samples, count in ((6, 2), (2, 6)):
+        (found,) = Sample(samples=drawn_samples).search(model, SOURCE, max_lengths, count=count)
+        assert len({tuple(it.output) for it in found}) == 6
+
+
 def test_a_low_temperature_or_one_token_to_draw_from_is_greedy() -> None:
     model = TableModel(5)
     ((greedy,),) = Greedy().search(model, SOURCE, torch.tensor([6]))

@@ -165,10 +165,12 @@ def test_a_finished_hypothesis_is_preferred_to_a_likelier_unfinished_one() -> No
     assert best(Beam(beam=1), model, max_length=2) == ([], True)
 
 
-def test_an_end_that_was_second_best_may_win_but_not_with_the_first_beam_stop() -> None:
+@pytest.mark.parametrize("stop", ["first_beam", "current_length"])
+def test_an_end_that_was_second_best_may_win_but_not_where_the_first_end_stops(stop: str) -> None:
     model = Given({(): {4: 0.6, EOS: 0.4}, (4,): {4: 0.4, EOS: 0.6}})
-    assert best(Beam(beam=1, length_penalty=NONE), model) == ([], True)  # 0.4
-    assert best(Beam(beam=1, length_penalty=NONE, stop="first_beam"), model) == ([4], True)  # 0.36
+    beam = Beam(beam=1, length_penalty=NONE)
+    assert best(beam, model) == ([], True)  # 0.4
+    assert best(replace(beam, stop=stop), model) == ([4], True)  # type: ignore[arg-type]  # 0.36
 
 
 def test_a_hypothesis_that_ends_leaves_the_shrinking_beam_smaller() -> None:
@@ -205,6 +207,14 @@ def test_what_is_far_below_the_best_that_is_finished_may_be_given_up() -> None:
         assert best(beam, model) == found
         steps.append(model.steps)
     assert steps[1] == 1 < steps[0]
+
+
+def test_what_is_far_below_the_best_that_is_finished_is_so_by_its_score() -> None:
+    model = Given({(): {EOS: 0.5, 4: 0.45}, (4,): {4: 0.8, 5: 0.1}})
+    penalty = build(LengthPenalty, {"name": "power", "alpha": 1.0}, "x")  # type: ignore[type-abstract]
+    beam = Beam(beam=2, length_penalty=penalty, pruning_finished=0.11)
+    # After two tokens: log(0.45 * 0.8) / 2 = -0.51 is more than log(0.5) = -0.69 of the end.
+    assert best(beam, model) == ([4, 4], True)
 
 
 @pytest.mark.parametrize("strategy", [Greedy(), Beam(), Beam(beam=1)], ids=repr)

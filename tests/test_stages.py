@@ -78,6 +78,21 @@ def test_an_update_is_a_function_of_its_number_and_the_seed() -> None:
         assert other.update(update)[0].tolist() != pairs.tolist()
 
 
+def test_each_reading_of_a_corpus_and_each_seed_has_an_order_of_its_own() -> None:
+    corpora = {"short": np.arange(100), "long": np.arange(100, 300)}
+    stages = [Stage(mix={"short": 0.5, "long": 0.5})]
+    lengths = np.full(300, 10)
+
+    def read(seed: int, epoch: int) -> set[int]:
+        """The pairs of the long corpus in an epoch, which reads half of the corpus."""
+        order = StageSampler(lengths, lengths, 200, seed, corpora, stages)
+        return {*np.concatenate(order.epoch(epoch)).tolist()} - {*range(100)}
+
+    assert read(1, 1) | read(1, 2) == {*range(100, 300)} == read(1, 3) | read(1, 4)
+    assert read(1, 1) != read(1, 3)
+    assert read(1, 1) != read(2, 1)
+
+
 def test_processes_together_get_what_one_gets() -> None:
     order = sampler()
     for update in (1, 47, 48, 161):

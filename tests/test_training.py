@@ -512,7 +512,7 @@ def test_a_checkpoint_by_the_clock_holds_the_scores_of_its_validation(
     by_clock = [("--set", f"train.{name}_minutes=1e-9") for name in ("save", "valid")]
     unchanged = ("--lr", 1e-30)  # so that validations after the first are not the best
     done = train(tmp_path / "run", *rarely, *by_clock[0], *by_clock[1], *unchanged)
-    assert done.err.count("best so far") == 1
+    assert done.err.count("| best loss so far\n") == 1
     checkpoints = Run.open(tmp_path / "run").checkpoints()
     assert [checkpoint.update for checkpoint in checkpoints] == [1, 2, 3, 4, 5, 6]
     assert all(checkpoint.scores for checkpoint in checkpoints)
@@ -534,8 +534,8 @@ def test_the_run_is_printed_on_stdout_and_its_progress_on_stderr(
         report,
     )
     assert re.fullmatch(
-        TIME
-        + r" \| validation \| update 2 \| loss \d\.\d{3} \| perplexity \d+\.\d{3} \| best so far",
+        TIME + r" \| validation \| update 2 \| loss \d\.\d{3} \| perplexity \d+\.\d{3} "
+        r"\| best loss so far",
         validation,
     )
     assert end == "training ended: max_updates"

@@ -102,7 +102,8 @@ class Runs(Engine):
         for path in paths:
             if Export.exists(path):
                 raise NmtError(
-                    f"{path}: an export, not a run; translate it alone, by --engine ctranslate2"
+                    f"{path}: an export, not a run; translate it alone, by --engine ctranslate2, "
+                    "or give the run that was exported"
                 )
         self._members, self._device = load_members(paths, device, trust_plugins), device
         self.recipe = self._members[0].recipe

@@ -165,7 +165,8 @@ class TrainingLoop:
         if self.validation.translations:
             state, translations = self.trainer.state, self.validation.translations
             write_translations(self.trainer.run.path, state.update, translations, state.best_update)
-        self.report.validation(self.trainer.state.update, self.scores, is_best)
+        metric = self.trainer.config.best_metric
+        self.report.validation(self.trainer.state.update, self.scores, is_best, metric)
         return is_best
 
     def _save(self, is_best: bool) -> None:

@@ -252,13 +252,16 @@ class Report:
             f"{where}"
         )
 
-    def validation(self, update: int, scores: dict[str, float], best: bool) -> None:
-        """Report the scores of a validation."""
+    def validation(
+        self, update: int, scores: dict[str, float], best: bool, metric: str = "score"
+    ) -> None:
+        """Report the scores of a validation, and whether it is the best by a metric."""
         self.record("validation", {"update": update, **scores, "best": best})
         shown = " | ".join(f"{name} {value:.3f}" for name, value in scores.items())
         if self.panel:
             self.panel.add_validation(f"update {update} | {shown}", best)
-        self.note(f"validation | update {update} | {shown}{' | best so far' if best else ''}")
+        by_metric = f" | best {metric} so far"
+        self.note(f"validation | update {update} | {shown}{by_metric if best else ''}")
 
 
 def summarize(
