@@ -352,6 +352,23 @@ def test_a_line_that_is_not_utf_8_is_an_error_with_its_number(run: Path, tmp_pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt"]  # no half an output
 
 
+def test_the_lines_before_one_that_cannot_be_read_are_translated(
+    run: Path, tmp_path: Path, nmt: Callable[..., Any]
+) -> None:
+    text, objects = tmp_path / "text", tmp_path / "objects"
+    text.write_bytes(b"one\n\ntwo\n\xe9\nthree\n")
+    objects.write_text('{"text": "one"}\n\n{"text": "two"}\n{"txt": "three"}\n')
+    whole = nmt("translate", "--model", run, text, "--on-invalid-utf8", "replace").out
+    before = "".join(whole.splitlines(keepends=True)[:3])
+    for path, flags, problem in (
+        (text, (), "text:4: byte 0xe9 is not UTF-8"),
+        (objects, ("--json-input",), "objects, line 4: expected an object with"),
+    ):
+        done = nmt("translate", "--model", run, path, *flags)
+        assert (done.status, done.out) == (1, before)
+        assert problem in done.err
+
+
 def test_an_input_is_not_replaced_by_the_output(
     run: Path, tmp_path: Path, nmt: Callable[..., Any]
 ) -> None:

@@ -93,8 +93,13 @@ class Requests:
             for line in block:
                 number += 1
                 where = f"{self.name}, line {number}"
-                value = _parsed(line, where)
-                requests.append(Request.read(value, where, self._config, self._has_context))
+                try:
+                    value = _parsed(line, where)
+                    requests.append(Request.read(value, where, self._config, self._has_context))
+                except NmtError:
+                    if requests:
+                        yield requests
+                    raise
             yield requests
 
     def _with_wishes(self, most: int) -> Iterator[list[Request]]:

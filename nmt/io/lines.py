@@ -21,7 +21,7 @@ import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Literal, cast
 
@@ -80,8 +80,8 @@ class Lines:
 
     def blocks(self, size: int) -> Iterator[list[str]]:
         """Yield the lines in blocks of `size`; only the last block may be shorter."""
-        raw, first = self._raw(), 1
-        while block := list(islice(raw, size)):
+        first = 1
+        for block in self._raw_blocks(size):
             yield self._decode(block, first)
             first += len(block)
 
@@ -89,14 +89,22 @@ class Lines:
         """Yield the lines in blocks of at most `most`, as soon as they arrive.
 
         A file gives full blocks. A terminal or a pipe gives the lines that have arrived: a typed
-        line does not wait for the next one, and a full pipe still gives full blocks.
+        line does not wait for the next one, and a full pipe still gives full blocks. The lines
+        before one that is not UTF-8 are yielded before the error.
         """
-        if stat.S_ISREG(os.fstat(self._stream.fileno()).st_mode):
-            yield from self.blocks(most)
-            return
+        is_file = stat.S_ISREG(os.fstat(self._stream.fileno()).st_mode)
+        blocks = self._raw_blocks(most) if is_file else _arriving(self._raw(), most)
         first = 1
-        for block in _arriving(self._raw(), most):
-            yield self._decode(block, first)
+        for block in blocks:
+            if first == 1:
+                refuse_other_text(b"".join(block), self.name)
+            try:
+                lines = self._decode(block, first)
+            except NmtError:
+                if good := list(takewhile(_is_utf8, block)):
+                    yield self._decode(good, first)
+                raise
+            yield lines
             first += len(block)
 
     def _raw(self) -> Iterator[bytes]:
@@ -104,8 +112,20 @@ class Lines:
         with named_damage(Path(self.name)):
             yield from lines_of(self._stream, self.name)
 
+    def _raw_blocks(self, size: int) -> Iterator[list[bytes]]:
+        raw = self._raw()
+        return iter(lambda: list(islice(raw, size)), [])
+
     def _decode(self, block: list[bytes], first: int) -> list[str]:
         return decode(b"".join(block), self.name, first, self.on_invalid_utf8)
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def refuse_one_string(lines: object, name: str) -> None:
