@@ -189,7 +189,7 @@ def test_under_autocast_a_loss_keeps_float32_gradients_near_the_exact_ones(name:
         (optimizers["sgd"], {"momentum": 1.0}, r"momentum lies in \[0, 1\), not 1.0"),
         (optimizers["nag"], {"momentum": 0.0}, "nesterov needs a momentum"),
         (optimizers["adafactor"], {"decay": 0.0}, "decay must be more than 0"),
-        (optimizers["adafactor"], {"clip": -1.0}, "clip must be more than 0"),
+        (optimizers["adafactor"], {"clip": -1.0}, "clip must be at least 1"),
         (optimizers["adafactor"], {"eps": 0.0}, "eps must be more than 0"),
         (optimizers["adafactor"], {"min_scale": 0.0}, "min_scale must be more than 0"),
         (optimizers["adafactor"], {"weight_decay": -0.1}, "weight_decay must not be negative"),
