@@ -23,9 +23,7 @@ from nmt.errors import NmtError
 from nmt.inference import Request, Translation
 from nmt.inference.documents import fit, in_documents, translate_joined
 from nmt.inference.engines import load_translator
-from nmt.preprocess.annotations import DOCUMENT_IDS
-from nmt.preprocess.corpus import Chunk
-from nmt.preprocess.joining import Joiner, joined, with_blank_lines
+from nmt.preprocess.joining import Joiner, joined
 from nmt.preprocess.segmenters import SEPARATOR
 from nmt.preprocess.subwords import Subwords
 from nmt.runs.translations import read_translations
@@ -234,6 +232,7 @@ def test_files_without_blank_lines_cost_one_warning(here: Path, nmt: Command) ->
 def test_shards_hold_whole_blocks_and_together_everything(
     here: Path, dataset: Callable[[str], Dataset], nmt: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("nmt.preprocess.corpus.CHUNK", 40)
     monkeypatch.setattr("nmt.preprocess.corpus.Bitext.blocks.__defaults__", (40, 0))
     held = []
     for shard in ("1/2", "2/2"):
@@ -287,14 +286,6 @@ def test_ids_divide_documents_like_blank_lines(
     for split in ("train", "valid"):
         assert pairs(made, split) == pairs(dataset("both"), split)
     assert made.split("valid").source_text() == dataset("both").split("valid").source_text()
-
-
-def test_a_blank_pair_with_an_id_does_not_divide_its_document() -> None:
-    lines = ["", "a", "", "b", "c", ""]
-    ids = {DOCUMENT_IDS: ["0", "1", "1", "1", "2", "2"]}
-    for first, expected in ((1, ["a", "b", "", "c"]), (7, ["", "a", "b", "", "c"])):
-        divided = with_blank_lines(Chunk(lines, lines, first, annotations=ids))
-        assert divided.source == divided.target == expected
 
 
 @pytest.mark.parametrize("has_ids", [False, True])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, compress, groupby, islice
+from itertools import chain, groupby, islice
 from operator import ne
 from random import Random
 
@@ -101,21 +101,20 @@ def blank_pairs(chunk: Chunk) -> npt.NDArray[np.bool_]:
 
 
 def with_blank_lines(chunk: Chunk) -> Chunk:
-    """Return pairs with a blank line between documents in the place of ids, and nowhere else.
+    """Return pairs with a blank line between documents in the place of ids.
 
     Raises:
         NmtError: as :func:`document_numbers`, or a line is blank on one side only.
     """
     if DOCUMENT_IDS not in chunk.annotations:
         return chunk
-    has_text = ~blank_pairs(chunk)
-    numbers = document_numbers(chunk)[has_text]
+    blank_pairs(chunk)  # while the numbers of lines are those of the files
     is_behind_another = chunk.first > 1
-    begins = np.diff(numbers, prepend=0 if is_behind_another else numbers[:1]).tolist()
+    begins = np.diff(document_numbers(chunk), prepend=1 - is_behind_another).tolist()
     source, target = (
         [
             text
-            for begins_document, line in zip(begins, compress(side, has_text), strict=True)
+            for begins_document, line in zip(begins, side, strict=True)
             for text in (["", line] if begins_document else [line])
         ]
         for side in (chunk.source, chunk.target)
