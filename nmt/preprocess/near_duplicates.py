@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from unicodedata import normalize
 
@@ -35,9 +36,6 @@ CHUNK = 1 << 16
 """N-grams to hash at once, so that they stay in the cache of the processor."""
 
 Signatures = npt.NDArray[np.uint16]
-
-# ASCII first, for speed; marks belong to letters.
-_UNCOMPARED = re.compile(rf"(?:[\0-\t\x0b-@\[-`{{-\x7f]|[^\w\n](?<![{combining_marks()}])|\d)+")
 
 _MULTIPLIERS, _SUMMANDS = np.random.Generator(np.random.PCG64(1)).integers(
     1 << 32, size=(2, BANDS * ROWS), dtype=np.uint32
@@ -121,8 +119,14 @@ def _keys(rows: Signatures, band: int) -> Iterator[tuple[int, Keys]]:
 
 def _compared(line: str) -> str:
     """Return the part of a line that is compared; never empty, and without NUL."""
-    text = _UNCOMPARED.sub(" ", normalize("NFC", line).casefold()).strip()
+    text = _uncompared().sub(" ", normalize("NFC", line).casefold()).strip()
     return text or line.replace("\0", " ")
+
+
+@cache
+def _uncompared() -> re.Pattern[str]:
+    """Return the pattern of what is not compared, with ASCII first, for speed."""
+    return re.compile(rf"(?:[\0-\t\x0b-@\[-`{{-\x7f]|[^\w\n](?<![{combining_marks()}])|\d)+")
 
 
 def _grams(texts: list[str]) -> npt.NDArray[np.uint32]:
