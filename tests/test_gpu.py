@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import interpreted_loss
 import numpy as np
 import pytest
 import torch
@@ -178,11 +179,11 @@ def test_the_kernels_for_packs_are_attention_within_each_sentence(
     expected = Model.decode_packs(model, source, target, packing)
     expected_gradients = gradients(model, expected)
     called = count_calls(monkeypatch)
-    has_own, own = flash_attention._has_own_kernels, []
+    fits, own = flash_attention._fits_own_kernels, []
     monkeypatch.setattr(
         flash_attention,
-        "_has_own_kernels",
-        lambda *arguments: own.append(has_own(*arguments)) or own[-1],
+        "_fits_own_kernels",
+        lambda *arguments: own.append(fits(*arguments)) or own[-1],
     )
     with gpu_attention(device, monkeypatch), autocast(precision, device):
         output = model.decode_packs(source, target, packing)
@@ -256,6 +257,16 @@ def trained(trainer: Trainer, updates: int = 4) -> dict[str, Tensor]:
 @on_each_device
 def test_training_in_fp32_is_that_of_a_cpu(device: torch.device, dataset: Path) -> None:
     assert_near(trained(trainer_of(dataset, device)), trained(trainer_of(dataset, CPU)), 1e-3)
+
+
+@pytest.mark.gpu  # tests/test_own_kernels.py interprets the kernel
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_kernel_of_the_loss_computes_what_operators_of_torch_do(
+    dtype: torch.dtype, weighted: bool
+) -> None:
+    most = 1e-6 if dtype == torch.float32 else 0.005
+    assert max(interpreted_loss.errors(dtype, weighted, "cuda")) < most
 
 
 @on_each_device

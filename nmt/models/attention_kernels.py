@@ -5,19 +5,17 @@ sentences that these tokens belong to, from the first token of the first sentenc
 last; a mask keeps sentences apart. The algorithm is that of FlashAttention-2 (Dao 2023): scores are
 computed again for the gradient, not stored. They are in powers of two, which a GPU computes faster.
 
-Strides are in elements. `scale` includes the logarithm of e to base 2; `natural_scale` does not.
+`q` begins with the queries of all heads; `kv` ends with the keys and the values of all heads. They
+are contiguous, and may be the same tensor. Code that torch compiled launches these kernels by
+itself: it does not keep the strides of views, and would pass a Python float as a float64. So
+columns follow from strides, which are in elements, and the factor of scores from the width of a
+head.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
-
-
-@triton.jit
-def fill(x):
-    """Write a number: the least that shows whether kernels can be compiled and run."""
-    tl.store(x, 1.0)
 
 
 @triton.jit
@@ -49,7 +47,13 @@ def _product(a, b):
 
 
 @triton.jit
-def _scores(queries, keys, of_queries, of_keys, q, k, scale, CAUSAL: tl.constexpr):
+def _scale(WIDTH: tl.constexpr):
+    """Return the factor of scores, 1 / sqrt(WIDTH)."""
+    return 1.0 / tl.sqrt(tl.full((), WIDTH, tl.float32))
+
+
+@triton.jit
+def _scores(queries, keys, of_queries, of_keys, q, k, WIDTH: tl.constexpr, CAUSAL: tl.constexpr):
     """Return scores [Q, K] in powers of two, very low where a query does not see a key.
 
     They are finite, or the difference of two would be NaN.
@@ -57,32 +61,35 @@ def _scores(queries, keys, of_queries, of_keys, q, k, scale, CAUSAL: tl.constexp
     seen = of_queries[:, None] == of_keys[None, :]
     if CAUSAL:
         seen = seen & (keys[None, :] <= queries[:, None])
-    return tl.where(seen, _product(q, tl.trans(k)) * scale, -1.0e30)
+    log2_e = 1.4426950408889634
+    return tl.where(seen, _product(q, tl.trans(k)) * (_scale(WIDTH) * log2_e), -1.0e30)
 
 
 @triton.jit
 def mix_values(
-    q, k, v, output, log_sums, query_sentences, key_sentences, key_ends,
-    query_count, query_stride, key_stride, output_stride, scale,
+    q, kv, output, log_sums, query_sentences, key_sentences, key_ends, query_count,
+    Q_STRIDE: tl.constexpr, KV_STRIDE: tl.constexpr, STRIDE: tl.constexpr,
     WIDTH: tl.constexpr, CAUSAL: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Mix the values for a block of queries; keep the logarithms of sums of exponentials."""
     at, head = tl.program_id(0) * BLOCK, tl.program_id(1)
+    k = kv + (KV_STRIDE - 2 * STRIDE) + head * WIDTH
+    v = k + STRIDE
     queries = at + tl.arange(0, BLOCK)
     begin, end = _range(at, query_count, query_sentences, key_ends, BLOCK)
     if CAUSAL:
         end = tl.minimum(end, at + BLOCK)
     of_queries = tl.load(query_sentences + queries, mask=queries < query_count, other=-2)
-    q_block = _vectors(q + head * WIDTH, queries, query_stride, query_count, WIDTH)
+    q_block = _vectors(q + head * WIDTH, queries, Q_STRIDE, query_count, WIDTH)
     highest = tl.full((BLOCK,), -1.0e30, tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
     mixed = tl.zeros((BLOCK, WIDTH), tl.float32)
     for first in range(begin, end, BLOCK):
         keys = first + tl.arange(0, BLOCK)
         of_keys = tl.load(key_sentences + keys, mask=keys < end, other=-1)
-        k_block = _vectors(k + head * WIDTH, keys, key_stride, end, WIDTH)
-        v_block = _vectors(v + head * WIDTH, keys, key_stride, end, WIDTH)
-        scores = _scores(queries, keys, of_queries, of_keys, q_block, k_block, scale, CAUSAL)
+        k_block = _vectors(k, keys, KV_STRIDE, end, WIDTH)
+        v_block = _vectors(v, keys, KV_STRIDE, end, WIDTH)
+        scores = _scores(queries, keys, of_queries, of_keys, q_block, k_block, WIDTH, CAUSAL)
         higher = tl.maximum(highest, tl.max(scores, 1))
         weights = tl.exp2(scores - higher[:, None])
         shrink = tl.exp2(highest - higher)
@@ -93,28 +100,31 @@ def mix_values(
     has_keys = highest > -1.0e29
     mixed = tl.where(has_keys[:, None], mixed / total[:, None], 0.0)
     log_sum = tl.where(has_keys, highest + tl.log2(total), 0.0)
-    _store(output + head * WIDTH, queries, output_stride, query_count, mixed, WIDTH)
+    _store(output + head * WIDTH, queries, STRIDE, query_count, mixed, WIDTH)
     places = log_sums + head * query_count + queries
     tl.store(places, log_sum, mask=queries < query_count)
 
 
 @triton.jit
 def query_gradient(
-    q, k, v, output, log_sums, d_output, d_q, dots, query_sentences, key_sentences, key_ends,
-    query_count, query_stride, key_stride, output_stride, scale, natural_scale,
+    q, kv, output, log_sums, d_output, d_q, dots, query_sentences, key_sentences, key_ends,
+    query_count,
+    Q_STRIDE: tl.constexpr, KV_STRIDE: tl.constexpr, STRIDE: tl.constexpr,
     WIDTH: tl.constexpr, CAUSAL: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient of a block of queries; keep the dots of outputs with their gradients."""
     at, head = tl.program_id(0) * BLOCK, tl.program_id(1)
+    k = kv + (KV_STRIDE - 2 * STRIDE) + head * WIDTH
+    v = k + STRIDE
     queries = at + tl.arange(0, BLOCK)
     begin, end = _range(at, query_count, query_sentences, key_ends, BLOCK)
     if CAUSAL:
         end = tl.minimum(end, at + BLOCK)
     is_query = queries < query_count
     of_queries = tl.load(query_sentences + queries, mask=is_query, other=-2)
-    q_block = _vectors(q + head * WIDTH, queries, query_stride, query_count, WIDTH)
-    d_block = _vectors(d_output + head * WIDTH, queries, output_stride, query_count, WIDTH)
-    outputs = _vectors(output + head * WIDTH, queries, output_stride, query_count, WIDTH)
+    q_block = _vectors(q + head * WIDTH, queries, Q_STRIDE, query_count, WIDTH)
+    d_block = _vectors(d_output + head * WIDTH, queries, STRIDE, query_count, WIDTH)
+    outputs = _vectors(output + head * WIDTH, queries, STRIDE, query_count, WIDTH)
     dot = tl.sum(outputs.to(tl.float32) * d_block.to(tl.float32), 1)
     tl.store(dots + head * query_count + queries, dot, mask=is_query)
     log_sum = tl.load(log_sums + head * query_count + queries, mask=is_query, other=0.0)
@@ -122,49 +132,53 @@ def query_gradient(
     for first in range(begin, end, BLOCK):
         keys = first + tl.arange(0, BLOCK)
         of_keys = tl.load(key_sentences + keys, mask=keys < end, other=-1)
-        k_block = _vectors(k + head * WIDTH, keys, key_stride, end, WIDTH)
-        v_block = _vectors(v + head * WIDTH, keys, key_stride, end, WIDTH)
-        scores = _scores(queries, keys, of_queries, of_keys, q_block, k_block, scale, CAUSAL)
+        k_block = _vectors(k, keys, KV_STRIDE, end, WIDTH)
+        v_block = _vectors(v, keys, KV_STRIDE, end, WIDTH)
+        scores = _scores(queries, keys, of_queries, of_keys, q_block, k_block, WIDTH, CAUSAL)
         weights = tl.exp2(scores - log_sum[:, None])
         d_weights = _product(d_block, tl.trans(v_block))
         d_scores = weights * (d_weights - dot[:, None])
         gradient += _product(d_scores.to(k_block.dtype), k_block)
-    gradient *= natural_scale
-    _store(d_q + head * WIDTH, queries, query_stride, query_count, gradient, WIDTH)
+    gradient *= _scale(WIDTH)
+    _store(d_q + head * WIDTH, queries, Q_STRIDE, query_count, gradient, WIDTH)
 
 
 @triton.jit
 def key_gradient(
-    q, k, v, log_sums, d_output, d_k, d_v, dots, query_sentences, key_sentences, query_ends,
-    query_count, key_count, query_stride, key_stride, output_stride, scale, natural_scale,
+    q, kv, log_sums, d_output, d_kv, dots, query_sentences, key_sentences, query_ends,
+    query_count, key_count,
+    Q_STRIDE: tl.constexpr, KV_STRIDE: tl.constexpr, STRIDE: tl.constexpr,
     WIDTH: tl.constexpr, CAUSAL: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of a block of keys and values, given the dots of the queries."""
     at, head = tl.program_id(0) * BLOCK, tl.program_id(1)
+    k = kv + (KV_STRIDE - 2 * STRIDE) + head * WIDTH
+    v = k + STRIDE
     keys = at + tl.arange(0, BLOCK)
     begin, end = _range(at, key_count, key_sentences, query_ends, BLOCK)
     if CAUSAL:
         begin = tl.maximum(begin, at)
     of_keys = tl.load(key_sentences + keys, mask=keys < key_count, other=-1)
-    k_block = _vectors(k + head * WIDTH, keys, key_stride, key_count, WIDTH)
-    v_block = _vectors(v + head * WIDTH, keys, key_stride, key_count, WIDTH)
+    k_block = _vectors(k, keys, KV_STRIDE, key_count, WIDTH)
+    v_block = _vectors(v, keys, KV_STRIDE, key_count, WIDTH)
     of_key = tl.zeros((BLOCK, WIDTH), tl.float32)
     of_value = tl.zeros((BLOCK, WIDTH), tl.float32)
     for first in range(begin, end, BLOCK):
         queries = first + tl.arange(0, BLOCK)
         is_query = queries < end
         of_queries = tl.load(query_sentences + queries, mask=is_query, other=-2)
-        q_block = _vectors(q + head * WIDTH, queries, query_stride, end, WIDTH)
-        d_block = _vectors(d_output + head * WIDTH, queries, output_stride, end, WIDTH)
+        q_block = _vectors(q + head * WIDTH, queries, Q_STRIDE, end, WIDTH)
+        d_block = _vectors(d_output + head * WIDTH, queries, STRIDE, end, WIDTH)
         places = head * query_count + queries
         log_sum = tl.load(log_sums + places, mask=is_query, other=0.0)
         dot = tl.load(dots + places, mask=is_query, other=0.0)
-        scores = _scores(queries, keys, of_queries, of_keys, q_block, k_block, scale, CAUSAL)
+        scores = _scores(queries, keys, of_queries, of_keys, q_block, k_block, WIDTH, CAUSAL)
         weights = tl.exp2(scores - log_sum[:, None])
         of_value += _product(tl.trans(weights.to(d_block.dtype)), d_block)
         d_weights = _product(d_block, tl.trans(v_block))
         d_scores = weights * (d_weights - dot[:, None])
         of_key += _product(tl.trans(d_scores.to(q_block.dtype)), q_block)
-    of_key *= natural_scale
-    _store(d_k + head * WIDTH, keys, key_stride, key_count, of_key, WIDTH)
-    _store(d_v + head * WIDTH, keys, key_stride, key_count, of_value, WIDTH)
+    of_key *= _scale(WIDTH)
+    d_k = d_kv + (KV_STRIDE - 2 * STRIDE) + head * WIDTH
+    _store(d_k, keys, KV_STRIDE, key_count, of_key, WIDTH)
+    _store(d_k + STRIDE, keys, KV_STRIDE, key_count, of_value, WIDTH)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nmt.data.packing import Pack
-from nmt.messages import one_line, warn
+from nmt.runtime.own_kernels import has_own_kernels
 
 
 def has_flash(
@@ -52,14 +52,11 @@ def _has_varlen_attn() -> bool:
     return "window_size" in signature(varlen_attn).parameters  # torch 2.10 has none
 
 
-_works: bool | None = None
-"""Whether Triton can compile and run kernels; None before the first try."""
-
 TORCH_BLOCK = 128
 """Tokens of a block of torch's kernels, which belong to one sentence."""
 
 
-def _has_own_kernels(parts: tuple[Tensor, ...], packs: tuple[Pack, Pack], width: int) -> bool:
+def _fits_own_kernels(parts: tuple[Tensor, ...], packs: tuple[Pack, Pack], width: int) -> bool:
     """Return whether :mod:`nmt.models.fused_attention` is better: heads fit, sentences are short.
 
     Args:
@@ -69,27 +66,7 @@ def _has_own_kernels(parts: tuple[Tensor, ...], packs: tuple[Pack, Pack], width:
     """
     sentences = len(packs[0].ends) - 1
     is_short = all(len(part) < TORCH_BLOCK * sentences for part in parts)
-    fits = parts[0].is_cuda and is_short and width in (16, 32, 64)
-    return fits and (torch.compiler.is_compiling() or try_own_kernels()) and _works is True
-
-
-def try_own_kernels() -> bool:
-    """Try once whether Triton can compile and run kernels on the current GPU; warn if not."""
-    global _works
-    if _works is None:
-        try:
-            from nmt.models.fused_attention import try_triton
-
-            try_triton()
-            _works = True
-        except Exception as error:  # whatever Triton, its compiler and its driver raise
-            _works = False
-            reason = str(error).strip().partition("\n")[0]
-            warn(
-                "attention takes slower kernels, because Triton, which needs a C compiler and "
-                f"Python's headers, does not work here: {one_line(reason)}"
-            )
-    return _works
+    return parts[0].is_cuda and is_short and width in (16, 32, 64) and has_own_kernels()
 
 
 def mix_by_flash(
@@ -106,16 +83,18 @@ def mix_by_flash(
     """
     of_queries, of_keys = packs
     width = sum(part.shape[1] for part in parts) // (3 * heads)
-    if _has_own_kernels(parts, packs, width):
-        from nmt.models.fused_attention import attend_to_packs
+    if _fits_own_kernels(parts, packs, width):
+        from nmt.models.fused_attention import PackAttention
 
-        fused: Tensor = attend_to_packs(
-            [part.contiguous() for part in parts],
-            [pack.sentence_of_tokens for pack in packs],
-            [pack.ends for pack in packs],
+        if len(parts) == 3:
+            parts = parts[0], torch.cat(parts[1:], 1)
+        fused: Tensor = PackAttention.apply(  # type: ignore[no-untyped-call]
             heads,
             causal,
-        )[0]
+            *(pack.sentence_of_tokens for pack in packs),
+            *(pack.ends for pack in packs),
+            *(part.contiguous() for part in parts),
+        )
         return fused
     from torch.nn.attention.varlen import varlen_attn
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from nmt.data.packing import Pack
 from nmt.models.attention import LONG, Attend, split_heads
-from nmt.models.flash_attention import has_flash, mix_by_flash, try_own_kernels
+from nmt.models.flash_attention import has_flash, mix_by_flash
 from nmt.models.row_attention import RowAttention
+from nmt.runtime.own_kernels import has_own_kernels
 
 
 def mix_packs(
@@ -74,7 +75,7 @@ def is_compilable(model: nn.Module, device: torch.device) -> bool:
     That is so if torch's fused kernels compute it, in the dtype of autocast.
     """
     if device.type == "cuda":
-        try_own_kernels()  # cannot be done while torch compiles
+        has_own_kernels()  # the first call cannot be compiled
     attends = [module for module in model.modules() if isinstance(module, Attend)]
     low = torch.is_autocast_enabled(device.type)
     dtype = torch.get_autocast_dtype(device.type) if low else torch.float32

@@ -11,11 +11,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-SLICE_ELEMENTS = {"cpu": 1 << 23, "cuda": 1 << 26}
-"""Number of logits of a slice of tokens, by device; in float32 they take 32 MiB and 256 MiB.
+SLICE_ELEMENTS = {"cpu": 1 << 23, "cuda": 1 << 27}
+"""Number of logits of a slice of tokens, by device; in float32 they take 32 MiB and 512 MiB.
 
 Slices are large enough to keep the device busy. Logits have the dtype of the matrix products.
 """
+
+
+MIXED_SUMS = hasattr(torch.ops.aten.addmm, "dtype_out")
+"""Whether this torch adds a product in half precision to a float32 matrix: from 2.8, on a GPU."""
 
 
 class Masses(NamedTuple):
@@ -88,7 +92,12 @@ class Gradients:
         if d_logits.dtype != room.dtype:
             d_logits = room.copy_(d_logits)
         torch.mm(d_logits, matrix, out=self.inputs[part])
-        self.weight += d_logits.t() @ inputs[part]
+        if d_logits.is_cuda and d_logits.dtype != torch.float32 and MIXED_SUMS:
+            torch.addmm(
+                self.weight, d_logits.t(), inputs[part], out_dtype=torch.float32, out=self.weight
+            )
+        else:
+            self.weight += d_logits.t() @ inputs[part]
 
     def save(self, ctx: Any, decoder_output: Tensor, weight: Tensor) -> None:
         """Keep the gradients for the backward pass, with the dtypes of its results."""

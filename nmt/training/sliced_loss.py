@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from nmt.data.vocabulary import PAD
-from nmt.training.output_slices import SLICE_ELEMENTS, Gradients, Targets, in_autocast_dtype
+from nmt.runtime.own_kernels import has_own_kernels
+from nmt.training.output_slices import SLICE_ELEMENTS, Gradients, Masses, Targets, in_autocast_dtype
 
 
 class SlicedLoss(torch.autograd.Function):
@@ -42,29 +44,28 @@ class SlicedLoss(torch.autograd.Function):
         device = decoder_output.device.type
         inputs, matrix, offset = in_autocast_dtype(decoder_output, weight, bias)
         rows = max(1, SLICE_ELEMENTS[device] // len(weight))
-        sums = torch.zeros(4, dtype=torch.float64, device=decoder_output.device)
+        terms = inputs.new_empty(3, len(inputs), dtype=torch.float32)
         gradients = Gradients.zeros(inputs, weight, bias) if wants_gradient else None
         room = inputs.new_empty(min(rows, len(inputs)), len(weight))
+        differentiate_ = _differentiation(decoder_output.device)
         with torch.autocast(device, enabled=False):
             for first in range(0, len(inputs), rows):
                 part = slice(first, first + rows)
-                gold = labels[part, None]
+                gold = labels[part]
                 logits = torch.mm(inputs[part], matrix.t(), out=room[: len(gold)])
                 if offset is not None:
                     logits += offset
-                gold_logits, pads = logits.gather(1, gold).float(), logits[:, PAD].clone().float()
-                p, gold_p, total, log_z = _softmax_without_label_(logits, gold)
                 share = None if token_weights is None else token_weights[part]
-                sums += _sums(log_z.squeeze(1), gold_logits.squeeze(1), pads, share)
-                if gradients is None:
-                    continue
-                # The gradient without -masses.other in all places, which is added after the loop.
-                p.scatter_(1, gold, (gold_p - (masses.label - masses.other) * total).to(p.dtype))
-                p[:, PAD] -= masses.pad - masses.other
-                if share is not None:
-                    p *= share[:, None]
-                gradients.add(part, p, inputs, matrix, room=logits)
-        nll, cost, log_normalisers, pad_logits = sums
+                d_logits = differentiate_(
+                    logits, gold, masses, share, terms[:, part], gradients is not None
+                )
+                if gradients is not None:
+                    gradients.add(part, d_logits, inputs, matrix, room=logits)
+        weighted, likelihoods = terms, terms[0]
+        if token_weights is not None:
+            weighted, likelihoods = terms * token_weights, likelihoods * (labels != PAD)
+        nll = likelihoods.sum(dtype=torch.float64)
+        cost, log_normalisers, pad_logits = weighted.sum(1, dtype=torch.float64)
         all_logits = _SumOfLogits(inputs, weight, offset, token_weights)
         loss = (masses.label - masses.other) * cost
         loss += masses.other * (len(weight) * log_normalisers - all_logits.value())
@@ -83,16 +84,48 @@ class SlicedLoss(torch.autograd.Function):
         return *Gradients.backward(ctx, d_loss), None, None
 
 
-def _sums(log_z: Tensor, gold: Tensor, pad: Tensor, weights: Tensor | None) -> Tensor:
-    """Return sums over tokens, as float64 [4], of which all but the first are weighted.
+def _differentiation(device: torch.device) -> Callable[..., Tensor]:
+    """Return :func:`differentiate_`, or the kernel that does the same."""
+    if device.type == "cuda" and has_own_kernels():
+        from nmt.training import fused_loss
 
-    They are those of the negative log-likelihood, twice, of the normaliser's logarithm, and of the
-    logit of padding.
+        return fused_loss.differentiate_
+    return differentiate_
+
+
+def differentiate_(
+    logits: Tensor,
+    labels: Tensor,
+    masses: Masses,
+    weights: Tensor | None,
+    terms: Tensor,
+    wants_gradient: bool,
+) -> Tensor:
+    """Compute what the loss of some tokens is made of, and its gradient.
+
+    Args:
+        logits: [R, V] in the dtype of the matrix products; overwritten.
+        labels: [R] int64.
+        masses: of the target distribution.
+        weights: [R] float32, factors of the tokens' gradients; None for 1.
+        terms: [3, R] float32; gets each token's negative log-likelihood, the logarithm of the sum
+            of the exponentials of its logits, and the logit of padding.
+        wants_gradient: whether the gradient is needed.
+
+    Returns:
+        The gradient of the loss with respect to the logits, without the mass that is the same for
+        all tokens of the vocabulary: [R, V], in the dtype of `logits` or in float32.
     """
-    values = torch.stack((log_z - gold, log_z - gold, log_z, pad))  # [4, R]
-    if weights is not None:
-        values[1:] *= weights
-    return values.sum(1, dtype=torch.float64)
+    labels = labels[:, None]
+    label_logits, pads = logits.gather(1, labels).float(), logits[:, PAD].clone().float()
+    p, label_p, total, log_z = _softmax_without_label_(logits, labels)
+    terms.copy_(torch.stack(((log_z - label_logits).squeeze(1), log_z.squeeze(1), pads)))
+    if wants_gradient:
+        p.scatter_(1, labels, (label_p - (masses.label - masses.other) * total).to(p.dtype))
+        p[:, PAD] -= masses.pad - masses.other
+        if weights is not None:
+            p *= weights[:, None]
+    return p
 
 
 class _SumOfLogits:

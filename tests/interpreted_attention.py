@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from nmt.data.packing import Packing
-from nmt.models.fused_attention import attend_to_packs
+from nmt.data.packing import Pack, Packing
+from nmt.models.fused_attention import PackAttention
 from nmt.models.row_attention import RowAttention
 
 HEADS = 2
@@ -20,6 +20,11 @@ LENGTHS = np.array([[60, 2, 5, 170, 9, 9, 1, 33], [70, 1, 3, 150, 20, 8, 2, 40]]
 
 def error(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found.float() - expected).norm() / expected.norm())
+
+
+def sides(packs: tuple[Pack, Pack]) -> list[torch.Tensor]:
+    """What the kernels read of the packs of queries and of keys."""
+    return [*(pack.sentence_of_tokens for pack in packs), *(pack.ends for pack in packs)]
 
 
 def compare(kind: str, dtype: torch.dtype, width: int) -> None:
@@ -35,11 +40,10 @@ def compare(kind: str, dtype: torch.dtype, width: int) -> None:
     ]
     d_output = torch.randn(len(parts[0]), HEADS * width, generator=generator)
     found, expected = (
-        [part.to(to).requires_grad_() for part in parts] for to in (dtype, torch.float32)
+        [part.to(to, copy=True).requires_grad_() for part in parts] for to in (dtype, torch.float32)
     )
     packs = (of_queries, of_keys)
-    sides = [pack.sentence_of_tokens for pack in packs], [pack.ends for pack in packs]
-    output, _ = attend_to_packs(found, *sides, HEADS, kind == "causal")
+    output = PackAttention.apply(HEADS, kind == "causal", *sides(packs), *found)
     output.backward(d_output.to(dtype))
     rows = RowAttention.apply(packs, HEADS, kind == "causal", 0.0, *expected)
     rows.backward(d_output)
@@ -55,8 +59,7 @@ def compare_without_keys() -> None:
         torch.ones(int(pack.lengths.sum()), count * 16).requires_grad_()
         for pack, count in zip(packs, (1, 2), strict=True)
     ]
-    sides = [pack.sentence_of_tokens for pack in packs], [pack.ends for pack in packs]
-    output, _ = attend_to_packs(parts, *sides, 1, False)
+    output = PackAttention.apply(1, False, *sides(packs), *parts)
     output.sum().backward()
     assert torch.allclose(output[64:], torch.ones(()))
     infinite = sum(int((~part.grad.isfinite()).sum()) for part in parts)

@@ -1,0 +1,41 @@
+"""Triton kernel of the loss, of :mod:`nmt.training.fused_loss`."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit(do_not_specialize=["terms_stride"])
+def cross_entropy(
+    logits, labels, weights, terms, terms_stride, on_label, on_pad,
+    VOCABULARY: tl.constexpr, PAD: tl.constexpr, WANTS_GRADIENT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write the terms of the loss of a token, and the gradient in place of its logits."""
+    token = tl.program_id(0)
+    logits += token.to(tl.int64) * VOCABULARY
+    label = tl.load(labels + token)
+    highest = -float("inf")
+    total = 0.0
+    for first in range(0, VOCABULARY, BLOCK):
+        columns = first + tl.arange(0, BLOCK)
+        x = tl.load(logits + columns, mask=columns < VOCABULARY, other=-float("inf"))
+        x = x.to(tl.float32)
+        higher = tl.maximum(highest, tl.max(x, 0))
+        total = total * tl.exp(highest - higher) + tl.sum(tl.exp(x - higher), 0)
+        highest = higher
+    log_total = tl.log(total)
+    log_z = highest + log_total
+    tl.store(terms + token, (highest - tl.load(logits + label).to(tl.float32)) + log_total)
+    tl.store(terms + terms_stride + token, log_z)
+    tl.store(terms + 2 * terms_stride + token, tl.load(logits + PAD).to(tl.float32))
+    if WANTS_GRADIENT:
+        weight = 1.0
+        if weights is not None:
+            weight = tl.load(weights + token)
+        for first in range(0, VOCABULARY, BLOCK):
+            columns = first + tl.arange(0, BLOCK)
+            inside = columns < VOCABULARY
+            p = tl.exp(tl.load(logits + columns, mask=inside).to(tl.float32) - log_z)
+            p -= tl.where(columns == label, on_label, 0.0) + tl.where(columns == PAD, on_pad, 0.0)
+            tl.store(logits + columns, (p * weight).to(logits.dtype.element_ty), mask=inside)
