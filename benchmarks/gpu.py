@@ -81,6 +81,7 @@ class Sizes:
     base: tuple[str, ...] = ("model.arch=transformer_base",)
     big: tuple[str, ...] = ("model.arch=transformer_big",)
     micro_batch: tuple[str, ...] = ("train.max_tokens=32768",)
+    graphs: tuple[str, ...] = ("train.cuda_graphs=true",)
     turns: tuple[str, ...] = ("--rounds=5", "--updates=20", "--warm-up=10")
     archs: tuple[str, ...] = ("transformer_base", "transformer_big")
     decoding: tuple[str, ...] = ()
@@ -100,6 +101,7 @@ TINY = Sizes(
     base=TINY_MODEL,
     big=TINY_MODEL,
     micro_batch=("train.tokens_per_update=200", "train.precision=fp32"),
+    graphs=(),
     turns=("--rounds=1", "--updates=1", "--warm-up=1", "--pairs=50", "--vocabulary=60"),
     archs=("transformer_tiny", "transformer_tiny"),
     decoding=("--vocabulary=60", "--length=3", "--rounds=1", "--precision=fp32"),
@@ -144,6 +146,7 @@ def stages(sizes: Sizes, scratch: Path, data: Path | None) -> list[Stage]:
         pytest += ["-n", sizes.test_processes]
     return [
         Stage("train base", 0.5, training(sizes.base)),
+        Stage("train base graphs", 0.5, training(sizes.base, *sizes.graphs)),
         Stage("train big", 0.5, training(sizes.big)),
         Stage("decode base", 1.0, decoding(base)),
         Stage("decode base greedy", 0.4, decoding(base, "--beam=1", "--no-profile")),
@@ -152,6 +155,11 @@ def stages(sizes: Sizes, scratch: Path, data: Path | None) -> list[Stage]:
         Stage("tests", 2.2, [[*pytest, *sizes.tests]], lambda _: outcomes(junit)),
         *([] if data else [Stage("data", 0.5, prepare)]),
         Stage("train base compiled", 1.1, training(sizes.base, "train.compile=true")),
+        Stage(
+            "train base compiled graphs",
+            1.1,
+            training(sizes.base, "train.compile=true", *sizes.graphs),
+        ),
         Stage("train big compiled", 1.1, training(sizes.big, "train.compile=true")),
         Stage(
             "paper",

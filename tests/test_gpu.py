@@ -35,6 +35,7 @@ from nmt.models.transformer import TransformerConfig
 from nmt.runtime.distributed import World
 from nmt.runtime.precision import InferencePrecision, autocast
 from nmt.search import Beam
+from nmt.training import cuda_graphs
 from nmt.training.config import TrainConfig
 from nmt.training.parallel import DataParallel, FullyShardedDataParallel
 from nmt.training.trainer import Trainer
@@ -330,6 +331,35 @@ def test_compiled_training_in_half_precision_computes_no_padding(
     assert counters["stats"]["unique_graphs"] <= 4  # of 12 updates of different shapes
 
 
+def record_on_a_cpu(
+    run: Callable[[], dict[str, Tensor]], _: object
+) -> tuple[Any, dict[str, Tensor]]:
+    """In place of a CUDA graph: run the function again, on the same tensors."""
+    measured: dict[str, Tensor] = {}
+    return lambda: measured.update(run()), measured
+
+
+@on_each_device
+@pytest.mark.parametrize("compile", [False, True])
+def test_recorded_micro_batches_train_as_others_do(
+    compile: bool, device: torch.device, dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch._dynamo.reset()
+    if device.type == "cpu":
+        monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+        monkeypatch.setattr(cuda_graphs, "graph_pool", object)
+        monkeypatch.setattr(cuda_graphs, "record", record_on_a_cpu)
+        monkeypatch.setattr("nmt.training.trainer.check_recordable", lambda *_: None)
+    settings = {"precision": "bf16", "max_tokens": 120, "compile": compile}
+    with gpu_attention(device, monkeypatch):
+        expected = trained(trainer_of(dataset, device, **settings), 12)
+        trainer = trainer_of(dataset, device, **settings, cuda_graphs=True)
+        found = trained(trainer, 12)
+    assert len(trainer.parallel._recordings) in (1, 2, 3)
+    assert_near(found, expected, 0.01)
+    assert float(found["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-3)
+
+
 _KEPT: list[object] = []
 """Trainers whose process group has ended: torch deletes it while it holds the GIL, and waits for a
 thread of Gloo, which may still need the GIL."""
@@ -374,6 +404,19 @@ def test_a_resumed_training_has_the_bits_of_one_that_was_never_stopped(
 ) -> None:
     options = ("--device", device.type, "--precision", precision, "--save-every", 2)
     for name, steps in (("whole", (6,)), ("parts", (2, 4, 6))):
+        for updates in steps:
+            done = train(tmp_path / name, *options, "--max-updates", updates)
+            assert done.status == 0, done.err
+    assert_same_checkpoint(tmp_path / "parts/last", tmp_path / "whole/last")
+
+
+@pytest.mark.gpu
+def test_a_resumed_training_with_recorded_micro_batches_has_the_same_bits(
+    train: Any, tmp_path: Path
+) -> None:
+    options = ("--device", "cuda", "--precision", "bf16", "--save-every", 2)
+    options += ("--set", "train.cuda_graphs=true")
+    for name, steps in (("whole", (8,)), ("parts", (2, 4, 8))):
         for updates in steps:
             done = train(tmp_path / name, *options, "--max-updates", updates)
             assert done.status == 0, done.err

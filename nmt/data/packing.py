@@ -261,6 +261,11 @@ class Packing:
         for side in (self.source, self.target):
             _ = side.positions, side.ends, side.longest, side.sentence_of_tokens
 
+    def allow(self, longest: int) -> None:
+        """Say that the longest sentence may have so many tokens, more than it has."""
+        for side in (self.source, self.target):
+            vars(side)["longest"] = longest
+
     @property
     def is_round(self) -> bool:
         """Whether the tokens of each side are a multiple of GRAIN, and not zero."""

@@ -114,6 +114,10 @@ class TrainConfig:
     compile: bool = False
     """Compile the model (torch.compile), layer by layer where it has layers. Takes a minute or more
     at the start; training is then faster on a GPU, but slower on a CPU."""
+    cuda_graphs: bool = False
+    """Launch each micro-batch as a whole, as a CUDA graph, which saves time of the host: on a fast
+    GPU for all but large models. For one process, Transformers of plain layers and losses of one
+    pass. Micro-batches are filled up with some padding, and about 6 % more memory is needed."""
     sharding: MayChange[Sharding] = "none"
     """Sharding of weights, gradients and optimizer state over the processes: none (DDP) or full
     (FSDP2, ZeRO-3). "full" is for models whose training does not fit one GPU; the weights alone
@@ -236,6 +240,9 @@ class TrainConfig:
         for name in ("checkpoint_activations", "layer_dropout"):
             if self.compile and getattr(self, name) not in ("none", 0.0):
                 raise ValueError(f"{name} is for models that are not compiled; take compile false")
+        for name in ("checkpoint_activations", "layer_dropout", "guided_alignment"):
+            if self.cuda_graphs and getattr(self, name) not in ("none", 0.0):
+                raise ValueError(f"{name} does not work with cuda_graphs; take cuda_graphs false")
         if self.guided_alignment and (self.compile or self.loss.translates):
             raise ValueError(
                 "guided_alignment is for models that are not compiled and for losses of the "

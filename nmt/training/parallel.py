@@ -12,7 +12,7 @@ In each of them the optimizer sees the *mean* of the gradients over all processe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal
 
@@ -23,6 +23,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from nmt.data.batches import Batch
 from nmt.runtime.distributed import World
 
 Sharding = Literal["none", "full"]
@@ -39,6 +40,23 @@ class SingleProcess:
 
     def __init__(self, criterion: nn.Module) -> None:
         self.criterion = criterion
+
+    def run(
+        self, batch: Batch, factor: Tensor, computing: Callable[[], AbstractContextManager[object]]
+    ) -> dict[str, Tensor]:
+        """Run a micro-batch forward and backward, and return the outputs of the criterion.
+
+        Gradients accumulate.
+
+        Args:
+            batch: the micro-batch, on the device.
+            factor: scalar that the loss is multiplied by.
+            computing: makes the context of the forward pass.
+        """
+        with computing():
+            measured = self.criterion(batch)
+        (measured["loss"] * factor).backward()
+        return {name: value.detach() for name, value in measured.items()}
 
     def accumulating(self, is_last: bool) -> AbstractContextManager[object]:
         """Return the context of one micro-batch of an update.

@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -36,6 +37,7 @@ from nmt.runtime.precision import autocast
 from nmt.training.activation_checkpointing import checkpoint_activations
 from nmt.training.augmented_split import growth, sentences_of_epochs
 from nmt.training.config import TrainConfig
+from nmt.training.cuda_graphs import RecordedProcess, check_recordable
 from nmt.training.divergence import FiniteWatch, FirstNonFinite
 from nmt.training.freezing import freeze
 from nmt.training.guided_alignment import GuidedCriterion, WordLinks
@@ -43,7 +45,8 @@ from nmt.training.layer_dropout import drop_layers
 from nmt.training.loss_scale import LossScale, is_fp16
 from nmt.training.moving_average import MovingAverage, WeightAverage
 from nmt.training.noise_scale import squared_gradient_and_variance
-from nmt.training.parallel import gather_tensors, parallelize
+from nmt.training.optimizers import trainable
+from nmt.training.parallel import Parallelism, gather_tensors, parallelize
 from nmt.training.quantization import round_linear_layers
 from nmt.training.report import RunningStats
 from nmt.training.sampling import sampler_of
@@ -86,6 +89,7 @@ class Trainer:
         self.config = config
         self.model = model
         self.world = world
+        self._autocast = partial(autocast, config.precision, world.device)
         self.sampler = sampler_of(config, split)
         in_epoch = sentences_of_epochs(config, split, run)
         self.loader = BatchLoader(
@@ -113,7 +117,7 @@ class Trainer:
         if config.guided_alignment:
             self.criterion = GuidedCriterion(self.criterion, config.guided_alignment)
             self.loader = replace(self.loader, link=WordLinks(split, run.subwords))
-        self.parallel = parallelize(self.criterion, model.fsdp_modules(), config.sharding, world)
+        self.parallel = self._parallelism(model)
         self.scale = LossScale(is_fp16(config.precision, world), world.device)
         self.optimizer = config.optimizer.build(model)
         self.weights = adaptation_weights(model) or dict(model.named_parameters())
@@ -126,9 +130,18 @@ class Trainer:
         self.running_stats = RunningStats()
         self.watch: FiniteWatch[Update] = FiniteWatch()
 
+    def _parallelism(self, model: Model) -> Parallelism:
+        """Return how processes train together; a single one may record its micro-batches."""
+        config, world = self.config, self.world
+        if not config.cuda_graphs:
+            return parallelize(self.criterion, model.fsdp_modules(), config.sharding, world)
+        with self._autocast():
+            check_recordable(self.criterion, model, world)
+        return RecordedProcess(self.criterion, trainable(model))
+
     def _compiles_packs(self) -> bool:
         """Return whether a compiled model computes no padding."""
-        with autocast(self.config.precision, self.world.device):
+        with self._autocast():
             return is_compilable(self.model, self.world.device)
 
     def restore(
@@ -209,7 +222,7 @@ class Trainer:
 
     def try_batch(self, batch: Batch) -> None:
         """Run a batch forward and backward, and drop the gradients."""
-        with autocast(self.config.precision, self.world.device):
+        with self._autocast():
             measured = self.criterion(batch.to(self.world.device))
         measured["loss"].backward()
         self.parallel.clear(self.optimizer)
@@ -252,7 +265,7 @@ class Trainer:
         return norm
 
     def _gradients(self) -> list[Tensor]:
-        return [weight.grad for weight in self.model.parameters() if weight.grad is not None]
+        return [weight.grad for weight in self.weights.values() if weight.grad is not None]
 
     def _noise(self, part: Tensor, norm: Tensor, update: Update) -> dict[str, Tensor]:
         """Return the terms of the noise scale.
@@ -279,13 +292,11 @@ class Trainer:
         sums: dict[str, Tensor] = {}
         for batch in update.batches:
             with self.parallel.accumulating(is_last=batch is update.batches[-1]):
-                with autocast(self.config.precision, self.world.device):
-                    measured = self.parallel.criterion(batch.to(self.world.device))
                 # `parallel` averages gradients over processes; times `size`, that is their sum.
-                factor = self.world.size / update.target_tokens
-                (measured["loss"] * (factor * self.scale.value)).backward()
+                factor = self.world.size / update.target_tokens * self.scale.value
+                measured = self.parallel.run(batch.to(self.world.device), factor, self._autocast)
             for name, value in measured.items():
-                sums[name] = sums.get(name, 0.0) + value.detach()
+                sums[name] = sums.get(name, 0.0) + value
             # Before the last micro-batch, gradients are those of this process alone.
             is_part = batch is update.batches[0] and len(update.batches) > 1
             if self.config.log_noise_scale and is_part and len(batch.target_output):
@@ -299,7 +310,7 @@ class Trainer:
         # As in validation: weights gathered for a pass without gradients are resharded afterwards.
         with self.parallel.evaluating(), FirstNonFinite(self.model) as first, torch.no_grad():
             for batch in update.batches:
-                with autocast(self.config.precision, self.world.device):
+                with self._autocast():
                     nats += self.criterion(batch.to(self.world.device))["loss"]
         # The loss applies the output layer itself, so no module outputs the logits.
         here = first.name or (None if nats.isfinite() else "the logits or the loss")
