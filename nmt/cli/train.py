@@ -4,7 +4,7 @@ import os
 from contextlib import nullcontext
 from pathlib import Path
 from signal import Signals
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -144,12 +144,27 @@ def _experiment(settings: Settings) -> "Experiment":
     parent = train.get("init_from") or (begun and begun.section("train").get("init_from"))
     if parent and (origin := begun or _trained(Path(str(parent)))):
         recipe = settings.load({name: origin.section(name) for name in ("model", "search")})
+    if begun is None and os.environ.get("RANK", "0") == "0":
+        data = Path(str(train.get("data", TrainConfig.data)))
+        _compare_dataset(recipe.section("preprocess"), data)
     return Experiment(
         model=build(ModelConfig, recipe.section("model"), "model"),  # type: ignore[type-abstract]
         train=build(TrainConfig, recipe.section("train"), "train"),
         search=build(SearchConfig, recipe.section("search"), "search"),
         plugins=recipe.plugins,
     )
+
+
+def _compare_dataset(section: dict[str, Any], dataset: Path) -> None:
+    """Warn if the recipe says how its dataset is made, and the dataset was made in another way."""
+    from nmt.preprocess.changes import changed_keys
+
+    if changed := changed_keys(section, dataset):
+        keys = ", ".join(f"preprocess.{key}" for key in changed)
+        warn(
+            f"{dataset}: was made with another {keys} than the recipe has; if the recipe is right, "
+            "run `nmt preprocess` again"
+        )
 
 
 def _trained(path: Path) -> "Run | None":
