@@ -75,6 +75,14 @@ def test_a_name_like_no_other_is_answered_with_all():
     assert unknown("dish", "xyz", ["stew", "soup"]) == "unknown dish 'xyz'; known: soup, stew"
 
 
+def test_the_beginning_of_some_names_is_answered_with_these():
+    known = ["stew_long", "stew_thin", "soup"]
+    assert unknown("dish", "stew", known) == (
+        "unknown dish 'stew'; these begin so: stew_long, stew_thin"
+    )
+    assert unknown("dish", "", known).startswith("unknown dish ''; known: soup, ")
+
+
 ARCHITECTURES = (
     "bytenet conv_s2s conv_s2s_wmt_en_de gnmt gnmt_small gnmt_v2 rnnsearch transformer_base "
     "transformer_big transformer_big_en_fr transformer_iwslt_de_en transformer_tiny"

@@ -82,10 +82,15 @@ class Registry(Generic[Entry]):
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    """Return a message for an unknown name: the name probably meant, or all known names."""
+    """Return a message for an unknown name: the name probably meant, or all that it may stand for.
+
+    These are the known names that begin with it, or all known names.
+    """
     names = sorted(known)
-    near = nearest(name, names)
-    remedy = f"did you mean {near!r}?" if near else f"known: {', '.join(names)}"
+    if near := nearest(name, names):
+        return f"unknown {kind} {name!r}; did you mean {near!r}?"
+    longer = [other for other in names if name and other.startswith(name)]
+    remedy = f"these begin so: {', '.join(longer)}" if longer else f"known: {', '.join(names)}"
     return f"unknown {kind} {name!r}; {remedy}"
 
 
