@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,16 @@ def section(dataset: Path) -> dict[str, Any]:
     return {**made, "output_dir": str(dataset)}
 
 
+@pytest.fixture
+def newer(dataset: Path, tmp_path: Path) -> Path:
+    """A recipe that was written after the dataset."""
+    path = tmp_path / "nmt.yaml"
+    path.touch()
+    after = (dataset / "manifest.json").stat().st_mtime_ns + 1
+    os.utime(path, ns=(after, after))
+    return path
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -30,40 +41,53 @@ def section(dataset: Path) -> dict[str, Any]:
     ],
 )
 def test_keys_that_say_nothing_else_are_not_changed(
-    changes: dict[str, Any], section: dict[str, Any], dataset: Path
+    changes: dict[str, Any], newer: Path, section: dict[str, Any], dataset: Path
 ) -> None:
-    assert changed_keys({**section, **changes}, dataset) == []
+    assert changed_keys(newer, {**section, **changes}, dataset) == []
 
 
 def test_keys_that_the_recipe_leaves_out_are_not_changed(
-    section: dict[str, Any], dataset: Path
+    newer: Path, section: dict[str, Any], dataset: Path
 ) -> None:
     del section["vocab_size"]
-    assert changed_keys(section, dataset) == []
+    assert changed_keys(newer, section, dataset) == []
 
 
-def test_a_dataset_that_cannot_be_read_is_named_by_training(section: dict[str, Any]) -> None:
+def test_a_dataset_that_cannot_be_read_is_named_by_training(
+    newer: Path, section: dict[str, Any]
+) -> None:
     section["output_dir"] = "missing"
-    assert changed_keys(section, Path("missing")) == []
+    assert changed_keys(newer, section, Path("missing")) == []
 
 
-def test_changed_keys_are_named(section: dict[str, Any], dataset: Path) -> None:
+def test_changed_keys_are_named(newer: Path, section: dict[str, Any], dataset: Path) -> None:
     section |= {"vocab_size": 33, "model_type": "unigram", "train": ["other"], "casing": "inline"}
-    assert sorted(changed_keys(section, dataset)) == ["casing", "model_type", "train", "vocab_size"]
+    assert sorted(changed_keys(newer, section, dataset)) == [
+        "casing",
+        "model_type",
+        "train",
+        "vocab_size",
+    ]
 
 
-def test_training_of_a_new_run_warns_once_of_another_recipe(
+def test_a_recipe_older_than_its_dataset_has_not_changed(
+    newer: Path, section: dict[str, Any], dataset: Path
+) -> None:
+    made = (dataset / "manifest.json").stat().st_mtime_ns
+    os.utime(newer, ns=(made, made))
+    assert changed_keys(newer, {**section, "vocab_size": 33}, dataset) == []
+
+
+def test_training_of_a_new_run_warns_once_of_a_changed_recipe(
     recipe: Path, dataset: Path, nmt: Callable[..., Any], tmp_path: Path
 ) -> None:
     changed = tmp_path / "changed.yaml"
-    changed.write_text(
-        recipe.read_text().replace("preprocess:", f"preprocess:\n  output_dir: {dataset}", 1) + "\n"
-    )
+    place = f"preprocess:\n  model_type: unigram\n  output_dir: {dataset}"
+    changed.write_text(recipe.read_text().replace("preprocess:", place, 1))
     options = ("--config", changed, "--data", dataset, "--save-dir", tmp_path / "run")
-    options += ("--set", "preprocess.model_type=unigram")
     warning = (
-        f"nmt: warning: {dataset}: was made with another preprocess.model_type than the recipe "
-        "has; if the recipe is right, run `nmt preprocess` again"
+        f"nmt: warning: {changed}: preprocess.model_type changed after {dataset} had been "
+        "made; for a dataset of this recipe, run `nmt preprocess` again"
     )
     for updates, times in ((2, 1), (4, 0)):
         done = nmt("train", *options, "--max-updates", updates)

@@ -10,7 +10,7 @@ import typer
 
 from nmt.cli.flags import Settings, recipe_flags
 from nmt.cli.interruption import terminable
-from nmt.cli.recipe import DEFAULT_ARCH
+from nmt.cli.recipe import DEFAULT_ARCH, RECIPE
 from nmt.errors import NmtError
 from nmt.messages import redirect_to_null, say, warn
 
@@ -146,7 +146,7 @@ def _experiment(settings: Settings) -> "Experiment":
         recipe = settings.load({name: origin.section(name) for name in ("model", "search")})
     if begun is None and os.environ.get("RANK", "0") == "0":
         data = Path(str(train.get("data", TrainConfig.data)))
-        _compare_dataset(recipe.section("preprocess"), data)
+        _compare_dataset(settings.config or RECIPE, recipe.section("preprocess"), data)
     return Experiment(
         model=build(ModelConfig, recipe.section("model"), "model"),  # type: ignore[type-abstract]
         train=build(TrainConfig, recipe.section("train"), "train"),
@@ -155,15 +155,15 @@ def _experiment(settings: Settings) -> "Experiment":
     )
 
 
-def _compare_dataset(section: dict[str, Any], dataset: Path) -> None:
-    """Warn if the recipe says how its dataset is made, and the dataset was made in another way."""
+def _compare_dataset(recipe: Path, section: dict[str, Any], dataset: Path) -> None:
+    """Warn if the recipe was changed in what makes its dataset, after the dataset was made."""
     from nmt.preprocess.changes import changed_keys
 
-    if changed := changed_keys(section, dataset):
+    if changed := changed_keys(recipe, section, dataset):
         keys = ", ".join(f"preprocess.{key}" for key in changed)
         warn(
-            f"{dataset}: was made with another {keys} than the recipe has; if the recipe is right, "
-            "run `nmt preprocess` again"
+            f"{recipe}: {keys} changed after {dataset} had been made; for a dataset of this "
+            "recipe, run `nmt preprocess` again"
         )
 
 

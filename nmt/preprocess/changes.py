@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nmt.data.manifest import Manifest
+from nmt.data.manifest import MANIFEST, Manifest
 from nmt.errors import NmtError
 from nmt.preprocess.config import PreprocessConfig
 from nmt.recipe.config import build, dump
@@ -15,14 +15,20 @@ NOT_IN_THE_DATA = {"output_dir", "workers", "shard"}
 """Keys that do not change a dataset, or only select a part of it."""
 
 
-def changed_keys(section: Mapping[str, Any], dataset: Path) -> list[str]:
-    """Return the keys of a recipe whose values are not those that its dataset was made with.
+def changed_keys(file: Path, section: Mapping[str, Any], dataset: Path) -> list[str]:
+    """Return the keys of a recipe that were changed after its dataset had been made.
+
+    Keys may also differ because flags of ``nmt preprocess`` went before the recipe, so a recipe
+    that is older than the dataset has no changed keys.
 
     Args:
-        section: values of the recipe's section ``preprocess``.
+        file: the recipe.
+        section: values of its section ``preprocess``.
         dataset: directory of a dataset; if the recipe writes another one, no key has changed.
     """
     try:
+        if not _is_newer(file, dataset / MANIFEST):
+            return []
         config = build(PreprocessConfig, section, "preprocess")
         is_of_recipe = Path(config.output_dir).resolve() == dataset.resolve()
         made = Manifest.read(dataset).recipe if is_of_recipe else None
@@ -37,6 +43,13 @@ def changed_keys(section: Mapping[str, Any], dataset: Path) -> list[str]:
         for key in section
         if key in wanted and key not in NOT_IN_THE_DATA and wanted[key] != made[key]
     ]
+
+
+def _is_newer(file: Path, other: Path) -> bool:
+    try:
+        return file.stat().st_mtime_ns > other.stat().st_mtime_ns
+    except OSError:
+        return False
 
 
 def _comparable(value: Any) -> Any:
