@@ -1,4 +1,5 @@
 import math
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -146,3 +147,11 @@ def test_the_rates_of_concatenated_sinusoids_end_at_a_ten_thousandth() -> None:
 def test_the_table_of_sinusoids_grows_with_the_longest_input(length: int) -> None:
     positions = SinusoidalPositions(4, offset=1)
     assert torch.equal(positions(0, length, CPU), sinusoids(length + 1, 4)[1:])
+
+
+def test_a_table_of_sinusoids_that_a_cuda_graph_may_read_is_not_freed() -> None:
+    positions = SinusoidalPositions(4)
+    table = weakref.ref(positions.table)
+    positions(0, 600, CPU)
+    assert positions.table is not table()
+    assert table() is not None

@@ -227,8 +227,9 @@ def test_samples_of_one_pair_that_do_not_fit_a_gpu_are_named_as_what_to_lower(
     assert f"does not fit the memory of the device; {remedy}" in done.err
 
 
+@pytest.mark.parametrize(("cuda_graphs", "copies"), [(False, 1), (True, 2)])
 def test_micro_batches_are_as_large_as_fits_and_the_trial_is_no_peak_of_training(
-    dataset: Path, monkeypatch: pytest.MonkeyPatch
+    cuda_graphs: bool, copies: int, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[int] = []
     device, reset = torch.device("cuda:0"), []
@@ -240,7 +241,7 @@ def test_micro_batches_are_as_large_as_fits_and_the_trial_is_no_peak_of_training
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
     trainer = SimpleNamespace(
-        config=SimpleNamespace(tokens_per_update=100_000),
+        config=SimpleNamespace(tokens_per_update=100_000, cuda_graphs=cuda_graphs),
         loader=SimpleNamespace(
             split=Dataset.open(dataset).split("train"), rows_per_sentence=1, link=None
         ),
@@ -253,7 +254,8 @@ def test_micro_batches_are_as_large_as_fits_and_the_trial_is_no_peak_of_training
     fit_micro_batches(trainer)  # type: ignore[arg-type]
     assert tried == sorted(tried)
     assert tried[-1] > 2000 >= tried[-2]
-    assert 2 * chosen[0] * 1.5 * 8 / 7 > 2000 > 2 * chosen[0]
+    positions = 2 * copies * chosen[0]
+    assert positions * 1.5 * 8 / 7 > 2000 > positions
     assert reset == [device]
 
 

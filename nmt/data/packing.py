@@ -261,8 +261,8 @@ class Packing:
         for side in (self.source, self.target):
             _ = side.positions, side.ends, side.longest, side.sentence_of_tokens
 
-    def allow(self, longest: int) -> None:
-        """Say that the longest sentence may have so many tokens, more than it has."""
+    def raise_longest(self, longest: int) -> None:
+        """Set the length of the longest sentence of both sides to more than it is."""
         for side in (self.source, self.target):
             vars(side)["longest"] = longest
 

@@ -54,11 +54,13 @@ class SinusoidalPositions(nn.Module):
         self.offset = offset
         self.layout: Layout = layout
         self.table = sinusoids(256, width, layout)  # no buffer: its length may differ by process
+        self._outgrown: list[Tensor] = []
 
     def forward(self, first: int, count: int, device: torch.device) -> Tensor:
         """Return encodings [count, D] of positions ``first`` to ``first + count - 1``."""
         start = first + self.offset
         if start + count > len(self.table):
+            self._outgrown.append(self.table)  # a recorded CUDA graph may still read it
             self.table = sinusoids(2 * (start + count), self.width, self.layout)
         self.table = self.table.to(device)
         return self.table[start : start + count]

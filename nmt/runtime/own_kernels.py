@@ -1,4 +1,4 @@
-"""Whether the GPU of this process runs kernels of our own, which are written in Triton.
+"""Test of a GPU for kernels of our own, which are written in Triton.
 
 Triton comes with torch for CUDA. It needs a C compiler and Python's headers.
 """

@@ -114,10 +114,11 @@ class TrainConfig:
     compile: bool = False
     """Compile the model (torch.compile), layer by layer where it has layers. Takes a minute or more
     at the start; training is then faster on a GPU, but slower on a CPU."""
-    cuda_graphs: bool = False
+    cuda_graphs: MayChange[bool] = False
     """Launch each micro-batch as a whole, as a CUDA graph, which saves time of the host: on a fast
-    GPU for all but large models. For one process, Transformers of plain layers and losses of one
-    pass. Micro-batches are filled up with some padding, and about 6 % more memory is needed."""
+    GPU for all but large models. For one process, Transformers with plain attention and losses
+    of one pass. Micro-batches are filled up with some padding, and recordings keep memory of
+    their own, about as much as the largest micro-batch takes."""
     sharding: MayChange[Sharding] = "none"
     """Sharding of weights, gradients and optimizer state over the processes: none (DDP) or full
     (FSDP2, ZeRO-3). "full" is for models whose training does not fit one GPU; the weights alone

@@ -23,7 +23,7 @@ from nmt.data.batches import Batch
 from nmt.data.packing import GRAIN, Packing
 from nmt.errors import NmtError
 from nmt.models import Model
-from nmt.models.feed_forward import FeedForward
+from nmt.models.feed_forward import MixtureOfExperts
 from nmt.models.multi_head import SelfAttention
 from nmt.models.packed_attention import is_compilable
 from nmt.models.transformer import Transformer
@@ -64,7 +64,7 @@ class RecordedProcess(SingleProcess):
         super().__init__(criterion)
         self._gradients = {weight: torch.zeros_like(weight) for weight in weights}
         self._put_gradients_back()
-        self._longest = 256
+        self._longest = 2 * TOKENS  # more than the padding of a batch
         self._sizes: set[tuple[int, ...]] = set()
         self._recordings: dict[tuple[int, ...], Recording] = {}
         self._pool: object = None
@@ -74,6 +74,14 @@ class RecordedProcess(SingleProcess):
         torch._foreach_zero_([*self._gradients.values()])
         self._put_gradients_back()
 
+    def prepared(self, batch: Batch) -> Batch:
+        """Return a micro-batch that is filled up, with the tensors that attention reads."""
+        batch = filled_up(batch)
+        self._allow(max(batch.packing.source.longest, batch.packing.target.longest))
+        batch.packing.raise_longest(self._longest)
+        batch.packing.prepare()
+        return batch
+
     def run(
         self, batch: Batch, factor: Tensor, computing: Callable[[], AbstractContextManager[object]]
     ) -> dict[str, Tensor]:
@@ -82,14 +90,11 @@ class RecordedProcess(SingleProcess):
         The first micro-batch of a size runs as usual, which loads the kernels that it needs. The
         second one is recorded.
         """
-        batch = filled_up(batch)
-        self._allow(max(batch.packing.source.longest, batch.packing.target.longest))
-        batch.packing.allow(self._longest)
-        batch.packing.prepare()
+        batch, factor = self.prepared(batch), factor.clone()
         tensors = _tensors(batch)
         size = tuple(len(tensor) for tensor in tensors)
         if size not in self._recordings:
-            run = partial(self._accumulate, batch, factor := factor.clone(), computing)
+            run = partial(self._accumulate, batch, factor, computing)
             if size not in self._sizes or len(self._recordings) == MAX_GRAPHS:
                 self._sizes.add(size)
                 return run()
@@ -124,6 +129,7 @@ class RecordedProcess(SingleProcess):
             self._longest = 2 * longest
             self._recordings.clear()
             self._sizes.clear()
+            self._pool = None  # torch refuses a pool whose recordings are all gone
 
 
 def graph_pool() -> object:
@@ -193,11 +199,12 @@ def check_recordable(criterion: nn.Module, model: Model, world: World) -> None:
     if not isinstance(criterion, TokenCriterion) or criterion.passes > 1:
         raise NmtError(f"train.cuda_graphs is for losses of one pass over the reference; {remedy}")
     is_plain = isinstance(model, Transformer) and all(
-        isinstance(layer.attention, SelfAttention) and isinstance(layer.feed_forward, FeedForward)
-        for layer in (*model.encoder, *model.decoder)
+        isinstance(layer.attention, SelfAttention) for layer in (*model.encoder, *model.decoder)
     )
-    if not (is_plain and is_compilable(model, world.device) and has_own_kernels()):
+    is_routed = any(isinstance(part, MixtureOfExperts) for part in model.modules())
+    can_record = is_compilable(model, world.device) and has_own_kernels()
+    if not is_plain or is_routed or not can_record:
         raise NmtError(
-            "train.cuda_graphs is for Transformers of plain layers in bf16 or fp16, on a GPU where "
-            f"Triton works; {remedy}"
+            "train.cuda_graphs is for Transformers with plain attention and without mixtures of "
+            f"experts, in bf16 or fp16, on a GPU where Triton works; {remedy}"
         )

@@ -28,7 +28,7 @@ def differentiate_(
     terms: Tensor,
     wants_gradient: bool,
 ) -> Tensor:
-    """Do what :func:`nmt.training.sliced_loss.differentiate_` does; it tells of the arguments."""
+    """Compute the same as :func:`nmt.training.sliced_loss.differentiate_`, in one kernel."""
     with torch.cuda.device_of(logits):  # type: ignore[no-untyped-call]
         kernels.cross_entropy[(len(logits),)](
             *(logits, labels, weights, terms, terms.stride(0)),

@@ -15,7 +15,10 @@ def cross_entropy(
     token = tl.program_id(0)
     logits += token.to(tl.int64) * VOCABULARY
     label = tl.load(labels + token)
-    highest = -float("inf")
+    # Before the logits are overwritten, which other threads may begin earlier.
+    of_label = tl.load(logits + label).to(tl.float32)
+    of_padding = tl.load(logits + PAD).to(tl.float32)
+    highest = -3.0e38  # finite, or the difference of two would be NaN
     total = 0.0
     for first in range(0, VOCABULARY, BLOCK):
         columns = first + tl.arange(0, BLOCK)
@@ -26,9 +29,9 @@ def cross_entropy(
         highest = higher
     log_total = tl.log(total)
     log_z = highest + log_total
-    tl.store(terms + token, (highest - tl.load(logits + label).to(tl.float32)) + log_total)
+    tl.store(terms + token, (highest - of_label) + log_total)
     tl.store(terms + terms_stride + token, log_z)
-    tl.store(terms + 2 * terms_stride + token, tl.load(logits + PAD).to(tl.float32))
+    tl.store(terms + 2 * terms_stride + token, of_padding)
     if WANTS_GRADIENT:
         weight = 1.0
         if weights is not None:

@@ -16,7 +16,10 @@ def fit_micro_batches(trainer: Trainer) -> None:
     split, world = trainer.loader.split, trainer.world
     rows = trainer.loader.rows_per_sentence
     fits = rows * int(max(split.source_lengths.max(), split.target_lengths.max()))
-    for tokens in _candidates(fits, rows * trainer.config.tokens_per_update // world.size):
+    # Recordings keep the memory of a micro-batch, which others that are launched cannot use.
+    copies = 2 if trainer.config.cuda_graphs else 1
+    most = copies * rows * trainer.config.tokens_per_update // world.size
+    for tokens in _candidates(fits, most):
         try:
             trainer.try_batch(longest_batch(split, tokens // rows, trainer.loader.link))
         except torch.cuda.OutOfMemoryError:
@@ -26,7 +29,7 @@ def fit_micro_batches(trainer: Trainer) -> None:
     if world.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(world.device)  # reports show the peak of training
     # The minimum over all processes, less one eighth for fragmented memory.
-    trainer.set_max_tokens(int(-world.max([-fits])[0]) * 7 // 8)
+    trainer.set_max_tokens(int(-world.max([-fits])[0]) * 7 // (8 * copies))
 
 
 def _candidates(least: int, most: int) -> Iterator[int]:

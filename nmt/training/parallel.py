@@ -41,6 +41,10 @@ class SingleProcess:
     def __init__(self, criterion: nn.Module) -> None:
         self.criterion = criterion
 
+    def prepared(self, batch: Batch) -> Batch:
+        """Return a micro-batch as :meth:`run` gives it to the criterion."""
+        return batch
+
     def run(
         self, batch: Batch, factor: Tensor, computing: Callable[[], AbstractContextManager[object]]
     ) -> dict[str, Tensor]:

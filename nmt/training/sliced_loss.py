@@ -101,7 +101,7 @@ def differentiate_(
     terms: Tensor,
     wants_gradient: bool,
 ) -> Tensor:
-    """Compute what the loss of some tokens is made of, and its gradient.
+    """Compute the terms of the loss of some tokens, and its gradient.
 
     Args:
         logits: [R, V] in the dtype of the matrix products; overwritten.

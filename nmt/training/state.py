@@ -50,6 +50,8 @@ class TrainerState:
     """Kinds of devices on which the trial ran."""
     max_tokens_activations: str = ""
     """`checkpoint_activations` of the trial; "" in checkpoints of older versions."""
+    max_tokens_recorded: bool = False
+    """`cuda_graphs` of the trial."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

@@ -178,11 +178,15 @@ class Trainer:
 
     def _restore_micro_batches(self) -> None:
         """Keep the `max_tokens` of a trial in the checkpoint, unless the trial is outdated."""
-        state, checkpointing = self.state, self.config.checkpoint_activations
+        state, config = self.state, self.config
         max_tokens, devices = state.max_tokens, state.max_tokens_devices
-        activations = state.max_tokens_activations or checkpointing
+        activations = state.max_tokens_activations or config.checkpoint_activations
+        wants_memory = activations, state.max_tokens_recorded
         state.max_tokens, state.max_tokens_devices, state.max_tokens_activations = 0, [], ""
-        if self.config.max_tokens != "auto" or not max_tokens or activations != checkpointing:
+        state.max_tokens_recorded = False
+        if config.max_tokens != "auto" or not max_tokens:
+            return
+        if wants_memory != (config.checkpoint_activations, config.cuda_graphs):
             return
         if self.world.device_kinds() == devices:
             self.set_max_tokens(max_tokens)
@@ -200,6 +204,7 @@ class Trainer:
             self.state.max_tokens = max_tokens
             self.state.max_tokens_devices = self.world.device_kinds()
             self.state.max_tokens_activations = self.config.checkpoint_activations
+            self.state.max_tokens_recorded = self.config.cuda_graphs
 
     @property
     def needs_trial(self) -> bool:
@@ -310,8 +315,9 @@ class Trainer:
         # As in validation: weights gathered for a pass without gradients are resharded afterwards.
         with self.parallel.evaluating(), FirstNonFinite(self.model) as first, torch.no_grad():
             for batch in update.batches:
+                batch = self.parallel.prepared(batch.to(self.world.device))
                 with self._autocast():
-                    nats += self.criterion(batch.to(self.world.device))["loss"]
+                    nats += self.criterion(batch)["loss"]
         # The loss applies the output layer itself, so no module outputs the logits.
         here = first.name or (None if nats.isfinite() else "the logits or the loss")
         origins = [(rank, origin) for rank, origin in enumerate(self.world.gather(here)) if origin]
