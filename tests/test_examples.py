@@ -77,3 +77,34 @@ def test_an_unknown_size_of_multi30k_is_refused() -> None:
     )
     assert done.returncode == 2
     assert done.stderr.endswith("run.sh [tiny|tiny_teacher|small]\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["huge"], ["base", "--dryrun"]])
+def test_an_unknown_recipe_or_flag_of_wmt14_is_refused(arguments: list[str]) -> None:
+    done = subprocess.run(
+        ["bash", EXAMPLES / "wmt14/run.sh", *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.endswith("big_en_fr [--dry-run]\n")
+
+
+@pytest.mark.parametrize(
+    ("program", "command"),
+    [
+        ("exit 127", "+ nmt train"),
+        ("echo NVIDIA-SMI has failed; echo; exit 9", "+ nmt train"),
+        ("echo 'GPU 0: one'; echo 'GPU 1: two'", "+ torchrun --standalone --nproc-per-node 2"),
+    ],
+    ids=["no driver", "a failing driver", "two GPUs"],
+)
+def test_wmt14_counts_the_gpus(tmp_path: Path, program: str, command: str) -> None:
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{program}\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    done = subprocess.run(
+        ["bash", EXAMPLES / "wmt14/run.sh", "base", "--dry-run"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "GPUS": ""},
+    )
+    assert f"{command} " in done.stderr

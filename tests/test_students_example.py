@@ -34,9 +34,10 @@ Start = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def place(tmp_path: Path, corpus: Path) -> Path:
-    """A directory with a corpus and a configuration of tiny models."""
+    """A directory with a corpus, whose path has a space, and a configuration of tiny models."""
+    (tmp_path / "the corpus").symlink_to(corpus)
     (tmp_path / "tiny.yml").write_text(
-        f"corpus: {corpus}\nshards: 3\nn_best: 3\nthreads: 1\n"
+        f"corpus: {tmp_path}/the corpus\nshards: 3\nn_best: 3\nthreads: 1\n"
         f'teacher_flags: "{TINY}"\nstudent_flags: "{TINY}"\n'
     )
     return tmp_path
@@ -109,7 +110,7 @@ def test_optional_branches_are_in_the_plan(place: Path, corpus: Path, start: Sta
         assert any(line.split() == [step, str(count)] for line in plan.splitlines())
     assert "'preprocess.train=[work/filtered, {path: work/back, tag: bt}]'" in plan
     assert "work/shards/0.en" in plan
-    assert plan.count(f"--train {corpus}/train ") == 2  # of the auxiliary models
+    assert plan.count(f"--train '{place}/the corpus/train' ") == 2  # of the auxiliary models
     trained = ("forward_run=first", "reverse_run=second", "back_translate_flags=--strategy sample")
     plan = finished(start(place, *dry, "--config", *BRANCHES, *trained))
     assert not [line for line in plan.splitlines() if line.startswith("rule auxiliary")]

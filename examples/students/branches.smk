@@ -4,14 +4,14 @@
 
 DIRECTIONS = {"forward": (S, T), "reverse": (T, S)}
 MODELS = {name: config[f"{name}_run"] or f"{W}/{name}" for name in DIRECTIONS}
-WHOLE_CORPUS, WHOLE_FILES = CORPUS["train"], corpus("train")
+WHOLE_CORPUS, WHOLE_FILES = quote(CORPUS["train"]), corpus("train")
 if config["filter_keep"] is not None:
     CORPUS["train"] = f"{W}/filtered"
 BACK_TRANSLATED = [f"{W}/back.{side}" for side in (S, T)] if config["monolingual"] else []
 TEACHER_TEXT = (
     f"--set 'preprocess.train=[{CORPUS['train']}, {{path: {W}/back, tag: bt}}]'"
     if config["monolingual"]
-    else f"--train {CORPUS['train']}"
+    else f"--train {quote(CORPUS['train'])}"
 )
 
 
@@ -31,7 +31,7 @@ rule auxiliary_data:
         languages=lambda wildcards: "-s {} -t {}".format(*DIRECTIONS[wildcards.direction]),
     shell:
         f"nmt preprocess {recipe('teacher')} {{params.languages}} --train {WHOLE_CORPUS} "
-        f"--valid {CORPUS['valid']} --output-dir {W}/{{wildcards.direction}}-bin > {{log}} 2>&1"
+        f"--valid {VALID} --output-dir {W}/{{wildcards.direction}}-bin > {{log}} 2>&1"
 
 
 rule auxiliary:
@@ -62,7 +62,7 @@ rule filter:
     resources:
         gpu=config["gpus"],
     shell:
-        f"nmt filter {WHOLE_CORPUS} --forward {MODELS['forward']} --reverse {MODELS['reverse']} "
+        f"nmt filter {WHOLE_CORPUS} --forward {quote(MODELS['forward'])} --reverse {quote(MODELS['reverse'])} "
         f"--keep {config['filter_keep']} --output {{output}} 2> {{log}}"
 
 
@@ -82,7 +82,7 @@ rule monolingual_shard:
     output:
         f"{W}/monolingual/{{shard}}.{T}",
     shell:
-        f"awk 'NR % {config['shards']} == {{wildcards.shard}}' {{input}} > {{output}}"
+        f"awk 'NR % {config['shards']} == {{wildcards.shard}}' {{input:q}} > {{output}}"
 
 
 rule back_translate:
@@ -97,7 +97,7 @@ rule back_translate:
     resources:
         gpu=config["gpus"],
     shell:
-        f"nmt translate --model {MODELS['reverse']} {config['back_translate_flags']} "
+        f"nmt translate --model {quote(MODELS['reverse'])} {config['back_translate_flags']} "
         "--output {output} {input.text} 2> {log}"
 
 

@@ -10,18 +10,24 @@
 #          the result, are the same for any number
 set -euo pipefail
 
+usage() {
+  echo "usage: $0 base|big|large_batch|deep_shallow|r_drop|big_en_fr [--dry-run]" >&2
+  exit 2
+}
+
 case ${1:-} in
   base) pair=en-de average=5 ;;
   big) pair=en-de average=20 ;;
   large_batch | r_drop) pair=en-de average=10 ;;
   deep_shallow) pair=en-de average=5 ;;
   big_en_fr) pair=en-fr average=20 ;;
-  *) echo "usage: $0 base|big|large_batch|deep_shallow|r_drop|big_en_fr [--dry-run]" >&2 && exit 2 ;;
+  *) usage ;;
 esac
+[[ ${2:---dry-run} == --dry-run && $# -le 2 ]] || usage
 recipe=$1 source=${pair%-*} target=${pair#*-}
 dry_run=${2:-}
 mirror=${MIRROR:-https://www.statmt.org}
-gpus=${GPUS:-$(nvidia-smi --list-gpus 2> /dev/null | wc -l)}
+gpus=${GPUS:-$(nvidia-smi --list-gpus 2> /dev/null | grep --count '^GPU ' || true)}
 exec 3>&1 1>&2
 cd "$(dirname "$0")"
 archives=work/archives text=work/$pair/text run=work/$pair/$recipe
