@@ -55,6 +55,7 @@ def test_the_mean_is_taken_in_float32(empty: Run) -> None:
     mean = average([Checkpoint.open(path) for path in paths])
     assert mean["a"].dtype == torch.float32
     assert mean["a"].tolist() == [1.0 + small / 2, 60000.0]
+    assert average([Checkpoint.open(paths[0])])["a"].dtype == torch.float32
 
 
 def test_the_mean_of_one_checkpoint_is_itself(trained: Path) -> None:
@@ -149,6 +150,11 @@ def test_runs_that_differ_are_refused(
     paths = [run.save(1, {"a": torch.ones(2, 2)}, None, {}, {}, best=False).path for run in runs]
     with pytest.raises(NmtError, match=f"one and .*other {message}"):
         average_run(paths, tmp_path / "averaged")
+
+
+def test_similarity_is_computed_in_float32() -> None:
+    large = {"a": torch.full((2, 2), 300.0, dtype=torch.float16)}  # whose squares are too large
+    assert similarity(large, large) == pytest.approx(1.0)
 
 
 def test_vectors_do_not_make_weights_similar() -> None:

@@ -8,6 +8,7 @@ from nmt.evaluation.bracketing import (
     plain_label,
     read_trees,
     score_brackets,
+    without_traces,
 )
 
 GOLD = "(TOP (S (NP-SBJ (NNP John)) (VP (VBZ has) (NP (DT a) (NN dog))) (. .)))"
@@ -61,6 +62,18 @@ def test_the_same_bracket_twice_is_matched_at_most_twice() -> None:
     assert score_brackets(trees(twice), trees(twice)).matched == 2
 
 
+def test_a_tree_with_more_brackets_than_gold_or_fewer_is_not_complete() -> None:
+    once, twice = trees("(TOP (NP (NN dog)))"), trees("(TOP (NP (NP (NN dog))))")
+    assert score_brackets(once, twice).complete == 0
+    assert score_brackets(twice, once).complete == 0
+
+
+def test_a_phrase_of_traces_alone_goes_with_them() -> None:
+    (tree,) = trees("(TOP (S (NP (-NONE- *)) (VP (VB go))))")
+    assert str(without_traces(tree)) == "(TOP (S (VP (VB go))))"
+    assert without_traces(tree.children[0].children[0]) is None
+
+
 def test_advp_and_prt_are_one_label_and_tags_of_words_none() -> None:
     gold = "(TOP (VP (VB give) (PRT (RP up))))"
     proposed = "(TOP (VP (NN give) (ADVP (RB up))))"
@@ -97,6 +110,7 @@ def test_trees_without_brackets_score_nothing() -> None:
         ("dog", "here: 'dog' stands outside of every tree"),
         ("(NN big dog)", "a bracket holds one word, or other brackets"),
         ("(S)", "a bracket holds one word, or other brackets"),
+        ("((NN dog) runs)", "a bracket holds one word, or other brackets"),
         ("(S " * 401 + "(NN dog)" + ")" * 401, "here: more than 400 brackets stand in one another"),
     ],
 )

@@ -151,6 +151,7 @@ def test_a_mean_and_an_interval_of_zero_are_told() -> None:
         (Resampling(confidence=True), "bs:1000|seed:12345"),
         (Resampling(paired="bs", confidence=True), "bs:1000|seed:12345"),
         (Resampling(paired="bs", count=9), "bs:9|seed:12345"),
+        (Resampling(paired="bs", confidence=True, count=9), "bs:9|seed:12345"),
         (Resampling(paired="ar"), "ar:10000|seed:12345"),
         (Resampling(paired="ar", confidence=True, count=9, seed=1), "ar:9|bs:1000|seed:1"),
     ],

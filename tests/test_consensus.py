@@ -103,6 +103,12 @@ def test_pruning_keeps_the_best_and_its_utility(utility: str) -> None:
     assert expected_utilities(candidates, metric, 40) == every
 
 
+def test_pruning_weighs_a_candidate_by_how_often_it_is_there() -> None:
+    others = ["a b c d e", "a b c d f", "a b c d g"]
+    pruned = expected_utilities(["x y z", *others, *["x y z"] * 4], metrics["chrf"], 1)
+    assert [at for at, value in enumerate(pruned) if value > -inf] == [0, 4, 5, 6, 7]
+
+
 def test_pruning_that_cannot_be_is_refused() -> None:
     with pytest.raises(NmtError, match="ter has no average"):
         metrics["ter"].counts_against_average(["a"], [1])

@@ -376,11 +376,12 @@ def test_documents_have_the_same_blank_lines_on_all_sides(documents: tuple[str, 
         "bad.txt: line 1 has text, but that line of test.de is blank; the blank lines between "
         "documents must be in the same places"
     )
-    Path("test.en").write_text("a\n" * 9)
-    assert message(*documents[:2], "good.txt", "--source", "test.en", "--by-document") == (
-        "source of test.de has 9 lines, but test.de has 10; "
-        "line n of both must belong to the same sentence"
-    )
+    for lines in (9, 11):
+        Path("test.en").write_text("a\n" * lines)
+        assert message(*documents[:2], "good.txt", "--source", "test.en", "--by-document") == (
+            f"source of test.de has {lines} lines, but test.de has 10; "
+            "line n of both must belong to the same sentence"
+        )
     Path("test.de").write_text("a\n" * 10)
     done = run("--reference", "test.de", "bad.txt", "--by-document")
     assert (done.exit_code, done.stderr) == (

@@ -43,6 +43,49 @@ def test_the_best_point_of_a_line_is_no_worse_than_any_that_is_tried(name: str) 
             assert sign * tuning_set.value(weights + tried * direction) <= value + 1e-9
 
 
+def line(features: list[list[float]], best: int) -> tuple[float, float]:
+    """The best step along the last feature for one list, of which one translation is right."""
+    texts = ["a red ball" if at == best else "a" for at in range(len(features))]
+    counts = metrics["chrf"].checked_counts(texts, ["a red ball"] * len(texts))
+    tuning_set = TuningSet(features, counts, [len(features)], metrics["chrf"])
+    return tuning_set._best_on_line(np.array([1.0, 0.0]), np.array([0.0, 1.0]))
+
+
+def test_the_best_point_may_lie_before_the_first_crossing_and_behind_the_last() -> None:
+    step, value = line([[0, -1], [0, 1]], best=0)
+    assert step < 0
+    assert value == pytest.approx(100)
+    step, value = line([[0, -1], [0, 1]], best=1)
+    assert step > 0
+    assert value == pytest.approx(100)
+
+
+def test_of_translations_that_rise_alike_the_highest_is_chosen_before_the_first_crossing() -> None:
+    step, value = line([[0, -1], [3, -1], [0, 1]], best=0)
+    assert value < 100
+    step, value = line([[0, -1], [3, -1], [0, 1]], best=1)
+    assert step < 1.5
+    assert value == pytest.approx(100)
+
+
+def test_a_point_that_rounded_weights_miss_is_not_chosen() -> None:
+    assert line([[0, -1], [1e-3, 0], [0, 1]], best=1) == pytest.approx((0, 100))
+    assert line([[0, -1], [1e-12, 0], [0, 1]], best=1)[1] < 100
+
+
+def test_the_least_error_rate_of_all_restarts_is_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TuningSet, "_climb", lambda _, weights, *others: weights)
+    counts = metrics["ter"].checked_counts(["a red ball", "a"], ["a red ball"] * 2)
+    weights, value = TuningSet([[-1.0], [1.0]], counts, [2], metrics["ter"]).tune()
+    assert (weights.tolist(), value) == ([-1.0], 0.0)
+
+
+def test_the_scale_of_a_feature_is_its_deviation_within_lists_of_any_length() -> None:
+    features = [[1.0, 7.0], [3.0, 7.0], [10.0, 9.0]]
+    scales = TuningSet(features, [[0.0]] * 3, [2, 1], metrics["bleu"])._scales()
+    assert scales == pytest.approx([(2 / 3) ** 0.5, 1.0])
+
+
 @pytest.mark.parametrize("name", ["bleu", "ter"])
 def test_the_feature_that_tells_good_from_bad_gets_the_weight(name: str) -> None:
     features, counts, sizes, metric = table(80, 7, metrics[name])
