@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nmt.errors import NmtError
-from nmt.preprocess.cleaning import Cleaning, CleaningStats
+from nmt.preprocess.cleaning import Cleaning, CleaningStats, nothing_left
 from nmt.preprocess.cleaning_steps import Filtering, Rewriting, Step, steps
 from nmt.preprocess.config import PreprocessConfig
 from nmt.recipe.config import build, dump
@@ -48,6 +48,7 @@ def test_a_step_that_rewrites(step, before, after):
     ("step", "kept", "dropped"),
     [
         ("identical", ("a", "b"), ("a", "a")),
+        ("identical", ("US", "us"), ("us", "us")),
         ({"name": "length", "max": 2}, ("a b", "c"), ("a b c", "d")),
         ({"name": "length", "min": 2}, ("a b", "c d"), ("a b", "c")),
         ({"name": "length", "max_ratio": 2}, ("a b", "c"), ("a b c", "d")),
@@ -149,8 +150,9 @@ def test_tallies_add_up():
     for number in range(5):
         part = CleaningStats()
         part.drop("empty", 4, [[f"{number}", letter] for letter in "abcd"])
+        part.rewrite("spaces", 3)
         whole.add(part)
-    assert whole.dropped == {"empty": 20}
+    assert (whole.dropped, whole.rewritten) == ({"empty": 20}, {"spaces": 15})
     shown = [f"{one}{other}" for one, other in whole.examples["empty"]]
     assert shown == ["0a", "0b", "0c", "0d", "1a", "1b", "1c", "1d", "2a", "2b"]
 
@@ -202,3 +204,9 @@ def test_spaces_of_every_kind_are_one_space():
     assert len(kinds) > 20
     for kind in kinds:
         assert rewritten(f"{kind}a{kind}b {kind}", "spaces") == "a b"
+
+
+def test_a_part_of_the_text_whose_pairs_were_all_dropped_is_not_taken_for_an_empty_one():
+    assert "no training pair belongs to part 1/2" in str(nothing_left({}, "1/2"))
+    dropped = str(nothing_left({"empty": 3, "length": 1}, "1/2"))
+    assert dropped.startswith("preprocess: cleaning dropped 4 of 4 training pairs: ")

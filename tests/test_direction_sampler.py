@@ -54,3 +54,14 @@ def test_a_temperature_of_one_draws_every_pair_once() -> None:
     assert drawn(sampler(1.0), 1).tolist() == [1] * len(LENGTHS)
     plain = RandomSampler(LENGTHS, LENGTHS + 1, 200, 1)
     assert plain.updates_per_epoch == sampler(1.0).updates_per_epoch
+
+
+def test_the_size_of_updates_is_that_of_the_directions_as_they_are_drawn() -> None:
+    targets = np.where(DIRECTIONS == 0, 4, 40)
+    sampled = DirectionSampler(LENGTHS, targets, 200, 1, DIRECTIONS, 1e6)
+    tokens = targets[np.concatenate(sampled.epoch(1))].sum()
+    assert tokens / sampled.updates_per_epoch == pytest.approx(200, rel=0.05)
+
+
+def test_with_a_temperature_near_zero_only_the_largest_direction_is_drawn() -> None:
+    assert sampler(0.001).draws.tolist() == [len(LENGTHS), 0, 0]

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,8 @@ from nmt.errors import NmtError
 from nmt.inference import Request, Translation
 from nmt.inference.documents import fit, in_documents, translate_joined
 from nmt.inference.engines import load_translator
-from nmt.preprocess.joining import Joiner, joined
+from nmt.preprocess.corpus import Chunk
+from nmt.preprocess.joining import JoinedSegmenter, Joiner, joined
 from nmt.preprocess.segmenters import SEPARATOR
 from nmt.preprocess.subwords import Subwords
 from nmt.runs.translations import read_translations
@@ -126,11 +128,15 @@ def pairs(data: Dataset, split: str = "train") -> list[tuple[str, str]]:
 def test_a_window_takes_the_sentences_before_as_far_as_they_fit() -> None:
     context = DocumentContext(context=2, max_tokens=10)
     assert context.examples([3, 3, 3, 5, 9]) == [(0, 1), (0, 2), (0, 3), (2, 4), (4, 5)]
+    one = DocumentContext(max_tokens=10)
+    assert one.examples([5, 5, 3, 2, 9]) == [(0, 1), (0, 2), (1, 3), (2, 4), (4, 5)]
+    assert one == DocumentContext(context=1, max_tokens=10)
 
 
 def test_whole_documents_come_in_parts_that_fit_and_in_halves_of_these() -> None:
     context = DocumentContext(whole=True, max_tokens=10)
     assert context.parts([3, 3, 4, 1, 12, 2]) == [(0, 3), (3, 4), (4, 5), (5, 6)]
+    assert context.parts([3, 3, 4, 1, 2, 8]) == [(0, 3), (3, 5), (5, 6)]
     spans = [(0, 1), (0, 2), (0, 3), (1, 2), (2, 3), (3, 4)]
     assert context.examples([3, 3, 4, 1]) == spans
 
@@ -633,6 +639,30 @@ def test_a_joiner_needs_no_document() -> None:
     joiner = Joiner(DocumentContext(), (9, 9))
     source, _ = joiner.examples(nothing, nothing, np.array([], np.int64))
     assert len(source.lengths) == 0
+
+
+def test_a_joiner_measures_the_longer_side_and_separates_each_by_its_own_id() -> None:
+    source, target = Sentences.of([[4], [4], [4]]), Sentences.of([[5, 5], [5], [5, 5, 5]])
+    joiner = Joiner(DocumentContext(max_tokens=5), (8, 9))
+    sides = joiner.examples(source, target, np.array([1, 1, 1]))
+    assert sides[0].tokens.tolist() == [4, EOS, 4, 8, 4, EOS, 4, EOS]
+    assert sides[1].tokens.tolist() == [5, 5, EOS, 5, 5, 9, 5, EOS, 5, 5, 5, EOS]
+
+
+def test_several_blank_lines_between_documents_stay_blank() -> None:
+    chunk = Chunk(["a", "", "", "b"], ["x", "", "", "y"], first=1)
+    numbers, lengths = np.array([1, 0, 0, 2]), np.array([2, 1, 1, 2])
+    texts = Joiner(DocumentContext(), (8, 9)).held_out(chunk, numbers, lengths)
+    assert texts == (chunk.source, chunk.target)
+
+
+def test_a_line_feed_that_pieces_spell_does_not_divide_a_sentence() -> None:
+    texts = {(4, 5): "one", (6,): "two\nthree", (): ""}
+    inner: Any = SimpleNamespace(
+        separator=None, decode=lambda rows, _: [texts[tuple(row)] for row in rows]
+    )
+    rows = [[4, 5, 9, 6], [6], [9, 4, 5]]
+    assert JoinedSegmenter(inner, 9).decode(rows) == ["one\ntwo three", "two three", "\none"]
 
 
 def test_a_request_without_a_document_model_names_the_remedy(run: Callable[[str], Path]) -> None:

@@ -20,7 +20,10 @@ from nmt.data.manifest import Manifest, fingerprint_of
 from nmt.data.vocabulary import PAD
 from nmt.errors import NmtError
 from nmt.io.files import FileFacts
+from nmt.preprocess.annotations import WEIGHTS
+from nmt.preprocess.corpus import Chunk
 from nmt.preprocess.subwords import Subwords
+from nmt.preprocess.weights import read_weights
 from nmt.training.losses import TokenLoss, losses
 
 Command = Callable[..., Any]
@@ -141,6 +144,18 @@ def test_weights_of_one_train_the_same_bits_and_others_do_not(
     assert (
         "sentence_weights" not in json.loads((tmp_path / "p/manifest.json").read_text())["recipe"]
     )
+
+
+def test_weights_are_numbers_from_zero_to_a_million() -> None:
+    def read(*weights: str) -> list[float]:
+        lines = ["x"] * len(weights)
+        chunk = Chunk(lines, lines, 7, "", {WEIGHTS: [*weights]}, {WEIGHTS: "a.weights"})
+        return list(read_weights(chunk).tolist())
+
+    assert read("0", " 0.5 ", "1e6") == [0.0, 0.5, 1e6]
+    for wrong in ("1000001", "inf", "-1", ""):
+        with pytest.raises(NmtError, match=f"a.weights: line 8: '{wrong}' is no weight; write a"):
+            read("1", wrong, "nan")
 
 
 @pytest.mark.parametrize(

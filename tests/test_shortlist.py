@@ -54,6 +54,11 @@ def test_a_file_gives_back_what_was_saved(tmp_path: Path) -> None:
     assert loaded.candidates.tolist() == CANDIDATES.tolist()
 
 
+def test_a_file_is_readable_for_others(tmp_path: Path) -> None:
+    LIST.save(tmp_path / "x")
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o644
+
+
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NmtError, match="x: there is no shortlist; make it with `nmt shortlist`"):
         Shortlist.load(tmp_path / "x")

@@ -45,7 +45,7 @@ def counts(pairs: np.ndarray) -> dict[str, int]:
     return {name: int(np.isin(pairs, indices).sum()) for name, indices in CORPORA.items()}
 
 
-@pytest.mark.parametrize("tokens", [3, 20, 200, 3000])
+@pytest.mark.parametrize("tokens", [3, 20, 200, 3000, 30_000])
 def test_what_is_drawn_in_each_stage_equals_the_ratios(tokens: int) -> None:
     order = sampler(tokens=tokens)
     for first, last, mix in zip((1, 48, 149), ENDS, MIXES, strict=True):
@@ -140,6 +140,11 @@ def test_stages_follow_each_other_to_the_end(ends: Any, problem: str) -> None:
     stages = [Stage(until=end, mix=mix) for end, mix in zip(ends, MIXES, strict=True)]
     with pytest.raises(ValueError, match=problem):
         check_stages(stages, max_updates=100)
+
+
+@pytest.mark.parametrize("end", [100, 101, None])
+def test_the_last_stage_may_end_with_the_training_or_later(end: int | None) -> None:
+    check_stages([Stage(until=20, mix=MIXES[0]), Stage(until=end, mix=MIXES[1])], max_updates=100)
 
 
 def test_an_unknown_corpus_and_one_without_pairs_are_refused() -> None:

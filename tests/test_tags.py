@@ -15,6 +15,7 @@ from foreign_models import ENGLISH, MODELS, UNION, marian_model
 from test_serve import call, server
 
 from nmt.data.columns import Sentences
+from nmt.data.context import DocumentContext
 from nmt.data.dataset import Dataset
 from nmt.data.directions import Directions
 from nmt.data.vocabulary import EOS, PAD, Vocabulary
@@ -23,9 +24,11 @@ from nmt.errors import NmtError
 from nmt.inference import Request, SearchConfig, Translator
 from nmt.inference.engines import load_translator
 from nmt.models.base import ModelConfig
+from nmt.preprocess.corpus import Corpus
 from nmt.preprocess.learning import SubwordTraining, train_subwords
+from nmt.preprocess.segmenters import SEPARATOR
 from nmt.preprocess.subwords import Subwords
-from nmt.preprocess.tags import TaggedSegmenter, tagged, tags_of
+from nmt.preprocess.tags import TaggedSegmenter, directions_of, needed_tags, tagged, tags_of
 from nmt.recipe.config import build, dump
 from nmt.runs import Run, weights_of
 from nmt.training.subword_sampling import SampledSplit
@@ -90,11 +93,38 @@ def test_the_tags_of_a_direction_are_looked_up_on_the_side_that_has_them() -> No
     assert tags_of(general, ("en", "fr"), "bt") == ([known[">>fr<<"], known["<bt>"]], [])
     on_target = subwords_of(Directions(tags="target", trained=DIRECTIONS.trained))
     assert tags_of(on_target, ("en", "fr"), "bt") == ([known["<bt>"]], [known[">>fr<<"]])
+    french = tagged(on_target, ("en", "fr"))
+    assert french.encode_source(["one"]) == on_target.encode_source(["one"])
+    [plain] = on_target.encode_target(["one"])
+    assert french.encode_target(["one"]) == [[known[">>fr<<"], *plain]]
     assert tags_of(subwords_of(None), ("en", "xx")) == ([], [])  # type: ignore[arg-type]
     with pytest.raises(NmtError, match="lacks the tag >>it<<"):
         tags_of(general, ("en", "it"))
     with pytest.raises(NmtError, match="lacks the tag <noise>"):
         tags_of(general, ("en", "de"), "noise")
+
+
+def test_a_model_that_names_no_directions_has_its_own_and_those_of_its_tags() -> None:
+    unnamed = subwords_of(None)  # type: ignore[arg-type]
+    assert directions_of(unnamed, ("en", "de")).trained == (
+        ("en", "de"),
+        ("en", "en"),
+        ("en", "fr"),
+    )
+    assert directions_of(subwords_of(DIRECTIONS), ("en", "xx")) == DIRECTIONS
+
+
+def test_each_tag_and_separator_is_needed_once_on_its_side() -> None:
+    corpora = [Corpus(path="a", tag="bt"), Corpus(path="b"), Corpus(path="c", tag="bt")]
+    both, source = DocumentContext(), DocumentContext(sides="source")
+    languages = [">>de<<", ">>en<<", ">>fr<<"]
+    assert needed_tags(DIRECTIONS, corpora, both) == ([*languages, "<bt>", SEPARATOR], [SEPARATOR])
+    assert needed_tags(None, corpora, source) == (["<bt>", SEPARATOR], [])
+    on_target = Directions(tags="target", trained=DIRECTIONS.trained)
+    assert needed_tags(on_target, corpora, both) == (
+        ["<bt>", SEPARATOR],
+        [*languages, SEPARATOR],
+    )
 
 
 def test_sampled_subwords_keep_their_tags(tmp_path: Path) -> None:
