@@ -55,12 +55,14 @@ def test_merged_sentences_stand_behind_each_other_but_not_a_copy() -> None:
 
 
 def test_noise_is_the_same_word_on_both_sides() -> None:
+    lengths = set()
     for seed in range(50):
         source, target = changed("noise", seed, characters="xyz", max_length=3)
         word = source.removeprefix(f"{PAIR[0]} ")
         assert target == f"{PAIR[1]} {word}"
-        assert 1 <= len(word) <= 3
+        lengths.add(len(word))
         assert set(word) <= {*"xyz"}
+    assert lengths == {1, 2, 3}
 
 
 def test_typos_are_one_edit_of_some_words_of_the_source() -> None:
@@ -80,6 +82,16 @@ def test_typos_are_one_edit_of_some_words_of_the_source() -> None:
     assert changed("typos", rate=0.0) == PAIR
     share = np.mean([changed("typos", seed, rate=0.3) != PAIR for seed in range(300)])
     assert 0.7 < share < 1  # of five words that can be misspelt
+
+
+def test_a_typo_leaves_doubles_replaces_or_swaps_a_letter_and_keeps_its_case() -> None:
+    def typos(text: str) -> set[str]:
+        return {changed("typos", seed, (text, ""), rate=1.0)[0] for seed in range(200)}
+
+    first, second = {"ac", "abbc", "aac", "acc", "bac"}, {"ab", "abcc", "aba", "abb", "acb"}
+    assert typos("abc") == {"abc", *first, *second}
+    assert typos("x, Ab!") == {"x, A!", "x, Abb!", "x, Ax!", "x, Aa!", "x, Ab!", "x, bA!"}
+    assert typos("x AB") == {"x A", "x ABB", "x AX", "x AA", "x AB", "x BA"}
 
 
 @pytest.mark.parametrize("name", augmentations)

@@ -16,7 +16,7 @@ from nmt.models import Model, ModelConfig
 from nmt.plugins import import_plugins
 from nmt.recipe.config import build
 from nmt.runs import weights_of
-from nmt.runs.building import build_new, build_with
+from nmt.runs.building import build_for, build_new, build_with
 
 TINY = {
     "arch": "transformer_tiny",
@@ -36,6 +36,7 @@ def build_tiny(**changes: Any) -> Model:
     ("changes", "message"),
     [
         ({"encoder_layers": 10_000_000}, "the model is larger than the weights of the checkpoint$"),
+        ({"encoder_layers": 60}, "the model is larger than the weights of the checkpoint$"),
         ({"d_model": 16 << 32}, "the model is larger than the weights of the checkpoint$"),
         ({"d_model": 1 << 61}, "no such model can be built: "),
         ({"encoder_layers": 2}, "different shapes: encoder.1.* and missing in the checkpoint"),
@@ -48,6 +49,8 @@ def test_sizes_are_held_against_the_weights_before_memory_is_asked_for(
     weights = weights_of(build_tiny())
     with pytest.raises(NmtError, match=f"^{message}"):
         build_with(lambda: build_tiny(**changes), weights)
+    with pytest.raises(NmtError, match=f"^{message}"):
+        build_for(lambda: build_tiny(**changes), weights)
 
 
 def test_no_random_numbers_are_drawn_for_weights_that_are_there() -> None:
@@ -95,6 +98,37 @@ def test_a_tensor_beside_the_weights_is_not_larger_without_bound() -> None:
 
 
 @pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.zeros(1).expand(1 << 25),
+        lambda: torch.arange(1 << 45),
+        lambda: torch.arange(5, 1 << 45),
+        lambda: torch.arange(0, 1 << 47, 4),
+        lambda: torch.arange(start=5, end=1 << 45),
+    ],
+)
+def test_however_a_tensor_is_made_it_is_not_larger_without_bound(make: Any) -> None:
+    def build_large() -> Model:
+        model = Unusual()
+        model.register_buffer("large", make())
+        return model
+
+    with pytest.raises(NmtError, match="the model is larger than the weights"):
+        build_with(build_large, weights_of(Unusual()))
+
+
+def test_weights_of_few_numbers_are_not_many_without_bound() -> None:
+    def build_many() -> Model:
+        model = Unusual()
+        for number in range(9):
+            model.register_parameter(f"scale{number}", nn.Parameter(torch.empty(1)))
+        return model
+
+    with pytest.raises(NmtError, match="the model is larger than the weights"):
+        build_with(build_many, weights_of(Unusual()))
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         (
@@ -120,6 +154,27 @@ def test_a_new_model_is_initialised_as_ever() -> None:
     torch.manual_seed(1)
     weights = weights_of(build_new(build_tiny))
     assert all(torch.equal(weights[name], value) for name, value in expected.items())
+    torch.manual_seed(1)
+    drawn = torch.randn(3)
+    torch.manual_seed(1)
+    seen: list[Tensor] = []
+    build_new(lambda: (seen.append(torch.randn(3)), build_tiny())[1])
+    assert torch.equal(seen[-1], drawn)
+
+
+def test_a_lack_of_memory_is_not_a_mistake_in_a_plugin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[Model] = []
+    text = "def build(built, model):\n    if built:\n        raise MemoryError\n"
+    (tmp_path / "my_large.py").write_text(f"{text}    built.append(model)\n    return model\n")
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    import_plugins(["my_large"], "--plugin", tmp_path)
+    large = sys.modules.pop("my_large")
+    monkeypatch.setitem(sys.modules, "my_large", large)
+    with pytest.raises(MemoryError):
+        build_new(lambda: large.build(built, build_tiny()), ["my_large"])
+    assert built
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from conftest import Command
 
 from nmt.inference.int8 import has_fixed_kernels
+from nmt.runs import load_model
 from nmt.runs.calibration import Calibration
 
 pytestmark = pytest.mark.skipif(
@@ -72,7 +73,9 @@ def test_a_calibration_of_other_weights_is_not_used(
     flags = ("--model", calibrated, "--precision", "int8", corpus / "test.en")
     found = Calibration.load(calibrated)
     assert found is not None
+    assert load_model(calibrated).calibration == found
     Calibration(weights="0" * 64, ranges=found.ranges).save(calibrated)
+    assert load_model(calibrated).calibration is None
     done = nmt("translate", *flags)
     assert done.status == 0
     assert "calibration.json: of another checkpoint than update_" in done.err

@@ -25,6 +25,21 @@ def test_the_newest_the_best_and_some_older_translations_stay(tmp_path: Path) ->
     assert read_translations(tmp_path, 600, 3) == lines
     write_translations(tmp_path, 1150, lines, best=1150)  # resumed after 1100
     assert kept_translations(tmp_path) == [100, 200, 300, 600, 1100, 1150]
+    write_translations(tmp_path, 900, lines, best=200)  # resumed before 1100
+    assert kept_translations(tmp_path) == [100, 200, 300, 600, 900]
+
+
+def test_other_files_are_no_translations_and_half_written_ones_go(tmp_path: Path) -> None:
+    directory = tmp_path / "validation"
+    directory.mkdir()
+    for name in ("update_final.txt", ".update_0000003.txt.partial-99"):
+        (directory / name).write_text("eins\n")
+    write_translations(tmp_path, 5, ["eins"], best=5)
+    assert kept_translations(tmp_path) == [5]
+    assert sorted(path.name for path in directory.iterdir()) == [
+        "update_0000005.txt",
+        "update_final.txt",
+    ]
 
 
 def test_damaged_translations_cost_a_line(tmp_path: Path) -> None:
@@ -34,6 +49,8 @@ def test_damaged_translations_cost_a_line(tmp_path: Path) -> None:
     path = tmp_path / "validation" / "update_0000005.txt"
     with pytest.raises(NmtError, match="damaged: 2 translations of 3 sentences; remove the file"):
         read_translations(tmp_path, 5, 3)
+    with pytest.raises(NmtError, match="damaged: 2 translations of 1 sentences; remove the file"):
+        read_translations(tmp_path, 5, 1)
     path.write_bytes(b"\xff\n")
     with pytest.raises(NmtError, match="damaged: not UTF-8; remove the file"):
         read_translations(tmp_path, 5, 1)

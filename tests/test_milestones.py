@@ -86,3 +86,14 @@ def test_regular_validations_count_towards_patience_and_plateaus() -> None:
     due.state.update = 50
     due.count_validation({"loss": 9.0})
     assert due.state.plateaus == 1
+
+
+def test_the_minutes_to_a_validation_begin_anew_with_each_regular_one() -> None:
+    due = milestones({}, valid_every=100, valid_minutes=1, best_metric="loss")
+    validated = []
+    for update in range(1, 8):
+        due.state.update, due.state.seconds = update, 25.0 * update
+        if due.is_validation_due(None):
+            due.count_validation({"loss": 1.0})
+            validated.append(update)
+    assert validated == [3, 6]

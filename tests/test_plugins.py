@@ -18,7 +18,7 @@ from nmt.plugins import (
     plugin_names,
     plugin_sources,
 )
-from nmt.runs.plugins import import_plugins_of_run, read_plugins, write_plugins
+from nmt.runs.plugins import differing, import_plugins_of_run, read_plugins, write_plugins
 
 
 @pytest.fixture(autouse=True)
@@ -321,6 +321,29 @@ def test_a_module_of_ones_own_that_differs_from_the_copy_is_announced(
         import_plugins_of_run(run, ["my_parts"], trusted=False)
         assert capsys.readouterr().err == warning
     assert sys.modules["my_parts"].x == 1
+
+
+def test_a_run_without_copies_is_not_compared(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(directory, {"my_parts.py": "x = 1"})
+    import_plugins(["my_parts"], "nmt.yaml", directory)
+    import_plugins_of_run(directory / "run", ["my_parts"], trusted=False)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_copies_of_a_run_are_imported_only_with_consent(directory: Path) -> None:
+    write_plugins(directory, {"my_parts.py": b"x = 2"})
+    with pytest.raises(NmtError, match=r"would import Python code: my_parts from .*plugins; if"):
+        import_plugins_of_run(directory, ["my_parts"], trusted=False)
+    assert "my_parts" not in sys.modules
+    import_plugins_of_run(directory, ["my_parts"], trusted=True)
+    assert sys.modules["my_parts"].x == 2
+
+
+def test_a_file_that_is_missing_on_either_side_differs() -> None:
+    sources, copies = {"a": b"1", "b": b"2", "c": b"3"}, {"b": b"2", "c": b"4", "d": b"5"}
+    assert differing(sources, copies) == ["a", "c", "d"]
 
 
 def test_no_copy_is_found_where_the_plugins_of_a_run_are_imported_already(directory: Path) -> None:

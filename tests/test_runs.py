@@ -9,6 +9,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,10 +20,11 @@ import yaml
 from conftest import files_of_at_most
 
 from nmt.data.dataset import Dataset
+from nmt.data.directions import DIRECTIONS_FILE
 from nmt.errors import NmtError, explain
 from nmt.io import files
 from nmt.preprocess.subwords import Subwords
-from nmt.runs import Checkpoint, Run, load_model, set_weights, weights_of
+from nmt.runs import LOG, Checkpoint, Run, load_model, set_weights, weights_of
 from nmt.runs.locking import locked, locked_for_training
 from nmt.runs.plugins import PLUGINS
 from nmt.runs.translations import DIRECTORY as TRANSLATIONS
@@ -150,6 +152,7 @@ def test_a_model_is_loaded_from_its_run_or_from_one_checkpoint(trained: Path) ->
         chosen = load_model(trained / name)
         assert chosen.checkpoint.path == (trained / name).resolve()
         assert chosen.run.path == trained
+        assert not any(module.training for module in chosen.model.modules())
         weights = chosen.checkpoint.weights()
         assert all(torch.equal(w, weights[name]) for name, w in weights_of(chosen.model).items())
 
@@ -193,6 +196,15 @@ def test_a_missing_file_is_detected(empty: Run, name: str) -> None:
     (path / name).unlink()
     with pytest.raises(NmtError, match=rf"^{path / name}: missing"):
         read(path)
+
+
+def test_a_checkpoint_is_whole_without_its_optimizer_but_not_without_weights(empty: Run) -> None:
+    checkpoint = save(empty, 1)
+    (checkpoint.path / "optimizer.safetensors").unlink()
+    checkpoint.verify()
+    (checkpoint.path / "model.safetensors").unlink()
+    with pytest.raises(NmtError, match=r"model\.safetensors: missing"):
+        checkpoint.verify()
 
 
 def read(path: Path) -> None:
@@ -402,6 +414,52 @@ def test_a_model_is_loaded_while_training_removes_its_checkpoint(run: Path) -> N
     assert [checkpoint.update for checkpoint in opened.checkpoints()] == [2, 4]
 
 
+def test_a_link_that_training_moves_meanwhile_is_followed_again(run: Path) -> None:
+    opened, read = Run.open(run), Checkpoint.open
+
+    def moved_first(path: Path) -> Checkpoint:
+        if path.name == "update_0000006":
+            files.point(run / "last", "update_0000004")
+            files.remove_directory(path)
+        return read(path)
+
+    with mock.patch.object(Checkpoint, "open", moved_first):
+        found = opened.checkpoint("last")
+    assert found is not None
+    assert found.update == 4
+
+
+def test_a_damaged_checkpoint_is_one_problem_and_one_that_training_removes_is_none(
+    run: Path,
+) -> None:
+    for name in ("last", "best"):
+        files.point(run / name, "update_0000002")
+    (run / "update_0000002" / "checkpoint.json").write_text("{}")
+    problems = Run.open(run).problems()
+    assert next(problems).startswith(f"{run}/update_0000002/checkpoint.json: ")
+    files.remove_directory(run / "update_0000004")
+    assert [*problems] == []
+
+
+def test_weights_are_readable_for_others(empty: Run) -> None:
+    assert (save(empty, 1).path / "model.safetensors").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_dataset_of_other_languages_is_that_of_a_multilingual_run_alone(empty: Run) -> None:
+    here = Path("data")
+    empty.check_languages(here, ("en", "de"))
+    with pytest.raises(NmtError, match=r"data: is de to en, but .* is en to de; give the dataset"):
+        empty.check_languages(here, ("de", "en"))
+    facts = files.FileFacts(bytes=1, sha256="0" * 64)
+    replace(empty, files={DIRECTIONS_FILE: facts}).check_languages(here, ("de", "en"))
+
+
+def test_a_recipe_keeps_the_order_of_its_keys(empty: Run) -> None:
+    recipe = {"train": {"stages": [{"mix": {"one": 0.7, "back": 0.3}}]}, "model": {"arch": "x"}}
+    empty.with_recipe(recipe)
+    assert repr(Run.open(empty.path).recipe) == repr(recipe)
+
+
 def test_checkpoints_that_training_removes_meanwhile_are_left_out(run: Path) -> None:
     opened = Run.open(run)
     examined = opened.examined()
@@ -488,6 +546,48 @@ def test_what_is_new_in_a_run_that_was_there_before_is_kept(empty: Run, dry_run:
     with locked_for_training(empty.path, dry_run):
         (empty.path / "report.html").write_text("new")
     assert (empty.path / "report.html").exists()
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("begun", [None, LOG, "update_0000001"])
+def test_of_a_training_that_did_not_begin_nothing_new_stays(
+    tmp_path: Path, begun: str | None, dry_run: bool
+) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "notes").write_text("mine")
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "new", "old"):
+        with locked_for_training(tmp_path / name, dry_run):
+            (tmp_path / name / "plugins").mkdir()
+            (tmp_path / name / "run.json").write_text("{}")
+            if begun:
+                (tmp_path / name / begun).write_text("")
+    if begun and not dry_run:
+        assert names(tmp_path / "new") == sorted(["plugins", "run.json", "run.lock", begun])
+    else:
+        assert names(tmp_path) == ["empty", "old"]
+        assert (names(tmp_path / "empty"), names(tmp_path / "old")) == ([], ["notes"])
+
+
+@pytest.mark.parametrize("name", ["run.lock", "run.json", "update_0000001"])
+def test_a_directory_of_a_run_that_was_killed_is_taken_again(tmp_path: Path, name: str) -> None:
+    for there in (name, "recipe.yaml", LOG):
+        (tmp_path / there).write_text("")
+    with locked(tmp_path):
+        pass
+
+
+def test_a_link_to_a_checkpoint_that_is_gone_is_a_file_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "last").symlink_to("update_0000001")
+    with pytest.raises(NmtError, match="is no run, but holds last"), locked(tmp_path):
+        pass
+
+
+def test_other_processes_of_a_training_leave_the_directory_alone(tmp_path: Path) -> None:
+    with locked_for_training(tmp_path / "run", dry_run=True, by_this_process=False):
+        assert not (tmp_path / "run").exists()
+        (tmp_path / "run").mkdir()
+    assert names(tmp_path) == ["run"]
 
 
 @pytest.mark.parametrize("name", [PLUGINS, TRANSLATIONS, "last"])

@@ -69,6 +69,37 @@ def test_a_skipped_step_leaves_the_average_as_it_is() -> None:
     assert all(not torch.equal(one, other) for one, other in zip(after, step(1.0), strict=True))
 
 
+def test_steps_after_skipped_ones_are_those_of_a_training_without_them() -> None:
+    def points(gradients: list[float]) -> list[Tensor]:
+        torch.manual_seed(7)
+        model = nn.Linear(2, 2)
+        optimizer = built(model, weight_decay=0.3)
+        for gradient in gradients:
+            for group in optimizer.param_groups:
+                group["lr"] = 0.1
+            for weight in model.parameters():
+                weight.grad = torch.full_like(weight, gradient)
+            optimizer.found_inf = torch.tensor(float(gradient != gradient))
+            optimizer.step()
+        states = (optimizer.state[weight] for weight in model.parameters())
+        return [*model.parameters(), *(value for state in states for value in state.values())]
+
+    nan = float("nan")
+    skipping, plain = points([nan, 1.0, nan, -3.0, nan, nan, 2.0]), points([1.0, -3.0, 2.0])
+    assert all(torch.equal(one, other) for one, other in zip(skipping, plain, strict=True))
+
+
+def test_a_weight_without_a_gradient_stays_as_it_is() -> None:
+    model = nn.Linear(2, 2)
+    optimizer, before = built(model, weight_decay=0.3), model.bias.detach().clone()
+    for group in optimizer.param_groups:
+        group["lr"] = 0.1
+    model.weight.grad = torch.ones(2, 2)
+    optimizer.step()
+    assert torch.equal(model.bias, before)
+    assert torch.equal(optimizer.averaged(model.bias), before)
+
+
 def test_a_frozen_weight_is_its_own_average() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model[0].requires_grad_(False)

@@ -43,6 +43,9 @@ def test_linear_and_cosine_end_where_they_should() -> None:
     assert cosine.rate(60, 1, 110) == pytest.approx(0.55)
     assert cosine.rate(110, 1, 110) == pytest.approx(0.1)
     assert replace(schedules["constant"], lr=0.3).rate(9999, 1, 1) == 0.3
+    # Behind the last update, and where training ends with the warm-up.
+    assert (linear.rate(200, 1, 110), linear.rate(10, 1, 10)) == (0.0, 0.0)
+    assert (cosine.rate(200, 1, 110), cosine.rate(10, 1, 10)) == pytest.approx((0.1, 0.1))
 
 
 @pytest.mark.parametrize("name", ["constant", "linear", "cosine"])
