@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nmt.preprocess.changes import changed_keys
+from nmt.preprocess.changes import differences
 
 
 @pytest.fixture
@@ -43,30 +43,35 @@ def newer(dataset: Path, tmp_path: Path) -> Path:
 def test_keys_that_say_nothing_else_are_not_changed(
     changes: dict[str, Any], newer: Path, section: dict[str, Any], dataset: Path
 ) -> None:
-    assert changed_keys(newer, {**section, **changes}, dataset) == []
+    assert differences(newer, {**section, **changes}, dataset) == []
 
 
 def test_keys_that_the_recipe_leaves_out_are_not_changed(
     newer: Path, section: dict[str, Any], dataset: Path
 ) -> None:
     del section["vocab_size"]
-    assert changed_keys(newer, section, dataset) == []
+    assert differences(newer, section, dataset) == []
 
 
 def test_a_dataset_that_cannot_be_read_is_named_by_training(
     newer: Path, section: dict[str, Any]
 ) -> None:
     section["output_dir"] = "missing"
-    assert changed_keys(newer, section, Path("missing")) == []
+    assert differences(newer, section, Path("missing")) == []
 
 
-def test_changed_keys_are_named(newer: Path, section: dict[str, Any], dataset: Path) -> None:
-    section |= {"vocab_size": 33, "model_type": "unigram", "train": ["other"], "casing": "inline"}
-    assert sorted(changed_keys(newer, section, dataset)) == [
-        "casing",
-        "model_type",
-        "train",
-        "vocab_size",
+def test_differences_are_named_with_short_values(
+    newer: Path, section: dict[str, Any], dataset: Path
+) -> None:
+    section |= {"vocab_size": 33, "test": None, "documents": {"context": 2}, "train": ["a" * 99]}
+    found = differences(newer, section, dataset)
+    assert "preprocess.vocab_size was 60, is 33" in found
+    assert "preprocess.train" in found
+    assert [each.partition(" ")[0] for each in sorted(found)] == [
+        "preprocess.documents",
+        "preprocess.test",
+        "preprocess.train",
+        "preprocess.vocab_size",
     ]
 
 
@@ -75,7 +80,7 @@ def test_a_recipe_older_than_its_dataset_has_not_changed(
 ) -> None:
     made = (dataset / "manifest.json").stat().st_mtime_ns
     os.utime(newer, ns=(made, made))
-    assert changed_keys(newer, {**section, "vocab_size": 33}, dataset) == []
+    assert differences(newer, {**section, "vocab_size": 33}, dataset) == []
 
 
 def test_training_of_a_new_run_warns_once_of_a_changed_recipe(
@@ -84,10 +89,10 @@ def test_training_of_a_new_run_warns_once_of_a_changed_recipe(
     changed = tmp_path / "changed.yaml"
     place = f"preprocess:\n  model_type: unigram\n  output_dir: {dataset}"
     changed.write_text(recipe.read_text().replace("preprocess:", place, 1))
-    options = ("--config", changed, "--data", dataset, "--save-dir", tmp_path / "run")
+    options = ("--config", changed, "--save-dir", tmp_path / "run")  # the recipe's own dataset
     warning = (
-        f"nmt: warning: {changed}: preprocess.model_type changed after {dataset} had been "
-        "made; for a dataset of this recipe, run `nmt preprocess` again"
+        f"nmt: warning: {changed} is newer than {dataset}, and differs: preprocess.model_type was "
+        "bpe, is unigram; training uses the dataset as it is, and `nmt preprocess` makes it again"
     )
     for updates, times in ((2, 1), (4, 0)):
         done = nmt("train", *options, "--max-updates", updates)

@@ -222,8 +222,8 @@ def _plan(
     if machine.is_busy:
         remedy = (
             "other programs have used the cores in the last minute, so the speed measured may be "
-            "too low: run nmt init again on idle cores, or with OMP_NUM_THREADS=1 for one of them, "
-            f"or {remedy}"
+            "too low: move the recipe away and run nmt init again on idle cores, or with "
+            f"OMP_NUM_THREADS=1 for one of them, or {remedy}"
         )
     warn(
         f"in {duration(60 * minutes)} the {chosen.size.name} model sees only {chosen.epochs:.1%} "

@@ -15,6 +15,7 @@ from nmt.errors import NmtError
 from nmt.messages import redirect_to_null, say, warn
 
 if TYPE_CHECKING:
+    from nmt.cli.recipe import Recipe
     from nmt.runs import Run
     from nmt.training.experiment import Experiment
 
@@ -138,12 +139,14 @@ def _experiment(settings: Settings) -> "Experiment":
     from nmt.training.experiment import Experiment
 
     recipe = settings.load({"model": DEFAULT_MODEL})
+    _use_own_dataset(recipe)
     train = recipe.section("train")
     path = Path(str(train.get("save_dir", TrainConfig.save_dir)))
     begun = _trained(path) if Run.exists(path) else None
     parent = train.get("init_from") or (begun and begun.section("train").get("init_from"))
     if parent and (origin := begun or _trained(Path(str(parent)))):
         recipe = settings.load({name: origin.section(name) for name in ("model", "search")})
+        _use_own_dataset(recipe)
     if begun is None and os.environ.get("RANK", "0") == "0":
         data = Path(str(train.get("data", TrainConfig.data)))
         _compare_dataset(settings.config or RECIPE, recipe.section("preprocess"), data)
@@ -155,15 +158,20 @@ def _experiment(settings: Settings) -> "Experiment":
     )
 
 
+def _use_own_dataset(recipe: "Recipe") -> None:
+    """Train on the dataset that the recipe makes, unless it names another one."""
+    if made := recipe.section("preprocess").get("output_dir"):
+        recipe.sections["train"] = {"data": made, **recipe.section("train")}
+
+
 def _compare_dataset(recipe: Path, section: dict[str, Any], dataset: Path) -> None:
     """Warn if the recipe was changed in what makes its dataset, after the dataset was made."""
-    from nmt.preprocess.changes import changed_keys
+    from nmt.preprocess.changes import differences
 
-    if changed := changed_keys(recipe, section, dataset):
-        keys = ", ".join(f"preprocess.{key}" for key in changed)
+    if different := differences(recipe, section, dataset):
         warn(
-            f"{recipe}: {keys} changed after {dataset} had been made; for a dataset of this "
-            "recipe, run `nmt preprocess` again"
+            f"{recipe} is newer than {dataset}, and differs: {'; '.join(different)}; training uses "
+            "the dataset as it is, and `nmt preprocess` makes it again"
         )
 
 

@@ -14,35 +14,41 @@ from nmt.recipe.config import build, dump
 NOT_IN_THE_DATA = {"output_dir", "workers", "shard"}
 """Keys that do not change a dataset, or only select a part of it."""
 
+MAX_SHOWN = 80
+"""Characters of the longest values that a difference shows."""
 
-def changed_keys(file: Path, section: Mapping[str, Any], dataset: Path) -> list[str]:
-    """Return the keys of a recipe that were changed after its dataset had been made.
 
-    Keys may also differ because flags of ``nmt preprocess`` went before the recipe, so a recipe
-    that is older than the dataset has no changed keys.
+def differences(file: Path, section: Mapping[str, Any], dataset: Path) -> list[str]:
+    """Return the keys of a recipe that differ from those that its dataset was made with.
+
+    Each comes with both values, if these are short. A recipe older than the dataset has none:
+    flags of ``nmt preprocess`` may have gone before it.
 
     Args:
         file: the recipe.
         section: values of its section ``preprocess``.
-        dataset: directory of a dataset; if the recipe writes another one, no key has changed.
+        dataset: directory of a dataset; if the recipe writes another one, nothing differs.
     """
     try:
         if not _is_newer(file, dataset / MANIFEST):
             return []
         config = build(PreprocessConfig, section, "preprocess")
-        is_of_recipe = Path(config.output_dir).resolve() == dataset.resolve()
-        made = Manifest.read(dataset).recipe if is_of_recipe else None
+        if Path(config.output_dir).resolve() != dataset.resolve():
+            return []
+        made = _comparable({**dump(PreprocessConfig()), **Manifest.read(dataset).recipe})
     except NmtError:  # `nmt preprocess` refuses the section, and training a bad dataset
         return []
-    if made is None:
-        return []
     wanted = _comparable(dump(config))
-    made = _comparable({**dump(PreprocessConfig()), **made})
     return [
-        key
+        _difference(f"preprocess.{key}", made.get(key), wanted.get(key))
         for key in section
-        if key in wanted and key not in NOT_IN_THE_DATA and wanted[key] != made[key]
+        if key not in NOT_IN_THE_DATA and wanted.get(key) != made.get(key)
     ]
+
+
+def _difference(key: str, before: object, after: object) -> str:
+    values = f" was {before}, is {after}"
+    return key + values if len(values) <= MAX_SHOWN else key
 
 
 def _is_newer(file: Path, other: Path) -> bool:

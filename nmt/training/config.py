@@ -26,7 +26,8 @@ class TrainConfig:
     """The recipe's section ``train``; the defaults are those of the paper's base model."""
 
     data: MayChange[str] = "data-bin"
-    """Dataset directory, made by ``nmt preprocess``."""
+    """Dataset directory, made by ``nmt preprocess``; the recipe's `preprocess.output_dir`, if that
+    is given."""
     save_dir: MayChange[str] = "checkpoints"
     """Run directory; an existing run is resumed."""
     tokens_per_update: int = 25000
