@@ -113,6 +113,27 @@ TINY = Sizes(
 )
 
 
+def replica_commands(sizes: Sizes, replica: Path) -> list[list[str]]:
+    """The commands that make a corpus like WMT14's, and its dataset."""
+    python = sys.executable
+    return [
+        [python, "benchmarks/replica.py", "--output-dir", str(replica), *sizes.pairs],
+        [
+            *(python, "-m", "nmt", "preprocess", "--source-lang=en", "--target-lang=de"),
+            *(f"--{split}={replica / split}" for split in ("train", "valid", "test")),
+            *(f"--output-dir={replica / 'data-bin'}", f"--vocab-size={sizes.vocabulary}"),
+        ],
+    ]
+
+
+def test_command(sizes: Sizes, junit: Path) -> list[str]:
+    """The command that runs the tests marked `gpu`, and writes their outcomes to a file."""
+    pytest = [sys.executable, "-m", "pytest", "-q", "-rs", "-m", "gpu", f"--junitxml={junit}"]
+    if find_spec("xdist"):
+        pytest += ["-n", sizes.test_processes]
+    return [*pytest, *sizes.tests]
+
+
 def stages(sizes: Sizes, scratch: Path, data: Path | None) -> list[Stage]:
     """All stages, in order."""
     python = sys.executable
@@ -133,17 +154,6 @@ def stages(sizes: Sizes, scratch: Path, data: Path | None) -> list[Stage]:
     places = [f"--data={data or replica / 'data-bin'}", f"--save-dir={run}"]
     settings = [f"--set={it}" for it in (*sizes.base, *(f"train.{it}" for it in sizes.training))]
     settings += [f"--set={it}" for it in sizes.micro_batch]
-    prepare = [
-        benchmark("replica", "--output-dir", str(replica), *sizes.pairs),
-        [
-            *(python, "-m", "nmt", "preprocess", "--source-lang=en", "--target-lang=de"),
-            *(f"--{split}={replica / split}" for split in ("train", "valid", "test")),
-            *(f"--output-dir={replica / 'data-bin'}", f"--vocab-size={sizes.vocabulary}"),
-        ],
-    ]
-    pytest = [python, "-m", "pytest", "-q", "-rs", "-m", "gpu", f"--junitxml={junit}"]
-    if find_spec("xdist"):
-        pytest += ["-n", sizes.test_processes]
     return [
         Stage("train base", 0.5, training(sizes.base)),
         Stage("train base graphs", 0.5, training(sizes.base, *sizes.graphs)),
@@ -152,8 +162,8 @@ def stages(sizes: Sizes, scratch: Path, data: Path | None) -> list[Stage]:
         Stage("decode base greedy", 0.4, decoding(base, "--beam=1", "--no-profile")),
         Stage("decode big", 0.7, decoding(big, "--no-profile")),
         Stage("loader", 0.3, [benchmark("loader", *sizes.loader)]),
-        Stage("tests", 2.2, [[*pytest, *sizes.tests]], lambda _: outcomes(junit)),
-        *([] if data else [Stage("data", 0.5, prepare)]),
+        Stage("tests", 2.2, [test_command(sizes, junit)], lambda _: outcomes(junit)),
+        *([] if data else [Stage("data", 0.5, replica_commands(sizes, replica))]),
         Stage("train base compiled", 1.1, training(sizes.base, "train.compile=true")),
         Stage(
             "train base compiled graphs",

@@ -574,7 +574,8 @@ def test_a_directory_of_a_run_that_was_killed_is_taken_again(tmp_path: Path, nam
     for there in (name, "recipe.yaml", LOG):
         (tmp_path / there).write_text("")
     with locked(tmp_path):
-        pass
+        assert (tmp_path / "run.lock").exists()
+    assert {"recipe.yaml", LOG} <= set(names(tmp_path))
 
 
 def test_a_link_to_a_checkpoint_that_is_gone_is_a_file_of_a_run(tmp_path: Path) -> None:

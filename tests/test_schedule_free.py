@@ -51,22 +51,27 @@ def test_its_points_are_those_of_the_paper() -> None:
             torch.testing.assert_close(optimizer.averaged(weight), x[name])
 
 
+def step(optimizer: torch.optim.Optimizer, gradient: float) -> None:
+    """Take a step at a rate of 0.1 with this number in all gradients; NaN is skipped."""
+    for group in optimizer.param_groups:
+        group["lr"] = 0.1
+        for weight in group["params"]:
+            weight.grad = torch.full_like(weight, gradient)
+    optimizer.found_inf = torch.tensor(float(gradient != gradient))
+    optimizer.step()
+
+
 def test_a_skipped_step_leaves_the_average_as_it_is() -> None:
     model = nn.Linear(2, 2)
     optimizer = built(model)
 
-    def step(gradient: float) -> list[Tensor]:
-        for group in optimizer.param_groups:
-            group["lr"] = 0.1
-        for weight in model.parameters():
-            weight.grad = torch.full_like(weight, gradient)
-        optimizer.found_inf = torch.tensor(float(gradient != gradient))
-        optimizer.step()
+    def average(gradient: float) -> list[Tensor]:
+        step(optimizer, gradient)
         return list(ScheduleFreeAverage(dict(model.named_parameters()), optimizer).values.values())
 
-    before, after = step(1.0), step(float("nan"))
+    before, after = average(1.0), average(float("nan"))
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
-    assert all(not torch.equal(one, other) for one, other in zip(after, step(1.0), strict=True))
+    assert all(not torch.equal(one, other) for one, other in zip(after, average(1.0), strict=True))
 
 
 def test_steps_after_skipped_ones_are_those_of_a_training_without_them() -> None:
@@ -75,12 +80,7 @@ def test_steps_after_skipped_ones_are_those_of_a_training_without_them() -> None
         model = nn.Linear(2, 2)
         optimizer = built(model, weight_decay=0.3)
         for gradient in gradients:
-            for group in optimizer.param_groups:
-                group["lr"] = 0.1
-            for weight in model.parameters():
-                weight.grad = torch.full_like(weight, gradient)
-            optimizer.found_inf = torch.tensor(float(gradient != gradient))
-            optimizer.step()
+            step(optimizer, gradient)
         states = (optimizer.state[weight] for weight in model.parameters())
         return [*model.parameters(), *(value for state in states for value in state.values())]
 

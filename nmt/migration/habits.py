@@ -172,7 +172,10 @@ HABITS = {
             "use --precision fp16 or bf16", "--fp16 --bf16 --amp", "--fp16", "--amp", "",
             "--fp16 --bf16",
         ),
-        Habit("use --sharding full", "--ddp-backend", "", "", "", "--fsdp"),
+        Habit("use --sharding full", transformers="--fsdp"),
+        Habit(
+            "leave it out: DDP is the default, --sharding full is fully_sharded", "--ddp-backend"
+        ),
         Habit(
             "use --set train.log_every=N, in updates", "--log-interval", "--disp-freq", "",
             "--report_every", "--logging_steps",

@@ -113,8 +113,9 @@ def differentiate_(
         wants_gradient: whether the gradient is needed.
 
     Returns:
-        The gradient of the loss with respect to the logits, without the mass that is the same for
-        all tokens of the vocabulary: [R, V], in the dtype of `logits` or in float32.
+        If it is wanted, the gradient of the loss with respect to the logits, without the mass that
+        is the same for all tokens of the vocabulary: [R, V], in the dtype of `logits` or in
+        float32.
     """
     labels = labels[:, None]
     label_logits, pads = logits.gather(1, labels).float(), logits[:, PAD].clone().float()
