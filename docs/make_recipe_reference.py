@@ -40,7 +40,8 @@ list of modules to import, which may lie next to the recipe. `nmt preprocess`, `
 `translate`, `score`, `explain` and `serve` read `nmt.yaml` in the current directory, or the file
 given with `--config`. `--set section.key=value` overrides the file, and a command's own options
 override both. Plugins of an `nmt.yaml` that was found, not given, are
-imported only with `--plugin` or `--trust-plugins`.
+imported only with `--plugin` or `--trust-plugins`. Each command refuses unknown sections, and
+unknown keys of all sections.
 
 A missing key has the default below. Where a key takes a *choice*, the recipe gives a name
 (`loss: cross_entropy`) or a name with keys of its own (`loss: {name: cross_entropy}`); keys without

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from nmt.errors import NmtError
 from nmt.preprocess.changes import differences
 
 
@@ -36,14 +37,21 @@ def newer(dataset: Path, tmp_path: Path) -> Path:
         {},
         {"workers": 7},
         {"output_dir": "elsewhere", "vocab_size": 33},
-        {"vocab_size": -5},
-        {"no_key": 1},
+        {"shard": "auto"},
     ],
 )
 def test_keys_that_say_nothing_else_are_not_changed(
     changes: dict[str, Any], newer: Path, section: dict[str, Any], dataset: Path
 ) -> None:
     assert differences(newer, {**section, **changes}, dataset) == []
+
+
+@pytest.mark.parametrize("changes", [{"vocab_size": -5}, {"tags": "middle"}])
+def test_a_section_that_is_not_valid_is_refused_before_training(
+    changes: dict[str, Any], section: dict[str, Any], dataset: Path
+) -> None:
+    with pytest.raises(NmtError, match=f"^preprocess.*{next(iter(changes))}"):
+        differences(Path("missing.yaml"), {**section, **changes}, dataset)
 
 
 def test_keys_that_the_recipe_leaves_out_are_not_changed(

@@ -37,17 +37,21 @@ def test_without_a_recipe_everything_is_silent():
 
 
 def test_the_recipe_of_the_current_directory_is_read_unless_another_is_named():
-    write("search: {beam: 4}")
-    other = write("search: {beam: 8}", "other.yaml")
-    assert load(None, None, {}).section("search") == {"beam": 4}
-    assert load(other, None, {}).section("search") == {"beam": 8}
+    write("search: {window: 4}")
+    other = write("search: {window: 8}", "other.yaml")
+    assert load(None, None, {}).section("search") == {"window": 4}
+    assert load(other, None, {}).section("search") == {"window": 8}
 
 
 def test_flags_win_over_assignments_over_the_file_over_the_base():
-    write("train: {file: file, set: file, flag: file}")
-    base = {"train": {"base": "base", "file": "base", "set": "base", "flag": "base"}}
-    recipe = load(None, ["train.set=set", "train.flag=set"], {"train.flag": "flag"}, base)
-    assert recipe.section("train") == {"base": "base", "file": "file", "set": "set", "flag": "flag"}
+    write("train: {data: file, device: file, save_dir: file}")
+    base = {"train": dict.fromkeys(("init_from", "data", "device", "save_dir"), "base")}
+    recipe = load(
+        None, ["train.device=set", "train.save_dir=set"], {"train.save_dir": "flag"}, base
+    )
+    assert recipe.section("train") == {
+        "init_from": "base", "data": "file", "device": "set", "save_dir": "flag",
+    }  # fmt: skip
 
 
 def test_a_flag_that_is_not_given_changes_nothing():
@@ -57,9 +61,9 @@ def test_a_flag_that_is_not_given_changes_nothing():
 
 
 def test_a_flag_that_is_false_or_zero_is_given():
-    write("train: {seed: 3, fast: true}")
-    recipe = load(None, None, {"train.seed": 0, "train.fast": False})
-    assert recipe.section("train") == {"seed": 0, "fast": False}
+    write("train: {seed: 3, compile: true}")
+    recipe = load(None, None, {"train.seed": 0, "train.compile": False})
+    assert recipe.section("train") == {"seed": 0, "compile": False}
 
 
 def test_the_last_assignment_of_a_key_wins():
@@ -99,6 +103,16 @@ def test_a_flag_that_names_the_same_choice_keeps_its_keys():
     assert recipe.section("search") == {"strategy": {"name": "beam", "beam": 6}}
 
 
+@pytest.mark.parametrize("name", ["search.strategy.name", "search.strategy"])
+def test_an_assignment_of_another_name_keeps_none_of_the_keys_before(name: str):
+    base = {"search": {"window": 9, "strategy": {"name": "sample", "top_k": 6}}}
+    assigned = [f"{name}=beam", "search.strategy.beam=8", f"{name}=beam"]
+    assert load(None, assigned, {}, base).section("search") == {
+        "window": 9,
+        "strategy": {"name": "beam", "beam": 8},
+    }
+
+
 def test_a_flag_that_chooses_a_part_and_keys_of_it_go_together():
     base = {"search": {"strategy": {"name": "sample", "top_k": 6}}}
     flags = {"search.strategy.beam": 8, "search.strategy": "beam"}
@@ -114,6 +128,33 @@ def test_another_choice_leaves_nothing_of_the_one_before(key: str):
         "seed": 1,
         "schedule": {key: "constant", "rate": 1},
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("preprocess: {vocab_siez: 8}", "preprocess: unknown key 'vocab_siez'; did you mean "),
+        ("train: {}\nscore: {metric: bleu}", "score: unknown key 'metric'; did you mean 'metrics'"),
+    ],
+)
+def test_each_command_refuses_keys_that_no_section_has(text: str, expected: str):
+    write(text)
+    assert message(None, None, {}).startswith(f"nmt.yaml: {expected}")
+    assert message(Path(os.devnull), [f"{text.split(':')[0]}.seeed=1"], {}).startswith(
+        f"{text.split(':')[0]}: unknown key 'seeed'"
+    )
+
+
+def test_keys_of_a_model_depend_on_its_architecture():
+    write("model: {arch: of_a_plugin, its_own_key: 3}")
+    assert load(None, None, {}).section("model") == {"arch": "of_a_plugin", "its_own_key": 3}
+
+
+def test_training_takes_the_dataset_that_the_recipe_makes_unless_it_names_another():
+    write("preprocess: {output_dir: made}\ntrain: {seed: 1}")
+    assert load(None, None, {}).section("train") == {"data": "made", "seed": 1}
+    assert load(None, ["train.data=other"], {}).section("train")["data"] == "other"
+    assert "data" not in load(None, None, {}).section("search")
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "train:\n", "train: {}\n"])

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import typer
 
-from nmt.cli.recipe import RECIPE, SCHEMA, Recipe, read
-from nmt.errors import UnknownKeyError
+from nmt.cli.recipe import RECIPE, Recipe, read
 from nmt.recipe.config import build
-from nmt.recipe.registry import unknown
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,4 @@ def default_dataset() -> Path:
 def _places(recipe: Recipe | None = None) -> Places:
     where = "train" if recipe else f"{RECIPE}: train"
     values = (recipe or Recipe(read(None))).section("train")
-    keys = {path.split(".")[1] for path in SCHEMA.paths() if path.startswith("train.")}
-    for key in map(str, values):
-        if key not in keys:
-            raise UnknownKeyError(where, key, unknown("key", key, keys))
     return build(Places, {key: values[key] for key in vars(Places()) if key in values}, where)

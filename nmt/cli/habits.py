@@ -74,14 +74,16 @@ def answer_key(error: UnknownKeyError) -> str:
     from nmt.cli.recipe import SECTIONS, homes
 
     where, key = error.where, error.key
-    if where not in SECTIONS and not where.startswith("--set "):  # a file, or a part of a section
+    section = where.rpartition(": ")[2]
+    if section not in SECTIONS and not where.startswith("--set "):  # a file, or a part of a section
         return str(error)
     paths = homes(key)
-    if f"{where}.{key}" in paths:  # a key of another choice, as of another architecture
+    if f"{section}.{key}" in paths:  # a key of another choice, as of another architecture
         return str(error)
     keys, asked = keys_of_flags(), f"--{key}".replace("_", "-")
     if here := [path for path in (*paths, keys.get(asked)) if path]:
-        return f"{where}: unknown key {key!r}; did you mean {here[0].removeprefix(f'{where}.')!r}?"
+        near = here[0].removeprefix(f"{section}.")
+        return f"{where}: unknown key {key!r}; did you mean {near!r}?"
     for habit in (habit for habits in HABITS.values() for habit in habits):
         if owners := _owners(habit, asked):
             remedy = habit.remedy

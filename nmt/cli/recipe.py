@@ -8,7 +8,7 @@ that was found in the current directory may be a stranger's, so its plugins need
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -72,8 +72,12 @@ class Recipe:
     """Modules that were imported."""
 
     def section(self, name: str) -> dict[str, Any]:
-        """Return the values of a section; empty if the recipe has none."""
-        return self.sections.get(name, {})
+        """Return the values of a section; empty if the recipe has none.
+
+        The dataset of `train` is the one that `preprocess` makes, unless it names another.
+        """
+        made = name == "train" and self.section("preprocess").get("output_dir")
+        return {**({"data": made} if made else {}), **self.sections.get(name, {})}
 
 
 def load(
@@ -115,6 +119,8 @@ def load(
         _check_section(path.partition(".")[0], f"--set {path}")
         if "." not in path:
             raise NmtError(f"--set {path}: expected section.key=value")
+        section, key, *_ = path.split(".")
+        _check_keys(section, [key], section)
         set_path(values, path, value)
     for path, value in set_by_flags.items():
         set_path(values, path, value)
@@ -163,6 +169,8 @@ def read(config: Path | None) -> dict[str, Any]:
         _check_section(str(name), str(path), CONVERT)
         if name != "plugins" and not isinstance(section, (dict, type(None))):
             raise NmtError(f"{path}: {name}: expected keys and values")
+        if name in SECTIONS:
+            _check_keys(str(name), map(str, section or ()), f"{path}: {name}")
     return {name: section for name, section in values.items() if section is not None}
 
 
@@ -198,6 +206,14 @@ def _check_section(name: str, where: str, hint: str = "") -> None:
         raise NmtError(f"{where}: {name}: a key without its section; did you mean {paths[0]!r}?")
     hint = "" if nearest(name, SECTIONS) else hint
     raise UnknownKeyError(where, name, unknown("section", name, SECTIONS) + hint)
+
+
+def _check_keys(section: str, keys: Iterable[str], where: str) -> None:
+    """Refuse keys that a section lacks, also in a command that does not use the section."""
+    known = SCHEMA.keys(section)
+    for key in keys:
+        if known and key not in known:
+            raise UnknownKeyError(where, key, unknown("key", key, known))
 
 
 def _merge(values: dict[str, Any], layer: Mapping[str, Any]) -> None:

@@ -15,7 +15,6 @@ from nmt.errors import NmtError
 from nmt.messages import redirect_to_null, say, warn
 
 if TYPE_CHECKING:
-    from nmt.cli.recipe import Recipe
     from nmt.runs import Run
     from nmt.training.experiment import Experiment
 
@@ -139,14 +138,12 @@ def _experiment(settings: Settings) -> "Experiment":
     from nmt.training.experiment import Experiment
 
     recipe = settings.load({"model": DEFAULT_MODEL})
-    _use_own_dataset(recipe)
     train = recipe.section("train")
     path = Path(str(train.get("save_dir", TrainConfig.save_dir)))
     begun = _trained(path) if Run.exists(path) else None
     parent = train.get("init_from") or (begun and begun.section("train").get("init_from"))
     if parent and (origin := begun or _trained(Path(str(parent)))):
         recipe = settings.load({name: origin.section(name) for name in ("model", "search")})
-        _use_own_dataset(recipe)
     if begun is None and os.environ.get("RANK", "0") == "0":
         data = Path(str(train.get("data", TrainConfig.data)))
         _compare_dataset(settings.config or RECIPE, recipe.section("preprocess"), data)
@@ -156,12 +153,6 @@ def _experiment(settings: Settings) -> "Experiment":
         search=build(SearchConfig, recipe.section("search"), "search"),
         plugins=recipe.plugins,
     )
-
-
-def _use_own_dataset(recipe: "Recipe") -> None:
-    """Train on the dataset that the recipe makes, unless it names another one."""
-    if made := recipe.section("preprocess").get("output_dir"):
-        recipe.sections["train"] = {"data": made, **recipe.section("train")}
 
 
 def _compare_dataset(recipe: Path, section: dict[str, Any], dataset: Path) -> None:

@@ -28,21 +28,24 @@ def differences(file: Path, section: Mapping[str, Any], dataset: Path) -> list[s
         file: the recipe.
         section: values of its section ``preprocess``.
         dataset: directory of a dataset; if the recipe writes another one, nothing differs.
+
+    Raises:
+        NmtError: the section is not valid.
     """
+    values = {key: value for key, value in section.items() if key not in NOT_IN_THE_DATA}
+    config = build(PreprocessConfig, values, "preprocess")
+    written = Path(str(section.get("output_dir", PreprocessConfig.output_dir)))
+    if not _is_newer(file, dataset / MANIFEST) or written.resolve() != dataset.resolve():
+        return []
     try:
-        if not _is_newer(file, dataset / MANIFEST):
-            return []
-        config = build(PreprocessConfig, section, "preprocess")
-        if Path(config.output_dir).resolve() != dataset.resolve():
-            return []
         made = _comparable({**dump(PreprocessConfig()), **Manifest.read(dataset).recipe})
-    except NmtError:  # `nmt preprocess` refuses the section, and training a bad dataset
+    except NmtError:  # training says what is wrong with the dataset
         return []
     wanted = _comparable(dump(config))
     return [
         _difference(f"preprocess.{key}", made.get(key), wanted.get(key))
-        for key in section
-        if key not in NOT_IN_THE_DATA and wanted.get(key) != made.get(key)
+        for key in values
+        if wanted.get(key) != made.get(key)
     ]
 
 

@@ -252,6 +252,11 @@ class Schema:
         needs = ", ".join(defaults) if first != next(iter(variants)) else ""
         return Key(path, field.kind, field.documentation, _in_words(defaults, choice.kind), needs)
 
+    def keys(self, section: str) -> list[str]:
+        """Return the keys of a section; none if the section is a choice, which decides on them."""
+        variants, choice = self._section(section)
+        return [] if choice else list(next(iter(variants.values())) or ())
+
     def paths(self) -> Iterator[str]:
         """Yield the dotted paths of all keys, those of default choices included."""
         for section in self._sections:

@@ -107,7 +107,7 @@ MISTAKES = {
     ),
     "an unknown key in the recipe": Mistake(
         "train",
-        "train: 'max_update' is an option of fairseq; use train.max_updates",
+        "nmt.yaml: train: 'max_update' is an option of fairseq; use train.max_updates",
         text("nmt.yaml", "train: {max_update: 1}\n"),
     ),
     "an unknown key on the command line": Mistake(
