@@ -16,6 +16,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from hypothesis import HealthCheck, settings
 from warm_nmt import warm_nmt
 
 from nmt.cli.app import main
@@ -23,6 +24,10 @@ from nmt.cli.app import main
 # Before torch is imported: the threads of tiny products would mostly wait for each other, and on a
 # busy machine that takes many times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# On a busy machine an example may take any time.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 ENGLISH = ["one", "two", "three", "four", "five", "six"]
 GERMAN = ["eins", "zwei", "drei", "vier", "fünf", "sechs"]

@@ -40,7 +40,7 @@ SAMPLERS = pytest.mark.parametrize("sampler", [RandomSampler, BucketSampler])
 
 @SAMPLERS
 @given(LENGTHS, st.integers(1, 20_000), st.integers(0, 5))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_an_epoch_holds_every_sentence_once(
     sampler: type[BatchSampler], pairs: list[tuple[int, int]], tokens_per_update: int, seed: int
 ) -> None:
@@ -140,7 +140,7 @@ def test_random_updates_are_alike(tokens_per_update: int) -> None:
 
 
 @given(LENGTHS, st.integers(20, 500), st.integers(1, 5))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_micro_batches_share_out_an_update_evenly_and_within_the_limit(
     pairs: list[tuple[int, int]], max_tokens: int, processes: int
 ) -> None:
@@ -200,7 +200,7 @@ def test_a_sentence_longer_than_a_micro_batch_leaves_the_others_together(process
 
 
 @given(LENGTHS, st.integers(1, 3))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_rows_hold_every_token_once(pairs: list[tuple[int, int]], heads: int) -> None:
     packing = Packing.of(*arrays(pairs))
     for side in (packing.source, packing.target):

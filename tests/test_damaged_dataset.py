@@ -66,7 +66,7 @@ def test_what_was_written_passes_every_check(data: Path) -> None:
         dataset.split(name).check()
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(lengths=st.lists(st.integers(0, 6), min_size=1, max_size=9), at_once=st.integers(1, 12))
 def test_files_are_checked_in_pieces_of_any_size(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], at_once: int

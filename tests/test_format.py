@@ -62,7 +62,7 @@ ids = st.lists(st.integers(4, 99_999), max_size=5)
 pairs = st.lists(st.tuples(ids, ids), max_size=8)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(pairs=pairs, data=st.data())
 def test_writing_and_reading_give_the_same_ids(tmp_path_factory, pairs, data):
     path = tmp_path_factory.mktemp("round-trip") / "data"
@@ -80,7 +80,7 @@ def test_writing_and_reading_give_the_same_ids(tmp_path_factory, pairs, data):
         assert row == sentence + [PAD] * (width - len(sentence))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(sentences=st.lists(ids, min_size=1), data=st.data())
 def test_sentences_that_are_kept_are_those_chosen(sentences, data):
     length = len(sentences)

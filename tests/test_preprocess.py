@@ -180,7 +180,7 @@ def test_held_out_pairs_are_neither_dropped_nor_shortened(here):
 line = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r"), max_size=20)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(pairs=st.lists(st.tuples(line, line), min_size=1, max_size=5))
 def test_any_held_out_text_comes_back_line_by_line(tmp_path_factory, pairs):
     here = tmp_path_factory.mktemp("text")

@@ -40,7 +40,7 @@ def test_training_text_survives_encoding_and_decoding(model_type):
     assert subwords.decode_target(subwords.encode_target(GERMAN)) == GERMAN
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters="\u2581")))
 def test_with_byte_fallback_text_of_any_script_survives(shared, text):
     (ids,) = shared.encode_target([text])
