@@ -183,7 +183,7 @@ class Comparison:
             process = subprocess.Popen(command, env=_one_thread(), stderr=output, stdout=output)
             _, status, usage = os.wait4(process.pid, 0)
         if status:
-            raise SystemExit(f"compare.py: training failed; see {log}")
+            raise _failed("train", log)
         return usage.ru_utime + usage.ru_stime
 
     def _recipe(self, row: str) -> dict[str, Any]:
@@ -296,8 +296,14 @@ def _nmt(*arguments: object, log: Path) -> str:
             check=False,
         )
     if done.returncode:
-        raise SystemExit(f"compare.py: nmt {arguments[0]} failed; see {log}")
+        raise _failed(str(arguments[0]), log)
     return done.stdout.decode()
+
+
+def _failed(command: str, log: Path) -> SystemExit:
+    """Return the error of a command that failed, with the last line of its log."""
+    last = log.read_text(encoding="utf-8").splitlines()[-1:]
+    return SystemExit(f"compare.py: nmt {command} failed; see {log}: {''.join(last)}")
 
 
 def _slug(name: str) -> str:
