@@ -103,14 +103,10 @@ def test_a_flag_that_names_the_same_choice_keeps_its_keys():
     assert recipe.section("search") == {"strategy": {"name": "beam", "beam": 6}}
 
 
-@pytest.mark.parametrize("name", ["search.strategy.name", "search.strategy"])
-def test_an_assignment_of_another_name_keeps_none_of_the_keys_before(name: str):
-    base = {"search": {"window": 9, "strategy": {"name": "sample", "top_k": 6}}}
-    assigned = [f"{name}=beam", "search.strategy.beam=8", f"{name}=beam"]
-    assert load(None, assigned, {}, base).section("search") == {
-        "window": 9,
-        "strategy": {"name": "beam", "beam": 8},
-    }
+def test_an_assignment_of_a_name_alone_keeps_the_keys_before():
+    base = {"train": {"schedule": {"name": "inverse_sqrt", "lr": 0.1}}}
+    recipe = load(None, ["train.schedule.name=constant"], {}, base)
+    assert recipe.section("train") == {"schedule": {"name": "constant", "lr": 0.1}}
 
 
 def test_a_flag_that_chooses_a_part_and_keys_of_it_go_together():

@@ -106,8 +106,7 @@ def set_path(values: dict[str, Any], path: str, value: object) -> None:
 
     A choice on the path that is a bare name becomes a mapping with that name:
     ``set_path({"loss": "nll"}, "loss.smoothing", .1)`` gives ``{"loss": {"name": "nll", ...}}``.
-    Setting a choice to the name that it already has keeps its other keys, setting its ``name`` to
-    another one drops them.
+    Setting a choice to the name that it already has keeps its other keys.
 
     Raises:
         NmtError: a value on the path has no keys.
@@ -123,8 +122,6 @@ def set_path(values: dict[str, Any], path: str, value: object) -> None:
         elif not isinstance(inner, dict):
             raise NmtError(f"{path}: {parent!r} has no keys of its own")
         here = inner
-    if last == "name" and here.get(last, value) != value:
-        here.clear()
     if not is_chosen(here.get(last), value):
         here[last] = value
 
