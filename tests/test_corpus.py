@@ -20,9 +20,12 @@ def sources(files: Bitext, **options) -> list[str]:
     return [line for chunk in files.chunks(**options) for line in chunk.source]
 
 
-@pytest.mark.parametrize("name", ["c.en", "c.de.gz"])
-def test_a_file_in_the_place_of_a_prefix_is_answered_with_the_prefix(tmp_path, name):
-    (tmp_path / name).touch()
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [("c.en", "c.en"), ("c.de.gz", "c.de.gz"), ("c.en", "c.en.gz"), ("c.en.gz", "c.en")],
+)
+def test_a_file_in_the_place_of_a_prefix_is_answered_with_the_prefix(tmp_path, name, there):
+    (tmp_path / there).touch()
     with pytest.raises(NmtError) as error:
         Bitext.find(str(tmp_path / name), "en", "de")
     assert str(error.value) == (

@@ -266,7 +266,8 @@ def test_devices_of_marian_divide_a_batch(
         f"tokens_per_update {update}: {unit}, which Marian divides among the devices and batches "
         "of an update; nmt counts target tokens without padding" in notes
     )
-    assert not [note for note in notes if note.startswith(("--devices", "--optimizer-delay"))]
+    assert not [note for note in notes if note.startswith("--optimizer-delay")]
+    assert "--devices 0 1 2 3: use torchrun --nproc-per-node N -m nmt train" in notes
 
 
 def test_sentences_do_not_take_the_place_of_words(converted: Any) -> None:
@@ -574,8 +575,115 @@ def test_a_configuration_of_hydra(converted: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("toolkit", "line", "defaults"),
+    [
+        ("fairseq", "fairseq-train d --lr-scheduler inverse_sqrt --lr 5e-4",
+         "fairseq's defaults: --adam-betas (0.9, 0.999), --adam-eps 1e-08, --criterion "
+         "cross_entropy, --best-checkpoint-metric loss"),
+        ("fairseq", "fairseq-train d --optimizer sgd --criterion label_smoothed_cross_entropy "
+         "--best-checkpoint-metric ppl", "fairseq's defaults: --lr-scheduler fixed, --lr 0.25, "
+         "--warmup-updates 0, --label-smoothing 0"),
+        ("fairseq", "fairseq-train d --optimizer sgd --lr 1 --warmup-updates 9 --criterion "
+         "cross_entropy --lr-scheduler reduce_lr_on_plateau --best-checkpoint-metric ppl "
+         "--eval-bleu", "fairseq's defaults: --lr-shrink 0.1, --beam 5, --lenpen 1, --max-len-a 0, "
+         "--max-len-b 200, --min-len 1"),
+        ("marian", "marian-decoder -m m.npz -n 0.6", "Marian's defaults: --beam-size 12, "
+         "--max-length-factor 3"),
+        ("marian", "marian --task transformer-base --valid-metrics bleu", "Marian's defaults: "
+         "--early-stopping 10, --valid-freq 10000, --save-freq 10000, --disp-freq 1000, "
+         "--max-length-factor 3"),
+        ("sockeye", "sockeye-translate -m m", "Sockeye's defaults: --length-penalty-alpha 1, "
+         "--beam-size 5"),
+        ("opennmt", "onmt_train -batch_size 9", "OpenNMT's defaults: --optim sgd, "
+         "--learning-rate 1"),
+    ],
+)  # fmt: skip
+def test_defaults_of_the_toolkit_are_listed(
+    converted: Any, toolkit: str, line: str, defaults: str
+) -> None:
+    assert f"not given, so {defaults}" in converted(toolkit, line)[1]
+
+
+def test_norms_stand_before_the_sublayers_of_sockeye_and_opennmt(converted: Any) -> None:
+    for toolkit, line, residual in (
+        ("sockeye", "sockeye-train -d p", "pre_norm"),
+        ("sockeye", "sockeye-train --transformer-preprocess '' --transformer-postprocess drn",
+         "post_norm"),
+        ("sockeye", "sockeye-train --transformer-preprocess n:n --transformer-postprocess dr:dr",
+         "pre_norm"),
+        ("opennmt", "onmt_train -optim adam", "pre_norm"),
+    ):  # fmt: skip
+        assert converted(toolkit, line)[0]["model"].residual == residual
+
+
+def test_optimizers_and_pairs_of_sockeye(converted: Any) -> None:
+    line = "sockeye-train -d p --transformer-dropout-attention 0.2:0.2 --optimizer"
+    built, _ = converted("sockeye", f"{line} sgd --momentum 0.9 --optimizer-betas 0.9:0.98")
+    assert (built["train"].optimizer.name, built["train"].optimizer.momentum) == ("sgd", 0.9)
+    assert built["model"].attention_dropout == 0.2
+    built, notes = converted("sockeye", f"{line} bertadam")
+    assert built["train"].optimizer.name == "adam"
+    assert "--optimizer bertadam: no counterpart; adam is taken" in notes
+
+
+def test_the_output_bias_and_the_positions_of_marian(converted: Any) -> None:
+    line = "marian --task transformer-base"
+    built, _ = converted(
+        "marian", f"{line} --output-omit-bias --transformer-train-position-embeddings"
+    )
+    assert (built["model"].output_bias, built["model"].positions.name) == (False, "learned")
+    built, _ = converted("marian", f"{line} --devices 0")
+    assert (built["model"].output_bias, built["model"].positions.name) == (True, "sinusoidal")
+
+
+def test_sampling_and_plateaus_of_fairseq(converted: Any) -> None:
+    built, _ = converted("fairseq", "fairseq-generate d --sampling --beam 3 --sampling-topk 9")
+    strategy = built["search"].strategy
+    assert (strategy.name, strategy.samples, strategy.top_k) == ("sample", 3, 9)
+    line = "fairseq-train --lr 1 --lr-scheduler reduce_lr_on_plateau --lr-patience 3 --seed 7 data"
+    built, notes = converted("fairseq", line)
+    assert (built["train"].schedule.plateau, built["train"].seed) == (4, 7)
+    assert "--seed 7 data: train.seed has one value; the first one is taken" in notes
+    built, _ = converted("fairseq", "fairseq-train d --arch fconv_wmt_en_de --lr 1")
+    assert built["preprocess"].separate_vocabularies is True
+
+
+def test_a_program_without_options_is_a_command(nmt: Any) -> None:
+    assert nmt("recipe", "--from", "fairseq", "fairseq-train").status == 0
+    done = nmt("recipe", "--from", "marian", "marian")
+    assert done.err.startswith("nmt: error: no --type and no --task: Marian's default, amun, is")
+
+
+@pytest.mark.parametrize("toolkit", TOOLKITS)
+def test_the_tables_name_keys_that_the_conversion_sets(toolkit: str) -> None:
+    program = {"fairseq": "fairseq-train d", "marian": "marian --type transformer",
+               "sockeye": "sockeye-train", "opennmt": "onmt_train"}[toolkit]  # fmt: skip
+    for name, key in TOOLKITS[toolkit].KEYS.items():
+        if key.startswith(("model.", "train.")):
+            draft = recipe_of(toolkit, Options.of_command_line(f"{program} {name} 7", toolkit), {})
+            section, _, field = key.partition(".")
+            assert draft.recipe[section][field] == 7, name
+
+
+@pytest.mark.parametrize(
     ("toolkit", "line", "note"),
     [
+        ("fairseq", "fairseq-train d --lr 1", "tokens_per_update: assumed 25000, the default, "
+         "without --max-tokens and --batch-size"),
+        ("fairseq", "fairseq-train d --lr 1", "tied_embeddings none: fairseq's default, without "
+         "--share-all-embeddings and --share-decoder-input-output-embed"),
+        ("fairseq", "fairseq-preprocess --trainpref a", "vocab_size: fairseq takes every subword "
+         "of the text, nmt its default of 32000"),
+        ("marian", "marian --type transformer", "tied_embeddings none: Marian's default, without "
+         "--tied-embeddings-all"),
+        ("marian", "marian --type transformer -v a.yml b.yml", "--vocabs a.yml b.yml: nmt learns "
+         "subwords itself, 32000 by default; give the text without BPE"),
+        ("marian", "marian --type transformer -v a.spm a.spm --dim-vocabs 9 9", "--vocabs a.spm "
+         "a.spm: nmt learns subwords itself"),
+        ("opennmt", "onmt_train -seed 1", "tied_embeddings none: OpenNMT's default, without "
+         "share_embeddings and share_decoder_embeddings"),
+        ("opennmt", "onmt_train -dropout 0.1 0.2", "--dropout 0.1 0.2: model.dropout has one "
+         "value; the first one is taken"),
         ("fairseq", "fairseq-train d --dropuot 0.1", "--dropuot 0.1: unknown, not carried over; "
          "did you mean --dropout?"),
         ("fairseq", "fairseq-train d --qqq 1", "--qqq 1: unknown, not carried over"),
@@ -659,6 +767,8 @@ def test_what_is_not_carried_over_is_told(
         (("fairseq", "fairseq-train d --eval-bleu-args '[1'"), "--eval-bleu-args: expected JSON"),
         (("marian", "missing.yml"), "missing.yml: no such file"),
         (("marian", "marian --type s2s"), "--type s2s: nmt's recurrent models differ"),
+        (("marian", "marian --foo"), "no --type and no --task: Marian's default, amun, is rec"),
+        (("marian", "marian -c a.yml"), "--config a.yml: convert the file itself"),
         (("marian", "marian --task x"), "--task: 'x' is not one of transformer-base"),
         (("marian", "marian --type transformer --lr-warmup soon"), "--lr-warmup: expected a number "
          "of updates"),
@@ -751,6 +861,6 @@ def test_no_option_of_the_tables_is_unknown(toolkit: str) -> None:
         for habit in HABITS[command]:
             known |= {name.replace("_", "-") for name in getattr(habit, toolkit).split()}
     needed = {"--type": ["transformer"]} if toolkit == "marian" else {}
-    for name in sorted(known - {"--type", "--task"}):
+    for name in sorted(known - {"--type", "--task", "--eval-bleu-args"}):
         draft = recipe_of(toolkit, Options("train", {**needed, name: ["1"]}), {})
         assert not [line for line in draft.notes if "unknown" in line]

@@ -317,7 +317,6 @@ def test_a_mistake_is_answered_and_nothing_is_written(here, changes, message):
         ("identical", "60 identical"),
         ([{"name": "script", "source": "GREEK"}], "60 script"),
         ([{"name": "length", "max": 2}, "identical"], "30 length, 30 identical"),
-        ("held_out", "60 held out"),
     ],
 )
 def test_steps_that_leave_no_pair_are_named(here, clean, dropped):
@@ -332,6 +331,18 @@ def test_steps_that_leave_no_pair_are_named(here, clean, dropped):
             f"preprocess: cleaning dropped 60 of 60 training pairs: {dropped}; leave out that step "
             "of preprocess.clean, or set its limits wider"
         )
+
+
+def test_training_text_as_the_validation_set_is_named_where_no_pair_is_left(here):
+    pairs = [(f"a dog {number}", f"ein Hund {number}") for number in range(9)]
+    for split in ("train", "valid"):
+        write(here / "corpus" / split, [*pairs, ("same", "same")])
+    with pytest.raises(NmtError) as error:
+        preprocess(config(clean=["identical", "held_out"], subword_model=pretrained_subwords(here)))
+    assert str(error.value) == (
+        "preprocess: cleaning dropped 10 of 10 training pairs: 1 identical, 9 held out; the "
+        "validation or test set holds training text; give others (--valid, --test)"
+    )
 
 
 def test_the_script_of_japanese_is_known_from_its_code(here):

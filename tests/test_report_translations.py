@@ -13,7 +13,7 @@ from html_checker import Checker
 from nmt.data.dataset import Dataset
 from nmt.evaluation.comparison import Resampling, compare
 from nmt.evaluation.metrics import metrics
-from nmt.report.translations import repeats
+from nmt.report.translations import Translations, repeats, significance
 
 Command = Callable[..., Any]
 
@@ -88,6 +88,13 @@ def test_the_best_validations_are_compared(
     )
     assert document["significance"] == [result.fields() for result in expected]
     assert document["significance"][1]["p_value"] > 0
+
+
+def test_translations_of_a_single_line_are_not_compared() -> None:
+    kept = Translations("de", ["a"], ["b"], {1: ["b"]}, 1)
+    assert significance({"one": kept, "two": kept}) == []
+    pair = Translations("de", ["a", "c"], ["b", "d"], {1: ["b", "x"]}, 1)
+    assert len(significance({"one": pair, "two": pair})) == 4
 
 
 def test_the_page_shows_it(nmt: Command, runs: list[Path]) -> None:

@@ -300,6 +300,18 @@ def test_one_system_has_an_interval(two: list[str], monkeypatch: pytest.MonkeyPa
     assert line.endswith("|bs:1000|seed:5\n")
 
 
+@pytest.mark.parametrize("flags", [("--confidence",), ("--paired", "bs"), ("--paired", "ar")])
+def test_a_single_line_is_not_resampled(flags: tuple[str, ...]):
+    Path("other.txt").write_text("a b\n")
+    systems = ("--reference", "test.de", "output.txt", "other.txt")
+    told = (
+        "--confidence and --paired need more than one line to draw samples from; give a larger "
+        "test set, or leave them out"
+    )
+    assert message(*systems, *flags) == told
+    assert message(*systems, "--by-document", *flags) == told
+
+
 def test_two_settings_of_a_metric_have_columns_of_their_own(two: list[str]):
     chosen = "score.metrics=[bleu, {name: bleu, lowercase: true}]"
     table = output(*two, "--set", chosen)
@@ -398,6 +410,11 @@ def test_a_protocol_for_test_sets_scores_no_sentences():
 def test_comet_takes_the_source_from_where_it_is(data_bin: Path, monkeypatch: pytest.MonkeyPatch):
     fake_comet.install(monkeypatch)
     flags = ("--metric", "comet", "output.txt")
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "comet", None)
+        assert message("--reference", "test.de", *flags).startswith(
+            "comet needs the package unbabel"
+        )
     assert message("--reference", "test.de", *flags) == (
         "comet needs the text that was translated; give --source"
     )
@@ -428,6 +445,7 @@ def test_comet_takes_the_source_from_where_it_is(data_bin: Path, monkeypatch: py
         (["--device", "cuda", "a"], "--device goes with --model"),
         (["--device", "", "a"], "--device goes with --model"),
         (["--seed", "0", "a"], "Invalid value for '--seed'"),
+        (["--confidence", "--samples", "1000001", "a"], "Invalid value for '--samples'"),
     ],
 )
 def test_flags_that_do_not_go_together_are_refused(flags: list[str], told: str):
@@ -508,6 +526,23 @@ def test_a_model_scores_translations_of_what_a_dataset_holds(
     assert f"test of {dataset} and {corpus / 'valid.de'} differ in their number" in done.err
 
 
+def test_a_model_of_the_other_direction_scores_no_translations_of_a_dataset(
+    trained: Path, corpus: Path, recipe: Path, tmp_path: Path, nmt: Callable[..., Any]
+) -> None:
+    reverse = tmp_path / "reverse"
+    flags = [f"--{split}={corpus / split}" for split in ("train", "valid", "test")]
+    flags += ["--config", recipe, "--output-dir", reverse]
+    assert nmt("preprocess", *flags, "--source-lang", "de", "--target-lang", "en").status == 0
+    scored = ("score", corpus / "test.de", "--model", trained)
+    done = nmt(*scored, "--data", reverse)
+    assert (done.status, done.out) == (1, "")
+    assert done.err == (
+        f"nmt: error: test of {reverse}: its references are in en, from which {trained} "
+        "translates; give a test set of the model's direction, or its text with --source\n"
+    )
+    assert nmt(*scored, "--source", corpus / "test.en").status == 0
+
+
 def test_an_empty_name_of_a_device_or_a_split_is_none_of_them(
     trained: Path, dataset: Path, corpus: Path, nmt: Callable[..., Any]
 ) -> None:
@@ -521,9 +556,10 @@ def test_an_empty_name_of_a_device_or_a_split_is_none_of_them(
 
 
 def test_scoring_does_not_wait_for_torch(data_bin: Path):
+    Path("two.de").write_text("a b c d e\na\n")
     program = (
         "import sys; from nmt.cli.score import score; from pathlib import Path\n"
-        "score([Path('test.de')], reference=Path('test.de'), confidence=True)\n"
+        "score([Path('two.de')], reference=Path('two.de'), confidence=True)\n"
         "score([Path('data-bin/test.de')], data=Path('data-bin'), metric=['paper_bleu'])\n"
         "sys.exit('torch' in sys.modules)"
     )

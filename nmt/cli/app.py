@@ -15,8 +15,8 @@ from typing import Any
 import typer
 
 from nmt import __version__
-from nmt.cli.console import write_utf8
-from nmt.cli.habits import answer, answer_key, our_command
+from nmt.cli.console import STDOUT, write_utf8
+from nmt.cli.habits import answer, answer_command, answer_key
 from nmt.cli.help import Command, Group
 from nmt.cli.interruption import INTERRUPTED, raise_at_interrupt, terminable
 from nmt.errors import LostPeerError, NmtError, TerminatedError, UnknownKeyError, explain
@@ -57,10 +57,6 @@ WORDING = {
     "Input should be": "must be",
 }
 """Our words for pydantic's, in order."""
-
-
-STDOUT = "stdout"
-"""Name of standard output in messages."""
 
 
 class _ReaderLeftError(Exception):
@@ -157,8 +153,8 @@ class _Program(Group):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that is asked for; refuse another toolkit's name of it."""
-        if ours := our_command(args[0]):
-            ctx.fail(f"no command {args[0]!r}; use nmt {ours}")
+        if message := answer_command(args[0]):
+            ctx.fail(message)
         return super().resolve_command(ctx, args)
 
     def get_params(self, ctx: Any) -> Any:

@@ -14,6 +14,9 @@ from nmt.errors import NmtError
 from nmt.io.lines import open_stdin
 from nmt.messages import printable, say
 
+STDOUT = "stdout"
+"""Name of standard output in messages."""
+
 OutputFlag = Annotated[
     Path | None,
     typer.Option(

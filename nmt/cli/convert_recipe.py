@@ -72,10 +72,12 @@ def _options(what: str, toolkit: str) -> "Options":
     """Return the options of a command line, or of a file with one or with a configuration."""
     from nmt.io.files import read_bounded
     from nmt.migration.options import Options
+    from nmt.migration.shell import PROGRAMS
     from nmt.recipe.config import parse_yaml
 
     path = Path(what)
-    if " " in what.strip() and not os.path.exists(path):  # False for a name that is too long, too
+    is_command = " " in what.strip() or what.strip().replace("_", "-") in PROGRAMS[toolkit]
+    if is_command and not os.path.exists(path):  # False for a name that is too long, too
         return Options.of_command_line(what, toolkit)
     try:
         text = read_bounded(path, MAX_BYTES).decode("utf-8")

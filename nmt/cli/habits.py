@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from nmt.cli.flags import SEARCH_FLAGS, flags_of
 from nmt.errors import UnknownKeyError
 from nmt.io.lines import COMPRESSED
-from nmt.migration.habits import COMMANDS, HABITS, Habit
+from nmt.migration import TOOLKITS
+from nmt.migration.habits import COMMANDS, HABITS, NAMES, Habit
+from nmt.migration.shell import PROGRAMS
 from nmt.recipe.registry import nearest
 
 
-def our_command(name: str) -> str | None:
-    """Return our command for the name that another toolkit has for it, or None."""
+def answer_command(name: str) -> str | None:
+    """Return the message for a command of another toolkit, or None if none has it."""
     asked = name.replace("_", "-")
-    return next((ours for ours, others in COMMANDS.items() if asked in others.split()), None)
+    toolkit = next((toolkit for toolkit, names in PROGRAMS.items() if asked in names), None)
+    short = re.sub("^(?:fairseq|marian|sockeye|onmt)-", "", asked)
+    ours = next((ours for ours, others in COMMANDS.items() if short in others.split()), None)
+    if toolkit:
+        ours = ours or PROGRAMS[toolkit][asked]
+        hint = f"nmt recipe --from {toolkit} converts its options"
+        return f"no command {name!r}; use nmt {ours}; {hint}"
+    return f"no command {name!r}; use nmt {ours}" if ours else None
 
 
 def answer(command: str, option: str, ours: Iterable[str]) -> str:
@@ -27,20 +37,30 @@ def answer(command: str, option: str, ours: Iterable[str]) -> str:
         ours: the options of the command.
     """
     asked = option.replace("_", "-")
-    for habit in HABITS.get(command, ()):
-        if owners := _owners(habit, asked):
-            return f"{option} is an option of {owners}; {habit.remedy}"
     ours = list(ours)
-    if asked in ours:
-        return f"no option {option}; use {asked}"
-    if path := _key(command, asked):
-        return f"no option {option}; use --set {path}=VALUE"
+    if not any(_owners(habit, asked) for habit in HABITS.get(command, ())):
+        if asked in ours:
+            return f"no option {option}; use {asked}"
+        if path := _key(command, asked):
+            return f"no option {option}; use --set {path}=VALUE"
+    if answers := _answers(command, asked):
+        first, *others = [f"{owners}; {remedy}" for remedy, owners in answers.items()]
+        return "; ".join([f"{option} is an option of {first}", *(f"and of {o}" for o in others)])
     names = {name.lstrip("-"): name for name in ours if name.startswith("--")}
     if similar := nearest(option.lstrip("-"), names):
         return f"no option {option}; did you mean {names[similar]}?"
     if command == "recipe":
         return f"no option {option}; put the command of the other toolkit in quotes"
     return f"no option {option}"
+
+
+SECTIONS_OF = {
+    "preprocess": ("preprocess",),
+    "train": ("train", "model"),
+    "translate": ("search",),
+    "score": ("score",),
+}
+"""Sections of the recipe with the keys of each command."""
 
 
 OPTIONS_FOR_ARGUMENTS = {"preprocess": "--train", "train": "--data", "serve": "--model"}
@@ -102,13 +122,65 @@ def keys_of_flags() -> dict[str, str]:
     return {flag.long: flag.path for table in tables for flag in flags_of(table)}
 
 
+def answer_single_dash(command: str, word: str, ours: Iterable[str]) -> str | None:
+    """Return the message for a long name behind one dash, which would be read as short options.
+
+    Args:
+        command: name of the command.
+        word: a word of the command line.
+        ours: the options of the command.
+    """
+    if not re.fullmatch("-[a-z][a-z_-]+", word):
+        return None
+    short, long = word.replace("_", "-"), f"-{word}".replace("_", "-")
+    if long in ours:
+        return f"no option {word}; use {long}"
+    name = next((name for name in (short, long) if _answers(command, name)), None)
+    return answer(command, f"-{word}" if name == long else word, ours) if name else None
+
+
+def _answers(command: str, option: str) -> dict[str, str]:
+    """Return the toolkits that have an option of a command, by what replaces it.
+
+    The options of our tables come first, then those that :data:`TOOLKITS` convert. The programs
+    that train may read text, too, as ``nmt preprocess`` does.
+    """
+    answers: dict[str, list[str]] = {}
+
+    def add(remedy: str, names: Iterable[str]) -> None:
+        known = {name for others in answers.values() for name in others}
+        if new := [name for name in names if name not in known]:
+            answers.setdefault(remedy, []).extend(new)
+
+    for habit in HABITS.get(command, ()):
+        add(habit.remedy, _having(habit, option))
+    if command in SECTIONS_OF and command != "score":
+        for toolkit, rules in TOOLKITS.items():
+            if reason := rules.WITHOUT.get(option):
+                add(reason, [NAMES[toolkit]])
+            path = rules.KEYS.get(option, "")
+            if path.partition(".")[0] in SECTIONS_OF[command]:
+                add(f"use --set {path}=VALUE", [NAMES[toolkit]])
+    for habit in HABITS["preprocess"] if command == "train" else ():
+        add(habit.remedy.replace("use --", "use nmt preprocess --"), _having(habit, option))
+    return {remedy: _listed(names) for remedy, names in answers.items()}
+
+
 def _owners(habit: Habit, option: str) -> str:
     """Return the toolkits that have an option, as the end of a sentence; empty if none has it."""
-    names = [
+    return _listed(_having(habit, option))
+
+
+def _having(habit: Habit, option: str) -> list[str]:
+    """Return the names of the toolkits that have an option."""
+    return [
         name
         for name, options in habit.toolkits()
         if option in (other.replace("_", "-") for other in options)
     ]
+
+
+def _listed(names: list[str]) -> str:
     *others, last = names or [""]
     return f"{', '.join(others)} and {last}" if others else last
 
@@ -117,13 +189,7 @@ def _key(command: str, option: str) -> str | None:
     """Return the path of the recipe key with the name of an option, or None."""
     from nmt.cli.recipe import homes
 
-    sections = {
-        "preprocess": ("preprocess",),
-        "train": ("train", "model"),
-        "translate": ("search",),
-        "score": ("score",),
-    }
     paths = homes(option.lstrip("-").replace("-", "_")) if option.startswith("--") else []
     return next(
-        (path for path in paths if path.partition(".")[0] in sections.get(command, ())), None
+        (path for path in paths if path.partition(".")[0] in SECTIONS_OF.get(command, ())), None
     )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from nmt.cli.habits import answer_arguments
+from nmt.cli.habits import answer_arguments, answer_single_dash
 
 _NOTE = re.compile(r"\[(?:default: |env var: |required|x[<>]|\w+ only)[^\]]*\]")
 _SHORT_NOTE = re.compile(r"\[default: [^\] ]{,20}\]")
@@ -25,6 +26,10 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; an error of the parser names this command."""
+        ours = [name for parameter in self.params for name in parameter.opts]
+        for word in takewhile(lambda word: word != "--", args):
+            if message := answer_single_dash(ctx.info_name, word, ours):
+                ctx.fail(message)
         try:
             rest: list[str] = super().parse_args(ctx, args)
         except Exception as error:

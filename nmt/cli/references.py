@@ -53,18 +53,19 @@ class References:
         """Return the references, with their source if it is known."""
         return self._named() or _of_files(self.reference, self.source)
 
-    def source_lines(self) -> Lines:
-        """Return the source."""
+    def source_lines(self) -> tuple[Lines, str]:
+        """Return the source, and the language of its references; empty if it is not known."""
         if (named := self._named()) is None:
-            return Lines.open(self.source)
+            return Lines.open(self.source), ""
         text = "".join(f"{line}\n" for line in named.sources or ())
-        return Lines(io.BytesIO(text.encode()), named.name)
+        return Lines(io.BytesIO(text.encode()), named.name), named.target_lang
 
     def _check_companions(self) -> None:
         if self.split is not None and self.data is None:
             raise typer.BadParameter("--split goes with --data, whose split it names")
         if (self.testset is None) != (self.pair is None):
-            raise typer.BadParameter("--testset and --language-pair go together")
+            hint = "" if self.target_lang is None else "; -t is --target-lang here"
+            raise typer.BadParameter(f"--testset and --language-pair go together{hint}")
 
     def _known(self) -> dict[str, object]:
         return {"--data": self.data, "--testset": self.testset}

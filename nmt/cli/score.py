@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -16,6 +16,7 @@ from nmt.cli.plugins import import_named
 from nmt.cli.references import References, read_systems, warn_of_unspaced
 from nmt.cli.score_by_model import open_model, score_by_model
 from nmt.cli.score_report import Report
+from nmt.errors import NmtError
 from nmt.io.lines import Lines
 from nmt.recipe.config import build
 
@@ -31,6 +32,9 @@ BY_MODEL = "Score by a model"
 OUTPUT = "Output"
 
 FLAGS = {METRICS: {"--metric -m": "score.metrics"}}
+
+MOST_SAMPLES = 1_000_000
+"""Largest number of samples; each takes 8 bytes of memory for a line of the test set."""
 
 Hypotheses = Annotated[
     list[Path] | None,
@@ -164,6 +168,7 @@ Samples = Annotated[
     typer.Option(
         metavar="N",
         min=1,
+        max=MOST_SAMPLES,
         help="Number of samples.  [default: 1000 with bs, 10000 with ar]",
         show_default=False,
         rich_help_panel=SIGNIFICANCE,
@@ -282,10 +287,15 @@ def _score_by_model(
     references.check_source()
     if len(files) > 1:
         raise typer.BadParameter("--model scores one file at a time")
-    sources = references.source_lines()
+    sources, language = references.source_lines()
     import_named(settings.plugins)
     languages = references.target_lang, references.source_lang
     translator = open_model(model, device, settings.trust_plugins, *languages)
+    if language == translator.languages[0] != translator.languages[1]:
+        raise NmtError(
+            f"{sources.name}: its references are in {language}, from which {model} translates; "
+            "give a test set of the model's direction, or its text with --source"
+        )
     score_by_model(translator, sources, Lines.open(files[0]), as_json)
 
 
@@ -297,6 +307,11 @@ def _score_by_metrics(
     settings: Settings,
 ) -> None:
     """Check the options, and print the scores of metrics."""
+    given: Any = settings.flags["score.metrics"]
+    for metric in given or ():
+        if "," in metric:
+            names = " ".join(f"--metric {name}" for name in metric.split(","))
+            raise typer.BadParameter(f"--metric {metric}: give each metric its own, {names}")
     references.check(alignments)
     if alignments is not None and settings.flags["score.metrics"]:
         raise typer.BadParameter("--alignments goes with no --metric: the metric of links is aer")
@@ -305,8 +320,11 @@ def _score_by_metrics(
     report.check(len(files))
     if references.source is not None and references.reference is None:
         raise typer.BadParameter("--source goes with --reference or --model; others have their own")
-    from nmt.evaluation import ScoreConfig
+    from nmt.evaluation import Metric, ScoreConfig
 
+    for file in files:
+        if str(file) in Metric.registry and not file.exists():
+            raise typer.BadParameter(f"{file} is a metric, not a file; use --metric {file}")
     chosen = build(ScoreConfig, settings.load().section("score"), "score").metrics
     if alignments is not None:
         test_set = References(alignments).test_set()

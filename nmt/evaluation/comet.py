@@ -32,6 +32,20 @@ class Comet(Metric):
         if self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {self.batch_size}")
 
+    def checked_counts(
+        self,
+        hypotheses: Sequence[str],
+        references: Sequence[str],
+        sources: Sequence[str] | None = None,
+    ) -> Counts:
+        """Do as every metric does, after checking that the package is installed.
+
+        Raises:
+            NmtError: as `Metric.checked_counts`, or the package is missing.
+        """
+        _package()
+        return super().checked_counts(hypotheses, references, sources)
+
     def counts(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str]
     ) -> Counts:
@@ -61,17 +75,22 @@ class Comet(Metric):
         return f"nrefs:1|model:{self.model}|scale:100|comet:{__version__}"
 
 
-@lru_cache(maxsize=1)
-def _load(name: str) -> Any:
+def _package() -> Any:
     try:
-        from comet import download_model, load_from_checkpoint
+        import comet
     except ImportError as error:
         raise NmtError(
             f"comet needs the package unbabel-comet ({error}); {install('comet')}"
         ) from None
+    return comet
+
+
+@lru_cache(maxsize=1)
+def _load(name: str) -> Any:
+    package = _package()
     try:
         is_file = name.endswith(".ckpt") and Path(name).exists()
-        return load_from_checkpoint(name if is_file else download_model(name))
+        return package.load_from_checkpoint(name if is_file else package.download_model(name))
     except Exception as error:  # of Hugging Face, Lightning or torch
         reason = " ".join(str(error).split())
         raise NmtError(

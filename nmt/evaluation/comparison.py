@@ -17,6 +17,7 @@ from sacrebleu import significance
 from sacrebleu.metrics.base import Score as SacreBleuScore
 from sacrebleu.metrics.base import Signature
 
+from nmt.errors import NmtError
 from nmt.evaluation.metrics import Counts, Metric, Score
 
 Paired = Literal["bs", "ar"]
@@ -134,9 +135,14 @@ def compare(
         A result for each metric and system: by metric, then by system, in the order given.
 
     Raises:
-        NmtError: as `Metric.checked_counts`.
+        NmtError: as `Metric.checked_counts`; or a single line is to be resampled.
     """
     resampling = resampling or Resampling()
+    if len(references) == 1 and (resampling.confidence or resampling.paired):
+        raise NmtError(
+            "--confidence and --paired need more than one line to draw samples from; give a larger "
+            "test set, or leave them out"
+        )
     baseline = next(iter(systems)) if resampling.paired else None
     results = []
     for metric in metrics:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import ModuleType
+from typing import Any
 
 from nmt.migration import fairseq, marian, opennmt, sockeye
-from nmt.migration.habits import HABITS, SHARED, Habit
+from nmt.migration.habits import HABITS, NAMES, SHARED, Habit
 from nmt.migration.options import Draft, Options, scalar
 from nmt.recipe.config import set_path
 from nmt.recipe.registry import nearest
@@ -56,6 +57,9 @@ def recipe_of(toolkit: str, options: Options, flags: Mapping[str, str]) -> Draft
     """
     rules, draft, command = TOOLKITS[toolkit], Draft(), options.command
     rules.convert(options, draft)
+    if options.assumed:
+        taken = ", ".join(f"{name} {_shown(value)}" for name, value in options.assumed.items())
+        draft.note(f"not given, so {NAMES[toolkit]}'s defaults: {taken}")
     answers = _answers(toolkit, command)
     for name, values in options.rest():
         shown = " ".join([name, *map(str, values)])
@@ -67,8 +71,10 @@ def recipe_of(toolkit: str, options: Options, flags: Mapping[str, str]) -> Draft
             key = key or _key(habit, command, flags)
         if key in LIMITS and is_number and value < 1:
             draft.note(f"{shown}: no limit there; the default of {key} is taken")
-        elif key and len(values) <= 1:
+        elif key:
             set_path(draft.recipe, key, value)
+            if len(values) > 1:
+                draft.note(f"{shown}: {key} has one value; the first one is taken")
         elif habit and command != "train":
             draft.note(f"{shown}: {habit.remedy}")
         elif reason := rules.WITHOUT.get(name):
@@ -85,6 +91,11 @@ def recipe_of(toolkit: str, options: Options, flags: Mapping[str, str]) -> Draft
     sections = ("preprocess", "model", "train", "search")
     draft.recipe = {name: draft.recipe[name] for name in sections if name in draft.recipe}
     return draft
+
+
+def _shown(value: Any) -> str:
+    """Return a default as it stands on a command line."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _key(habit: Habit, command: str, flags: Mapping[str, str]) -> str | None:

@@ -43,7 +43,10 @@ KEYS = {
     "--encoder-layers": "model.encoder_layers",
     "--decoder-layers": "model.decoder_layers",
     "--encoder-ffn-embed-dim": "model.d_ff",
+    "--decoder-ffn-embed-dim": "model.d_ff",
     "--encoder-attention-heads": "model.heads",
+    "--decoder-attention-heads": "model.heads",
+    "--decoder-embed-dim": "model.d_model",
     "--encoder-layerdrop": "train.layer_dropout",
     "--patience": "train.patience",
     "--seed": "train.seed",
@@ -73,6 +76,7 @@ WITHOUT = {
     "--save-interval": "checkpoints are counted in updates: train.save_every",
     "--validate-interval": "validations are counted in updates: train.valid_every",
     "--warmup-init-lr": "warm-up begins at 0",
+    "--lr-period-updates": "half a cosine ends at train.max_updates",
     "--min-lr": "the schedule has no least rate",
     "--stop-min-lr": "the schedule has no least rate",
     "--load-alignments": "preprocess.alignments makes nmt preprocess read PREFIX.align",
@@ -111,6 +115,8 @@ def _preprocess(options: Options, draft: Draft) -> None:
         draft.set(preprocess__separate_vocabularies=True)
     sizes = {size for name in ("--nwordssrc", "--nwordstgt") if (size := options.number(name))}
     draft.set(preprocess__vocab_size=max(sizes, default=None))
+    if not sizes:
+        draft.note("vocab_size: fairseq takes every subword of the text, nmt its default of 32000")
     if len(sizes) > 1:
         draft.note(f"vocab_size {max(sizes)}: both vocabularies have one size, the larger one")
     draft.set(preprocess__output_dir=options.text("--destdir") or None)
@@ -130,10 +136,14 @@ def _preprocess(options: Options, draft: Draft) -> None:
 def _train(options: Options, draft: Draft) -> None:
     _settings_of_hydra(options)
     _model(options, draft)
-    tokens, update_freq = options.number("--max-tokens"), _first(options, draft, "--update-freq", 1)
+    tokens, update_freq = options.number("--max-tokens"), _first(options, draft, "--update-freq")
     devices = options.number("--distributed-world-size", default=options.devices)
     sentences = options.number("--batch-size", "--max-sentences")
     draft.set_batch(tokens, sentences, update_freq, devices)
+    if not tokens and not sentences:
+        draft.note(
+            "tokens_per_update: assumed 25000, the default, without --max-tokens and --batch-size"
+        )
     draft.set(train__max_tokens=tokens)
     _optimizer(options, draft)
     _schedule(options, draft)
@@ -185,9 +195,9 @@ def _options_of(section: str, values: dict[str, Any]) -> dict[str, Any]:
     return named
 
 
-def _first(options: Options, draft: Draft, name: str, default: float) -> Any:
-    """Return the first number of a list such as ``4,2`` or ``[4,2]``, with one for each epoch."""
-    values = options.take(name) or [default]
+def _first(options: Options, draft: Draft, name: str) -> Any:
+    """Return the first number of a list for epochs, such as ``4,2`` or ``[4,2]``, or 1."""
+    values = options.take(name) or [1]
     numbers = ",".join(map(str, values)).strip("[]").split(",")
     if len(numbers) > 1:
         draft.note(f"{name} {','.join(numbers)}: a number for each epoch; the first one is taken")
@@ -201,15 +211,14 @@ def _model(options: Options, draft: Draft) -> None:
     values = ARCHES.get(arch, ARCHES["transformer"])
     draft.set(**{f"model__{key}": value for key, value in values.items()})
     if arch.startswith("fconv"):
+        _separate(draft)
         return
     tied = [value for name, value in TIED.items() if options.switch(name)]
     draft.set(model__tied_embeddings=tied[0] if tied else "none")
+    if not tied:
+        draft.note(f"tied_embeddings none: fairseq's default, without {' and '.join(TIED)}")
     if "all" not in tied:
-        draft.set(preprocess__separate_vocabularies=True)
-        draft.note(
-            "separate_vocabularies: assumed, as fairseq-preprocess makes them without "
-            "--joined-dictionary"
-        )
+        _separate(draft)
     draft.set(model__sinusoids="concatenated", model__norm_epsilon=1e-5)
     before = [options.switch(f"--{stack}-normalize-before") for stack in ("encoder", "decoder")]
     if any(before):
@@ -230,6 +239,15 @@ def _model(options: Options, draft: Draft) -> None:
     _only_one(options, draft, "model.d_model", "--encoder-embed-dim", "--decoder-embed-dim")
 
 
+def _separate(draft: Draft) -> None:
+    """Assume that each language has its own vocabulary."""
+    draft.set(preprocess__separate_vocabularies=True)
+    draft.note(
+        "separate_vocabularies: assumed, as fairseq-preprocess makes them without "
+        "--joined-dictionary"
+    )
+
+
 def _only_one(options: Options, draft: Draft, key: str, encoder: str, decoder: str) -> None:
     """Set a key that holds for both stacks."""
     sizes = [options.number(name) for name in (encoder, decoder)]
@@ -240,12 +258,13 @@ def _only_one(options: Options, draft: Draft, key: str, encoder: str, decoder: s
 
 def _optimizer(options: Options, draft: Draft) -> None:
     name = options.text("--optimizer", default="adam")
-    decay = options.number("--weight-decay", default=0.0)
+    is_adam = name in ("adam", "adamw")
+    decay = options.number("--weight-decay", "--wd", default=0.0)
     momentum = options.number("--momentum")
-    betas = options.text("--adam-betas", default="(0.9, 0.999)")
-    eps = options.number("--adam-eps", default=1e-8)
+    betas = options.text("--adam-betas", assumed="(0.9, 0.999)" if is_adam else None)
+    eps = options.number("--adam-eps", assumed=1e-8 if is_adam else None)
     values: dict[str, Any] = {"name": name}
-    if name in ("adam", "adamw"):
+    if is_adam:
         values = {"name": "adamw" if decay else "adam", "betas": _numbers(betas), "eps": eps}
         if decay:
             values["weight_decay"] = decay
@@ -266,9 +285,10 @@ def _numbers(text: str) -> list[Any]:
 
 
 def _schedule(options: Options, draft: Draft) -> None:
-    theirs = options.text("--lr-scheduler", default="fixed")
-    lr = _first(options, draft, "--lr", 0.25)
-    warmup = options.number("--warmup-updates", default=4000 if theirs == "inverse_sqrt" else 0)
+    theirs = options.text("--lr-scheduler", assumed="fixed")
+    lr = _first(options, draft, "--lr") if "--lr" in options else options.assume("--lr", 0.25)
+    is_sqrt = theirs == "inverse_sqrt"
+    warmup = options.number("--warmup-updates", default=4000, assumed=None if is_sqrt else 0)
     names = {
         "inverse_sqrt": "inverse_sqrt",
         "fixed": "constant",
@@ -283,7 +303,8 @@ def _schedule(options: Options, draft: Draft) -> None:
         draft.note("warmup_updates: 4000 is assumed, as inverse_sqrt needs a warm-up")
         values["warmup_updates"] = 4000
     if theirs == "reduce_lr_on_plateau":
-        values["shrink"] = options.number("--lr-shrink", default=0.1)
+        values["shrink"] = options.number("--lr-shrink", assumed=0.1)
+        values["plateau"] = options.number("--lr-patience", default=0) + 1
     if force := options.number("--force-anneal", "--fa"):
         draft.note(f"--force-anneal {force}: no counterpart; train.schedule=plateau is near")
     if theirs == "polynomial_decay" and (total := options.number("--total-num-update")):
@@ -292,17 +313,12 @@ def _schedule(options: Options, draft: Draft) -> None:
 
 
 def _loss(options: Options, draft: Draft) -> None:
-    criterion = options.text("--criterion", default="cross_entropy")
-    smoothing = options.number("--label-smoothing", default=0.0)
-    smoothed = {
-        "name": "label_smoothed_cross_entropy",
-        "smoothing": smoothing,
-        "definition": "fairseq",
-    }
-    if criterion.startswith("label_smoothed_cross_entropy"):
-        draft.set(train__loss=smoothed)
-    else:
-        draft.set(train__loss="cross_entropy")
+    criterion = options.text("--criterion", assumed="cross_entropy")
+    smoothed = "label_smoothed_cross_entropy"
+    is_smoothed = criterion.startswith(smoothed)
+    smoothing = options.number("--label-smoothing", assumed=0.0 if is_smoothed else None)
+    loss = {"name": smoothed, "smoothing": smoothing, "definition": "fairseq"}
+    draft.set(train__loss=loss if is_smoothed else "cross_entropy")
     if criterion.endswith("with_alignment"):
         weight = options.number("--alignment-lambda", default=0.05)
         draft.set(train__guided_alignment=weight, preprocess__alignments=True)
@@ -315,7 +331,7 @@ def _loss(options: Options, draft: Draft) -> None:
 
 
 def _validation(options: Options, draft: Draft) -> None:
-    best = options.text("--best-checkpoint-metric", default="loss")
+    best = options.text("--best-checkpoint-metric", assumed="loss")
     with_bleu = options.switch("--eval-bleu") or best == "bleu"
     names = {"bleu": "bleu", "ppl": "perplexity", "loss": "loss", "nll_loss": "loss"}
     if best not in names:
@@ -335,36 +351,39 @@ def _validation(options: Options, draft: Draft) -> None:
         of_generator = {f"--{key.replace('_', '-')}": [value] for key, value in values.items()}
         generator = Options("translate", of_generator)
         _search(generator, draft)
+        options.assumed |= generator.assumed
         for name, value in generator.rest():
             draft.note(f"--eval-bleu-args {name} {value[0]}: not carried over")
 
 
 def _search(options: Options, draft: Draft) -> None:
     """Set the section ``search`` to what fairseq-generate does."""
-    alpha = options.number("--lenpen", default=1.0)
-    if options.switch("--unnormalized"):
-        alpha = 0.0
+    beam = options.number("--beam", assumed=5)
+    is_sampling = options.switch("--sampling")
+    is_unnormalized = options.switch("--unnormalized")
+    is_plain = is_sampling or is_unnormalized
+    alpha = options.number("--lenpen", default=0.0, assumed=None if is_plain else 1.0)
     strategy = {
         "name": "beam",
-        "beam": options.number("--beam", default=5),
-        "length_penalty": {"name": "power", "alpha": float(alpha)},
+        "beam": beam,
+        "length_penalty": {"name": "power", "alpha": 0.0 if is_unnormalized else float(alpha)},
         "stop": "first_beam",
     }
-    if options.switch("--sampling"):
+    if is_sampling:
         temperature = options.number("--temperature", default=1.0)
-        strategy = {"name": "sample", "temperature": float(temperature)}
+        strategy = {"name": "sample", "samples": beam, "temperature": float(temperature)}
         for key in ("k", "p"):
             if (value := options.number(f"--sampling-top{key}")) is not None and value > 0:
                 strategy[f"top_{key}"] = value
-    ratio = float(options.number("--max-len-a", default=0.0))
-    longest = options.number("--max-len-b", default=200)  # without EOS
+    ratio = float(options.number("--max-len-a", assumed=0.0))
+    longest = options.number("--max-len-b", assumed=200)  # without EOS
     draft.set(
         search__strategy=strategy,
         search__max_length_ratio=ratio,
         search__max_length_offset=longest + 1,
     )
     constraints: list[dict[str, Any]] = []
-    if (shortest := options.number("--min-len", default=1)) > 0:
+    if (shortest := options.number("--min-len", assumed=1)) > 0:
         constraints.append({"name": "min_length", "length": shortest})
     if ratio == 0.0 and longest > 0:  # fairseq then ends all hypotheses with EOS
         constraints.append({"name": "max_length", "length": longest})

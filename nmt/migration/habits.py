@@ -21,6 +21,7 @@ class Habit:
     sockeye: str = ""
     opennmt: str = ""
     transformers: str = ""
+    sacrebleu: str = ""
 
     def toolkits(self) -> Iterator[tuple[str, list[str]]]:
         """Yield the name and the options of each toolkit that has such options."""
@@ -46,17 +47,21 @@ NAMES = {
     "sockeye": "Sockeye",
     "opennmt": "OpenNMT",
     "transformers": "transformers",
+    "sacrebleu": "sacreBLEU",
 }
 
 COMMANDS = {
-    "preprocess": "binarize build-vocab prepare prepare-data",
+    "preprocess": "binarize build-vocab prepare prepare-data spm-encode spm-train vocab",
     "translate": "decode decoder generate infer interactive predict",
     "average-checkpoints": "average average-models avg",
-    "score": "eval evaluate scorer",
+    "score": "eval evaluate sacrebleu scorer",
     "rescore": "rerank",
     "serve": "server",
+    "shortlist": "lexicon",
+    "export": "release-model",
+    "align": "fast-align",
 }
-"""For each command, the names that other toolkits have for it."""
+"""For each command, the names that other tools have for it, without that of a toolkit."""
 
 CLEAN_TEXT = "leave it out: text goes in and text comes out"
 
@@ -74,7 +79,13 @@ HABITS = {
             "--src_vocab_size",
         ),
         Habit("use --subword-model PATH", "--srcdict --tgtdict", "--vocabs -v", "--source-vocab"),
-        Habit("leave it out: one vocabulary for both is the default", "--joined-dictionary"),
+        Habit(
+            "leave it out: one vocabulary for both is the default", "--joined-dictionary", "",
+            "--shared-vocab", "--share_vocab",
+        ),
+        Habit(
+            "use --set preprocess.max_tokens_per_sentence=N", "", "--max-length", "--max-seq-len"
+        ),
     ],
     "train": [
         Habit("use --arch NAME", "", "--task --type"),
@@ -115,6 +126,23 @@ HABITS = {
             "use --set train.optimizer=NAME", "--optimizer", "--optimizer", "--optimizer",
             "--optim", "--optim",
         ),
+        Habit(
+            "use --set train.optimizer.betas=[B1,B2]", "--adam-betas", "--optimizer-params",
+            "--optimizer-betas", "--adam_beta1 --adam_beta2", "--adam_beta1 --adam_beta2",
+        ),
+        Habit(
+            "use --set train.optimizer.eps=EPS", "--adam-eps", "", "--optimizer-epsilon", "",
+            "--adam_epsilon",
+        ),
+        Habit(
+            "use --set train.optimizer=adamw --set train.optimizer.weight_decay=W",
+            "--weight-decay --wd", transformers="--weight_decay",
+        ),
+        Habit("use --set train.optimizer.momentum=M", "--momentum", "", "--momentum"),
+        Habit(
+            "use --set train.schedule=plateau --set train.schedule.shrink=FACTOR", "--lr-shrink",
+            "", "--learning-rate-reduce-factor",
+        ),
         Habit("use --set train.loss=NAME", "--criterion", "--cost-type"),
         Habit("use --label-smoothing", transformers="--label_smoothing_factor"),
         Habit(
@@ -133,11 +161,15 @@ HABITS = {
             "use --valid-every N", "--validate-interval-updates", "--valid-freq", "",
             "--valid_steps", "--eval_steps",
         ),
+        Habit("use --max-minutes M", "--stop-time-hours"),
         Habit(
             "use --patience N, in validations", "", "--early-stopping",
             "--max-num-checkpoint-not-improved", "--early_stopping",
         ),
         Habit("use --set train.valid_metrics=[NAME]", "--eval-bleu", "--valid-metrics"),
+        Habit(
+            "use --set search.strategy.beam=N and other keys of search", "--eval-bleu-args"
+        ),
         Habit(
             "use --set train.best_metric=NAME", "--best-checkpoint-metric", "--keep-best",
             "--optimized-metric", "", "--metric_for_best_model",
@@ -165,6 +197,27 @@ HABITS = {
             "--share_embeddings",
         ),
         Habit(
+            "use --set model.tied_embeddings=decoder", "--share-decoder-input-output-embed",
+            "--tied-embeddings", "", "--share_decoder_embeddings",
+        ),
+        Habit(
+            "use --set model.residual=pre_norm", "--encoder-normalize-before "
+            "--decoder-normalize-before", "--transformer-preprocess --transformer-postprocess",
+            "--transformer-preprocess --transformer-postprocess",
+        ),
+        Habit(
+            "use --set model.feed_forward=NAME", "--activation-fn", "--transformer-ffn-activation",
+            "--transformer-activation-type", "--pos_ffn_activation_fn",
+        ),
+        Habit(
+            "use --set model.positions=learned", "--encoder-learned-pos --decoder-learned-pos",
+            "--transformer-train-position-embeddings",
+        ),
+        Habit(
+            "use --set model.encoder_layers=N and --set model.decoder_layers=N", "", "",
+            "--num-layers", "--layers",
+        ),
+        Habit(
             "use --set model.d_model=N", "--encoder-embed-dim", "--dim-emb",
             "--transformer-model-size", "--hidden_size",
         ),
@@ -185,6 +238,8 @@ HABITS = {
             "--devices -d", "", "--gpu_ranks --world_size",
         ),
         Habit("leave it out: the dataset knows its languages", "--source-lang -s --target-lang -t"),
+        Habit("use --set train.tensorboard=true", "--tensorboard-logdir", "", "", "--tensorboard"),
+        Habit("use --set train.wandb=true", "--wandb-project"),
     ],
     "translate": [
         Habit("use --model RUN, once for each model", "--path", "--models", "--models"),
@@ -244,9 +299,38 @@ HABITS = {
         Habit("name a file of text", "--gen-subset", "", "", "--src"),
     ],
     "score": [
-        Habit("name the file of translations", "--sys"),
+        Habit("name the file of translations", "--sys", sacrebleu="--input -i"),
         Habit("use --reference FILE", "--ref"),
-        Habit("use --set 'score.metrics=[{name: bleu, lowercase: true}]'", "--ignore-case"),
+        Habit("use --testset NAME", sacrebleu="--test-set"),
+        Habit("use nmt testset", sacrebleu="--list --echo --download"),
+        Habit("use --metric NAME, once for each metric", sacrebleu="--metrics"),
+        Habit("use --metric chrf++, with a word order of 2", sacrebleu="--chrf-word-order -cw"),
+        Habit(
+            "use --set 'score.metrics=[{name: bleu, tokenize: NAME}]'; by default the target "
+            "language decides",
+            sacrebleu="--tokenize -tok",
+        ),
+        Habit(
+            "use --set 'score.metrics=[{name: bleu, lowercase: true}]'", "--ignore-case",
+            sacrebleu="--lowercase -lc",
+        ),
+        Habit(
+            "use --set 'score.metrics=[{name: bleu, smoothing: NAME}]'", sacrebleu="--smooth-method"
+        ),
+        Habit("use --sentence-level", sacrebleu="-sl"),
+        Habit("use --confidence", sacrebleu="-ci"),
+        Habit("use --paired bs", sacrebleu="--paired-bs -pbs"),
+        Habit("use --paired ar", sacrebleu="--paired-ar -par"),
+        Habit(
+            "use --samples N",
+            sacrebleu="--confidence-n -cin --paired-bs-n -pbsn --paired-ar-n -parn",
+        ),
+        Habit("use --json, which rounds no value", sacrebleu="--width -w"),
+        Habit("use --json, and read the field value", sacrebleu="--score-only -b"),
+        Habit("use --json or --table FORM", sacrebleu="--format -f"),
+        Habit("leave it out: text is UTF-8", sacrebleu="--encoding -e"),
+        Habit("leave it out: nothing else is printed", sacrebleu="--quiet -q"),
+        Habit("leave it out: each sentence has one reference", sacrebleu="--num-refs -nr"),
     ],
     "average-checkpoints": [
         Habit("name the checkpoints, or use --run RUN --last N", "--inputs"),

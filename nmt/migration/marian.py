@@ -7,6 +7,7 @@ from typing import Any
 
 from nmt.errors import NmtError
 from nmt.migration.options import Draft, Options, number_of, parallel
+from nmt.recipe.config import set_path
 
 _TASK: dict[str, list[Any]] = {
     "--type": ["transformer"],
@@ -143,12 +144,24 @@ def _corpora(options: Options, draft: Draft) -> None:
         preprocess__vocab_size=max(sizes, default=None),
         preprocess__max_tokens_per_sentence=options.number("--max-length", default=50),
     )
-    if any(not str(path).endswith(".spm") for path in vocabularies):
-        draft.note("--vocabs: nmt learns subwords itself; give the text without BPE")
+    if vocabularies:
+        is_text = all(str(path).endswith(".spm") for path in vocabularies)
+        advice = "" if is_text else "; give the text without BPE"
+        size = "" if sizes else ", 32000 by default"
+        draft.note(
+            f"--vocabs {' '.join(map(str, vocabularies))}: nmt learns subwords itself{size}{advice}"
+        )
 
 
 def _model(options: Options, draft: Draft) -> None:
-    kind = options.text("--type", default="amun")
+    kind = options.text("--type")
+    if not kind and (config := options.text("--config", "-c")):
+        raise NmtError(f"--config {config}: {WITHOUT['--config']}")
+    if not kind:
+        raise NmtError(
+            "no --type and no --task: Marian's default, amun, is recurrent, and nmt's recurrent "
+            "models differ; give --type transformer, or take nmt train --arch rnnsearch"
+        )
     if kind != "transformer":
         raise NmtError(
             f"--type {kind}: nmt's recurrent models differ; take nmt train --arch rnnsearch"
@@ -156,16 +169,24 @@ def _model(options: Options, draft: Draft) -> None:
     if (embedded := options.text("--transformer-postprocess-emb", default="d")) != "d":
         draft.note(f"--transformer-postprocess-emb {embedded!r}: no counterpart; assumed 'd'")
     draft.set(model__arch="transformer_base", model__d_model=options.number("--dim-emb"))
-    defaults = {"encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
-    draft.set(**{f"model__{key}": value for key, value in defaults.items()})
+    defaults = {"--enc-depth": 1, "--dec-depth": 1, "--transformer-dropout": 0.0}
+    for name, value in defaults.items():
+        set_path(draft.recipe, KEYS[name], options.number(name, assumed=value))
     both, output, every = (
         options.switch(f"--tied-embeddings{kind}") for kind in ("-src", "", "-all")
     )
     tied = "all" if every or (both and output) else "decoder" if output else "none"
     if both and tied == "none":
         draft.note("--tied-embeddings-src alone: no counterpart; none are tied")
-    draft.set(model__tied_embeddings=tied, model__output_bias=True, model__sinusoids="concatenated")
-    activation = options.text("--transformer-ffn-activation", default="swish")
+    if tied == "none":
+        draft.note("tied_embeddings none: Marian's default, without --tied-embeddings-all")
+    has_bias = not options.switch("--output-omit-bias")
+    draft.set(model__tied_embeddings=tied, model__output_bias=has_bias)
+    if options.switch("--transformer-train-position-embeddings"):
+        draft.set(model__positions="learned")
+    else:
+        draft.set(model__sinusoids="concatenated")
+    activation = options.text("--transformer-ffn-activation", assumed="swish")
     if activation in ("relu", "gelu", "swish"):
         draft.set(model__feed_forward=activation)
     else:
@@ -189,7 +210,7 @@ def _model(options: Options, draft: Draft) -> None:
 
 
 def _batch(options: Options, draft: Draft) -> None:
-    options.take("--devices", "-d", "--optimizer-delay")
+    options.take("--optimizer-delay")
     remark = ", which Marian divides among the devices and batches of an update"
     words = options.number("--mini-batch-words")
     if workspace := options.number("--workspace", "-w"):
@@ -207,26 +228,29 @@ def _batch(options: Options, draft: Draft) -> None:
             "workspace, times devices and optimizer-delay; Marian's log has the words of an update"
         )
     else:
-        draft.set_update(None, options.number("--mini-batch", default=64), 1, remark)
+        draft.set_update(None, options.number("--mini-batch", assumed=64), 1, remark)
 
 
 def _optimizer(options: Options, draft: Draft) -> None:
-    parameters = options.numbers("--optimizer-params") or [0.9, 0.999, 1e-8]
+    parameters = options.numbers("--optimizer-params")
     name = options.text("--optimizer", "-o", default="adam")
     if name != "adam":
         draft.note(f"--optimizer {name}: its parameters are not carried over")
+    elif not parameters:
+        options.assume("--optimizer-params", "0.9 0.999 1e-08")
+        parameters = [0.9, 0.999, 1e-8]
     values: dict[str, Any] = {"name": name if name in ("adam", "sgd") else "adam"}
     if values["name"] == "adam":
         values |= dict(zip(("betas", "eps"), (parameters[:2], *parameters[2:3]), strict=False))
     draft.set(train__optimizer=values)
     _schedule(options, draft)
     _alignments(options, draft)
-    if smoothing := options.number("--label-smoothing", default=0.0):
+    if smoothing := options.number("--label-smoothing", assumed=0.0):
         loss = {"name": "label_smoothed_cross_entropy", "smoothing": smoothing}
         draft.set(train__loss={**loss, "definition": "uniform"})
     else:
         draft.set(train__loss="cross_entropy")
-    draft.set(train__clip_norm=float(options.number("--clip-norm", default=1.0)))
+    draft.set(train__clip_norm=float(options.number("--clip-norm", assumed=1.0)))
     if "--exponential-smoothing" in options:
         rate = options.number("--exponential-smoothing", default=1e-4)
         draft.set(train__ema_decay=round(1 - rate, 8) if rate else None)
@@ -237,13 +261,15 @@ def _optimizer(options: Options, draft: Draft) -> None:
 def _schedule(options: Options, draft: Draft) -> None:
     warmup = _updates(options, draft, "--lr-warmup") or 0
     start, shown = 0, " ".join(map(str, options.values.get("--lr-decay-inv-sqrt", [])))
-    if shown and _period("--lr-decay-inv-sqrt", shown.split()[0])[0]:
+    if not shown:
+        options.assume("--lr-decay-inv-sqrt", 0)
+    elif _period("--lr-decay-inv-sqrt", shown.split()[0])[0]:
         start = _updates(options, draft, "--lr-decay-inv-sqrt") or warmup or 4000
     options.take("--lr-decay-inv-sqrt")
     draft.set(
         train__schedule={
             "name": "inverse_sqrt" if start else "constant",
-            "lr": options.number("--learn-rate", "-l", default=1e-4),
+            "lr": options.number("--learn-rate", "-l", assumed=1e-4),
             "warmup_updates": warmup or start,
         }
     )
@@ -271,8 +297,7 @@ def _alignments(options: Options, draft: Draft) -> None:
         draft.set(train__guided_alignment=weight, preprocess__alignments=True)
         name = "--transformer-guided-alignment-layer"
         guided = options.text(name, default="last")
-        [depth, *_] = options.values.get("--dec-depth") or [1]
-        last = number_of("--dec-depth", depth)
+        last = draft.recipe["model"]["decoder_layers"]
         layer = last if guided == "last" else number_of(name, guided)
         draft.set(model__alignment_layer=layer, model__alignment_head=1)
         draft.note(f"--guided-alignment {path}: nmt preprocess reads PREFIX.align; rename")
@@ -307,7 +332,7 @@ def _end(options: Options, draft: Draft) -> None:
     if not updates:
         draft.note("max_updates: 1000000, as Marian has no limit of updates here")
     draft.set(train__max_updates=updates or 1_000_000, train__max_epochs=epochs or None)
-    patience = options.number("--early-stopping", default=10)
+    patience = options.number("--early-stopping", assumed=10)
     draft.set(train__patience=patience or None)
 
 
@@ -315,9 +340,12 @@ def _validation(options: Options, draft: Draft) -> None:
     defaults = {"valid": 10000, "save": 10000, "disp": 1000}
     for name, default in defaults.items():
         key = "log_every" if name == "disp" else f"{name}_every"
-        number = _updates(options, draft, f"--{name}-freq")
-        draft.set(**{f"train__{key}": number or default})
-    listed = list(map(str, options.take("--valid-metrics") or ["cross-entropy"]))
+        option = f"--{name}-freq"
+        is_given = option in options
+        number = _updates(options, draft, option) if is_given else options.assume(option, default)
+        draft.set(**{f"train__{key}": number or None})
+    given = options.take("--valid-metrics")
+    listed = list(map(str, given or [options.assume("--valid-metrics", "cross-entropy")]))
     names: list[str] = []
     for metric in listed:
         kind = metric.partition("-")[0]
@@ -335,15 +363,16 @@ def _validation(options: Options, draft: Draft) -> None:
 def _search(options: Options, draft: Draft) -> None:
     """Set the section ``search`` to what marian-decoder does."""
     is_normalized = "--normalize" in options or "-n" in options
-    alpha = float(options.number("--normalize", "-n", default=1.0 if is_normalized else 0.0))
+    assumed = None if is_normalized else 0.0
+    alpha = float(options.number("--normalize", "-n", default=1.0, assumed=assumed))
     draft.set(
         search__strategy={
             "name": "beam",
-            "beam": options.number("--beam-size", "-b", default=12),
+            "beam": options.number("--beam-size", "-b", assumed=12),
             "length_penalty": {"name": "power", "alpha": alpha},
             "stop": "shrinking_beam",
         },
-        search__max_length_ratio=float(options.number("--max-length-factor", default=3.0)),
+        search__max_length_ratio=float(options.number("--max-length-factor", assumed=3.0)),
         search__max_length_offset=1,
     )
     if not options.switch("--allow-unk"):

@@ -48,11 +48,15 @@ WITHOUT = {
 def convert(options: Options, draft: Draft) -> None:
     """Set what takes more than one option, or a value of its own."""
     options.values = {_with_two_dashes(name): options.values[name] for name in options.values}
+    draft.note(
+        "options that are not given keep nmt's defaults, which are not OpenNMT's, unless a note "
+        "below says so"
+    )
     if options.command == "translate":
         _search(options, draft)
         return
-    draft.note("options that are not given keep nmt's defaults, which are not OpenNMT's")
     draft.set(model__arch="transformer_base", model__sinusoids="concatenated")
+    draft.set(model__residual="pre_norm")  # that of every Transformer of OpenNMT-py
     kinds = {options.text(f"--{stack}-type") for stack in ("encoder", "decoder")}
     if others := kinds - {"", "transformer"}:
         draft.note(f"encoder_type, decoder_type {', '.join(sorted(others))}: no counterpart")
@@ -63,11 +67,20 @@ def convert(options: Options, draft: Draft) -> None:
     decoder = options.switch("--share-decoder-embeddings")
     tied = "all" if options.switch("--share-embeddings") else "decoder" if decoder else "none"
     draft.set(model__tied_embeddings=tied)
+    if tied == "none":
+        draft.note(
+            "tied_embeddings none: OpenNMT's default, without share_embeddings and "
+            "share_decoder_embeddings"
+        )
     is_shared = options.switch("--share-vocab") or tied == "all"
     draft.set(preprocess__separate_vocabularies=None if is_shared else True)
     _batch(options, draft)
-    betas = [options.number(f"--adam-beta{n}", default=v) for n, v in ((1, 0.9), (2, 0.999))]
-    name = options.text("--optim", default="sgd")
+    name = options.text("--optim", assumed="sgd")
+    is_adam = "adam" in name
+    betas = [
+        options.number("--adam-beta1", default=0.9),
+        options.number("--adam-beta2", assumed=0.999 if is_adam else None),
+    ]
     if name in ("adam", "sgd", "adafactor", "adadelta"):
         draft.set(train__optimizer={"name": name} | ({"betas": betas} if name == "adam" else {}))
     elif name == "fusedadam":
@@ -127,7 +140,7 @@ def _corpora(options: Options, draft: Draft) -> None:
 
 
 def _batch(options: Options, draft: Draft) -> None:
-    size = options.number("--batch-size", default=64)
+    size = options.number("--batch-size", assumed=64)
     accumulated = options.numbers("--accum-count") or [1]
     if len(accumulated) > 1:
         draft.note(f"--accum_count {accumulated}: the size of an update stays; the last is taken")
@@ -140,7 +153,7 @@ def _batch(options: Options, draft: Draft) -> None:
 
 
 def _schedule(options: Options, draft: Draft) -> None:
-    lr = options.number("--learning-rate", default=1.0)
+    lr = options.number("--learning-rate", assumed=1.0)
     warmup = max(1, options.number("--warmup-steps", default=4000))
     method = options.text("--decay-method", default="none")
     if method in ("noam", "noamwd"):

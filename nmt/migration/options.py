@@ -30,6 +30,8 @@ class Options:
     positional: list[str] = field(default_factory=list)
     devices: int | None = None
     """Number of GPUs that the command line says before the program."""
+    assumed: dict[str, Any] = field(default_factory=dict)
+    """Defaults of the toolkit by name, for options that are not given."""
 
     @classmethod
     def of_command_line(cls, text: str, toolkit: str) -> Options:
@@ -71,24 +73,35 @@ class Options:
         taken = [self.values.pop(name, None) for name in names]
         return next((values for values in taken if values is not None), None)
 
-    def text(self, *names: str, default: str = "") -> str:
-        """Return the value of an option, or the default."""
-        values = self.take(*names)
-        return str(values[0]) if values else default
+    def assume(self, name: str, value: Any) -> Any:
+        """Return the toolkit's default of an option that is not given, and note it for the user."""
+        self.assumed[name] = value
+        return value
+
+    def text(self, *names: str, default: str = "", assumed: str | None = None) -> str:
+        """Return the value of an option, or the default; an assumed one is noted for the user."""
+        if values := self.take(*names):
+            return str(values[0])
+        return default if assumed is None else str(self.assume(names[0], assumed))
 
     def switch(self, *names: str) -> bool:
         """Return whether a switch is on."""
         values = self.take(*names)
         return values is not None and [str(value).lower() for value in values] != ["false"]
 
-    def number(self, *names: str, default: float | None = None) -> Any:
+    def number(
+        self, *names: str, default: float | None = None, assumed: float | None = None
+    ) -> Any:
         """Return the number of an option, an int if it is whole, or the default.
+
+        An assumed default is noted for the user.
 
         Raises:
             NmtError: the value is not a number.
         """
-        values = self.take(*names)
-        return number_of(names[0], values[0]) if values else default
+        if values := self.take(*names):
+            return number_of(names[0], values[0])
+        return default if assumed is None else self.assume(names[0], assumed)
 
     def numbers(self, name: str) -> list[Any]:
         """Return the numbers of an option, none without the option.

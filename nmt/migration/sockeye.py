@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from nmt.migration.options import Draft, Options, number_of, parallel
+from nmt.recipe.config import set_path
 
 KEYS = {
     "--transformer-dropout-prepost": "model.dropout",
     "--transformer-dropout-attention": "model.attention_dropout",
     "--transformer-dropout-act": "model.activation_dropout",
+    "--transformer-feed-forward-num-hidden": "model.d_ff",
+    "--transformer-attention-heads": "model.heads",
+    "--transformer-model-size": "model.d_model",
     "--checkpoint-interval": "train.valid_every",
     "--max-updates": "train.max_updates",
     "--seed": "train.seed",
@@ -21,7 +25,6 @@ WITHOUT = {
     "-d": "give the dataset of nmt preprocess as train.data",
     "--max-seq-len": "preprocess.max_tokens_per_sentence limits the training pairs",
     "--decode-and-evaluate": "validation translates the whole validation set",
-    "--optimizer-epsilon": "train.optimizer.eps is set with --optimizer-betas alone",
     "--gradient-clipping-type": "clipping is by the norm",
     "--embed-dropout": "model.dropout holds for embeddings, too",
     "--overwrite-output": "give another --save-dir, or remove the old run",
@@ -48,11 +51,11 @@ def convert(options: Options, draft: Draft) -> None:
     if kind == "train":
         _train(options, draft, tied)
     if kind == "translate":
-        alpha = float(options.number("--length-penalty-alpha", default=1.0))
+        alpha = float(options.number("--length-penalty-alpha", assumed=1.0))
         draft.set(
             search__strategy={
                 "name": "beam",
-                "beam": options.number("--beam-size", "-b", default=5),
+                "beam": options.number("--beam-size", "-b", assumed=5),
                 "length_penalty": {"name": "power", "alpha": alpha},
             }
         )
@@ -82,22 +85,21 @@ def _pair(name: str, values: list[Any]) -> tuple[Any, Any]:
 
 
 def _train(options: Options, draft: Draft, tied: str) -> None:
-    draft.note("options that are not given keep nmt's defaults, which are not Sockeye's")
+    draft.note(
+        "options that are not given keep nmt's defaults, which are not Sockeye's, unless a note "
+        "below says so"
+    )
     draft.set(model__arch="transformer_base", model__sinusoids="concatenated")
     if layers := options.take("--num-layers"):
         encoder, decoder = _pair("--num-layers", layers)
         draft.set(model__encoder_layers=encoder, model__decoder_layers=decoder)
-    sizes = {
-        "--transformer-model-size": "d_model",
-        "--transformer-feed-forward-num-hidden": "d_ff",
-        "--transformer-attention-heads": "heads",
-    }
-    for name, key in sizes.items():
-        if values := options.take(name):
+    for name, key in KEYS.items():
+        if key.startswith("model.") and (values := options.take(name)):
             encoder, decoder = _pair(name, values)
-            draft.set(**{f"model__{key}": encoder})
+            set_path(draft.recipe, key, encoder)
             if encoder != decoder:
-                draft.note(f"{name}: model.{key} is the same for both stacks; {encoder} is taken")
+                draft.note(f"{name}: {key} is the same for both stacks; {encoder} is taken")
+    _residual(options, draft)
     if tied == "src_trg":
         draft.note("--weight-tying-type src_trg: no counterpart; nothing is tied")
     draft.set(
@@ -107,7 +109,7 @@ def _train(options: Options, draft: Draft, tied: str) -> None:
     )
     if options.text("--decoder") == "ssru_transformer":
         draft.set(model__decoder_attention="ssru")
-    batch = options.number("--batch-size", "-b", default=4096)
+    batch = options.number("--batch-size", "-b", assumed=4096)
     in_words = options.text("--batch-type", default="max-word") != "sentence"
     interval = options.number("--update-interval", default=1)
     words, sentences = (batch, None) if in_words else (None, batch)
@@ -117,29 +119,48 @@ def _train(options: Options, draft: Draft, tied: str) -> None:
     texts = options.text("--optimizer-betas").split(":")
     betas = [number_of("--optimizer-betas", part) for part in texts if part]
     eps = options.number("--optimizer-epsilon")
-    optimizer = {"name": options.text("--optimizer", default="adam"), "betas": betas, "eps": eps}
+    name = options.text("--optimizer", default="adam")
+    if name not in ("adam", "sgd"):
+        draft.note(f"--optimizer {name}: no counterpart; adam is taken")
+    optimizer = {"name": "adam", "betas": betas, "eps": eps}
+    momentum = options.number("--momentum")
+    if name == "sgd":
+        optimizer = {"name": "sgd", "momentum": momentum}
     draft.set(train__optimizer={key: value for key, value in optimizer.items() if value})
     _schedule(options, draft)
     draft.set(train__save_every=options.number("--checkpoint-interval"))
     draft.set(train__valid_every=draft.recipe["train"].get("save_every"))
-    best = options.text("--optimized-metric", default="perplexity")
+    best = options.text("--optimized-metric", assumed="perplexity")
     draft.set(train__best_metric=best if best in ("perplexity", "bleu", "chrf") else "loss")
     draft.set(train__valid_metrics=[best] if best in ("bleu", "chrf") else [])
     if options.switch("--amp"):
         draft.set(train__precision="fp16")
 
 
+def _residual(options: Options, draft: Draft) -> None:
+    """Set the place of the norms, which is before the sublayers by default."""
+    before = options.text("--transformer-preprocess", assumed="n").partition(":")[0]
+    after = options.text("--transformer-postprocess", assumed="dr").partition(":")[0]
+    residual = {("n", "dr"): "pre_norm", ("", "drn"): "post_norm"}.get((before, after))
+    if residual is None:
+        draft.note(
+            f"--transformer-preprocess {before!r} and -postprocess {after!r}: no counterpart; "
+            "norms before the sublayers are taken"
+        )
+    draft.set(model__residual=residual or "pre_norm")
+
+
 def _schedule(options: Options, draft: Draft) -> None:
-    theirs = options.text("--learning-rate-scheduler-type", default="plateau-reduce")
+    theirs = options.text("--learning-rate-scheduler-type", assumed="plateau-reduce")
     names = {"plateau-reduce": "plateau", "inv-sqrt-decay": "inverse_sqrt", "none": "constant"}
     values: dict[str, Any] = {
         "name": names.get(theirs, "linear" if "linear" in theirs else "inverse_sqrt"),
-        "lr": options.number("--initial-learning-rate", default=0.0002),
-        "warmup_updates": options.number("--learning-rate-warmup", default=0),
+        "lr": options.number("--initial-learning-rate", assumed=0.0002),
+        "warmup_updates": options.number("--learning-rate-warmup", assumed=0),
     }
     if values["name"] == "plateau":
-        values["shrink"] = options.number("--learning-rate-reduce-factor", default=0.9)
-        values["plateau"] = options.number("--learning-rate-reduce-num-not-improved", default=8)
+        values["shrink"] = options.number("--learning-rate-reduce-factor", assumed=0.9)
+        values["plateau"] = options.number("--learning-rate-reduce-num-not-improved", assumed=8)
     if values["name"] == "inverse_sqrt" and not values["warmup_updates"]:
         draft.note("warmup_updates: 4000 is assumed, as inverse_sqrt needs a warm-up")
         values["warmup_updates"] = 4000

@@ -222,7 +222,10 @@ def nothing_left(dropped: dict[str, int], shard: str | None = None) -> NmtError:
             f"preprocess: no training pair belongs to part {shard}; divide so little text into "
             "fewer parts"
         )
+    remedy = "leave out that step of preprocess.clean, or set its limits wider"
+    if 2 * dropped.get("held_out", 0) > total:
+        remedy = "the validation or test set holds training text; give others (--valid, --test)"
     return NmtError(
         f"preprocess: cleaning dropped {total:,} of {total:,} training pairs: {reasons(dropped)}; "
-        "leave out that step of preprocess.clean, or set its limits wider"
+        f"{remedy}"
     )

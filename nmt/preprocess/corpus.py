@@ -334,10 +334,12 @@ class _Lines(NamedTuple):
 
 def _refuse_one_side(path: str, languages: tuple[str, str]) -> None:
     """Raise an NmtError if the path is a file of one language instead of a prefix."""
-    for end in (f".{language}{suffix}" for language in languages for suffix in ("", *COMPRESSED)):
-        if path.endswith(end) and Path(path).is_file():
+    plain = _without_compression(path)
+    is_file = any(Path(f"{plain}{suffix}").is_file() for suffix in ("", *COMPRESSED))
+    for end in (f".{language}" for language in languages):
+        if is_file and plain.endswith(end):
             raise NmtError(
-                f"{path}: a file of one language; give the prefix: {path.removesuffix(end)}"
+                f"{path}: a file of one language; give the prefix: {plain.removesuffix(end)}"
             ) from None
 
 

@@ -114,7 +114,8 @@ def significance(translations: Mapping[str, Translations]) -> list[dict[str, Any
             are left out.
 
     Returns:
-        The values of `nmt score --paired bs` for each metric and run; none for a single run.
+        The values of `nmt score --paired bs` for each metric and run; none for a single run or a
+        validation set of a single line.
     """
     (first, *_) = translations.values()
     same = {
@@ -122,7 +123,7 @@ def significance(translations: Mapping[str, Translations]) -> list[dict[str, Any
         for name, other in translations.items()
         if other.references == first.references and other.sources == first.sources
     }
-    if len(same) < 2:
+    if len(same) < 2 or len(first.references) < 2:
         return []
     chosen = [metrics[name].for_language(first.target_lang) for name in ("bleu", "chrf")]
     results = compare(same, first.references, chosen, first.sources, Resampling(paired="bs"))
