@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 
 from nmt.data.vocabulary import EOS
 from nmt.inference import Translation
 from nmt.inference.alignment import linked, words_of_pieces
+from nmt.inference.forced_decoder import ForcedDecoder
 from nmt.preprocess.learning import SubwordTraining, train_subwords
 from nmt.preprocess.subwords import Subwords
 from nmt.search import Hypothesis
@@ -105,3 +109,15 @@ def test_pieces_begin_where_the_text_says() -> None:
     assert len(ids) == len(offsets)
     assert sorted({*words_of_pieces(made, offsets)}) == list(range(len(made.split())))
     assert subwords.target_offsets([]) == []
+
+
+@pytest.mark.parametrize(
+    ("languages", "unit"),
+    [(("en", "de"), "words"), (("en", "ja"), "pieces"), (("zh", "en"), "pieces")],
+)
+def test_pieces_are_aligned_if_one_of_the_languages_has_no_spaces(
+    languages: tuple[str, str], unit: str
+) -> None:
+    decoder: Any = SimpleNamespace(languages=languages)
+    usual: Any = ForcedDecoder.usual_unit
+    assert usual.fget(decoder) == unit

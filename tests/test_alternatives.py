@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from conftest import GERMAN
+from table_model import TableModel
+from torch import Tensor
 
 from nmt import Translator
 from nmt.errors import NmtError
-from nmt.inference import Request
+from nmt.inference import Request, SearchConfig
+from nmt.inference import Translator as ModelTranslator
 from nmt.inference.alternatives import alternatives
+from nmt.inference.request import Sentence
+from nmt.search import Hypothesis
 
 LINES = ["one two three", "", "four five"]
 
@@ -50,6 +59,64 @@ def test_in_text_without_spaces_pieces_are_the_alternatives(trained: Path) -> No
     [found] = alternatives(translator, [Request(LINES[0], "zwei dr")], 20)
     assert all(one.text.startswith("zwei dr") for one in found)
     assert any(len(one.next) < 3 for one in found)
+
+
+class Pieces:
+    """A word, three of which one continues the word before, and another word."""
+
+    PIECES = ("one", " two", "x", " three", " four")  # ids 4 to 8
+    begins_word = (np.array([True] * 9), np.array([True] * 6 + [False] + [True] * 2))
+    context = directions = None
+    tags: tuple[list[int], list[int]] = ([], [])
+    target_order = "left_to_right"
+
+    def encode_source(self, lines: list[str]) -> list[list[int]]:
+        return [[4] for _ in lines]
+
+    def encode_phrases(self, texts: list[str]) -> list[list[int]]:
+        return [[4] if text else [] for text in texts]
+
+    def decode_target(self, ids: list[list[int]]) -> list[str]:
+        return ["".join(self.PIECES[it - 4] for it in line).strip() for line in ids]
+
+    def target_offsets(self, ids: list[list[int]]) -> list[list[int]]:
+        return [
+            [len(self.decode_target([line[:at]])[0]) for at in range(len(line))] for line in ids
+        ]
+
+
+class Given(ModelTranslator):
+    """A translator with given probabilities of the next token, whose searches add no other."""
+
+    def __init__(self, languages: tuple[str, str]) -> None:
+        subwords: Any = Pieces()
+        super().__init__(TableModel(0), subwords, SearchConfig(), languages=languages)
+
+    def next_log_probabilities(self, source: list[int], prefix: list[int]) -> Tensor:
+        return torch.tensor([0, 0, 0, 0, 0.0012, 0.3, 0.5, 0.198, 0.0008]).log()
+
+    def find(
+        self, sentences: dict[int, Sentence], count: int = 1
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        for at, sentence in sentences.items():
+            yield at, [Hypothesis([*sentence.prefix], -at, -at, finished=True)]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "languages", "count", "words"),
+    [
+        ("one ", ("en", "de"), 2, ["two", "three"]),  # "x" would continue the first word
+        ("one ", ("ja", "de"), 2, ["two", "three"]),
+        ("one", ("en", "ja"), 2, ["x", "two"]),  # text without spaces has no words
+        ("", ("en", "de"), 2, ["x", "two"]),  # any piece may begin a line
+        ("", ("en", "de"), 8, ["x", "two", "three", "one"]),  # a thousandth is the least
+    ],
+)
+def test_the_likeliest_tokens_are_tried_that_begin_a_word_after_a_prefix(
+    prefix: str, languages: tuple[str, str], count: int, words: list[str]
+) -> None:
+    [found] = alternatives(Given(languages), [Request("line", prefix)], count)
+    assert [one.next for one in found] == words
 
 
 def test_another_engine_has_no_alternatives() -> None:

@@ -16,7 +16,9 @@ from nmt.errors import NmtError
 from nmt.evaluation.consensus import expected_utilities
 from nmt.evaluation.metrics import metrics
 from nmt.inference import SearchConfig
+from nmt.inference.bayes_risk import by_consensus
 from nmt.recipe.config import build
+from nmt.search import Hypothesis
 
 
 @pytest.mark.parametrize("utility", ["chrf", "bleu"])
@@ -107,6 +109,23 @@ def test_pruning_weighs_a_candidate_by_how_often_it_is_there() -> None:
     others = ["a b c d e", "a b c d f", "a b c d g"]
     pruned = expected_utilities(["x y z", *others, *["x y z"] * 4], metrics["chrf"], 1)
     assert [at for at, value in enumerate(pruned) if value > -inf] == [0, 4, 5, 6, 7]
+
+
+def test_a_list_has_each_text_once_by_its_utility_and_none_that_pruning_leaves_out() -> None:
+    texts = ["a b c d f", "x y z", "a b c d e", "a b c d e", "a b c d g"]
+    hypotheses = [Hypothesis([at], -at, -at, finished=True) for at in range(5)]
+    metric = metrics["chrf"].for_sentences()
+    values = expected_utilities(texts, metric)
+
+    def decode(tokens: list[list[int]]) -> list[str]:
+        return [texts[at] for (at,) in tokens]
+
+    every, nothing = by_consensus([hypotheses, []], decode, metric)
+    best = sorted((0, 1, 2, 4), key=lambda at: -values[at])
+    assert [(one.tokens, one.score) for one in every] == [([at], values[at]) for at in best]
+    assert nothing == []
+    [few] = by_consensus([hypotheses], decode, metric, 2)
+    assert few == every[:2]
 
 
 def test_pruning_that_cannot_be_is_refused() -> None:

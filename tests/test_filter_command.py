@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from threading import Barrier, Thread
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from trained_runs import turn
 
 from nmt.errors import NmtError
+from nmt.inference import filtering
 from nmt.inference.filtering import CHARACTERS, Cut, dual_scorer, score_corpus, write_kept
 from nmt.preprocess.corpus import Bitext
 from nmt.runtime.distributed import World
@@ -38,6 +40,19 @@ def test_a_score_is_high_if_both_models_agree_on_a_high_probability() -> None:
     expected = [1, np.exp(-2), np.exp(-(2 + 1)), np.exp(-1), 0, 0]
     assert score(sources, targets) == pytest.approx(expected)
     assert score([], []).shape == (0,)
+    assert score(["0"], ["0" * CHARACTERS]).tolist() == [1]
+
+
+def test_each_model_scores_the_side_that_it_writes() -> None:
+    calls = []
+
+    class Noting(Fake):
+        def score(self, sources: list[str], targets: list[str]) -> list[list[float]]:
+            calls.append((sources, targets))
+            return super().score(sources, targets)
+
+    dual_scorer(Noting(), Noting())(["1"], ["2"])  # type: ignore[arg-type]
+    assert calls == [(["1"], ["2"]), (["2"], ["1"])]
 
 
 @pytest.mark.parametrize("size", [1, 5, 3000])
@@ -72,6 +87,36 @@ def test_scoring_resumes_behind_the_last_whole_score(tmp_path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(NmtError, match="another process is writing it"):
             score_corpus(bitext, score, path, World())
+
+
+def test_scores_do_not_depend_on_the_number_of_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filtering, "BLOCK", 4)
+    (tmp_path / "a.tsv").write_text("".join(f"{n}\tx\n" for n in range(27)))
+    meeting, values, seen = Barrier(2, timeout=60), [None, None], [0, 0]
+
+    class Two(World):
+        def gather(self, value: Any) -> list[Any]:
+            values[self.rank] = value
+            meeting.wait()
+            gathered = [*values]
+            meeting.wait()
+            return gathered
+
+    def run(world: World) -> None:
+        def score(sources: Any, _: Any) -> Any:
+            seen[world.rank] += len(sources)
+            return np.array([int(source) / 32 for source in sources], np.float32)
+
+        score_corpus(Bitext(tmp_path / "a.tsv", None), score, tmp_path / "scores", world)
+
+    other = Thread(target=run, args=(Two(rank=1, size=2),))
+    other.start()
+    run(Two(rank=0, size=2))
+    other.join()
+    assert np.fromfile(tmp_path / "scores", "<f4").tolist() == [n / 32 for n in range(27)]
+    assert seen == [14, 13]
 
 
 def test_two_files_become_columns(tmp_path: Path) -> None:

@@ -194,6 +194,7 @@ def test_tokens_that_are_far_below_the_likeliest_one_may_be_given_up() -> None:
     wide = Beam(beam=2, length_penalty=NONE)
     assert best(replace(wide, pruning_tokens=0.41), model) == ([5, 4], True)  # log(0.6 / 0.4)
     assert best(replace(wide, pruning_tokens=0.40), model) == ([4, 4], True)
+    assert best(replace(wide, pruning_tokens=0.0), model) == ([4, 4], True)  # the likeliest alone
 
 
 def test_what_is_far_below_the_best_that_is_finished_may_be_given_up() -> None:

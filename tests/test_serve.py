@@ -837,14 +837,14 @@ def test_short_lines_do_not_travel_with_long_ones() -> None:
     async def steps(batcher: Batcher, processes: Processes) -> None:
         ask(batcher, ["now"])
         await settle()
-        for length in (500, 9, 1000, 200, 1001):
+        for length in (500, 9, 1001, 1000, 200, 250):
             ask(batcher, ["l" * length])
         for number in range(3):
             await settle()
             processes.finish(number)
         await settle()
         lengths = [[len(text) for text in texts] for texts in processes.texts[1:]]
-        assert lengths == [[500, 1000], [9, 200], [1001]]
+        assert lengths == [[500, 1000, 250], [9, 200], [1001]]
 
     gather(steps)
 
@@ -860,6 +860,9 @@ def test_processes_share_the_lines_that_wait() -> None:
             await settle()
         assert [line[0]["text"] for line in await job] == ["AAAA", "B", "CCCC", "D"]
         assert [line[0]["text"] for line in await later] == ["E"]
+        ask(batcher, ["f", "g"])  # nothing else is under way
+        await settle()
+        assert processes.texts[3:] == [["f"], ["g"]]
 
     gather(steps, slots=2)
 
@@ -886,6 +889,7 @@ def test_the_lines_of_a_client_who_leaves_are_not_translated() -> None:
         leaving.cancel()
         staying = ask(batcher, ["c"])
         await settle()
+        assert batcher.num_waiting == 1
         processes.finish(0)
         await settle()
         assert processes.texts == [["first"], ["c"]]
@@ -905,6 +909,112 @@ def test_a_full_queue_refuses_at_once() -> None:
             batcher.check_room(1)
 
     gather(steps, queue=2)
+
+
+def test_a_request_without_lines_is_answered() -> None:
+    async def steps(batcher: Batcher, processes: Processes) -> None:
+        assert await asyncio.wait_for(ask(batcher, []), 5) == []
+
+    gather(steps)
+
+
+class Pauses:
+    """The module asyncio with pauses that end when a test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seconds: list[float] = []
+        self.end = asyncio.Event()
+        monkeypatch.setattr(
+            batching, "asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": self.sleep})
+        )
+
+    async def sleep(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+        await self.end.wait()
+
+
+def test_a_batch_that_is_not_full_waits_while_another_is_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses = Pauses(monkeypatch)
+
+    async def steps(batcher: Batcher, processes: Processes) -> None:
+        batcher.pause = 0.5
+        for text in ("now", "a", "b"):
+            ask(batcher, [text])
+            await settle()
+        assert (processes.texts, pauses.seconds) == ([["now"]], [0.5])
+        pauses.end.set()
+        await settle()
+        assert processes.texts[1:] == [["a", "b"]]
+        for number in range(2):
+            processes.finish(number)
+        await settle()
+        for lines in (["alone"], ["c", "d", "e"]):  # nothing is under way; a batch is full
+            ask(batcher, lines)
+            await settle()
+        assert (processes.texts[2:], pauses.seconds) == ([["alone"], ["c", "d"]], [0.5])
+
+    gather(steps, slots=2)
+
+
+def test_a_client_who_leaves_while_a_batch_waits_leaves_its_process_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses = Pauses(monkeypatch)
+
+    async def steps(batcher: Batcher, processes: Processes) -> None:
+        ask(batcher, ["now"])
+        await settle()
+        leaving = ask(batcher, ["a"])
+        await settle()
+        leaving.cancel()
+        await settle()
+        pauses.end.set()
+        await settle()
+        ask(batcher, ["b"])
+        await settle()
+        assert processes.texts == [["now"], ["b"]]
+
+    gather(steps, slots=2)
+
+
+def test_a_queue_holds_its_lines_and_an_empty_one_takes_any_number() -> None:
+    async def steps(batcher: Batcher, processes: Processes) -> None:
+        batcher.check_room(1000)
+        ask(batcher, ["first"])
+        await settle()
+        batcher.check_room(1000)  # a process has the only line
+        ask(batcher, ["a", "b"])
+        await settle()
+        batcher.check_room(3)
+        with pytest.raises(QueueFullError):
+            batcher.check_room(4)
+
+    gather(steps, queue=5)
+
+
+def test_a_full_queue_names_the_seconds_that_its_lines_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(batching, "time", SimpleNamespace(monotonic=lambda: now))
+
+    async def steps(batcher: Batcher, processes: Processes) -> None:
+        nonlocal now
+        ask(batcher, list("abcdef"))
+        await settle()
+        # Three lines took 6 s: 0.5 a second; then 1 s, and 0.9 x 0.5 + 0.1 x 3 are 0.75.
+        for number, (seconds, told) in enumerate(((6.0, 6), (1.0, 4))):
+            now += seconds
+            processes.finish(number)
+            await settle()
+            ask(batcher, list("xyz"))
+            await settle()
+            with pytest.raises(QueueFullError, match=f"try again in {told} s"):
+                batcher.check_room(1)
+
+    gather(steps, queue=3)
 
 
 def test_an_error_of_one_job_spares_the_others() -> None:

@@ -109,7 +109,7 @@ class Rates:
         self.buckets[client] = (left - lines if is_allowed else left, now)
         if len(self.buckets) > MOST_CLIENTS:
             self.buckets.popitem(last=False)
-        return 0 if is_allowed else max(1, ceil((wanted - left) / rate))
+        return 0 if is_allowed else ceil((wanted - left) / rate)
 
 
 def admitting(admit: Callable[[Request], None]) -> type[APIRoute]:

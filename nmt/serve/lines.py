@@ -137,8 +137,8 @@ def _request(fields: dict[str, Any], where: str, config: SearchConfig, has_conte
     except NmtError as error:
         raise RefusedError(400, str(error)) from None
     rows = (request.strategy or config.strategy).rows_per_sentence
-    if max(rows, request.n_best or 1) > MOST_ROWS:
-        raise RefusedError(400, f"{where}: at most {MOST_ROWS} hypotheses, not {rows}")
+    if (hypotheses := max(rows, request.n_best or 1)) > MOST_ROWS:
+        raise RefusedError(400, f"{where}: at most {MOST_ROWS} hypotheses, not {hypotheses}")
     phrases = (*request.phrases, *request.avoid)
     longest = max(map(len, (*phrases, *request.terminology.values())), default=0)
     if max(len(phrases), longest) > MOST_PHRASES:

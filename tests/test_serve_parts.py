@@ -1,0 +1,312 @@
+"""Parts of the server without a process: bodies, streams, WebSockets, and who may use them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpConnection
+
+from nmt.inference import Request, SearchConfig
+from nmt.recipe.config import build
+from nmt.search import Beam
+from nmt.serve import access, lines, websocket
+from nmt.serve.access import Limits, Rates
+from nmt.serve.bodies import Ended, RefusedError, WholeBodies, late, unless_gone
+from nmt.serve.lines import AHEAD, Wanted, _arriving, _lines, _translations
+from nmt.serve.work import Wish
+
+PLAIN = Wish(("en", "de"))
+CONFIG = build(SearchConfig, {"strategy": "lexical_beam"}, "search")
+
+
+def client_of(*parts: bytes, is_whole: bool = True) -> HttpConnection:
+    """A client that sends the parts of a body, and waits for ever if the body is not whole."""
+    coming = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
+    coming[-1]["more_body"] = not is_whole
+
+    async def receive() -> Any:
+        if not coming:
+            await asyncio.sleep(600)
+        return coming.pop(0)
+
+    return HttpConnection({"type": "http"}, receive)
+
+
+async def everything(parts: AsyncIterator[str]) -> list[str]:
+    return [part async for part in parts]
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ([b"one\n", b"two\n"], ["one", "two"]),
+        ([b"o", b"ne\ntw", b"o"], ["one", "two"]),  # the last line needs no line feed
+        ([b"\xff\nd\xc3", b"\xb6\n\xc3"], ["�", "dö", "�"]),
+        ([b"x" * 20, b"\n"], ["x" * 20]),  # five characters have at most twenty bytes
+    ],
+)
+def test_the_lines_of_a_body_do_not_depend_on_its_parts(
+    parts: list[bytes], expected: list[str]
+) -> None:
+    assert asyncio.run(everything(_arriving(client_of(*parts), 5))) == expected
+
+
+def test_a_line_that_never_ends_is_refused() -> None:
+    with pytest.raises(RefusedError, match="a line has more than 5 characters") as refused:
+        asyncio.run(everything(_arriving(client_of(b"x" * 21, is_whole=False), 5)))
+    assert refused.value.status == 413
+
+
+def test_only_some_lines_of_a_stream_are_under_way() -> None:
+    started: list[str] = []
+
+    async def translate(_: Any, requests: list[Request], wish: Wish) -> Any:
+        started.append(requests[0].text)
+        await asyncio.sleep(600)
+
+    async def read() -> None:
+        service: Any = SimpleNamespace(translate=translate, limits=Limits())
+        client = client_of(b"one\n" * (AHEAD + 9))
+        first = asyncio.ensure_future(anext(_translations(service, client, PLAIN)))
+        for _ in range(20 * AHEAD):
+            await asyncio.sleep(0)
+        first.cancel()
+
+    asyncio.run(read())
+    assert len(started) == AHEAD
+
+
+def test_a_line_of_a_stream_is_tried_again_after_the_time_that_a_refusal_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refusals, waited = [RefusedError(429, "full", 7), RefusedError(429, "full", 3)], []
+
+    async def translate(*_: Any) -> Any:
+        if refusals:
+            raise refusals.pop(0)
+        return [[{"text": "eins"}]]
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr(lines, "asyncio", SimpleNamespace(sleep=sleep))
+    service: Any = SimpleNamespace(translate=translate)
+    request, line = client_of(b"one"), Request("one")
+    found = asyncio.run(lines._translated(service, request, line, PLAIN))
+    assert (found, waited) == ([[{"text": "eins"}]], [7, 3])
+
+
+def test_other_refusals_end_a_stream() -> None:
+    async def translate(*_: Any) -> Any:
+        raise late(2.0)
+
+    service: Any = SimpleNamespace(translate=translate)
+    with pytest.raises(RefusedError, match="no translation within 2 s"):
+        asyncio.run(lines._translated(service, client_of(b"one"), Request("one"), PLAIN))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"n_best": 2}, {"scores": True}, {"alignments": "words"}, {"lines": ["a", {"text": "b"}]}],
+    ids=str,
+)
+def test_markup_goes_without_each_of_the_others(other: dict[str, Any]) -> None:
+    wanted = {"target_lang": "de", "lines": ["a"], "markup": "html"}
+    assert _lines(Wanted.model_validate(wanted), CONFIG, False) == [Request("a")]
+    with pytest.raises(RefusedError, match="markup goes without requests, n_best, scores and"):
+        _lines(Wanted.model_validate(wanted | other), CONFIG, False)
+    plain = Wanted.model_validate(wanted | other | {"markup": None})
+    assert len(_lines(plain, CONFIG, False)) == len(plain.lines)
+
+
+@pytest.mark.parametrize(
+    ("most", "more"),
+    [
+        ({"strategy": {"beam": 100}, "n_best": 100}, {"strategy": {"beam": 101}}),
+        (
+            {"phrases": ["a"] * 50, "avoid": ["b"] * 50},
+            {"phrases": ["a"] * 50, "avoid": ["b"] * 51},
+        ),
+        ({"phrases": ["a" * 100, "b"]}, {"phrases": ["a" * 101, "b"]}),
+        ({"terminology": {"a": "b" * 100}}, {"terminology": {"a": "b" * 101, "c": "d"}}),
+    ],
+    ids=lambda fields: ",".join(fields),
+)
+def test_requests_may_ask_for_a_hundred_of_each_and_no_more(
+    most: dict[str, Any], more: dict[str, Any]
+) -> None:
+    def read(fields: dict[str, Any]) -> list[Request]:
+        wanted = {"target_lang": "de", "lines": [{"text": "a"} | fields]}
+        return _lines(Wanted.model_validate(wanted), CONFIG, False)
+
+    assert len(read(most)) == 1
+    with pytest.raises(RefusedError, match="line 1: at most 100 "):
+        read(more)
+
+
+def test_a_list_that_is_too_long_is_refused_by_its_length() -> None:
+    class Many(Beam):
+        max_hypotheses = 500
+
+    wanted = Wanted.model_validate({"target_lang": "de", "lines": [{"text": "a", "n_best": 101}]})
+    with pytest.raises(RefusedError, match="line 1: at most 100 hypotheses, not 101"):
+        _lines(wanted, replace(CONFIG, strategy=Many()), False)
+
+
+def test_a_refusal_for_now_says_when_to_try_again() -> None:
+    assert late(2.5).response().headers["retry-after"] == "1"
+    assert RefusedError(429, "full", 30).response().headers["retry-after"] == "30"
+    assert "retry-after" not in RefusedError(400, "wrong").response().headers
+
+
+@pytest.mark.parametrize(
+    ("parts", "status"),
+    [([b"abc", b"de"], 200), ([b"abc", b"def"], 413), ([b"abc", None], None), ([], 408)],
+    ids=["whole", "too large", "client leaves", "late"],
+)
+def test_the_application_sees_a_body_only_if_it_is_whole_and_within_the_limits(
+    parts: list[bytes | None], status: int | None
+) -> None:
+    messages = [
+        {"type": "http.request", "body": part, "more_body": part != b"de"}
+        if part
+        else {"type": "http.disconnect"}
+        for part in parts
+    ]
+    seen, sent = [], []
+
+    async def receive() -> Any:
+        if not messages:
+            await asyncio.sleep(600)
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("status"))
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append((await receive())["body"])
+        await send({"type": "http.response.start", "status": 200})
+
+    whole = WholeBodies(app, Limits(bytes=5, body_seconds=600.0 if parts else 0.01))
+    asyncio.run(whole({"type": "http", "path": "/"}, receive, send))
+    assert seen == [b"abcde"] * (status == 200)
+    assert sent[:1] == [status] * (status is not None)
+
+
+def test_work_ends_with_its_client_and_its_error_is_not_logged() -> None:
+    ended, logged = [], []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            ended.append("work")
+            raise OSError("the process is gone, too")
+
+    async def ask() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *told: logged.append(told))
+        with pytest.raises(ClientDisconnect):
+            await unless_gone(asyncio.sleep(0.01), work(), 600)
+
+    asyncio.run(ask())
+    assert (ended, logged) == (["work"], [])
+
+
+def test_the_end_of_the_server_is_told_to_its_lifespan() -> None:
+    async def app(*_: Any) -> None:
+        raise asyncio.CancelledError
+
+    none: Any = None
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(Ended(app)({"type": "lifespan"}, none, none))
+
+
+def test_the_rate_of_a_client_is_kept_over_pauses_and_large_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(access.time, "monotonic", lambda: now)
+    rates = Rates(60)
+    now = 3600.0  # an hour of silence is worth a minute
+    assert rates.spend("one", 60) == 0
+    assert rates.spend("one", 1) == 1
+    now = 7200.0
+    assert rates.spend("one", 90) == 0  # more than a minute has; the next waits for as long
+    assert rates.spend("one", 1) == 31
+
+
+def test_clients_seen_longest_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "MOST_CLIENTS", 2)
+    rates = Rates(60)
+    for client in ("one", "two", "one", "three"):
+        rates.spend(client, 30)
+    assert list(rates.buckets) == ["one", "three"]
+
+
+@pytest.mark.parametrize(
+    ("offered", "expected"),
+    [
+        ([], (None, None)),
+        (["bearer", "secret"], ("bearer", "secret")),
+        (["chat", "secret"], (None, None)),
+        (["bearer"], (None, None)),
+        (["bearer", "secret", "chat"], (None, None)),
+    ],
+)
+def test_a_key_is_the_second_subprotocol_after_bearer(
+    offered: list[str], expected: tuple[str | None, str | None]
+) -> None:
+    client: Any = SimpleNamespace(scope={"subprotocols": offered})
+    assert websocket._subprotocol_with_key(client) == expected
+
+
+@pytest.mark.parametrize(
+    ("origin", "origins", "is_admitted"),
+    [
+        (None, [], True),  # no browser
+        ("https://host:1", [], True),
+        ("https://other", [], False),
+        ("https://other", ["https://other"], True),
+        ("https://other", ["https://third"], False),
+        ("https://other", ["*"], True),
+    ],
+)
+def test_pages_of_the_server_and_of_named_origins_may_open_a_socket(
+    origin: str | None, origins: list[str], is_admitted: bool
+) -> None:
+    headers = {"host": "host:1"} | ({"origin": origin} if origin else {})
+    client: Any = SimpleNamespace(headers=headers)
+    assert websocket._is_admitted(client, origins) == is_admitted
+
+
+def test_a_client_of_a_socket_may_send_more_than_is_read_ahead() -> None:
+    sent: list[str] = []
+    text = "x" * (websocket.MAX_CHARACTERS_AHEAD // 2 + 1)
+    messages = [{"type": "websocket.receive", "text": text} for _ in range(5)]
+
+    async def receive() -> Any:
+        return messages.pop() if messages else {"type": "websocket.disconnect"}
+
+    async def noted(text: str) -> None:
+        sent.append(text)
+
+    async def nothing(*_: Any) -> None: ...
+
+    async def translate(_: Any, requests: list[Request], wish: Wish) -> Any:
+        return [[{"text": "eins"}]]
+
+    service: Any = SimpleNamespace(
+        models=SimpleNamespace(pairs=[("en", "de")]), admit=lambda *_: None, translate=translate,
+        pair=lambda *pair: pair, check_count=lambda _: None, limits=Limits(),
+    )  # fmt: skip
+    client: Any = SimpleNamespace(
+        query_params={}, headers={}, scope={}, receive=receive, send_text=noted, accept=nothing
+    )
+    asyncio.run(asyncio.wait_for(websocket.answer_messages(service, client, ()), 60))
+    assert sent == ["eins\n"] * 5
