@@ -7,6 +7,9 @@ import errno
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of writing to a full disk or beyond a quota."""
 
+FULL_OR_FAILING = (*FULL, errno.EIO)
+"""Error numbers after which the same command can go on, once there is room or another disk."""
+
 _REMEDIES = {
     errno.ENOSPC: "make room there",
     errno.EDQUOT: "make room there, or raise the quota",
@@ -48,6 +51,16 @@ class UnknownKeyError(NmtError):
 
 class UnfinishedError(NmtError):
     """An interrupted task: its results so far are kept, and the same command resumes it."""
+
+    @classmethod
+    def by_disk(cls, error: OSError, again: str = "to resume") -> UnfinishedError:
+        """Return the error of a task that a full or failing disk interrupted.
+
+        Args:
+            error: the error of the disk.
+            again: what the same command does, behind "run the same command again".
+        """
+        return cls(f"{explain(error)}, and run the same command again {again}")
 
 
 class TerminatedError(KeyboardInterrupt):

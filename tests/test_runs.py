@@ -515,7 +515,7 @@ def test_a_full_disk_costs_one_line_and_leaves_the_checkpoints_that_were_there(
     before = names(empty.path)
     with files_of_at_most(100), pytest.raises(OSError, match="File too large") as error:
         save(empty, 2)
-    assert explain(error.value).startswith(f"{empty.path}/update_0000002/model.safetensors: cannot")
+    assert explain(error.value).startswith(f"{empty.path}/update_0000002: cannot")
     assert names(empty.path) == before
     last = empty.checkpoint("last")
     assert last is not None

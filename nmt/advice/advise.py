@@ -26,7 +26,7 @@ from nmt.advice.recipe import (
 )
 from nmt.advice.rules import SIZES, candidates, scale, subword_sampling
 from nmt.errors import NmtError
-from nmt.io.files import check_writable, whole_file
+from nmt.io.files import check_writable, named, whole_file
 from nmt.messages import duration, warn
 from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import Bitext
@@ -98,8 +98,9 @@ def advise(
     sets = {split: path or str(held_out.DIRECTORY / split) for split, path in present.items()}
     pairs = {split: len(chosen) for split, chosen in new_sets.items()}
     pairs |= {split: _count(path, languages) for split, path in present.items() if path}
-    with TemporaryDirectory(prefix="nmt-init-") as scratch:
-        trial = _trial(Path(scratch), text, languages)
+    with TemporaryDirectory(prefix="nmt-init-") as name, named(Path(name).parent, Path(name)):
+        scratch = Path(name)
+        trial = _trial(scratch, text, languages)
         facts = CorpusFacts(
             source_lang=languages[0],
             target_lang=languages[1],
@@ -115,7 +116,7 @@ def advise(
             byte_fallback=trial.byte_fallback or not text.is_whole,
         )
         _show_corpus(facts, trial, new_sets, pairs, say)
-        machine, speeds = _measure(Path(scratch), trial, facts, minutes, say)
+        machine, speeds = _measure(scratch, trial, facts, minutes, say)
     chosen = _plan(facts, machine, speeds, minutes)
     return Advice(
         values=list(choices(facts, chosen, machine.device)),

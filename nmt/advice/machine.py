@@ -15,7 +15,7 @@ import torch
 from nmt.advice.corpus import Pair
 from nmt.data.dataset import Dataset
 from nmt.data.loader import prefetch
-from nmt.errors import NmtError
+from nmt.errors import NmtError, UnfinishedError
 from nmt.models import ModelConfig
 from nmt.preprocess.binarize import preprocess
 from nmt.preprocess.config import PreprocessConfig
@@ -127,6 +127,8 @@ def make_trial(
         config = replace(config, byte_fallback=config.vocab_size >= SMALLEST_WITH_BYTES)
         try:
             preprocess(config)
+        except UnfinishedError as error:  # fewer subwords are no remedy for a full disk
+            raise (error.__cause__ or error) from None
         except NmtError:
             if config.vocab_size < 20:
                 raise

@@ -17,7 +17,8 @@ from nmt.cli.console import check_output
 from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
 from nmt.cli.score_by_model import open_model
 from nmt.cli.stream import check_directories, is_written_in_place, writer
-from nmt.errors import NmtError
+from nmt.errors import FULL_OR_FAILING, NmtError, UnfinishedError
+from nmt.io.files import named
 from nmt.io.lines import open_stdin
 from nmt.messages import say
 
@@ -150,20 +151,32 @@ def _scratch(
 
     With an output and a corpus in files, an interrupted command leaves the file beside the output,
     and the same command finds it again.
+
+    Raises:
+        UnfinishedError: the disk is full or fails, and the file stays.
     """
     from nmt.preprocess.corpus import Bitext
 
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "scores"
-        if bitext is None:
-            bitext = Bitext(Path(directory) / "stdin.tsv", None, is_stdin=True)
-            if is_main:
-                with bitext.source.open("wb") as file:
-                    shutil.copyfileobj(open_stdin(), file)
-        elif output is not None and is_main and not is_written_in_place(output):
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        if output is not None and bitext and is_main and not is_written_in_place(output):
             stats = [(str(file), file.stat()) for file in bitext.files]
             shown = [models, [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]]
             digest = hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]
             path = output.with_name(f".{output.name}.scores-{digest}")
-        yield path, bitext
-        path.unlink(missing_ok=True)
+            try:
+                with named(output, path):
+                    yield path, bitext
+            except OSError as error:
+                if error.errno not in FULL_OR_FAILING:
+                    raise
+                raise UnfinishedError.by_disk(error) from None
+            path.unlink(missing_ok=True)
+            return
+        with named(directory.parent, directory):
+            if bitext is None:
+                bitext = Bitext(directory / "stdin.tsv", None, is_stdin=True)
+                if is_main:
+                    with bitext.source.open("wb") as file:
+                        shutil.copyfileobj(open_stdin(), file)
+            yield directory / "scores", bitext

@@ -7,13 +7,14 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, repeat
+from itertools import chain, count, repeat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from nmt.cli import forms
+from nmt.cli.console import STDOUT
 from nmt.cli.requests import Requests
-from nmt.errors import NmtError
+from nmt.errors import FULL_OR_FAILING, NmtError, UnfinishedError, explain
 from nmt.io import files
 from nmt.io.lines import Lines
 from nmt.messages import say, warn
@@ -118,17 +119,55 @@ def _shared(
 
 
 @contextmanager
-def writer(path: Path | None, is_main: bool) -> Iterator[IO[bytes]]:
-    """Yield stdout, or a file that appears complete at the end; only the first process writes."""
+def writer(path: Path | None, is_main: bool, keeps: bool = False) -> Iterator[IO[bytes]]:
+    """Yield stdout, or a file that appears complete at the end; only the first process writes.
+
+    Args:
+        path: the file; None for stdout.
+        is_main: whether this is the first process.
+        keeps: whether a disk that is full or fails leaves the complete lines in another file.
+
+    Raises:
+        UnfinishedError: the disk is full or fails, and complete lines are kept.
+    """
     if path is None or not is_main:
-        yield sys.stdout.buffer
+        with files.named(STDOUT):
+            yield sys.stdout.buffer
     elif is_written_in_place(path):
         # To append keeps what a file below /dev/stdout already holds, after >> for instance.
         with files.named(path), path.open("ab") as stream:
             yield stream
     else:
-        with files.whole_file(_linked(path)) as partial, partial.open("wb") as stream:
-            yield stream
+        path = _linked(path)
+        with files.whole_file(path) as partial:
+            try:
+                with files.named(path), partial.open("wb") as stream:
+                    yield stream
+            except OSError as error:
+                is_kept = keeps and error.errno in FULL_OR_FAILING
+                if not is_kept or not (lines := _cut_incomplete_line(partial)):
+                    raise
+                kept = _unused(path.with_name(f"{path.name}.unfinished"))
+                partial.rename(kept)
+                again = f"and translate the rest: {kept} has the first {lines:,} lines"
+                raise UnfinishedError(f"{explain(error)}, {again}") from None
+
+
+def _cut_incomplete_line(path: Path) -> int:
+    """Remove an incomplete line at the end of a file, and return the number of lines."""
+    lines = end = 0
+    with path.open("r+b") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                lines, end = lines + 1, end + len(line)
+        file.truncate(end)
+    return lines
+
+
+def _unused(path: Path) -> Path:
+    """Return a path at which there is nothing: this one, or one with a number behind it."""
+    paths = chain([path], (path.with_name(f"{path.name}-{number}") for number in count(2)))
+    return next(other for other in paths if not os.path.lexists(other))
 
 
 def check_directories(*paths: Path | None) -> None:

@@ -277,7 +277,7 @@ def translate(
 
     keep_few_kernels()
     recipe = settings.load()  # imports the plugins, which the model may need
-    with join(device, WAIT_MINUTES) as world, writer(output, world.is_main) as target:
+    with join(device, WAIT_MINUTES) as world, writer(output, world.is_main, keeps=True) as target:
         models = model or [default_run(recipe)]
         typed = lines.is_typed and target.isatty() and world.size == 1 and not wishes
         workers = _num_workers(workers or (1 if typed else None), world.device)

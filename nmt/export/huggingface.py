@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from nmt.export.base import Stored, export_formats
@@ -27,6 +26,7 @@ from nmt.export.transformer_format import (
 from nmt.models.positions import position_parts
 from nmt.models.transformer import Transformer, TransformerConfig
 from nmt.runs import LoadedModel, weights_of
+from nmt.runs.weights import write_tensors
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -45,8 +45,7 @@ class HuggingFaceFormat(TransformerFormat):
         layout = Layout.of(loaded)
         weights = _weights(model, config, layout)
         tensors = {name: tensor.to(DTYPES[stored]) for name, tensor in weights.items()}
-        save_file(tensors, directory / "model.safetensors", {"format": "pt"})
-        (directory / "model.safetensors").chmod(0o644)
+        write_tensors(directory / "model.safetensors", tensors, {"format": "pt"})
         dtype = str(DTYPES[stored]).removeprefix("torch.")
         write_files(loaded, config, layout, directory, dtype)
         (directory / "README.md").write_text(_model_card(loaded), encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import glob
 import hashlib
@@ -17,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryFile
 from typing import BinaryIO
 
-from nmt.errors import FULL, NmtError, UnfinishedError
+from nmt.errors import FULL, FULL_OR_FAILING, NmtError, UnfinishedError
 from nmt.messages import one_line, say
 
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -63,13 +62,13 @@ def whole_directory(path: Path, identity: str | None = None) -> Iterator[Path]:
             for file in partial.rglob("*"):
                 sync(file)
             sync(partial)
-        if path.exists():
-            locks.append(_hold(path))  # or a sweep would take `old` for one of a dead process
-            path.rename(old)
-        partial.rename(path)
-        sync(path.parent)
+            if path.exists():
+                locks.append(_hold(path))  # or a sweep would take `old` for one of a dead process
+                path.rename(old)
+            partial.rename(path)
+            sync(path.parent)
     except (KeyboardInterrupt, OSError, UnfinishedError) as error:
-        can_be_mended = not isinstance(error, OSError) or error.errno in (*FULL, errno.EIO)
+        can_be_mended = not isinstance(error, OSError) or error.errno in FULL_OR_FAILING
         stays = identity is not None and can_be_mended
         raise
     finally:
@@ -172,19 +171,24 @@ def _sweep_files(path: Path) -> None:
 
 @contextmanager
 def named(path: Path | str, partial: Path | None = None) -> Iterator[None]:
-    """Add the file's name to errors of a full disk, which have none.
+    """Name in errors what the user asked for.
+
+    Errors of a full disk that have no name, or that of a partial file, get the user's.
 
     Args:
         path: the name that the user knows.
-        partial: the partial path being written; errors that name it name `path` instead.
+        partial: the partial path being written, or its beginning; other errors that name it or a
+            file in it name `path` instead.
     """
     try:
         yield
     except OSError as error:
-        if error.filename is None and error.errno in FULL:
+        places = [str(place) for place in (error.filename, error.filename2) if place is not None]
+        is_partial = partial is not None and any(str(partial) in place for place in places)
+        if error.errno in FULL and (is_partial or not places):
             error.filename = str(path)
-        elif partial is not None and isinstance(error.filename, str | os.PathLike):
-            error.filename = str(error.filename).replace(str(partial), str(path), 1)
+        elif is_partial:
+            error.filename = places[0].replace(str(partial), str(path), 1)
         raise
 
 
@@ -225,11 +229,12 @@ def point(link: Path, target: str) -> None:
     fresh = link.with_name(f".{link.name}.new-{os.getpid()}")
     old = link.with_name(f".{link.name}.old-{os.getpid()}")
     fresh.unlink(missing_ok=True)
-    fresh.symlink_to(target)
-    if link.is_dir() and not link.is_symlink():
-        link.rename(old)
-    fresh.replace(link)
-    sync(link.parent)
+    with named(link, fresh):
+        fresh.symlink_to(target)
+        if link.is_dir() and not link.is_symlink():
+            link.rename(old)
+        fresh.replace(link)
+        sync(link.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import shutil
@@ -23,7 +22,7 @@ from nmt.data.dataset import shard_directory
 from nmt.data.directions import Direction
 from nmt.data.manifest import MANIFEST, SPLITS, Manifest
 from nmt.data.writer import DatasetWriter, SplitWriter, staging
-from nmt.errors import FULL, NmtError, explain
+from nmt.errors import FULL_OR_FAILING, NmtError, UnfinishedError
 from nmt.io import files
 from nmt.io.lines import open_stdin
 from nmt.messages import say
@@ -87,9 +86,9 @@ def preprocess(config: PreprocessConfig) -> Manifest:
                 shutil.rmtree(scratch)
             return manifest
     except OSError as error:
-        if error.errno not in (*FULL, errno.EIO):
+        if reads_stdin or error.errno not in FULL_OR_FAILING:
             raise
-        raise NmtError(f"{explain(error)}, and run the same command again to resume") from None
+        raise UnfinishedError.by_disk(error) from error
 
 
 def _fill(directory: Path, config: PreprocessConfig, corpora: dict[str, list[Bitext]]) -> Manifest:

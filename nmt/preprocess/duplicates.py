@@ -38,8 +38,8 @@ def mark_repeated(keys: Path, marks: Path, scratch: Path) -> None:
         marks: file to write: n bytes, 1 for a repeated key, else 0.
         scratch: directory to make, which needs 1.5 times the size of `keys`.
     """
-    with marks.open("wb") as file:
-        file.truncate(keys.stat().st_size // 16)
+    # Written, because a disk that is full when a hole is filled through a map kills the process.
+    marks.write_bytes(np.zeros(keys.stat().st_size // 16, np.bool_).data)
     repeated = open_marks(marks)
     for _, others in repetitions(_blocks(keys), scratch):
         repeated[others] = True

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nmt.data.manifest import MANIFEST
-from nmt.errors import NmtError
+from nmt.errors import FULL_OR_FAILING, NmtError, UnfinishedError
 from nmt.io import files
 from nmt.messages import warn
 from nmt.preprocess.subword_files import FILES as SUBWORDS
@@ -34,6 +34,7 @@ def locked_for_training(path: Path, dry_run: bool, by_this_process: bool = True)
 
     Raises:
         NmtError: see :func:`locked`.
+        UnfinishedError: the disk is full or fails.
     """
     if not by_this_process:
         yield
@@ -42,6 +43,10 @@ def locked_for_training(path: Path, dry_run: bool, by_this_process: bool = True)
     with locked(path):
         try:
             yield
+        except OSError as error:
+            if error.errno not in FULL_OR_FAILING:
+                raise
+            raise UnfinishedError.by_disk(error, _again(path)) from None
         finally:
             new = {*path.iterdir()} - (before or set())
             has_begun = any(entry.name == LOG or entry.match("update_*") for entry in new)
@@ -52,6 +57,14 @@ def locked_for_training(path: Path, dry_run: bool, by_this_process: bool = True)
                         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
                     if before is None:
                         path.rmdir()
+
+
+def _again(path: Path) -> str:
+    """Return what the same command does in the directory of a run."""
+    updates = [int(entry.name.removeprefix("update_")) for entry in path.glob("update_*")]
+    if updates:
+        return f"to resume after update {max(updates)}"
+    return "to begin anew: without a checkpoint, nothing of the run is kept"
 
 
 @contextmanager

@@ -82,10 +82,12 @@ def similarity(first: Tensors, second: Tensors) -> float:
     return product(first, second) / math.sqrt(product(first, first) * product(second, second))
 
 
-def write_tensors(path: Path, tensors: Tensors) -> FileFacts:
-    """Write a file of tensors, and return its size and checksum."""
+def write_tensors(
+    path: Path, tensors: Tensors, metadata: dict[str, str] | None = None
+) -> FileFacts:
+    """Write a file of tensors, perhaps with metadata, and return its size and checksum."""
     try:
-        save_file({key: value.contiguous().cpu() for key, value in tensors.items()}, path)
+        save_file({key: value.contiguous().cpu() for key, value in tensors.items()}, path, metadata)
     except SafetensorError as error:  # raised instead of OSError, even for a full disk
         raise os_error(error, path) from None
     path.chmod(0o644)  # safetensors creates the file unreadable for others

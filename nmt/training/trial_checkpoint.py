@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from nmt.errors import NmtError
+from nmt.io import files
 from nmt.runs import Checkpoint
 from nmt.training.parallel import gather_tensors
 from nmt.training.trainer import Trainer
@@ -25,7 +26,11 @@ def try_checkpoint(trainer: Trainer) -> int:
     if not trainer.world.is_main:
         return 0
     run, config = trainer.run, trainer.config
-    with TemporaryDirectory(prefix=".preflight.partial-", dir=run.path) as scratch:
+    beginning = ".preflight.partial-"
+    with (
+        files.named(run.path, run.path / beginning),
+        TemporaryDirectory(prefix=beginning, dir=run.path) as scratch,
+    ):
         path = Path(scratch)
         trial = replace(run, path=path)
         saved = trial.save(0, weights, None, {}, {}, best=True)
