@@ -29,7 +29,7 @@ from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -43,7 +43,6 @@ from nmt.models import ModelConfig
 from nmt.recipe.config import build
 from nmt.runs import Run, weights_of
 from nmt.runtime.memory import keep_freed_memory
-from nmt.runtime.precision import InferencePrecision
 from nmt.runtime.processes import end_with_parent
 
 BEAM = 4
@@ -85,7 +84,7 @@ class Setting:
             torch.set_num_threads(1)
         first = load_translator(
             self.run,
-            precision=cast(InferencePrecision, precision),
+            precision=precision,
             workers=self.workers,
             shortlist=bool(shortlist),
             **self.search(1),
@@ -104,15 +103,7 @@ class Setting:
     def _with_beam(self, first: Translator, beam: int) -> Translator:
         strategy = build(SearchConfig, self.search(beam), "search").strategy
         config = replace(first.config, strategy=strategy)
-        return Translator(
-            first.model,
-            first.subwords,
-            config,
-            first.device,
-            first.precision,
-            self.workers,
-            first.shortlister,
-        )
+        return Translator(first.model, first.subwords, config, first.execution, first.shortlister)
 
 
 def translate_counted(translator: Translator, lines: list[str]) -> tuple[list[str], int]:

@@ -15,7 +15,7 @@ import nmt as package
 from nmt.cli.translate import _num_workers
 from nmt.errors import NmtError
 from nmt.evaluation.metrics import metrics
-from nmt.inference import engines
+from nmt.inference import Execution, engines
 from nmt.runtime import precision
 
 
@@ -69,10 +69,27 @@ def test_one_string_in_the_place_of_lines_is_refused_at_once(trained: Path) -> N
         )
 
 
+def test_translations_of_other_lines_are_refused(trained: Path) -> None:
+    translator = package.Translator(trained, device="cpu")
+    for call in (translator.score, translator.align):
+        with pytest.raises(ValueError, match="2 sources, but 1 targets"):
+            call(["one", "two"], ["eins"])
+
+
 def test_a_mistaken_key_is_one_line(trained: Path) -> None:
     with pytest.raises(NmtError) as error:
         package.Translator(trained, windw=3)
     assert str(error.value) == "search: unknown key 'windw'; did you mean 'window'?"
+
+
+def test_a_mistaken_setting_of_the_execution_is_one_line(trained: Path) -> None:
+    for setting, message in (
+        ({"precision": "float16"}, "execution.precision: unknown value 'float16'; known: "),
+        ({"workers": 2.5}, "execution.workers: expected a whole number, not 2.5"),
+    ):
+        with pytest.raises(NmtError) as error:
+            package.Translator(trained, **setting)
+        assert str(error.value).startswith(message)
 
 
 def test_workers_that_a_device_does_not_take_are_refused_as_by_the_command(
@@ -86,7 +103,7 @@ def test_workers_that_a_device_does_not_take_are_refused_as_by_the_command(
     with pytest.raises(NmtError, match=refusal):
         package.Translator(trained, workers=2, device="cuda")
     with pytest.raises(NmtError, match=refusal):
-        _num_workers(2, torch.device("cuda"))
+        Execution(workers=2, device=torch.device("cuda"))
     assert _num_workers(None, torch.device("cuda")) == 1
 
 

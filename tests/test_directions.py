@@ -15,6 +15,7 @@ import yaml
 from conftest import RECIPE
 from trained_runs import assert_same_checkpoint, records
 
+import nmt as package
 from nmt.data.dataset import Dataset
 from nmt.data.directions import Directions
 from nmt.data.subset import Subset
@@ -311,6 +312,8 @@ def test_python_and_the_other_commands_take_the_same_languages(
     assert by_direction == DIRECTIONS
     with pytest.raises(NmtError, match="choose one with -t"):
         load_translator(run)
+    pretrained = package.Translator.from_pretrained(run, source_lang="en", target_lang="fr")
+    assert list(pretrained.translate(lines)) == expected
 
     pair = ("--source", here / "valid.en", here / "valid.fr")
     scored = nmt("score", "--model", run, *pair, "-t", "fr").out.splitlines()

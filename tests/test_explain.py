@@ -23,6 +23,7 @@ from matplotlib import image
 from tiny_models import tiny
 
 from nmt.data.vocabulary import BOS
+from nmt.errors import NmtError
 from nmt.explain import explain
 from nmt.explain.activity import activity
 from nmt.explain.beam import Traced, tree
@@ -31,6 +32,7 @@ from nmt.explain.explanation import Candidate
 from nmt.explain.page import page
 from nmt.explain.summaries import rollout, summarise
 from nmt.inference import SearchConfig, Translator
+from nmt.inference.engines import load_translator
 from nmt.models.base import AttentionMap, Model
 from nmt.models.ensemble import Ensemble
 from nmt.models.recorded_activity import ActivityMap
@@ -132,6 +134,11 @@ def test_members_of_an_ensemble_read_its_translation(translator: Translator) -> 
             log_probs = [step.log_probability for step in (one, two)]
             expected = math.log(0.75 * math.exp(log_probs[0]) + 0.25 * math.exp(log_probs[1]))
             assert mean.log_probability == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_model_that_was_converted_for_speed_is_refused(trained: Path) -> None:
+    with pytest.raises(NmtError, match="is converted for speed and records no attention; load it"):
+        explain([load_translator(trained)], LINES)  # type: ignore[list-item]
 
 
 def test_models_beside_each_other_explain_their_own_translations(translator: Translator) -> None:
@@ -416,6 +423,8 @@ def test_the_command_sets_models_side_by_side(nmt: Command, trained: Path, corpu
         (["--svg", "encoder:1", "--heads", "3"], 1, "head 3: layer 1 has heads 1 to 2"),
         (["--svg", "encoder:1", "--word", "x"], 1, "no piece 'x' among the queries; there are: "),
         (["--svg", "encoder"], 2, "a picture is as encoder:5, and --heads as 1,2"),
+        (["--svg", "encoder:" + "9" * 5000], 2, "a picture is as encoder:5, and --heads as 1,2"),
+        (["--png", "cross:1", "--heads", "9" * 5000], 2, "a picture is as encoder:5, and --heads"),
         (["--svg", "encoder:1", "--json"], 2, "give one of --svg, --png and --json"),
         (
             ["--svg", "encoder:1", "--compare", "x"],

@@ -20,7 +20,7 @@ from fuzz.seals import seal
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
 from nmt.export import Export, export_formats, export_run
-from nmt.inference import Request, SearchConfig, Translator
+from nmt.inference import Execution, Request, SearchConfig, Translator
 from nmt.inference.ctranslate2 import CTranslate2Translator, search_options
 from nmt.inference.engines import load_translator
 from nmt.inference.request import Sentence
@@ -28,7 +28,7 @@ from nmt.models import ModelConfig
 from nmt.preprocess.subwords import Subwords
 from nmt.recipe.config import build
 from nmt.runs import Run, load_model, weights_of
-from nmt.search import Hypothesis
+from nmt.search import Greedy, Hypothesis
 
 needs_ctranslate2 = pytest.mark.skipif(
     find_spec("ctranslate2") is None, reason="CTranslate2 is not installed"
@@ -313,6 +313,14 @@ def test_a_search_that_ctranslate2_does_otherwise_is_refused(
     assert str(error.value) == message
 
 
+def test_a_strategy_of_a_plugin_is_not_greedy_search() -> None:
+    class Mine(Greedy):
+        """Another search."""
+
+    with pytest.raises(NmtError, match=r"^search\.strategy mine: CTranslate2 has beam and greedy"):
+        search_options(SearchConfig(strategy=Mine(name="mine")))
+
+
 @needs_ctranslate2
 def test_what_is_asked_of_single_lines_is_refused(trained: Path, tmp_path: Path) -> None:
     exported = export_run(trained, export_formats["ctranslate2"], "fp32", tmp_path / "exported")
@@ -334,7 +342,7 @@ def test_a_precision_that_ctranslate2_has_not_here_is_refused(
     exported = export_run(trained, export_formats["ctranslate2"], "fp32", tmp_path / "exported")
     config = build(SearchConfig, {"strategy": "greedy"}, "search")
     with pytest.raises(NmtError, match="precision fp16: CTranslate2 cannot compute in it on this"):
-        CTranslate2Translator(exported, config, precision="fp16")
+        CTranslate2Translator(exported, config, Execution(precision="fp16"))
 
 
 def test_without_ctranslate2_the_remedy_is_named(

@@ -17,7 +17,7 @@ from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
 from nmt.evaluation.consensus import expected_utilities
 from nmt.evaluation.metrics import metrics
-from nmt.inference import Request, SearchConfig, Translator
+from nmt.inference import Execution, Request, SearchConfig, Translator
 from nmt.inference import translator as translator_module
 from nmt.inference.distinct import Lists, distinct_lists
 from nmt.inference.kernels import convert
@@ -206,7 +206,8 @@ def test_batches_are_bounded_with_the_rows_of_the_search() -> None:
 @pytest.mark.parametrize(("workers", "sizes"), [(1, [16]), (2, [2] * 8), (16, [1] * 16)])
 def test_workers_have_several_batches_each(workers: int, sizes: list[int]) -> None:
     config = build(SearchConfig, {"strategy": "greedy"}, "search")
-    shared = Translator(Reverser(), Letters(), config, workers=workers)  # type: ignore[arg-type]
+    execution = Execution(workers=workers)
+    shared = Translator(Reverser(), Letters(), config, execution)  # type: ignore[arg-type]
     sentences = {at: Sentence([4, EOS], [], []) for at in range(16)}
     assert [len(batch) for batch in shared._batches(1, sentences)] == sizes
 
@@ -366,6 +367,8 @@ def test_more_translations_than_the_strategy_finds_are_refused(
         f"{most + 1} translations of a line: {strategy['name']} finds at most {most}; "
         f"ask for fewer, or {remedy} {most + 1}"
     )
+    with pytest.raises(NmtError, match=r"^0 translations of a line: ask for at least 1$"):
+        asked.translations(["abc"], 0)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -415,11 +418,14 @@ def test_the_precision_is_that_of_the_models_products() -> None:
             self.product = torch.ones(2, 2) @ torch.ones(2, 2)
             return super().step(tokens, state)
 
-    for precision, expected in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
-        half = translator()
-        half.model, half.precision = Multiplying(), precision  # type: ignore[assignment]
+    model, config = Multiplying(), translator().config
+    for execution, expected in (
+        (Execution(), torch.float32),
+        (Execution(precision="bf16"), torch.bfloat16),
+    ):
+        half = Translator(model, Letters(), config, execution)  # type: ignore[arg-type]
         assert list(half.translate(["abc"])) == ["cba"]
-        assert half.model.product.dtype == expected
+        assert model.product.dtype == expected
 
 
 @pytest.mark.parametrize(

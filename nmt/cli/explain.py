@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -159,7 +160,7 @@ def _chosen(picture: str | None, heads: str | None) -> tuple[str, int, list[int]
         return None
     kind, _, layer = picture.partition(":")
     numbers = heads.split(",") if heads else []
-    if not all(part.strip().isdecimal() for part in (layer, *numbers)):
+    if not all(re.fullmatch("[0-9]{1,9}", part.strip()) for part in (layer, *numbers)):
         raise typer.BadParameter("a picture is as encoder:5, and --heads as 1,2")
     return kind, int(layer), [int(number) for number in numbers] or None
 
@@ -175,7 +176,7 @@ def open_models(
     The models are not converted for speed, so that they record their attention. `languages` are
     target and source.
     """
-    from nmt.inference import Translator
+    from nmt.inference import Execution, Translator
     from nmt.inference.ensembles import load_members
     from nmt.runtime.distributed import pick_device
 
@@ -186,7 +187,9 @@ def open_models(
     model = search.one_of([member.model for member in members]).eval()
     run = members[0].run
     warn_of_context(members[0].subwords)
-    general = Translator(model, members[0].subwords, search, place, languages=run.languages)
+    general = Translator(
+        model, members[0].subwords, search, Execution(device=place), languages=run.languages
+    )
     translator = general.into(*languages)
     facts: list[dict[str, Any]] = [
         {

@@ -60,17 +60,19 @@ def open_model(
     source_lang: str | None = None,
 ) -> Translator:
     """Load a run or checkpoint for scoring, for a direction if it has several."""
-    from nmt.inference import SearchConfig, Translator
+    from nmt.inference import Execution, SearchConfig, Translator
     from nmt.runs import load_model
     from nmt.runtime.distributed import pick_device
     from nmt.runtime.memory import keep_freed_memory
 
-    place = pick_device(device)
+    execution = Execution(device=pick_device(device))
     keep_freed_memory()
-    loaded = load_model(model, place, trust_plugins)
+    loaded = load_model(model, execution.device, trust_plugins)
     languages = loaded.run.languages
     warn_of_context(loaded.subwords)
-    general = Translator(loaded.model, loaded.subwords, SearchConfig(), place, languages=languages)
+    general = Translator(
+        loaded.model, loaded.subwords, SearchConfig(), execution, languages=languages
+    )
     return general.into(target_lang, source_lang)
 
 

@@ -237,21 +237,22 @@ def _loader(
     shortlist: bool,
 ) -> Callable[[], list[LineTranslator]]:
     """Return a function that loads the models anew."""
-    from nmt.inference.engines import Options, pick_engine
+    from nmt.inference import Execution
+    from nmt.inference.engines import pick_engine
     from nmt.inference.kernels import choose_attention
     from nmt.runtime.distributed import pick_device
 
     checked, place = number_format(precision), pick_device(device)
     choose_attention(place)
-    options = Options(checked, shortlist=shortlist)
+    execution = Execution(device=place, precision=checked, shortlist=shortlist)
 
     def load_one(paths: list[Path]) -> LineTranslator:
         """Return the translator of a model or an ensemble."""
         chosen = pick_engine(engine, paths)
-        if warning := chosen.check_precision(checked, place):
+        if warning := chosen.check_precision(execution):
             warn(f"--precision {warning}")
-        opened = chosen(paths, place, settings.trust_plugins)
-        return opened.translator(search_settings(settings, opened.recipe), options)
+        opened = chosen(paths, execution, settings.trust_plugins)
+        return opened.translator(search_settings(settings, opened.recipe))
 
     def load() -> list[LineTranslator]:
         """Return a translator for each direction of each model, and say which they are."""

@@ -22,9 +22,7 @@ from nmt.messages import say, warn
 if TYPE_CHECKING:
     import torch
 
-    from nmt.inference import LineTranslator, engines
-    from nmt.runtime.distributed import World
-    from nmt.runtime.precision import InferencePrecision
+    from nmt.inference import Execution, LineTranslator, engines
 
 WAIT_MINUTES = 60.0 * 24 * 7
 """Minutes that processes wait for each other; long, because a person may type the lines."""
@@ -281,13 +279,13 @@ def translate(
         models = model or [default_run(recipe)]
         typed = lines.is_typed and target.isatty() and world.size == 1 and not wishes
         workers = _num_workers(workers or (1 if typed else None), world.device)
-        options = _options(precision, workers, shortlist, compile)
-        chosen = _engine(engine, models, wishes or alignments or markup, options.precision, world)
+        execution = _execution(world.device, precision, workers, shortlist, compile)
+        chosen = _engine(engine, models, wishes or alignments or markup, execution, world.is_main)
 
         def load(settings: Settings) -> LineTranslator:
-            opened = chosen(models, world.device, settings.trust_plugins)
+            opened = chosen(models, execution, settings.trust_plugins)
             search = search_settings(settings, opened.recipe, n_best or 1)
-            return _into(opened.translator(search, options), target_lang, source_lang, json_input)
+            return _into(opened.translator(search), target_lang, source_lang, json_input)
 
         translator = load(settings)
         unit = alignment_unit or translator.usual_unit if alignments else None
@@ -310,8 +308,8 @@ def _engine(
     name: str | None,
     models: list[Path],
     needs_nmt: object,
-    precision: InferencePrecision,
-    world: World,
+    execution: Execution,
+    is_main: bool,
 ) -> type[engines.Engine]:
     """Return the engine of the models; warns of a slow precision.
 
@@ -319,13 +317,13 @@ def _engine(
         name: what --engine names.
         models: runs, or an export.
         needs_nmt: whether a flag is given that only the engine nmt has.
-        precision: precision of the computation.
-        world: the processes that translate.
+        execution: settings of how the models are run.
+        is_main: whether this process is the one that warns.
     """
     from nmt.inference.engines import pick_engine
     from nmt.inference.kernels import choose_attention
 
-    choose_attention(world.device)
+    choose_attention(execution.device)
     for path in models:
         listed = "," in str(path) and not path.exists()
         _refuse(listed, f"{path} does not exist; give each model its own --model")
@@ -333,7 +331,7 @@ def _engine(
         name = "nmt"
         say("engine nmt: CTranslate2 has no requirements on single lines, and no alignments")
     chosen = pick_engine(name, models)
-    if (warning := chosen.check_precision(precision, world.device)) and world.is_main:
+    if (warning := chosen.check_precision(execution)) and is_main:
         warn(f"--precision {warning}")
     return chosen
 
@@ -371,21 +369,27 @@ def _refuse(is_wrong: object, message: str) -> None:
         raise typer.BadParameter(message)
 
 
-def _options(precision: str, workers: int, shortlist: bool, compile: bool) -> engines.Options:
-    from nmt.inference.engines import Options
+def _execution(
+    device: torch.device, precision: str, workers: int, shortlist: bool, compile: bool
+) -> Execution:
+    from nmt.inference import Execution
 
-    return Options(number_format(precision), workers, shortlist, compile)
+    return Execution(
+        device=device,
+        precision=number_format(precision),
+        workers=workers,
+        shortlist=shortlist,
+        compile=compile,
+    )
 
 
 def _num_workers(wanted: int | None, device: torch.device) -> int:
     """Return the number of processes that share the batches; several have one thread each."""
     import torch
 
-    from nmt.inference.workers import check_workers
     from nmt.runtime.processes import available_cores
 
     count = wanted or (available_cores() if device.type == "cpu" else 1)
-    check_workers(count, device)
     if count > 1:
         torch.set_num_threads(1)  # of this process, too, which translates single batches
     return count

@@ -17,6 +17,7 @@ from nmt.explain.embeddings import forward_with_embeddings
 from nmt.explain.summaries import rollout
 from nmt.inference import SearchConfig, Translator
 from nmt.inference.alignment import linked, numbered, piece_starts, units_of_pieces, word_starts
+from nmt.inference.kernels import is_converted
 from nmt.models.base import AttentionMap
 from nmt.models.ensemble import members_of
 from nmt.search import Constraint, Hypothesis, Prefixes
@@ -146,9 +147,14 @@ def explain(
         read the ensemble's translations.
 
     Raises:
-        NmtError: a language model is among them.
+        NmtError: a language model is among them, or a model that was converted for speed.
     """
     models = [model for translator in translators for model in members_of(translator.model)]
+    if any(map(is_converted, models)):
+        raise NmtError(
+            "a model of nmt.Translator is converted for speed and records no attention; load it by "
+            "nmt.runs.load_model"
+        )
     if not all(model.reads_source for model in models):
         raise NmtError("a language model reads no source to explain; leave it out")
     kept = [
@@ -176,7 +182,9 @@ def _members(translator: Translator) -> Iterator[Translator]:
     members = members_of(translator.model)
     for model in members if len(members) > 1 else ():
         config, languages = translator.config, translator.languages
-        yield Translator(model, translator.subwords, config, translator.device, languages=languages)
+        yield Translator(
+            model, translator.subwords, config, translator.execution, languages=languages
+        )
 
 
 def _encode(translator: Translator, line: str) -> list[int]:

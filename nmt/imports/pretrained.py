@@ -40,7 +40,8 @@ def from_pretrained(
             (``nmt import`` says which); or ``OWNER/NAME``, a model of the Hugging Face hub, which
             huggingface_hub fetches. Of other toolkits' models the run is kept in a cache, by the
             checksums of their files: in the directory `NMT_CACHE`, else ``~/.cache/nmt``.
-        source_lang: source language of another toolkit's model, if its files do not say.
+        source_lang: source language of a multilingual model; or of another toolkit's model, if its
+            files do not say.
         target_lang: target language, likewise.
         settings: as of :func:`nmt.inference.engines.load_translator`: device, strategy and so on.
 
@@ -48,7 +49,7 @@ def from_pretrained(
         NmtError: there is no such model, it cannot be fetched or imported, or a setting is wrong.
     """
     path = find_model(model, source_lang, target_lang)
-    return load_translator(path, **settings)
+    return load_translator(path, source_lang=source_lang, target_lang=target_lang, **settings)
 
 
 class TranslatorFactory:

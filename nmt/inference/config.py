@@ -122,8 +122,10 @@ class SearchConfig:
         """Check that the strategy can find `count` translations of a line.
 
         Raises:
-            NmtError: the strategy never finds so many.
+            NmtError: the strategy never finds so many, or `count` is below 1.
         """
+        if count < 1:
+            raise NmtError(f"{count} translations of a line: ask for at least 1")
         if self.mbr is not None and self.mbr_pruning is not None and count > self.mbr_pruning:
             raise NmtError(
                 f"{count} translations of a line: search.mbr_pruning leaves {self.mbr_pruning}; "

@@ -26,9 +26,9 @@ from nmt.export import Export
 from nmt.export.base import REMEDY
 from nmt.export.ctranslate2 import MAX_POSITIONS, QUANTIZATIONS, check_vocabularies, vocabularies
 from nmt.inference.config import SearchConfig
+from nmt.inference.execution import ON_CPU, Execution
 from nmt.inference.line_translator import LineTranslator
 from nmt.inference.request import Sentence
-from nmt.runtime.precision import InferencePrecision
 from nmt.runtime.processes import available_cores
 from nmt.search import Beam, Greedy, Hypothesis
 from nmt.search.hypotheses import best_first
@@ -41,33 +41,25 @@ ALMOST_NONE = 1e-6
 class CTranslate2Translator(LineTranslator):
     """Translates lines with an exported model."""
 
-    def __init__(
-        self,
-        export: Export,
-        config: SearchConfig,
-        device: torch.device = torch.device("cpu"),  # noqa: B008 -- an immutable value
-        precision: InferencePrecision = "fp32",
-        workers: int = 1,
-    ) -> None:
+    def __init__(self, export: Export, config: SearchConfig, execution: Execution = ON_CPU) -> None:
         """Load the model.
 
         Args:
             export: an export of format "ctranslate2".
             config: settings of the search.
-            device: CPU or GPU.
-            precision: precision of the computation, independent of that of the stored weights.
-            workers: number of threads that share the batches (CPU); with 1, all cores compute one
-                batch at a time.
+            execution: settings of how the model is run; the precision is independent of that of the
+                stored weights.
 
         Raises:
-            NmtError: CTranslate2 is not installed, or does not support the precision or the
-                search.
+            NmtError: CTranslate2 is not installed, or does not support the precision, another
+                setting or the search.
         """
+        check_execution(execution)
         super().__init__(export.subwords, config, export.languages)
         self._options = search_options(config)
         self._penalty = getattr(config.strategy, "length_penalty", NoPenalty())
         self._export = export
-        self._translator = _load(export, device, precision, workers)
+        self._translator = _load(export, execution)
         self._source_tokens, self._target_tokens = vocabularies(export.subwords)
         self._target_ids = {token: at for at, token in enumerate(self._target_tokens)}
 
@@ -161,6 +153,18 @@ class CTranslate2Translator(LineTranslator):
         )
 
 
+def check_execution(execution: Execution) -> None:
+    """Refuse the settings that are for models of this package alone.
+
+    Raises:
+        NmtError: a shortlist or a compiled step is requested.
+    """
+    if execution.shortlist:
+        raise NmtError("--shortlist: an export holds none; use --engine nmt")
+    if execution.compile:
+        raise NmtError("--compile: an export does not run in torch; use --engine nmt")
+
+
 def search_options(config: SearchConfig) -> dict[str, Any]:
     """Return CTranslate2's options for a search.
 
@@ -178,7 +182,7 @@ def search_options(config: SearchConfig) -> dict[str, Any]:
         raise _without_equal("coverage_penalty", "computes it otherwise")
     if config.constraints:
         raise _without_equal("constraints", "lets the remaining tokens share the probability")
-    if isinstance(strategy, Greedy):
+    if type(strategy) is Greedy:  # a subclass of a plugin searches otherwise
         return {"beam_size": 1, "length_penalty": 0.0}
     if type(strategy) is not Beam:
         raise _without_equal(f"strategy {strategy.name}", "has beam and greedy search alone")
@@ -204,13 +208,14 @@ def _without_equal(key: str, why: str) -> NmtError:
     return NmtError(f"search.{key}: CTranslate2 {why}; use --engine nmt")
 
 
-def _load(export: Export, device: torch.device, precision: InferencePrecision, workers: int) -> Any:
+def _load(export: Export, execution: Execution) -> Any:
     try:
         import ctranslate2
     except ImportError:
         raise NmtError(
             f"--engine ctranslate2 needs CTranslate2; {install('ctranslate2')}"
         ) from None
+    device, precision, workers = execution.device, execution.precision, execution.workers
     compute_type = QUANTIZATIONS.get(precision, "auto")
     able = ctranslate2.get_supported_compute_types(device.type, device.index or 0)
     if compute_type not in (*able, "auto"):

@@ -9,45 +9,28 @@ import shutil
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from nmt.errors import NmtError
 from nmt.export import Export, export_formats, export_run
 from nmt.inference.config import SearchConfig
-from nmt.inference.ctranslate2 import CTranslate2Translator, search_options
+from nmt.inference.ctranslate2 import CTranslate2Translator, check_execution, search_options
 from nmt.inference.ensembles import ensemble_of, load_members
+from nmt.inference.execution import Execution
 from nmt.inference.line_translator import LineTranslator
 from nmt.inference.translator import Translator
-from nmt.inference.workers import check_workers
 from nmt.messages import say
 from nmt.recipe.config import build
 from nmt.recipe.registry import unknown
 from nmt.runs import find_checkpoint
+from nmt.runs.plugins import import_plugins_of_run
 from nmt.runtime.distributed import pick_device
-from nmt.runtime.precision import InferencePrecision, check_precision
+from nmt.runtime.precision import check_precision
 
 EXPORTS = "exports"
 """Directory of a run for the exports that this engine makes."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of an engine: how it computes, not what the search looks for."""
-
-    precision: InferencePrecision = "fp32"
-    workers: int = 1
-    """Processes of one thread each (with CTranslate2, threads) that share the batches, on a CPU."""
-    shortlist: bool = False
-    """Whether to search only among the tokens of the first run's shortlist."""
-    compile: bool = False
-    """Whether to compile a step, see :func:`nmt.inference.ensembles.compile_steps`."""
-
-
-DEFAULTS = Options()
 
 
 class Engine(ABC):
@@ -61,13 +44,13 @@ class Engine(ABC):
 
     @abstractmethod
     def __init__(
-        self, paths: Sequence[Path], device: torch.device, trust_plugins: bool = False
+        self, paths: Sequence[Path], execution: Execution, trust_plugins: bool = False
     ) -> None:
         """Open the models at the given paths.
 
         Args:
             paths: at least one model.
-            device: device that computes.
+            execution: settings of how the models are run.
             trust_plugins: whether to import the Python modules that the models name as plugins.
 
         Raises:
@@ -75,20 +58,20 @@ class Engine(ABC):
         """
 
     @staticmethod
-    def check_precision(precision: InferencePrecision, device: torch.device) -> str | None:
+    def check_precision(execution: Execution) -> str | None:
         """Return a warning if the precision is slow; call this before loading a model.
 
         Raises:
             NmtError: the device does not support the precision.
         """
-        return None
+        return check_precision(execution.precision, execution.device)
 
     @abstractmethod
-    def translator(self, search: SearchConfig, options: Options = DEFAULTS) -> LineTranslator:
+    def translator(self, search: SearchConfig) -> LineTranslator:
         """Return the translator of these models.
 
         Raises:
-            NmtError: the engine does not support the search or an option.
+            NmtError: the engine does not support the search or a setting of the execution.
         """
 
 
@@ -96,7 +79,7 @@ class Runs(Engine):
     """The engine of this package, with one run or an ensemble of several."""
 
     def __init__(
-        self, paths: Sequence[Path], device: torch.device, trust_plugins: bool = False
+        self, paths: Sequence[Path], execution: Execution, trust_plugins: bool = False
     ) -> None:
         """Load the models."""
         for path in paths:
@@ -105,24 +88,16 @@ class Runs(Engine):
                     f"{path}: an export, not a run; translate it alone, by --engine ctranslate2, "
                     "or give the run that was exported"
                 )
-        self._members, self._device = load_members(paths, device, trust_plugins), device
+        self._members = load_members(paths, execution.device, trust_plugins)
+        self._execution = execution
         self.recipe = self._members[0].recipe
 
-    @staticmethod
-    def check_precision(precision: InferencePrecision, device: torch.device) -> str | None:
-        """Return a warning if the precision is slow on the processor."""
-        return check_precision(precision, device)
-
-    def translator(self, search: SearchConfig, options: Options = DEFAULTS) -> LineTranslator:
+    def translator(self, search: SearchConfig) -> LineTranslator:
         """Return the translator of the run or of the ensemble."""
-        members, device = self._members, self._device
-        precision = options.precision
-        model, shortlister = ensemble_of(
-            members, search, precision, device, options.shortlist, options.compile
-        )
-        subwords, languages = members[0].subwords, members[0].run.languages
+        model, shortlister = ensemble_of(self._members, search, self._execution)
+        first = self._members[0]
         return Translator(
-            model, subwords, search, device, precision, options.workers, shortlister, languages
+            model, first.subwords, search, self._execution, shortlister, first.run.languages
         )
 
 
@@ -130,23 +105,22 @@ class CTranslate2(Engine):
     """CTranslate2, with one export."""
 
     def __init__(
-        self, paths: Sequence[Path], device: torch.device, trust_plugins: bool = False
+        self, paths: Sequence[Path], execution: Execution, trust_plugins: bool = False
     ) -> None:
         """Open the export, which needs no plugins."""
         if len(paths) > 1:
             raise NmtError(f"--engine ctranslate2: one model, not {len(paths)}; use --engine nmt")
-        self._export, self._device = Export.open(paths[0], "ctranslate2"), device
+        self._export, self._execution = Export.open(paths[0], "ctranslate2"), execution
         self.recipe = self._export.recipe
 
-    def translator(self, search: SearchConfig, options: Options = DEFAULTS) -> LineTranslator:
+    @staticmethod
+    def check_precision(execution: Execution) -> str | None:
+        """Return None: CTranslate2 itself refuses a precision."""
+        return None
+
+    def translator(self, search: SearchConfig) -> LineTranslator:
         """Return the translator of the export, which has no shortlist and is not compiled."""
-        if options.shortlist:
-            raise NmtError("--shortlist: an export holds none; use --engine nmt")
-        if options.compile:
-            raise NmtError("--compile: an export does not run in torch; use --engine nmt")
-        return CTranslate2Translator(
-            self._export, search, self._device, options.precision, options.workers
-        )
+        return CTranslate2Translator(self._export, search, self._execution)
 
 
 class Auto(Engine):
@@ -156,31 +130,28 @@ class Auto(Engine):
     """
 
     def __init__(
-        self, paths: Sequence[Path], device: torch.device, trust_plugins: bool = False
+        self, paths: Sequence[Path], execution: Execution, trust_plugins: bool = False
     ) -> None:
-        """Note the models; the search decides which engine loads them."""
-        self._paths, self._device, self._trust_plugins = paths, device, trust_plugins
-        is_export = Export.exists(paths[0])
-        first = Export.open(paths[0], "ctranslate2") if is_export else find_checkpoint(paths[0])[0]
-        self.recipe = first.recipe
+        """Note the models; the search, perhaps of a plugin, decides which engine loads them."""
+        self._paths, self._execution, self._trust_plugins = paths, execution, trust_plugins
+        if Export.exists(paths[0]):
+            self.recipe = Export.open(paths[0], "ctranslate2").recipe
+            return
+        run, _ = find_checkpoint(paths[0])
+        import_plugins_of_run(run.path, run.plugins, trust_plugins)
+        self.recipe = run.recipe
 
-    @staticmethod
-    def check_precision(precision: InferencePrecision, device: torch.device) -> str | None:
-        """Return a warning if the precision is slow on the processor."""
-        return check_precision(precision, device)
-
-    def translator(self, search: SearchConfig, options: Options = DEFAULTS) -> LineTranslator:
-        """Return the translator of the faster engine that supports the search and the options.
+    def translator(self, search: SearchConfig) -> LineTranslator:
+        """Return the translator of the faster engine that supports the search and the execution.
 
         Prints a line that names the engine, with the reason.
         """
         try:
             export = self._export(search)
-            exported = CTranslate2([export], self._device).translator(search, options)
+            exported = CTranslate2([export], self._execution).translator(search)
         except NmtError as error:
             _tell(f"engine nmt: {str(error).removesuffix('; use --engine nmt')}")
-            runs = Runs(self._paths, self._device, self._trust_plugins)
-            return runs.translator(search, options)
+            return Runs(self._paths, self._execution, self._trust_plugins).translator(search)
         _tell(f"engine ctranslate2: {export}")
         return exported
 
@@ -193,10 +164,11 @@ class Auto(Engine):
         [path, *others] = self._paths
         if others:
             raise NmtError("an ensemble")
-        if self._device.type != "cpu":
+        if self._execution.device.type != "cpu":
             raise NmtError("on a GPU")
         if importlib.util.find_spec("ctranslate2") is None:
             raise NmtError("CTranslate2 is not installed")
+        check_execution(self._execution)
         search_options(search)
         if Export.exists(path):
             return path
@@ -266,14 +238,10 @@ def load_translator(
     *others: str | Path,
     engine: str | None = None,
     device: str = "auto",
-    precision: InferencePrecision = "fp32",
-    workers: int = 1,
-    shortlist: bool = False,
-    compile: bool = False,
     trust_plugins: bool = False,
     source_lang: str | None = None,
     target_lang: str | None = None,
-    **search: object,
+    **settings: object,
 ) -> LineTranslator:
     """Load a translator that does what the command ``nmt translate`` does.
 
@@ -287,28 +255,24 @@ def load_translator(
             runs. "auto" takes CTranslate2 where every setting means the same, and exports the run
             for it; it needs "nmt" for beginnings, phrases and alignments.
         device: "cpu", "cuda", "cuda:N" or "auto".
-        precision: precision of the computation.
-        workers: number of processes of one thread each (with CTranslate2, threads) that share the
-            batches, on a CPU.
-        shortlist: whether to search only among the tokens of the first run's shortlist.
-        compile: whether to compile a step of the search, see
-            :func:`nmt.inference.ensembles.compile_steps`.
         trust_plugins: whether to import the Python modules that the runs name as plugins.
         source_lang: source language of a multilingual model; None for any.
         target_lang: target language of a multilingual model; None for the only one.
-        search: keys of the recipe's section ``search``, which override those of the first model.
+        settings: the other fields of :class:`nmt.inference.Execution`, such as ``precision``; and
+            keys of the recipe's section ``search``, which override those of the first model.
 
     Raises:
-        NmtError: a model or the shortlist cannot be loaded, a key or value is unknown, the device
-            does not take so many workers, or the model does not have the languages.
+        NmtError: a model or the shortlist cannot be loaded, a setting is unknown or wrong, or the
+            model does not have the languages.
     """
-    paths, place = [Path(model), *map(Path, others)], pick_device(device)
-    check_workers(workers, place)
+    names = [field.name for field in fields(Execution) if field.name in settings]
+    running = {name: settings.pop(name) for name in names}
+    execution = build(Execution, running, "execution", Execution(device=pick_device(device)))
+    paths = [Path(model), *map(Path, others)]
     chosen = pick_engine(engine, paths)
-    if warning := chosen.check_precision(precision, place):
+    if warning := chosen.check_precision(execution):
         warnings.warn(warning, stacklevel=2)
-    opened = chosen(paths, place, trust_plugins)
-    values = {**(opened.recipe.get("search") or {}), **search}
-    config = build(SearchConfig, values, "search")
-    options = Options(precision, workers, shortlist, compile)
-    return opened.translator(config, options).into(target_lang, source_lang)
+    opened = chosen(paths, execution, trust_plugins)
+    values = {**(opened.recipe.get("search") or {}), **settings}
+    search = build(SearchConfig, values, "search")
+    return opened.translator(search).into(target_lang, source_lang)

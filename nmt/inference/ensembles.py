@@ -10,6 +10,7 @@ from torch import nn
 
 from nmt.errors import NmtError
 from nmt.inference.config import SearchConfig
+from nmt.inference.execution import Execution
 from nmt.inference.int8 import has_fixed_kernels
 from nmt.inference.kernels import convert
 from nmt.inference.shortlister import Shortlister
@@ -18,7 +19,6 @@ from nmt.models.base import Model
 from nmt.models.ensemble import members_of
 from nmt.runs import LoadedModel, load_model
 from nmt.runs.calibration import REMEDY, Range
-from nmt.runtime.precision import InferencePrecision
 
 
 def load_members(
@@ -59,26 +59,18 @@ def load_members(
 
 
 def ensemble_of(
-    members: Sequence[LoadedModel],
-    config: SearchConfig,
-    precision: InferencePrecision,
-    device: torch.device,
-    shortlist: bool = False,
-    compile: bool = False,
+    members: Sequence[LoadedModel], config: SearchConfig, execution: Execution
 ) -> tuple[Model, Shortlister | None]:
     """Combine the members into one model for inference.
 
     Args:
-        members: at least one loaded model.
+        members: at least one loaded model, on the device of `execution`.
         config: settings of the ensemble.
-        precision: precision of the computation.
-        device: device of the members.
-        shortlist: whether to search only among the tokens of the first run's shortlist.
-        compile: whether to compile a step of the search, on a GPU.
+        execution: settings of how the model is run.
 
     Returns:
-        The only member or the ensemble, converted to the precision; and the shortlister if
-        requested, else None.
+        The only member or the ensemble, converted to the precision and compiled if requested; and
+        the shortlister if requested, else None.
 
     Raises:
         NmtError: the shortlist of the first run is missing or damaged, `compile` is set for a CPU,
@@ -89,13 +81,15 @@ def ensemble_of(
             f"{members[0].run.path}: a language model does not translate alone; add --model RUN of "
             "a translation model, or score translations with it"
         )
-    if compile and device.type == "cpu":
+    if execution.compile and execution.device.type == "cpu":
         raise NmtError("--compile is for GPUs: a CPU would take longer; leave it out")
     model, shortlister = config.one_of([member.model for member in members]), None
-    if shortlist:
+    precision = execution.precision
+    if execution.shortlist:
         shortlister = Shortlister(members[0].run.shortlist, model, precision)
-    convert(model, precision, device, _ranges(members) if precision == "int8" else None)
-    if compile:
+    ranges = _ranges(members) if precision == "int8" else None
+    convert(model, precision, execution.device, ranges)
+    if execution.compile:
         compile_steps(model)
     return model, shortlister
 

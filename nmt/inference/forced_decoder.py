@@ -33,6 +33,7 @@ class ForcedDecoder(Directed, ABC):
 
         Raises:
             TypeError: `sources` or `targets` is one string.
+            ValueError: their numbers differ.
         """
         return self.log_probabilities(*self._encode_pairs(sources, targets))
 
@@ -48,6 +49,7 @@ class ForcedDecoder(Directed, ABC):
 
         Raises:
             TypeError: `sources` or `targets` is one string.
+            ValueError: their numbers differ.
             NmtError: the model has no attention.
         """
         weights = self.text_attention(*self._encode_pairs(sources, targets))
@@ -134,6 +136,8 @@ class ForcedDecoder(Directed, ABC):
         """Return the tokens of sources and targets, each with EOS."""
         refuse_one_string(sources, "sources")
         refuse_one_string(targets, "targets")
+        if len(sources) != len(targets):
+            raise ValueError(f"{len(sources)} sources, but {len(targets)} targets")
         encoded = (
             self.subwords.encode_source(list(sources)),
             self.subwords.encode_target(list(targets)),

@@ -68,6 +68,11 @@ def convert(
     _call_directly(model)
 
 
+def is_converted(model: nn.Module) -> bool:
+    """Return whether :func:`convert` has converted a model, whose hooks no longer run."""
+    return "__call__" in vars(type(model))
+
+
 def choose_attention(device: torch.device) -> None:
     """Let torch take the attention that is fastest for the few queries of a decoding step.
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nmt.data.batches import as_groups, as_rows
 from nmt.inference.config import SearchConfig
+from nmt.inference.execution import ON_CPU, Execution
 from nmt.inference.forced import (
     attention_weights,
     next_log_probabilities,
@@ -27,7 +28,7 @@ from nmt.inference.shortlister import Shortlister
 from nmt.inference.workers import Workers
 from nmt.models.base import Model
 from nmt.preprocess.subwords import Subwords
-from nmt.runtime.precision import InferencePrecision, autocast
+from nmt.runtime.precision import autocast
 from nmt.search import Avoided, Constraint, Hypothesis, Prefixes, Strategy
 from nmt.search.coverage import with_coverage
 
@@ -53,32 +54,28 @@ class Translator(LineTranslator):
         model: Model,
         subwords: Subwords,
         config: SearchConfig,
-        device: torch.device = torch.device("cpu"),  # noqa: B008 -- an immutable value
-        precision: InferencePrecision = "fp32",
-        workers: int = 1,
+        execution: Execution = ON_CPU,
         shortlister: Shortlister | None = None,
         languages: tuple[str, str] = ("", ""),
     ) -> None:
         """Hold the model, not a copy.
 
         Args:
-            model: on `device`; its training mode is restored after each use.
+            model: on the device of `execution`; its training mode is restored after each use. For
+                int8 convert the model first with :func:`nmt.inference.kernels.convert`.
             subwords: subwords of the model.
             config: settings of the search.
-            device: device of the model.
-            precision: precision of the computation; scores are always summed in float32. For
-                "int8" convert the model first with :func:`nmt.inference.kernels.convert`.
-            workers: number of processes of one thread each that share the batches (CPU).
+            execution: settings of how the model is run; it is compiled already if it should be.
             shortlister: shortlister of the model, made before the conversion; None to search the
                 whole vocabulary.
             languages: source and target language; empty if unknown.
         """
         super().__init__(subwords, config, languages)
         self.model = model
+        self.execution = execution
+        self.device = execution.device
         self.shortlister = shortlister
-        self.device = device
-        self.precision = precision
-        self._workers = Workers(self._search_batch, workers)
+        self._workers = Workers(self._search_batch, execution.workers)
         # On a CPU `inference_mode` takes a tenth off the time of one sentence. But a model that
         # keeps inference tensors cannot be trained afterwards; a converted model never is.
         can_be_trained = any(parameter.requires_grad for parameter in model.parameters())
@@ -114,7 +111,7 @@ class Translator(LineTranslator):
 
     def next_log_probabilities(self, source: list[int], prefix: list[int]) -> Tensor:
         """Return the log-probability [V] of each token after a prefix; the source ends with EOS."""
-        with self._inference(), autocast(self.precision, self.device):
+        with self._inference():
             return next_log_probabilities(self.model, source, prefix, self.device)
 
     def _force(
@@ -123,7 +120,7 @@ class Translator(LineTranslator):
         sources: Sequence[list[int]],
         targets: Sequence[list[int]],
     ) -> list[T]:
-        with self._inference(), autocast(self.precision, self.device):
+        with self._inference():
             return function(self.model, sources, targets, self.device)
 
     def _batches(self, rows: int, sentences: dict[int, Sentence]) -> Iterator[Sequence[int]]:
@@ -184,7 +181,7 @@ class Translator(LineTranslator):
         if any(sentence.phrases for sentence in sentences):
             phrases = as_groups([sentence.phrases for sentence in sentences]).to(self.device)
         search = partial(strategy.search, self.model)
-        with self._inference(), autocast(self.precision, self.device):
+        with self._inference():
             if self.shortlister is not None:
                 forced = as_rows([sentence.forced for sentence in sentences]).to(self.device)
                 vocabulary = self.shortlister.choose(source, forced)
@@ -196,12 +193,12 @@ class Translator(LineTranslator):
 
     @contextmanager
     def _inference(self) -> Iterator[None]:
-        """Disable dropout and gradients."""
+        """Disable dropout and gradients, and compute in the precision."""
         was_training = self.model.training
         if was_training:  # to walk through all modules takes long beside one sentence
             self.model.eval()
         try:
-            with self._without_gradients():
+            with self._without_gradients(), autocast(self.execution.precision, self.device):
                 yield
         finally:
             if was_training:

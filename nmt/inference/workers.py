@@ -21,18 +21,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def check_workers(count: int, device: torch.device) -> None:
-    """Check that a number of workers can share the batches of a device.
-
-    Raises:
-        NmtError: the number is below 1, or several workers would share a GPU.
-    """
-    if count < 1:
-        raise NmtError(f"--workers {count}: must be at least 1")
-    if count > 1 and device.type != "cpu":
-        raise NmtError(f"--workers {count}: several processes on one GPU; use torchrun")
-
-
 class Workers(Generic[T, R]):
     """A pool of processes that apply a function to items.
 

@@ -10,7 +10,7 @@ import torch
 
 from nmt.data.dataset import Dataset, Split
 from nmt.errors import NmtError
-from nmt.inference.translator import Translator
+from nmt.inference import Execution, Translator
 from nmt.messages import warn
 from nmt.models import Model
 from nmt.preprocess.subwords import Subwords
@@ -119,12 +119,12 @@ def _prepare_validation(
 ) -> Validations:
     """Return the validation of the trainer's model, which translates as ``translate`` does."""
     config, world = experiment.train, trainer.world
+    precision = pick_precision(config.precision, world.device)
     translator = Translator(
         trainer.model,
         subwords,
         experiment.search,
-        world.device,
-        pick_precision(config.precision, world.device),
+        Execution(device=world.device, precision=precision),
         languages=trainer.run.languages,
     )
     return validation_of(split, translator, config.valid_metrics, world, config.precision)

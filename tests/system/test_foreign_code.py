@@ -13,6 +13,8 @@ import pytest
 
 import nmt as package
 from nmt.errors import NmtError
+from nmt.inference.engines import Auto
+from nmt.inference.execution import ON_CPU
 from nmt.runs.plugins import write_plugins
 from nmt.runs.recipe import read_recipe, write_recipe
 
@@ -258,6 +260,8 @@ def test_python_runs_no_code_of_a_run_without_consent(
     monkeypatch.setattr(sys, "meta_path", sys.meta_path.copy())
     with pytest.raises(NmtError, match=r"this run would import Python code: my_payload from "):
         package.Translator(strange)
+    with pytest.raises(NmtError, match=r"this run would import Python code: my_payload from "):
+        Auto([strange], ON_CPU)
     assert not has_run(strange)
     package.Translator(strange, trust_plugins=True)
     del sys.modules["my_payload"]

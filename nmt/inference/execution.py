@@ -1,0 +1,49 @@
+"""The settings of how a model is run: on what device, in what precision, by which kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from nmt.errors import NmtError
+from nmt.runtime.precision import InferencePrecision
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """Settings of how a model is run; :class:`SearchConfig` says what is searched for.
+
+    Raises:
+        NmtError: there are fewer than 1 workers, or several on a GPU.
+    """
+
+    device: torch.device = CPU
+    """Device that computes."""
+
+    precision: InferencePrecision = "fp32"
+    """Precision of the computation: auto, fp32, bf16, fp16 or, on a CPU, int8. Scores are always
+    summed in float32."""
+
+    workers: int = 1
+    """Processes of one thread each (with CTranslate2, threads) that share the batches, on a CPU;
+    with 1, all threads compute one batch at a time."""
+
+    shortlist: bool = False
+    """Whether to search only among the tokens of the first run's shortlist."""
+
+    compile: bool = False
+    """Whether to compile a step of the search, on a GPU; see
+    :func:`nmt.inference.ensembles.compile_steps`."""
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise NmtError(f"--workers {self.workers}: must be at least 1")
+        if self.workers > 1 and self.device.type != "cpu":
+            raise NmtError(f"--workers {self.workers}: several processes on one GPU; use torchrun")
+
+
+ON_CPU = Execution()
+"""One process on a CPU, in float32."""
