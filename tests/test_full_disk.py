@@ -14,10 +14,11 @@ import pytest
 from conftest import files_of_at_most
 from trained_runs import turn
 
-from nmt.errors import NmtError, explain
+from nmt.errors import NmtError, UnfinishedError, explain
 from nmt.io import files
 from nmt.preprocess import duplicates
 from nmt.runs import checkpoint
+from nmt.runs.locking import locked_for_training
 
 Command = Callable[..., Any]
 
@@ -56,7 +57,7 @@ def test_a_training_without_room_for_a_checkpoint_says_that_nothing_is_kept(
     assert done.status == 1
     assert done.err.splitlines()[-1] == (
         f"nmt: error: {tmp_path / place}: cannot be written: {NO_SPACE}; make room there, and run "
-        "the same command again to begin anew: without a checkpoint, nothing of the run is kept"
+        "the same command again to begin anew, as there is no checkpoint yet"
     )
     assert names(tmp_path) == []
 
@@ -77,6 +78,16 @@ def test_a_training_without_room_says_from_where_it_resumes(
     assert train(run, "--max-updates", 8).status == 0
 
 
+def test_a_directory_of_the_users_in_a_run_hides_no_full_disk(tmp_path: Path) -> None:
+    for name in ("update_0000004", "update_best"):
+        (tmp_path / name).mkdir()
+    with (
+        pytest.raises(UnfinishedError, match=r"to resume after update 4$"),
+        locked_for_training(tmp_path, dry_run=False),
+    ):
+        raise OSError(errno.ENOSPC, NO_SPACE, str(tmp_path))
+
+
 def test_a_trouble_of_training_that_is_not_the_disks_stays_what_it_is(
     train: Command, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +97,17 @@ def test_a_trouble_of_training_that_is_not_the_disks_stays_what_it_is(
     monkeypatch.setattr(checkpoint, "write_tensors", refuse)
     done = train(run, "--max-updates", 8)
     assert done.err.endswith("Permission denied; change its permissions, or choose another place\n")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EACCES])
+def test_an_error_in_a_partial_file_names_what_the_user_knows(number: int) -> None:
+    inner = "run/.preflight.partial-ab12/update_0/model.safetensors"
+    with (
+        pytest.raises(OSError, match="run") as error,
+        files.named("run", Path("run/.preflight.partial-")),
+    ):
+        raise OSError(number, os.strerror(number), inner)
+    assert error.value.filename == "run"
 
 
 def test_a_link_without_room_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,6 +139,16 @@ def test_a_dataset_without_room_is_named_and_resumed_if_its_text_can_be_read_aga
     assert len(partial) == (0 if is_stdin else 1)
     assert nmt(*command, stdin=tmp_path / "train.tsv").status == 0
     assert names(tmp_path) == ["new", "train.tsv"]
+
+
+def test_lists_of_which_the_last_may_be_cut_are_not_kept(
+    nmt: Command, corpus: Path, trained: Path, tmp_path: Path
+) -> None:
+    command = ("translate", corpus / "train.en", "--model", trained, "--strategy", "beam")
+    with files_of_at_most(3000):
+        done = nmt(*command, "--n-best", 2, "--workers", 1, "--output", tmp_path / "out")
+    assert done.err.splitlines()[-1] == f"nmt: error: {tmp_path}/out: {TOO_LARGE}"
+    assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize("older", [(), ("out.unfinished",)])

@@ -262,9 +262,8 @@ def translate(
 ) -> None:
     """Translate text, line by line.
 
-    Prints one line for each input line, in the same order. Flags override nmt.yaml, which overrides
-    the model's recipe. docs/outputs.md describes commands at a terminal, the lines of --n-best, the
-    fields of --json, and the treatment of unusual input.
+    Prints a line for each input line, in order. Flags override nmt.yaml, which overrides the
+    model's recipe. docs/outputs.md describes the terminal, --n-best, --json and unusual input.
     """
     wishes = json_input or prefix or require or avoid
     _check_form(as_json, alignments, alignment_unit, markup, wishes or n_best or as_json)
@@ -275,7 +274,8 @@ def translate(
 
     keep_few_kernels()
     recipe = settings.load()  # imports the plugins, which the model may need
-    with join(device, WAIT_MINUTES) as world, writer(output, world.is_main, keeps=True) as target:
+    keeps = as_json or not n_best  # a list takes several lines, and could be cut
+    with join(device, WAIT_MINUTES) as world, writer(output, world.is_main, keeps) as target:
         models = model or [default_run(recipe)]
         typed = lines.is_typed and target.isatty() and world.size == 1 and not wishes
         workers = _num_workers(workers or (1 if typed else None), world.device)

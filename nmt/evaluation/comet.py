@@ -43,7 +43,7 @@ class Comet(Metric):
         Raises:
             NmtError: as `Metric.checked_counts`, or the package is missing.
         """
-        _package()
+        _functions()
         return super().checked_counts(hypotheses, references, sources)
 
     def counts(
@@ -75,22 +75,23 @@ class Comet(Metric):
         return f"nrefs:1|model:{self.model}|scale:100|comet:{__version__}"
 
 
-def _package() -> Any:
+def _functions() -> tuple[Any, Any]:
+    """Return the package's functions that download a model and that load one."""
     try:
-        import comet
+        from comet import download_model, load_from_checkpoint
     except ImportError as error:
         raise NmtError(
             f"comet needs the package unbabel-comet ({error}); {install('comet')}"
         ) from None
-    return comet
+    return download_model, load_from_checkpoint
 
 
 @lru_cache(maxsize=1)
 def _load(name: str) -> Any:
-    package = _package()
+    download, load = _functions()
     try:
         is_file = name.endswith(".ckpt") and Path(name).exists()
-        return package.load_from_checkpoint(name if is_file else package.download_model(name))
+        return load(name if is_file else download(name))
     except Exception as error:  # of Hugging Face, Lightning or torch
         reason = " ".join(str(error).split())
         raise NmtError(

@@ -22,6 +22,7 @@ from nmt.inference.execution import Execution
 from nmt.inference.line_translator import LineTranslator
 from nmt.inference.translator import Translator
 from nmt.messages import say
+from nmt.plugins import not_imported
 from nmt.recipe.config import build
 from nmt.recipe.registry import unknown
 from nmt.runs import find_checkpoint
@@ -138,7 +139,8 @@ class Auto(Engine):
             self.recipe = Export.open(paths[0], "ctranslate2").recipe
             return
         run, _ = find_checkpoint(paths[0])
-        import_plugins_of_run(run.path, run.plugins, trust_plugins)
+        if not_imported(run.plugins):
+            import_plugins_of_run(run.path, run.plugins, trust_plugins)
         self.recipe = run.recipe
 
     def translator(self, search: SearchConfig) -> LineTranslator:

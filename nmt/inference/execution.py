@@ -1,4 +1,4 @@
-"""The settings of how a model is run: on what device, in what precision, by which kernels."""
+"""The settings of how a model is run: device, precision, processes, shortlist and compiling."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Execution:
     """
 
     device: torch.device = CPU
-    """Device that computes."""
+    """Device that computes, a :class:`torch.device`."""
 
     precision: InferencePrecision = "fp32"
     """Precision of the computation: auto, fp32, bf16, fp16 or, on a CPU, int8. Scores are always

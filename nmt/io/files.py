@@ -173,22 +173,19 @@ def _sweep_files(path: Path) -> None:
 def named(path: Path | str, partial: Path | None = None) -> Iterator[None]:
     """Name in errors what the user asked for.
 
-    Errors of a full disk that have no name, or that of a partial file, get the user's.
+    Errors of a full disk that have no name, and all errors that name a partial file, get `path`.
 
     Args:
         path: the name that the user knows.
-        partial: the partial path being written, or its beginning; other errors that name it or a
-            file in it name `path` instead.
+        partial: the partial file or directory being written, or the beginning of its path.
     """
     try:
         yield
     except OSError as error:
         places = [str(place) for place in (error.filename, error.filename2) if place is not None]
         is_partial = partial is not None and any(str(partial) in place for place in places)
-        if error.errno in FULL and (is_partial or not places):
+        if is_partial or (error.errno in FULL and not places):
             error.filename = str(path)
-        elif is_partial:
-            error.filename = places[0].replace(str(partial), str(path), 1)
         raise
 
 

@@ -138,7 +138,10 @@ HABITS = {
             "use --set train.optimizer=adamw --set train.optimizer.weight_decay=W",
             "--weight-decay --wd", transformers="--weight_decay",
         ),
-        Habit("use --set train.optimizer.momentum=M", "--momentum", "", "--momentum"),
+        Habit(
+            "use --set train.optimizer=sgd --set train.optimizer.momentum=M", "--momentum", "",
+            "--momentum",
+        ),
         Habit(
             "use --set train.schedule=plateau --set train.schedule.shrink=FACTOR", "--lr-shrink",
             "", "--learning-rate-reduce-factor",
@@ -201,8 +204,12 @@ HABITS = {
             "--tied-embeddings", "", "--share_decoder_embeddings",
         ),
         Habit(
-            "use --set model.residual=pre_norm", "--encoder-normalize-before "
-            "--decoder-normalize-before", "--transformer-preprocess --transformer-postprocess",
+            "use --set model.residual=pre_norm",
+            "--encoder-normalize-before --decoder-normalize-before",
+        ),
+        Habit(
+            "use --set model.residual=NAME, pre_norm for a norm (n) before the sublayer",
+            "", "--transformer-preprocess --transformer-postprocess",
             "--transformer-preprocess --transformer-postprocess",
         ),
         Habit(

@@ -48,10 +48,7 @@ WITHOUT = {
 def convert(options: Options, draft: Draft) -> None:
     """Set what takes more than one option, or a value of its own."""
     options.values = {_with_two_dashes(name): options.values[name] for name in options.values}
-    draft.note(
-        "options that are not given keep nmt's defaults, which are not OpenNMT's, unless a note "
-        "below says so"
-    )
+    draft.note("most options that are not given keep nmt's defaults, which are not OpenNMT's")
     if options.command == "translate":
         _search(options, draft)
         return

@@ -85,10 +85,7 @@ def _pair(name: str, values: list[Any]) -> tuple[Any, Any]:
 
 
 def _train(options: Options, draft: Draft, tied: str) -> None:
-    draft.note(
-        "options that are not given keep nmt's defaults, which are not Sockeye's, unless a note "
-        "below says so"
-    )
+    draft.note("most options that are not given keep nmt's defaults, which are not Sockeye's")
     draft.set(model__arch="transformer_base", model__sinusoids="concatenated")
     if layers := options.take("--num-layers"):
         encoder, decoder = _pair("--num-layers", layers)

@@ -61,10 +61,10 @@ def locked_for_training(path: Path, dry_run: bool, by_this_process: bool = True)
 
 def _again(path: Path) -> str:
     """Return what the same command does in the directory of a run."""
-    updates = [int(entry.name.removeprefix("update_")) for entry in path.glob("update_*")]
-    if updates:
+    names = [entry.name.removeprefix("update_") for entry in path.glob("update_*")]
+    if updates := [int(name) for name in names if name.isdecimal()]:
         return f"to resume after update {max(updates)}"
-    return "to begin anew: without a checkpoint, nothing of the run is kept"
+    return "to begin anew, as there is no checkpoint yet"
 
 
 @contextmanager
