@@ -636,6 +636,16 @@ def test_the_output_bias_and_the_positions_of_marian(converted: Any) -> None:
     assert (built["model"].output_bias, built["model"].positions.name) == (True, "sinusoidal")
 
 
+def test_the_small_convs2s_of_fairseq_is_ours_with_its_dropout(converted: Any) -> None:
+    built, _ = converted("fairseq", "fairseq-train d --arch fconv_iwslt_de_en --lr 1")
+    assert (built["model"].arch, built["model"].dropout) == ("conv_s2s_small", 0.1)
+
+
+def test_a_misspelt_architecture_is_answered_with_the_nearest(converted: Any) -> None:
+    _, notes = converted("fairseq", "fairseq-train d --arch transfomer --lr 1")
+    assert any("no counterpart; did you mean transformer?" in note for note in notes)
+
+
 def test_sampling_and_plateaus_of_fairseq(converted: Any) -> None:
     built, _ = converted("fairseq", "fairseq-generate d --sampling --beam 3 --sampling-topk 9")
     strategy = built["search"].strategy
@@ -687,8 +697,8 @@ def test_the_tables_name_keys_that_the_conversion_sets(toolkit: str) -> None:
         ("fairseq", "fairseq-train d --dropuot 0.1", "--dropuot 0.1: unknown, not carried over; "
          "did you mean --dropout?"),
         ("fairseq", "fairseq-train d --qqq 1", "--qqq 1: unknown, not carried over"),
-        ("fairseq", "fairseq-train d --arch lstm", "--arch lstm: no counterpart; the sizes of "
-         "transformer_base are taken"),
+        ("fairseq", "fairseq-train d --arch lstm", "--arch lstm: no counterpart; transformer_base "
+         "is taken"),
         ("fairseq", "fairseq-train d --batch-size 80 --update-freq 2", "tokens_per_update 4000: 80 "
          "sentences of 25 x 2 batches x 1 GPU, as assumed without --gpus N; nmt counts target "
          "tokens without padding"),
@@ -729,8 +739,8 @@ def test_the_tables_name_keys_that_the_conversion_sets(toolkit: str) -> None:
         ("opennmt", "onmt_translate -n_best 3", "--n-best 3: use --n-best K"),
         ("fairseq", "fairseq-generate d", "d: not carried over; nmt translate reads a run and a "
          "file of text"),
-        ("fairseq", "fairseq-train d", "d: not carried over; nmt train reads the dataset of nmt "
-         "preprocess"),
+        ("fairseq", "fairseq-train d", "d: not carried over; give the dataset of nmt preprocess as "
+         "--data DIR"),
         ("opennmt", "onmt_translate -alpha 0.9", "--alpha 0.9: unknown, not carried over"),
     ],
 )  # fmt: skip

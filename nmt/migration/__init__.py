@@ -35,7 +35,7 @@ UNLIKE = {
 
 
 READS = {
-    "train": "; nmt train reads the dataset of nmt preprocess",
+    "train": "; give the dataset of nmt preprocess as --data DIR",
     "translate": "; nmt translate reads a run and a file of text",
 }
 """Files of our commands, in the place of arguments that are no options."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from nmt.errors import NmtError
 from nmt.migration.options import Draft, Options, number_of
+from nmt.recipe.registry import nearest
 
 ACTIVATIONS = {name: name for name in ("relu", "gelu", "swish")} | dict.fromkeys(
     ("gelu_accurate", "gelu_fast"), "gelu_tanh"
@@ -30,6 +31,7 @@ ARCHES: dict[str, dict[str, Any]] = {
     },
     "transformer_align": {"arch": "transformer_base"},
     "transformer_wmt_en_de_big_align": {"arch": "transformer_big", "attention_dropout": 0.1},
+    "fconv_iwslt_de_en": {"arch": "conv_s2s_small", "dropout": 0.1},
     "fconv_wmt_en_de": {"arch": "conv_s2s_wmt_en_de_fairseq"},
     "fconv_wmt_en_fr": {"arch": "conv_s2s_wmt_en_fr_fairseq"},
 }
@@ -207,7 +209,8 @@ def _first(options: Options, draft: Draft, name: str) -> Any:
 def _model(options: Options, draft: Draft) -> None:
     arch = options.text("--arch", "-a", default="transformer")
     if arch not in ARCHES:
-        draft.note(f"--arch {arch}: no counterpart; the sizes of transformer_base are taken")
+        near = f"; did you mean {nearest(arch, ARCHES)}?" if nearest(arch, ARCHES) else ""
+        draft.note(f"--arch {arch}: no counterpart{near}; transformer_base is taken")
     values = ARCHES.get(arch, ARCHES["transformer"])
     draft.set(**{f"model__{key}": value for key, value in values.items()})
     if arch.startswith("fconv"):

@@ -306,7 +306,10 @@ HABITS = {
         Habit("name a file of text", "--gen-subset", "", "", "--src"),
     ],
     "score": [
-        Habit("name the file of translations", "--sys", sacrebleu="--input -i"),
+        Habit(
+            "name the file of translations, and the reference by --reference FILE", "--sys",
+            sacrebleu="--input -i",
+        ),
         Habit("use --reference FILE", "--ref"),
         Habit("use --testset NAME", sacrebleu="--test-set"),
         Habit("use nmt testset", sacrebleu="--list --echo --download"),
@@ -325,6 +328,7 @@ HABITS = {
             "use --set 'score.metrics=[{name: bleu, smoothing: NAME}]'", sacrebleu="--smooth-method"
         ),
         Habit("use --sentence-level", sacrebleu="-sl"),
+        Habit("leave it out: signatures have one form", sacrebleu="--short -sh"),
         Habit("use --confidence", sacrebleu="-ci"),
         Habit("use --paired bs", sacrebleu="--paired-bs -pbs"),
         Habit("use --paired ar", sacrebleu="--paired-ar -par"),
