@@ -213,23 +213,21 @@ def _measure(
 def _plan(
     facts: CorpusFacts, machine: Machine, speeds: dict[str, float], minutes: float | None
 ) -> Plan:
-    """Return the plan; warn if training does not see the whole text in the time at hand."""
+    """Return the plan; warn of a speed that may be too low, and of text that is not seen."""
     chosen = plan(facts, speeds, machine.device, minutes)
-    if minutes is None or chosen.epochs >= 0.995:  # which is shown as the whole text
+    if minutes is None:
         return chosen
-    remedy = "give more --minutes"
-    if chosen.size is not SIZES[0]:
-        remedy += " or choose a smaller model"
     if machine.is_busy:
-        remedy = (
+        warn(
             "other programs have used the cores in the last minute, so the speed measured may be "
-            "too low: move the recipe away and run nmt init again on idle cores, or with "
-            f"OMP_NUM_THREADS=1 for one of them, or {remedy}"
+            "too low; run nmt init again on idle cores, or with OMP_NUM_THREADS=1 for one of them"
         )
-    warn(
-        f"in {duration(60 * minutes)} the {chosen.size.name} model sees only {chosen.epochs:.1%} "
-        f"of the training text; {remedy}"
-    )
+    if chosen.epochs < 0.995:  # else it is shown as the whole text
+        smaller = " or choose a smaller model" if chosen.size is not SIZES[0] else ""
+        warn(
+            f"in {duration(60 * minutes)} the {chosen.size.name} model sees only "
+            f"{chosen.epochs:.1%} of the training text; give more --minutes{smaller}"
+        )
     return chosen
 
 
