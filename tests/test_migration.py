@@ -98,6 +98,17 @@ save_model: model
 """
 
 
+IWSLT14_SCRIPT = rf"""#!/usr/bin/env bash
+TEXT=examples/translation/iwslt14.tokenized.de-en BEAM=${{1:-5}}
+export DATA="data-bin/iwslt14"
+fairseq-preprocess --source-lang de --target-lang en --joined-dictionary --nwordssrc 10000 \
+    --trainpref $TEXT/train --validpref "$TEXT/valid" --testpref ${{TEXT}}/test --destdir $DATA
+{IWSLT14.strip().replace("data-bin/iwslt14.tokenized.de-en", "$DATA --save-dir $RUNS/iwslt14")}
+fairseq-generate $DATA --path checkpoints/checkpoint_best.pt --beam $BEAM --remove-bpe > valid.out
+fairseq-generate $DATA --path checkpoints/checkpoint_best.pt --gen-subset test
+"""
+
+
 def accepted(recipe: Path) -> dict[str, Any]:
     """Build each section of a recipe as the commands do."""
     read = load(recipe, None, {}, {"model": {"arch": "transformer_base"}})
@@ -110,14 +121,21 @@ def accepted(recipe: Path) -> dict[str, Any]:
     return {name: build(kind, read.section(name), name) for name, kind in kinds.items()}
 
 
+def of_command(text: str, toolkit: str) -> Options:
+    """Return the options of the only command of a text."""
+    [options] = Options.of_script(text, toolkit)
+    return options
+
+
 @pytest.fixture
 def converted(nmt: Any, tmp_path: Path) -> Any:
     def convert(toolkit: str, text: str, *arguments: object) -> tuple[dict[str, Any], list[str]]:
         is_command = text.strip().startswith(
             ("fairseq", "CUDA", "marian", "sockeye", "torchrun", "onmt")
         )
-        (tmp_path / "config.yml").write_text(text, encoding="utf-8")
-        what = text if is_command else tmp_path / "config.yml"
+        path = tmp_path / ("script.sh" if text.startswith("#!") else "config.yml")
+        path.write_text(text, encoding="utf-8")
+        what = text if is_command else path
         done = nmt("recipe", "--from", toolkit, *arguments, what)
         assert done.status == 0, done.err
         (tmp_path / "nmt.yaml").write_text(done.out, encoding="utf-8")
@@ -165,6 +183,45 @@ def test_the_model_of_fairseq_for_iwslt(converted: Any) -> None:
     assert built["preprocess"].separate_vocabularies is True
     assert any(line.startswith("separate_vocabularies: assumed") for line in notes)
     assert not [line for line in notes if "unknown" in line]
+
+
+def test_a_whole_script_of_fairseq_is_one_recipe(converted: Any) -> None:
+    built, notes = converted("fairseq", IWSLT14_SCRIPT)
+    data = built["preprocess"]
+    assert (data.train, data.valid) == (
+        ("examples/translation/iwslt14.tokenized.de-en/train",),
+        "examples/translation/iwslt14.tokenized.de-en/valid",
+    )
+    assert (data.vocab_size, data.output_dir) == (10000, "data-bin/iwslt14")
+    assert not data.separate_vocabularies  # though the decoder's weights alone are tied
+    assert (built["model"].tied_embeddings, built["train"].tokens_per_update) == ("decoder", 4096)
+    assert built["search"].max_length_offset == 201  # fairseq-generate's, not that of validation
+    assert built["search"].strategy.beam == 5
+    assert built["train"].save_dir == "$RUNS/iwslt14"
+    assert notes[-1] == "$RUNS: the text gives it no value; replace it in the recipe"
+    assert "fairseq-generate: not the first one; convert it alone" in notes
+    assert not [line for line in notes if ": unknown" in line or "--data DIR" in line]
+    assert all(line.startswith("fairseq-") for line in notes[:-1])
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("A='1 2' B=$A\nfairseq-train d --x $A --y \"$A\" --z '$A'", ["1", "2", "1 2", "$A"]),
+        ('fairseq-train --x ${A:-3} ${B-4}5 \\$A "\\$A" ${C}', ["3", "45", "$A", "$A", "${C}"]),
+        ("A=1 echo; A=2 B=3; fairseq-train --x $A$B a${A}b", ["23", "a2b"]),
+        ('A=; fairseq-train --x $A "$A" 5', ["", "5"]),
+    ],
+)
+def test_variables_have_the_values_of_earlier_commands(lines: str, words: list[str]) -> None:
+    values = of_command(lines, "fairseq").values.values()
+    assert [word for listed in values for word in listed] == words
+
+
+def test_a_vocabulary_that_sockeye_prepares_is_shared(converted: Any) -> None:
+    script = "sockeye-prepare-data -s a.en -t a.de --shared-vocab -o d\n"
+    script += "sockeye-train -d d --weight-tying-type none"
+    assert not converted("sockeye", script)[0]["preprocess"].separate_vocabularies
 
 
 def test_the_first_of_several_held_out_sets_of_fairseq_is_taken(converted: Any) -> None:
@@ -459,7 +516,7 @@ def test_the_inverse_square_root_of_opennmt_is_that_of_the_update(converted: Any
 )
 @pytest.mark.parametrize("program", ["fairseq-train", "$(which fairseq-train)"])
 def test_launchers_name_the_number_of_gpus(launcher: str, gpus: int, program: str) -> None:
-    options = Options.of_command_line(f"{launcher} {program} data-bin --max-tokens 1000", "fairseq")
+    options = of_command(f"{launcher} {program} data-bin --max-tokens 1000", "fairseq")
     assert (options.command, options.devices) == ("train", gpus)
     assert (options.positional, options.values) == (["data-bin"], {"--max-tokens": ["1000"]})
 
@@ -478,7 +535,7 @@ def test_launchers_name_the_number_of_gpus(launcher: str, gpus: int, program: st
 )
 def test_redirections_and_pipes_are_no_values(end: str) -> None:
     line = f"fairseq-train d --dropout 0.3 --unk '<unk>' --arch \"a > b\" --seed 2 {end}"
-    options = Options.of_command_line(line, "fairseq")
+    options = of_command(line, "fairseq")
     assert options.values == {
         "--dropout": ["0.3"],
         "--unk": ["<unk>"],
@@ -493,7 +550,7 @@ def test_redirections_and_pipes_are_no_values(end: str) -> None:
         ("fairseq", "cat a.txt | fairseq-interactive d --beam 3", "translate", {"--beam": ["3"]}),
         ("fairseq", "cd x && fairseq-generate d --beam 7", "translate", {"--beam": ["7"]}),
         ("fairseq", "T=a; fairseq-preprocess --trainpref $T/b", "preprocess",
-         {"--trainpref": ["$T/b"]}),
+         {"--trainpref": ["a/b"]}),
         ("fairseq", "# a\nset -e\nfairseq-train d --seed 1 # b\n --fp16\necho c", "train",
          {"--seed": ["1"], "--fp16": []}),
         ("fairseq", "for s in 1 2; do python fairseq/train.py d --seed $s; done", "train",
@@ -515,7 +572,7 @@ def test_redirections_and_pipes_are_no_values(end: str) -> None:
 def test_the_command_of_the_toolkit_is_read(
     toolkit: str, line: str, command: str, values: dict[str, list[str]]
 ) -> None:
-    options = Options.of_command_line(line, toolkit)
+    options = of_command(line, toolkit)
     assert (options.command, options.values) == (command, values)
 
 
@@ -533,7 +590,7 @@ def test_the_command_of_the_toolkit_is_read(
 def test_variables_of_earlier_commands_name_the_number_of_gpus(
     lines: str, gpus: int | None
 ) -> None:
-    assert Options.of_command_line(lines, "fairseq").devices == gpus
+    assert of_command(lines, "fairseq").devices == gpus
 
 
 @pytest.mark.parametrize(
@@ -670,7 +727,8 @@ def test_the_tables_name_keys_that_the_conversion_sets(toolkit: str) -> None:
                "sockeye": "sockeye-train", "opennmt": "onmt_train"}[toolkit]  # fmt: skip
     for name, key in TOOLKITS[toolkit].KEYS.items():
         if key.startswith(("model.", "train.")):
-            draft = recipe_of(toolkit, Options.of_command_line(f"{program} {name} 7", toolkit), {})
+            options = Options.of_script(f"{program} {name} 7", toolkit)
+            draft = recipe_of(toolkit, options, {})
             section, _, field = key.partition(".")
             assert draft.recipe[section][field] == 7, name
 
@@ -725,8 +783,8 @@ def test_the_tables_name_keys_that_the_conversion_sets(toolkit: str) -> None:
          "model"),
         ("marian", "marian-decoder -m model.npz --word-penalty 0.2", "--word-penalty 0.2: no "
          "counterpart"),
-        ("fairseq", "fairseq-generate d --temperature 0.7", "--temperature 0.7: unknown, not "
-         "carried over"),
+        ("fairseq", "fairseq-generate d --temperature 0.7", "--temperature 0.7: no "
+         "counterpart"),
         ("opennmt", "onmt_translate -length_penalty x", "--length-penalty x: no counterpart"),
         ("marian", "marian-decoder -m a.npz", "-m a.npz: use --model RUN, once for each model"),
         ("marian", "marian-decoder -w 5000", "-w 5000: use --batch-tokens N, which bounds the "
@@ -765,9 +823,7 @@ def test_what_is_not_carried_over_is_told(
         (("fairseq", "fairseq-train 'd"), "the command line cannot be read: No closing quotation; "
          "mend its quotes"),
         (("fairseq", "fairseq-train d --adam-betas (0.9, 0.98)"), "the command line cannot be "
-         "read: ( behind --adam-betas; give one command, with its parentheses in quotes"),
-        (("fairseq", "fairseq-preprocess --trainpref a\nfairseq-train d"), "fairseq-preprocess, "
-         "fairseq-train: give the command line of one of them, without the others"),
+         "read: ( behind --adam-betas; give the commands alone, with their parentheses in quotes"),
         (("sockeye", "sockeye-average a -o b"), "no program of sockeye to convert; give a command "
          "line of one of sockeye-train, sockeye-prepare-data, "),
         (("fairseq", "fairseq-hydra-train --config-dir a optimization.max_update=1"),
@@ -810,7 +866,7 @@ def test_mistakes_are_one_line(nmt: Any, arguments: tuple[str, str], message: st
     ],
 )
 def test_what_stands_around_a_command_does_not_hide_its_options(line: str) -> None:
-    options = Options.of_command_line(line, "fairseq")
+    options = of_command(line, "fairseq")
     assert (options.values["--arch"], options.values["--patience"]) == (["a"], ["3"])
 
 
@@ -872,5 +928,5 @@ def test_no_option_of_the_tables_is_unknown(toolkit: str) -> None:
             known |= {name.replace("_", "-") for name in getattr(habit, toolkit).split()}
     needed = {"--type": ["transformer"]} if toolkit == "marian" else {}
     for name in sorted(known - {"--type", "--task", "--eval-bleu-args"}):
-        draft = recipe_of(toolkit, Options("train", {**needed, name: ["1"]}), {})
-        assert not [line for line in draft.notes if "unknown" in line]
+        draft = recipe_of(toolkit, [Options("train", {**needed, name: ["1"]})], {})
+        assert not [line for line in draft.notes if ": unknown" in line]

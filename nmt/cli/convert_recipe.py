@@ -27,8 +27,8 @@ def convert(
         str,
         typer.Argument(
             metavar="COMMAND|FILE",
-            help="A command line of the toolkit, in quotes, or a file with one, or with a "
-            "configuration in YAML.",
+            help="A command line of the toolkit, in quotes, or a file: a script with its commands, "
+            "or a configuration in YAML.",
             show_default=False,
         ),
     ],
@@ -46,7 +46,7 @@ def convert(
         ),
     ] = None,
 ) -> None:
-    """Write a recipe for a command or a configuration of another toolkit.
+    """Write a recipe for commands or a configuration of another toolkit.
 
     The recipe goes to stdout, as YAML. Messages on stderr list each assumption, and each option
     that the recipe cannot hold, with the reason. docs/migrating.md shows the commands of the
@@ -59,17 +59,18 @@ def convert(
 
     if toolkit not in TOOLKITS:
         raise NmtError(f"--from: {unknown('toolkit', toolkit, TOOLKITS)}")
-    options = _options(what, toolkit)
+    commands = _commands(what, toolkit)
     if gpus is not None:
-        options.devices = gpus
-    draft = recipe_of(toolkit, options, keys_of_flags())
+        for options in commands:
+            options.devices = gpus
+    draft = recipe_of(toolkit, commands, keys_of_flags())
     show(yaml.safe_dump(draft.recipe, sort_keys=False, allow_unicode=True).rstrip("\n"))
     for note in draft.notes:
         say(one_line(note))
 
 
-def _options(what: str, toolkit: str) -> "Options":
-    """Return the options of a command line, or of a file with one or with a configuration."""
+def _commands(what: str, toolkit: str) -> "list[Options]":
+    """Return the options of each command of a text or a file, or of a configuration."""
     from nmt.io.files import read_bounded
     from nmt.migration.options import Options
     from nmt.migration.shell import PROGRAMS
@@ -78,7 +79,7 @@ def _options(what: str, toolkit: str) -> "Options":
     path = Path(what)
     is_command = " " in what.strip() or what.strip().replace("_", "-") in PROGRAMS[toolkit]
     if is_command and not os.path.exists(path):  # False for a name that is too long, too
-        return Options.of_command_line(what, toolkit)
+        return Options.of_script(what, toolkit)
     try:
         text = read_bounded(path, MAX_BYTES).decode("utf-8")
     except FileNotFoundError:
@@ -91,5 +92,5 @@ def _options(what: str, toolkit: str) -> "Options":
         values = parse_yaml(text, what)
         if not isinstance(values, dict):
             raise NmtError(f"{what}: expected keys and values")
-        return Options.of_configuration(values)
-    return Options.of_command_line(text, toolkit)
+        return [Options.of_configuration(values)]
+    return Options.of_script(text, toolkit)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from nmt.migration import fairseq, marian, opennmt, sockeye
 from nmt.migration.habits import HABITS, NAMES, SHARED, Habit
 from nmt.migration.options import Draft, Options, scalar
+from nmt.migration.shell import VARIABLE
 from nmt.recipe.config import set_path
 from nmt.recipe.registry import nearest
 
@@ -34,6 +36,10 @@ UNLIKE = {
 """Keys that no number sets: those with names, and one whose unit other toolkits do not have."""
 
 
+SECTIONS = {"preprocess": "preprocess", "model": "train", "train": "train", "search": "translate"}
+"""Sections of the recipe, and the command whose values go before those of others."""
+
+
 READS = {
     "train": "; give the dataset of nmt preprocess as --data DIR",
     "translate": "; nmt translate reads a run and a file of text",
@@ -41,20 +47,44 @@ READS = {
 """Files of our commands, in the place of arguments that are no options."""
 
 
-def recipe_of(toolkit: str, options: Options, flags: Mapping[str, str]) -> Draft:
-    """Return the recipe that options of another toolkit describe, with notes.
+def recipe_of(toolkit: str, commands: Sequence[Options], flags: Mapping[str, str]) -> Draft:
+    """Return the recipe that commands of another toolkit describe together, with notes.
 
     An option sets the key of the option that answers it in :data:`HABITS`, or the key in the
-    toolkit's `KEYS`; what takes more than that is in the toolkit's `convert`.
+    toolkit's `KEYS`; what takes more than that is in the toolkit's `convert`. Of several commands
+    that do the same, the first one is taken.
 
     Args:
         toolkit: one of `TOOLKITS`.
-        options: options of a command or a configuration; they are used up.
+        commands: the options of each command, or of a configuration; they are used up.
         flags: dotted keys by the names of our options.
 
     Raises:
         NmtError: an option has a value that it cannot have.
     """
+    draft = Draft()
+    drafts: dict[str, Draft] = {}
+    for options in commands:
+        start = f"{options.program}: " if len(commands) > 1 else ""
+        if options.command in drafts:
+            draft.note(f"{start}not the first one; convert it alone")
+            continue
+        drafts[options.command] = part = _converted(toolkit, options, flags)
+        draft.notes += [f"{start}{note}" for note in part.notes]
+    for section, owner in SECTIONS.items():
+        values: dict[str, Any] = {}
+        for command in (*drafts, owner):
+            values |= drafts.get(command, Draft()).recipe.get(section, {})
+        if values:
+            draft.recipe[section] = values
+    for name in sorted({match[0] for match in VARIABLE.finditer(json.dumps(draft.recipe))}):
+        if name[0] == "$":
+            draft.note(f"{name}: the text gives it no value; replace it in the recipe")
+    return draft
+
+
+def _converted(toolkit: str, options: Options, flags: Mapping[str, str]) -> Draft:
+    """Return what a command sets, with notes."""
     rules, draft, command = TOOLKITS[toolkit], Draft(), options.command
     rules.convert(options, draft)
     if options.assumed:
@@ -86,10 +116,9 @@ def recipe_of(toolkit: str, options: Options, flags: Mapping[str, str]) -> Draft
             guess = nearest(name.lstrip("-"), known) if name.startswith("--") else None
             hint = f"; did you mean {known[guess]}?" if guess else ""
             draft.note(f"{shown}: unknown, not carried over{hint}")
-    for word in options.positional:
-        draft.note(f"{word}: not carried over{READS.get(command, '')}")
-    sections = ("preprocess", "model", "train", "search")
-    draft.recipe = {name: draft.recipe[name] for name in sections if name in draft.recipe}
+    if "preprocess" not in options.beside:  # whose dataset it may be
+        for word in options.positional:
+            draft.note(f"{word}: not carried over{READS.get(command, '')}")
     return draft
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from nmt.errors import NmtError
-from nmt.migration.shell import PROGRAMS, command_of
+from nmt.migration.shell import PROGRAMS, Command, commands_of
 from nmt.recipe.config import set_path
 
 TOKENS_PER_SENTENCE = 25
@@ -21,7 +21,7 @@ MAX_NUMBER = 1e15
 
 @dataclass
 class Options:
-    """Options by name, each taken at most once."""
+    """Options of a command by name, each taken at most once."""
 
     command: str
     """Command of nmt that does the same."""
@@ -30,18 +30,29 @@ class Options:
     positional: list[str] = field(default_factory=list)
     devices: int | None = None
     """Number of GPUs that the command line says before the program."""
+    program: str = ""
+    """Name of the program; empty for a configuration."""
+    beside: Collection[str] = ()
+    """Commands of nmt that the other commands of a script have for counterparts."""
     assumed: dict[str, Any] = field(default_factory=dict)
     """Defaults of the toolkit by name, for options that are not given."""
 
     @classmethod
-    def of_command_line(cls, text: str, toolkit: str) -> Options:
-        """Return the options of a toolkit's command in the syntax of a POSIX shell.
+    def of_script(cls, text: str, toolkit: str) -> list[Options]:
+        """Return the options of each command of a toolkit in a text in the syntax of a POSIX shell.
 
         Raises:
-            NmtError: the text has no command of the toolkit, or several, or cannot be read.
+            NmtError: the text has no command of the toolkit, or cannot be read.
         """
-        command = command_of(text, toolkit)
-        options = cls(PROGRAMS[toolkit][command.program], {}, devices=command.devices)
+        commands = [cls._of_command(command) for command in commands_of(text, toolkit)]
+        for options in commands:
+            options.beside = {other.command for other in commands if other is not options}
+        return commands
+
+    @classmethod
+    def _of_command(cls, command: Command) -> Options:
+        ours = PROGRAMS[command.toolkit][command.program]
+        options = cls(ours, {}, devices=command.devices, program=command.program)
         current = options.positional
         for word in command.words:
             name, equals, value = word.partition("=")

@@ -1,4 +1,4 @@
-"""The command of a toolkit in a command line or a script of a POSIX shell."""
+"""The commands of a toolkit in a command line or a script of a POSIX shell."""
 
 from __future__ import annotations
 
@@ -57,8 +57,11 @@ TOKEN = re.compile(
     re.DOTALL,
 )
 
-QUOTED = re.compile(r"""'([^']*)'|\\(.)|"((?:\\.|[^"\\])*)\"""", re.DOTALL)
-"""Quoted text: in single quotes, of one character, or in double quotes."""
+PIECE = re.compile(r"""'([^']*)'|\\(.)|"((?:\\.|[^"\\])*)"|([^'"\\]+)""", re.DOTALL)
+"""A part of a word: in single quotes, one quoted character, in double quotes, or without quotes."""
+
+VARIABLE = re.compile(r"\\[$`\"\\]|\$(?:(\w+)|\{(\w+)(?::?-([^{}]*))?\})")
+"""A variable, perhaps with a default as ``${NAME:-default}``; or a quoted character."""
 
 WHICH = re.compile(r"(?:\$\(|`)which\s+([^\s()`]+)\s*[)`]")
 """The path of a program, as a substitution."""
@@ -77,11 +80,11 @@ class Command:
     """Number of GPUs that the words before the program say."""
 
 
-def command_of(text: str, toolkit: str) -> Command:
-    """Return the only command of a toolkit in a text.
+def commands_of(text: str, toolkit: str) -> list[Command]:
+    """Return the commands of a toolkit in a text, at least one.
 
     Raises:
-        NmtError: there is none, or several, or the text cannot be read.
+        NmtError: there is none, or the text cannot be read.
     """
     commands: list[Command] = []
     exported: list[str] = []
@@ -90,12 +93,8 @@ def command_of(text: str, toolkit: str) -> Command:
             commands.append(command)
         elif words[0] == "export" or all(map(ASSIGNMENT.fullmatch, words)):
             exported += words
-    candidates = [command for command in commands if command.toolkit == toolkit]
-    if len(candidates) == 1:
-        return candidates[0]
-    if candidates:
-        names = ", ".join(command.program for command in candidates)
-        raise NmtError(f"{names}: give the command line of one of them, without the others")
+    if chosen := [command for command in commands if command.toolkit == toolkit]:
+        return chosen
     if commands:
         program, other = commands[0].program, commands[0].toolkit
         raise NmtError(f"{program} is a program of {other}; use --from {other}")
@@ -106,31 +105,57 @@ def command_of(text: str, toolkit: str) -> Command:
 def simple_commands(text: str) -> list[list[str]]:
     """Return the words of each command of a text, without quotes, redirections and comments.
 
+    Variables have the values that earlier commands assign to them; others stay as they are.
+
     Raises:
         NmtError: quotes or parentheses do not match.
     """
     commands: list[list[str]] = [[]]
+    variables: dict[str, str] = {}
     for token in TOKEN.finditer(text):
         if token["word"]:
-            commands[-1].append(_unquoted(token["word"]))
+            commands[-1] += _words(token["word"], variables)
         elif token["quote"]:
             raise NmtError("the command line cannot be read: No closing quotation; mend its quotes")
         elif token["operator"] == "(" and commands[-1]:
             raise NmtError(
-                f"the command line cannot be read: ( behind {commands[-1][-1]}; give one command, "
-                "with its parentheses in quotes"
+                f"the command line cannot be read: ( behind {commands[-1][-1]}; give the commands "
+                "alone, with their parentheses in quotes"
             )
         elif token["operator"]:
+            variables |= _assigned(commands[-1])
             commands.append([])
     return [words for words in commands if words]
 
 
-def _unquoted(word: str) -> str:
-    """Return a word without its quotes, and the program in the place of ``$(which PROGRAM)``."""
-    return QUOTED.sub(
-        lambda part: part[1] or part[2] or re.sub(r"\\([$`\"\\])", r"\1", part[3] or ""),
-        WHICH.sub(r"\1", word),
-    )
+def _words(word: str, variables: Mapping[str, str]) -> list[str]:
+    """Return what a word stands for: several words if it is a variable without quotes."""
+
+    def filled(text: str) -> str:
+        return VARIABLE.sub(lambda match: _value(match, variables), text)
+
+    plain = WHICH.sub(r"\1", word)
+    whole = VARIABLE.fullmatch(plain)
+    if whole and whole[0][0] == "$":
+        return filled(plain).split()
+    pieces = PIECE.finditer(plain)
+    return ["".join(part[1] or part[2] or filled(part[3] or part[4] or "") for part in pieces)]
+
+
+def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
+    """Return the value of a variable, its default or, without both, its name as it stands."""
+    if match[0][0] == "\\":
+        return match[0][1:]
+    default = match[0] if match[3] is None else match[3]
+    return variables.get(match[1] or match[2], default)
+
+
+def _assigned(words: list[str]) -> dict[str, str]:
+    """Return the variables that a command sets for those after it, by name."""
+    settings = words[1:] if words[:1] == ["export"] else words
+    if not all(map(ASSIGNMENT.fullmatch, settings)):
+        return {}
+    return dict(setting.split("=", 1) for setting in settings)
 
 
 def _command(words: list[str], toolkit: str, exported: list[str]) -> Command | None:

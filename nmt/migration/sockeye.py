@@ -44,7 +44,8 @@ def convert(options: Options, draft: Draft) -> None:
         _texts(options, draft, "valid", *validation)
         tied = options.text("--weight-tying-type", default="src_trg_softmax")
         is_tied = kind == "train" and tied.startswith("src_trg")  # which entails one vocabulary
-        if not options.switch("--shared-vocab") and not is_tied:
+        is_shared = options.switch("--shared-vocab") or is_tied or "preprocess" in options.beside
+        if not is_shared:
             draft.set(preprocess__separate_vocabularies=True)
         if words := options.take("--num-words"):
             draft.set(preprocess__vocab_size=max(_pair("--num-words", words)))
