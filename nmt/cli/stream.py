@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 from nmt.cli import forms
 from nmt.cli.console import STDOUT
 from nmt.cli.requests import Requests
-from nmt.errors import FULL_OR_FAILING, NmtError, UnfinishedError, explain
+from nmt.errors import NmtError
 from nmt.io import files
 from nmt.io.lines import Lines
 from nmt.messages import say, warn
@@ -125,10 +125,7 @@ def writer(path: Path | None, is_main: bool, keeps: bool = False) -> Iterator[IO
     Args:
         path: the file; None for stdout.
         is_main: whether this is the first process.
-        keeps: whether a disk that is full or fails leaves the complete lines in another file.
-
-    Raises:
-        UnfinishedError: the disk is full or fails, and complete lines are kept.
+        keeps: whether an interruption or an error leaves the complete lines in another file.
     """
     if path is None or not is_main:
         with files.named(STDOUT):
@@ -143,14 +140,12 @@ def writer(path: Path | None, is_main: bool, keeps: bool = False) -> Iterator[IO
             try:
                 with files.named(path), partial.open("wb") as stream:
                     yield stream
-            except OSError as error:
-                is_kept = keeps and error.errno in FULL_OR_FAILING
-                if not is_kept or not (lines := _cut_incomplete_line(partial)):
-                    raise
-                kept = _unused(path.with_name(f"{path.name}.unfinished"))
-                partial.rename(kept)
-                again = f"and translate the rest: {kept} has the first {lines:,} lines"
-                raise UnfinishedError(f"{explain(error)}, {again}") from None
+            except BaseException:
+                if keeps and partial.exists() and (lines := _cut_incomplete_line(partial)):
+                    kept = _unused(path.with_name(f"{path.name}.unfinished"))
+                    partial.rename(kept)
+                    say(f"{kept} has the first {lines:,} lines; translate the others")
+                raise
 
 
 def _cut_incomplete_line(path: Path) -> int:

@@ -111,7 +111,7 @@ def test_a_signal_ends_a_dry_run_which_leaves_nothing(
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number, err
-    assert err.splitlines()[-1].startswith(REPEATABLE)
+    assert err.splitlines()[-1] == "nmt: error: interrupted"
     assert not run.exists()
 
 
@@ -134,6 +134,27 @@ def test_a_signal_ends_a_translation_and_its_workers_at_once(
     assert (process.returncode, err) == (128 + number, "nmt: error: interrupted\n")
     assert os.listdir(tmp_path) == ["in.txt"]
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_lines_that_were_translated_before_a_signal_are_kept(
+    trained: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    output, kept = tmp_path / "out.txt", tmp_path / "out.txt.unfinished"
+    places = ("--model", trained, "--output", output, "--workers", 1)
+    with command("translate", *places, stdin=subprocess.PIPE) as process:
+        process.stdin.write("one two three\n\none two\n")
+        process.stdin.flush()
+        while not any(path.stat().st_size for path in tmp_path.glob(".out.txt.*")):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    said = f"{kept} has the first 3 lines; translate the others\nnmt: error: interrupted\n"
+    assert (process.returncode, err) == (128 + number, said)
+    assert os.listdir(tmp_path) == [kept.name]
+    first, second, third = kept.read_text().split("\n")[:-1]
+    assert [bool(line) for line in (first, second, third)] == [True, False, True]
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -161,3 +182,5 @@ def test_a_training_that_is_interrupted_before_it_begins_says_so(
     done = train(tmp_path / "run")
     assert done.status == 130
     assert done.err == f"{REPEATABLE}, which resumes from the last checkpoint, if there is one\n"
+    done = train(tmp_path / "run", "--dry-run")  # which saves none
+    assert (done.status, done.err) == (130, "nmt: error: interrupted\n")
