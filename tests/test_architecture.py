@@ -147,6 +147,16 @@ def test_the_package_needs_nothing_of_the_repository_around_it():
     assert not [each for each in IMPORTS if each.imported.split(".")[0] in around]
 
 
+def test_a_wheel_has_the_files_of_the_package_that_are_no_modules():
+    tomllib = pytest.importorskip("tomllib")  # of Python 3.11
+    root = Path(nmt.__file__).parent
+    project = tomllib.loads((root.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = project["tool"]["setuptools"]["package-data"]["nmt"]
+    packed = {path for pattern in patterns for path in root.glob(pattern)}
+    files = {path for path in root.rglob("*.*") if path.suffix not in ("", ".py", ".pyc")}
+    assert files == {path for path in packed if path.suffix != ".py"}
+
+
 def test_every_file_is_named_for_its_subject():
     subjectless = {"utils", "util", "common", "helpers", "helper", "misc"}
     assert not [module for module in SOURCES if subjectless & set(module.split("."))]
