@@ -209,6 +209,7 @@ def test_a_whole_script_of_fairseq_is_one_recipe(converted: Any) -> None:
     [
         ("A='1 2' B=$A\nfairseq-train d --x $A --y \"$A\" --z '$A'", ["1", "2", "1 2", "$A"]),
         ('fairseq-train --x ${A:-3} ${B-4}5 \\$A "\\$A" ${C}', ["3", "45", "$A", "$A", "${C}"]),
+        ('A=(--x 1\n  2)\nfairseq-train d --y ${A[*]} "${A[@]}"', ["1", "2"]),
         ("A=1 echo; A=2 B=3; fairseq-train --x $A$B a${A}b", ["23", "a2b"]),
         ('A=; fairseq-train --x $A "$A" 5', ["", "5"]),
     ],

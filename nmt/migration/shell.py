@@ -60,8 +60,11 @@ TOKEN = re.compile(
 PIECE = re.compile(r"""'([^']*)'|\\(.)|"((?:\\.|[^"\\])*)"|([^'"\\]+)""", re.DOTALL)
 """A part of a word: in single quotes, one quoted character, in double quotes, or without quotes."""
 
-VARIABLE = re.compile(r"\\[$`\"\\]|\$(?:(\w+)|\{(\w+)(?::?-([^{}]*))?\})")
-"""A variable, perhaps with a default as ``${NAME:-default}``; or a quoted character."""
+VARIABLE = re.compile(r"\\[$`\"\\]|\$(?:(\w+)|\{(\w+)(?:\[[@*]\])?(?::?-([^{}]*))?\})")
+"""A variable, as ``$NAME``, ``${NAME:-default}`` or ``${NAME[@]}``; or a quoted character."""
+
+ARRAY = re.compile(r'"(\$\{\w+\[@\]\})"')
+"""All words of an array, which stay apart in spite of the quotes."""
 
 WHICH = re.compile(r"(?:\$\(|`)which\s+([^\s()`]+)\s*[)`]")
 """The path of a program, as a substitution."""
@@ -117,12 +120,14 @@ def simple_commands(text: str) -> list[list[str]]:
             commands[-1] += _words(token["word"], variables)
         elif token["quote"]:
             raise NmtError("the command line cannot be read: No closing quotation; mend its quotes")
+        elif token["operator"] == "(" and commands[-1] and commands[-1][-1].endswith("="):
+            commands.append([f"{commands[-1].pop()}("])  # an array
         elif token["operator"] == "(" and commands[-1]:
             raise NmtError(
                 f"the command line cannot be read: ( behind {commands[-1][-1]}; give the commands "
                 "alone, with their parentheses in quotes"
             )
-        elif token["operator"]:
+        elif token["operator"] and (")" in token["operator"] or not _is_array(commands[-1])):
             variables |= _assigned(commands[-1])
             commands.append([])
     return [words for words in commands if words]
@@ -134,7 +139,7 @@ def _words(word: str, variables: Mapping[str, str]) -> list[str]:
     def filled(text: str) -> str:
         return VARIABLE.sub(lambda match: _value(match, variables), text)
 
-    plain = WHICH.sub(r"\1", word)
+    plain = ARRAY.sub(r"\1", WHICH.sub(r"\1", word))
     whole = VARIABLE.fullmatch(plain)
     if whole and whole[0][0] == "$":
         return filled(plain).split()
@@ -152,10 +157,16 @@ def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
 
 def _assigned(words: list[str]) -> dict[str, str]:
     """Return the variables that a command sets for those after it, by name."""
+    if _is_array(words):
+        return {words[0][:-2]: " ".join(words[1:])}
     settings = words[1:] if words[:1] == ["export"] else words
     if not all(map(ASSIGNMENT.fullmatch, settings)):
         return {}
     return dict(setting.split("=", 1) for setting in settings)
+
+
+def _is_array(words: list[str]) -> bool:
+    return bool(words) and words[0].endswith("=(")
 
 
 def _command(words: list[str], toolkit: str, exported: list[str]) -> Command | None:
