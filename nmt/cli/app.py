@@ -114,6 +114,7 @@ def _command(name: str) -> Any:
     @functools.wraps(command)
     def run(*arguments: object, **options: object) -> None:
         """Run the command; name standard output in its errors, and tell how it was interrupted."""
+        message = INTERRUPTED if options.get("dry_run") else interrupted
         try:
             raise_at_interrupt()
             with named(STDOUT), at_sigterm():  # errors of other files name these files
@@ -122,9 +123,9 @@ def _command(name: str) -> Any:
         except BrokenPipeError:
             raise _ReaderLeftError from None
         except TerminatedError:
-            raise _InterruptedError(interrupted, signal.SIGTERM) from None
+            raise _InterruptedError(message, signal.SIGTERM) from None
         except KeyboardInterrupt:
-            raise _InterruptedError(interrupted, signal.SIGINT) from None
+            raise _InterruptedError(message, signal.SIGINT) from None
 
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
     summary, _, _ = str(command.__doc__).partition("\n")
