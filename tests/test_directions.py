@@ -21,6 +21,7 @@ from nmt.data.directions import Directions
 from nmt.data.subset import Subset
 from nmt.errors import NmtError
 from nmt.inference import Request
+from nmt.inference.alternatives import alternatives
 from nmt.inference.engines import load_translator
 from nmt.preprocess.subwords import Subwords
 from nmt.preprocess.tags import tags_of
@@ -151,6 +152,11 @@ def test_a_request_chooses_its_target_language(
     before = translator.counts.target_tokens
     list(translator.translate([Request("one two", target_lang="de")]))
     assert translator.counts.target_tokens > before > 0
+    requests = [Request("one two", target_lang=language) for language in ("de", "fr", None)]
+    german, *french = alternatives(translator, requests)
+    assert french[0] == french[1] == alternatives(translator, [Request("one two")])[0]
+    into_german = load_translator(run, target_lang="de")
+    assert [german] == alternatives(into_german, [Request("one two")]) != french[:1]
     # Without -t every line that is not blank needs a language.
     assert nmt(*command).out.splitlines() == alone
     (tmp_path / "in").write_text(json.dumps({"text": "one"}))
@@ -277,7 +283,10 @@ def test_translate_takes_a_target_language_and_refuses_others(
     assert done["de"].out != done["fr"].out
     assert "zero-shot" not in done["de"].err
     for flags, message in (
-        ((), "the model translates into de, en and fr; choose one with -t"),
+        (
+            (),
+            "the model translates into de, en and fr; choose one with -t (in Python target_lang)",
+        ),
         (("-t", "it"), "the model does not translate into 'it', only into de, en and fr"),
         (("-t", "", "-s", "en"), "the model does not translate into '', only into de, en and fr"),
         (("-t", "de", "-s", "fr"), "the model does not translate from 'fr', only from en and de"),

@@ -78,7 +78,8 @@ class Directions:
         if target is None:
             if len(self.targets) > 1:
                 raise NmtError(
-                    f"the model translates into {_listed(self.targets)}; choose one with -t"
+                    f"the model translates into {_listed(self.targets)}; choose one with -t "
+                    "(in Python target_lang)"
                 )
             target = self.targets[0]
         if target not in self.targets:

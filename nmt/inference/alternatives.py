@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from math import log
 
 import torch
@@ -13,6 +14,8 @@ import torch
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
 from nmt.inference.alignment import piece_starts
+from nmt.inference.directed import by_target
+from nmt.inference.execution import use_engine
 from nmt.inference.line_translator import LineTranslator
 from nmt.inference.request import Request, Sentence
 from nmt.inference.translator import Translator
@@ -54,11 +57,18 @@ def alternatives(
         The alternatives of each request, best first; each word once.
 
     Raises:
-        NmtError: another engine, or a model from right to left.
+        NmtError: another engine, a model from right to left, or a language that it does not have.
     """
     if not isinstance(translator, Translator):
-        raise NmtError("this engine finds no alternatives; use --engine nmt")
+        raise NmtError(f"this engine finds no alternatives; {use_engine('nmt')}")
     refuse_beginnings(translator.subwords.target_order)
+    return by_target(translator, requests, partial(_in_one_language, count=count))
+
+
+def _in_one_language(
+    translator: Translator, requests: Sequence[Request], count: int
+) -> list[list[Alternative]]:
+    """Return the alternatives of requests in the language of the translator."""
     starts = [
         (at, replace(sentence, prefix=[*sentence.prefix, token], phrases=[]))
         for at, sentence in translator.encode(requests).items()

@@ -40,10 +40,15 @@ class Execution:
 
     def __post_init__(self) -> None:
         if self.workers < 1:
-            raise NmtError(f"--workers {self.workers}: must be at least 1")
+            raise NmtError(f"workers {self.workers}: must be at least 1")
         if self.workers > 1 and self.device.type != "cpu":
-            raise NmtError(f"--workers {self.workers}: several processes on one GPU; use torchrun")
+            raise NmtError(f"workers {self.workers}: several processes on one GPU; use torchrun")
 
 
 ON_CPU = Execution()
 """One process on a CPU, in float32."""
+
+
+def use_engine(name: str) -> str:
+    """Return the remedy that another engine is, on the command line and in Python."""
+    return f"use --engine {name} (in Python engine={name!r})"
