@@ -135,6 +135,10 @@ def test_markup_goes_without_each_of_the_others(other: dict[str, Any]) -> None:
         ),
         ({"phrases": ["a" * 100, "b"]}, {"phrases": ["a" * 101, "b"]}),
         ({"terminology": {"a": "b" * 100}}, {"terminology": {"a": "b" * 101, "c": "d"}}),
+        (
+            {"text": "é", "phrases": ["b"] * 99, "terminology": {"e\u0301": "b", "c": "d" * 101}},
+            {"text": "é", "phrases": ["b"] * 100, "terminology": {"e\u0301": "b"}},
+        ),
     ],
     ids=lambda fields: ",".join(fields),
 )

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal
+from unicodedata import normalize
 
 from fastapi import APIRouter, Query, Request, WebSocket
 from pydantic import BaseModel, FailFast, Field
@@ -29,7 +30,8 @@ AHEAD = 64
 MOST_ROWS = 100
 """Most hypotheses that the strategy of a request may keep for its line."""
 MOST_PHRASES = 100
-"""Most phrases of a request in JSON, and most characters of one: memory is their product."""
+"""Most phrases of a request in JSON, with translations of terms in its line, and most characters
+of one: memory is their product."""
 
 
 class Wanted(KnownKeys):
@@ -139,11 +141,14 @@ def _request(fields: dict[str, Any], where: str, config: SearchConfig, has_conte
     rows = (request.strategy or config.strategy).rows_per_sentence
     if (hypotheses := max(rows, request.n_best or 1)) > MOST_ROWS:
         raise RefusedError(400, f"{where}: at most {MOST_ROWS} hypotheses, not {hypotheses}")
-    phrases = (*request.phrases, *request.avoid)
-    longest = max(map(len, (*phrases, *request.terminology.values())), default=0)
-    if max(len(phrases), longest) > MOST_PHRASES:
+    text = normalize("NFC", request.text)
+    terms = [other for term, other in request.terminology.items() if normalize("NFC", term) in text]
+    phrases = (*request.phrases, *request.avoid, *terms)
+    if max(map(len, (phrases, *phrases))) > MOST_PHRASES:
         raise RefusedError(
-            413, f"{where}: at most {MOST_PHRASES} phrases, each of {MOST_PHRASES} characters"
+            413,
+            f"{where}: at most {MOST_PHRASES} phrases, each of {MOST_PHRASES} characters, "
+            "translations of its terms included",
         )
     return request
 
