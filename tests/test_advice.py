@@ -617,6 +617,16 @@ def test_minutes_without_an_end_are_refused(quick: None, nmt: Any, minutes: str)
     )
 
 
+@pytest.mark.parametrize("languages", [("-s", "en", "-t", ""), ("-s", "", "-t", "de")], ids=str)
+def test_an_empty_language_is_refused(quick: None, nmt: Any, languages: tuple[str, ...]) -> None:
+    refused = nmt("init", "train", *languages)
+    assert (refused.status, refused.err) == (
+        2,
+        "nmt: error: a language is empty; give the ends of the files' names, as -s en (see nmt "
+        "init --help)\n",
+    )
+
+
 def test_a_recipe_that_cannot_be_written_is_refused_before_the_machine_is_measured(
     quick: None, nmt: Any, write_numbers: Callable[..., None]
 ) -> None:

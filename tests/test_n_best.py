@@ -99,7 +99,7 @@ def test_weights_that_make_no_sense_are_refused() -> None:
     with pytest.raises(NmtError) as error:
         rescore(LIST, "Length=1,Other=2")
     assert str(error.value) == (
-        "list: a translation of line 1: no feature Other; there are LogProbability, Length, Model"
+        "list: a translation of line 1: no feature 'Other'; there are LogProbability, Length, Model"
     )
     for text in ("Length=x", "=,"):
         with pytest.raises(NmtError) as error:

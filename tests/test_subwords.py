@@ -215,6 +215,9 @@ def test_missing_models_are_named(tmp_path, separate):
     with pytest.raises(NmtError, match=r"other.model: no such subword model"):
         Subwords.load(tmp_path / "other.model")
     separate.save(tmp_path)
+    (tmp_path / "update_0000006").mkdir()
+    with pytest.raises(NmtError, match=f"^{tmp_path}/update_0000006: .*; give {tmp_path}, which"):
+        Subwords.load(tmp_path / "update_0000006")
     (tmp_path / "subwords.target.model").unlink()
     with pytest.raises(NmtError, match=r"subwords.target.model: no such subword model"):
         Subwords.load(tmp_path)

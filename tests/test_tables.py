@@ -97,3 +97,15 @@ def test_values_of_different_signatures_never_share_a_column() -> None:
         "chrf: nc:6\n"
         "bleu [2]: case:lc"
     )
+
+
+def test_a_line_feed_in_a_name_divides_no_row() -> None:
+    results, test_set = [result("a\nb", "bleu", 9.5, "s|1")], "c\nd, 1 line"
+    assert table(results, "text", test_set) == (
+        "system  bleu\n------  ----\na\\nb    9.50\n\ntest set: c\\nd, 1 line\nbleu: s|1"
+    )
+    for form, rows in (
+        ("markdown", "| a\\nb   | 9.50 |\n"),
+        ("latex", "a\\textbackslash{}nb & 9.50"),
+    ):
+        assert rows in table(results, form, test_set)  # type: ignore[arg-type]

@@ -183,7 +183,11 @@ def test_lists_and_weights_that_do_not_fit_are_refused(
 ) -> None:
     flags = write(tmp_path)
     refused = nmt(*flags, "--features", "Model,Reverse")
-    assert "a translation of line 0: no feature Reverse; there are Model, Other" in refused.err
+    assert "a translation of line 0: no feature 'Reverse'; there are Model, Other" in refused.err
+    refused = nmt(*flags, "--features", "Model,,Other")
+    assert "a translation of line 0: no feature ''; there are Model, Other" in refused.err
+    refused = nmt("rescore", flags[1], "--weights", "=1")
+    assert "a translation of line 0: no feature ''; there are Model, Other" in refused.err
     (tmp_path / "one").write_text("eins\n")
     refused = nmt(*flags[:3], tmp_path / "one")
     assert f"a number above 0, but {tmp_path}/one has 1 lines" in refused.err

@@ -82,6 +82,8 @@ def init(
     and writes nmt.yaml. After that nmt preprocess and nmt train need no option. The corpus itself
     is not changed.
     """
+    if not source_lang or not target_lang:
+        raise typer.BadParameter("a language is empty; give the ends of the files' names, as -s en")
     if output.exists() and not dry_run:
         raise NmtError(
             f"{output}: exists already; move it away, give another --output FILE, or print the "

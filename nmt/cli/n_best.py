@@ -86,8 +86,8 @@ class Candidate:
             NmtError: a feature is missing; the message begins with `place`.
         """
         if missing := {*names} - self.features.keys():
-            known = ", ".join(self.features)
-            raise NmtError(f"{place}: no feature {', '.join(sorted(missing))}; there are {known}")
+            lacking, known = ", ".join(map(repr, sorted(missing))), ", ".join(self.features)
+            raise NmtError(f"{place}: no feature {lacking}; there are {known}")
         return [sum(self.features[name]) for name in names]
 
     def weigh(self, weights: Mapping[str, float], place: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from nmt.evaluation.comparison import Result
+from nmt.messages import printable
 
 Form = Literal["text", "markdown", "latex"]
 Row = Sequence[str]
@@ -29,8 +30,8 @@ def table(results: Sequence[Result], form: Form, test_set: str) -> str:
         form: plain text, Markdown, or LaTeX for the package booktabs.
         test_set: name of the test set, for the notes.
     """
-    rows = {result.system: [result.system] for result in results}
-    heads, notes = ["system"], [("test set", test_set)]
+    rows = {result.system: [printable(result.system)] for result in results}
+    heads, notes = ["system"], [("test set", printable(test_set))]
     keys = [(result.score.metric, result.score.signature) for result in results]
     columns = list(dict.fromkeys(keys))
     for label, column in zip(_labels(columns), columns, strict=True):

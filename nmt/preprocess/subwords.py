@@ -103,6 +103,8 @@ class Subwords:
         if not path.is_dir():
             return cls._read((), lambda name: (bounded(path), path), num_threads)
         present = [name for name in FILES if (path / name).exists()]
+        if not present and any((path.parent / name).exists() for name in FILES):
+            raise NmtError(f"{path}: no subword model; give {path.parent}, which has one")
         return cls._read(present, lambda name: (bounded(path / name), path / name), num_threads)
 
     @classmethod
