@@ -42,9 +42,9 @@ def test_the_translator_of_an_export_gives_what_the_command_gives(
     translator = package.Translator(tmp_path / "exported")
     assert type(translator).__name__ == "CTranslate2Translator"
     assert list(translator.translate(lines)) == done.out.splitlines()
-    with pytest.raises(NmtError, match="exported: an export, not a run; translate it alone, by"):
+    with pytest.raises(NmtError, match="exported: an export, not a run; translate it alone and"):
         package.Translator(trained, tmp_path / "exported")
-    with pytest.raises(NmtError, match="--engine: unknown engine 'ctranslate'; did you mean 'ct"):
+    with pytest.raises(NmtError, match=r"^unknown engine 'ctranslate'; did you mean 'ctranslate2'"):
         package.Translator(trained, engine="ctranslate")
 
 
@@ -82,6 +82,49 @@ def test_a_mistaken_key_is_one_line(trained: Path) -> None:
     assert str(error.value) == "search: unknown key 'windw'; did you mean 'window'?"
 
 
+@pytest.mark.parametrize(
+    ("settings", "strategy"),
+    [
+        ({"beam": 5}, {"name": "beam", "beam": 5}),
+        ({"temperature": 0.5}, {"name": "sample", "temperature": 0.5}),
+        ({"strategy": "diverse_beam", "beam": 4}, {"name": "diverse_beam", "beam": 4}),
+        ({"strategy": "greedy", "beam": 4}, {"name": "beam", "beam": 4}),
+    ],
+    ids=str,
+)
+def test_a_key_of_the_strategy_is_told_with_its_place(
+    trained: Path, settings: dict[str, Any], strategy: dict[str, Any]
+) -> None:
+    with pytest.raises(NmtError) as error:
+        package.Translator(trained, **settings)
+    key = [*settings][-1]
+    assert str(error.value) == f"{key!r} is a key of the strategy; give strategy={strategy}"
+    assert package.Translator(trained, strategy=strategy).config.strategy.name == strategy["name"]
+
+
+def test_a_remedy_is_told_for_python_and_the_command_line(trained: Path) -> None:
+    translator = package.Translator(trained, strategy="greedy")
+    with pytest.raises(NmtError, match=r"use --strategy beam --beam 2 \(in Python strategy="):
+        translator.translations(["one"], 2)
+    with pytest.raises(NmtError, match=r"not 2; use --engine nmt \(in Python engine='nmt'\)$"):
+        package.Translator(trained, trained, engine="ctranslate2")
+
+
+@pytest.mark.parametrize("model", [["first", "second"], None, 5], ids=str)
+def test_what_is_no_path_of_a_model_is_refused(trained: Path, model: Any) -> None:
+    for load in (
+        package.Translator,
+        package.Translator.from_pretrained,
+        lambda model: package.Translator(trained, model),
+    ):
+        with pytest.raises(TypeError) as error:
+            load(model)
+        assert str(error.value) == (
+            f"model: expected a path, not {type(model).__name__}; give each model of an ensemble "
+            "as an argument of its own, nmt.Translator(first, second)"
+        )
+
+
 def test_a_mistaken_setting_of_the_execution_is_one_line(trained: Path) -> None:
     for setting, message in (
         ({"precision": "float16"}, "execution.precision: unknown value 'float16'; known: "),
@@ -96,10 +139,10 @@ def test_workers_that_a_device_does_not_take_are_refused_as_by_the_command(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for count in (0, -1):
-        with pytest.raises(NmtError, match=f"^--workers {count}: must be at least 1$"):
+        with pytest.raises(NmtError, match=f"^workers {count}: must be at least 1$"):
             package.Translator(trained, workers=count, device="cpu")
     monkeypatch.setattr(engines, "pick_device", torch.device)
-    refusal = "^--workers 2: several processes on one GPU; use torchrun$"
+    refusal = "^workers 2: several processes on one GPU; use torchrun$"
     with pytest.raises(NmtError, match=refusal):
         package.Translator(trained, workers=2, device="cuda")
     with pytest.raises(NmtError, match=refusal):

@@ -68,4 +68,4 @@ def test_a_cpu_is_refused(trained: Path, corpus: Path, nmt: Callable[..., Any]) 
     flags = ("--model", trained, "--device", "cpu", "--compile")
     done = nmt("translate", corpus / "test.en", *flags)
     assert (done.status, done.out) == (1, "")
-    assert done.err == "nmt: error: --compile is for GPUs: a CPU would take longer; leave it out\n"
+    assert done.err == "nmt: error: compile is for GPUs: a CPU would take longer; leave it out\n"

@@ -33,6 +33,7 @@ from nmt.search import Greedy, Hypothesis
 needs_ctranslate2 = pytest.mark.skipif(
     find_spec("ctranslate2") is None, reason="CTranslate2 is not installed"
 )
+USE_NMT = "use --engine nmt (in Python engine='nmt')"
 SMALL = {
     "arch": "transformer_tiny",
     "encoder_layers": 2,
@@ -235,7 +236,7 @@ def test_what_only_the_own_engine_has_is_refused(
     flags = ("--engine", "ctranslate2", flag, "--model", path)
     done = nmt("translate", corpus / "test.en", *flags)
     assert (done.status, done.out) == (1, "")
-    assert done.err == f"nmt: error: {flag}: an export {why}; use --engine nmt\n"
+    assert done.err == f"nmt: error: {flag[2:]}: an export {why}; {USE_NMT}\n"
 
 
 def test_an_export_stops_as_its_engine_does_without_being_asked() -> None:
@@ -277,24 +278,24 @@ SEARCHES: list[tuple[dict[str, Any], str]] = [
     (
         {"strategy": "beam"},
         "search.strategy.stop optimistic: CTranslate2 stops as first_beam does; "
-        "use --set search.strategy.stop=first_beam, or --engine nmt",
+        f"set search.strategy.stop to first_beam, or {USE_NMT}",
     ),
     (
         {"strategy": {"name": "beam", "stop": "first_beam", "pruning": 3.0}},
-        "search.strategy.pruning: CTranslate2 has nothing like it; use --engine nmt",
+        f"search.strategy.pruning: CTranslate2 has nothing like it; {USE_NMT}",
     ),
     (
         {"strategy": "sample"},
-        "search.strategy sample: CTranslate2 has beam and greedy search alone; use --engine nmt",
+        f"search.strategy sample: CTranslate2 has beam and greedy search alone; {USE_NMT}",
     ),
     (
         {"strategy": "greedy", "constraints": ["forbidden"]},
         "search.constraints: CTranslate2 lets the remaining tokens share the probability; "
-        "use --engine nmt",
+        + USE_NMT,
     ),
     (
         {"strategy": "greedy", "coverage_penalty": 0.2},
-        "search.coverage_penalty: CTranslate2 computes it otherwise; use --engine nmt",
+        f"search.coverage_penalty: CTranslate2 computes it otherwise; {USE_NMT}",
     ),
     (
         {"strategy": "greedy", "max_source_length": 3000},
@@ -331,7 +332,7 @@ def test_what_is_asked_of_single_lines_is_refused(trained: Path, tmp_path: Path)
         NmtError, match="CTranslate2 has no requirements on single lines; use --engine"
     ):
         list(translator.translations([Request("one", prefix="eins")]))
-    with pytest.raises(NmtError, match="words are aligned by --engine nmt alone, not by ctrans"):
+    with pytest.raises(NmtError, match="CTranslate2 has no alignments; use --engine nmt"):
         list(translator.translations(["one"], aligned="words"))
 
 
@@ -359,7 +360,7 @@ def test_without_ctranslate2_the_remedy_is_named(
         "pip install 'nmt-toolkit[ctranslate2]', or -e '.[ctranslate2]' in a clone\n",
     )
     assert list(tmp_path.rglob("*")) == [path]
-    with pytest.raises(NmtError, match="--engine ctranslate2 needs CTranslate2; pip install"):
+    with pytest.raises(NmtError, match=r"^engine ctranslate2 needs CTranslate2; pip install"):
         CTranslate2Translator(
             Export(path, "ctranslate2", {}, Subwords.load(trained), ("en", "de"), {}),
             build(SearchConfig, {"strategy": "greedy"}, "search"),
@@ -383,7 +384,7 @@ def written(directory: Path, **changes: Any) -> Path:
     [
         ({"format": "other"}, "/export.json: damaged: not a document of format nmt-export; make"),
         ({"version": 1}, "/export.json: format version 1, but this nmt reads version 2; make it"),
-        ({"engine": "other"}, ": an export for other, not for ctranslate2; give the run with"),
+        ({"engine": "other"}, ": an export for other, not for ctranslate2; give the run as"),
         ({"stored": "fp64"}, "/export.json: damaged: values.stored: unknown value 'fp64'"),
         ({"files": {"/dev/zero": FACTS}}, "/export.json: damaged: values: '/dev/zero' is not the"),
         ({"files": {"../a": FACTS}}, "/export.json: damaged: values: '../a' is not the name of a"),
@@ -450,18 +451,19 @@ def test_runs_and_exports_are_not_taken_for_each_other(
     exported, engine = written(tmp_path), ("--engine", "ctranslate2")
     for flags in (("--model", trained), ("--engine", "nmt")):
         assert refusal("--model", exported, *flags) == (
-            f"nmt: error: {exported}: an export, not a run; translate it alone, by "
-            "--engine ctranslate2, or give the run that was exported\n"
+            f"nmt: error: {exported}: an export, not a run; translate it alone and "
+            "use --engine ctranslate2 (in Python engine='ctranslate2'), or give the run that was "
+            "exported\n"
         )
     assert refusal("--model", trained, *engine) == (
         f"nmt: error: {trained}: not an exported model: it has no export.json; write one with "
-        "nmt export, and give its directory with --model\n"
+        "nmt export, and give its directory as the model\n"
     )
     assert refusal("--model", exported, "--model", exported, *engine) == (
-        "nmt: error: --engine ctranslate2: one model, not 2; use --engine nmt\n"
+        f"nmt: error: engine ctranslate2: one model, not 2; {USE_NMT}\n"
     )
     assert refusal("--engine", "ctranslate") == (
-        "nmt: error: --engine: unknown engine 'ctranslate'; did you mean 'ctranslate2'?\n"
+        "nmt: error: unknown engine 'ctranslate'; did you mean 'ctranslate2'?\n"
     )
 
 
@@ -551,7 +553,7 @@ def test_auto_removes_only_exports_of_checkpoints_that_are_gone(
             (*FIRST_BEAM, "--alignments", "--json"),
             "CTranslate2 has no requirements on single lines, and no",
         ),
-        ((*FIRST_BEAM, "--shortlist"), "--shortlist: an export holds none"),
+        ((*FIRST_BEAM, "--shortlist"), "shortlist: an export holds none"),
     ],
     ids=["stop", "sample", "alignments", "shortlist"],
 )

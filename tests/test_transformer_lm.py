@@ -75,7 +75,7 @@ def test_an_ensemble_of_logarithms_weighs_it_at_every_token(
 def test_it_does_not_translate_alone(lm: Path, trained: Path, corpus: Path, nmt: Command) -> None:
     refused = nmt("translate", "--model", lm, corpus / "test.en")
     assert refused.status == 1
-    assert "a language model does not translate alone; add --model RUN" in refused.err
+    assert "a language model does not translate alone; add a translation model" in refused.err
     refused = nmt(
         "align", "--model", lm, "--source", corpus / "test.en", "--target", corpus / "test.de"
     )

@@ -349,10 +349,14 @@ def test_the_metric_of_the_consensus_is_that_of_the_target_language() -> None:
 @pytest.mark.parametrize(
     ("strategy", "most", "remedy"),
     [
-        ({"name": "beam", "beam": 3}, 3, "raise search.strategy.beam to at least"),
-        ({"name": "diverse_beam", "beam": 4}, 4, "raise search.strategy.beam to at least"),
-        ({"name": "greedy"}, 1, "use --strategy beam --beam"),
-        ({"name": "sample", "samples": 5}, 5, "raise search.strategy.samples to at least"),
+        ({"name": "beam", "beam": 3}, 3, "raise search.strategy.beam to at least 4"),
+        ({"name": "diverse_beam", "beam": 4}, 4, "raise search.strategy.beam to at least 5"),
+        (
+            {"name": "greedy"},
+            1,
+            "use --strategy beam --beam 2 (in Python strategy={'name': 'beam', 'beam': 2})",
+        ),
+        ({"name": "sample", "samples": 5}, 5, "raise search.strategy.samples to at least 6"),
     ],
 )
 def test_more_translations_than_the_strategy_finds_are_refused(
@@ -365,7 +369,7 @@ def test_more_translations_than_the_strategy_finds_are_refused(
         next(asked.translations(["abc"], most + 1))
     assert str(error.value) == (
         f"{most + 1} translations of a line: {strategy['name']} finds at most {most}; "
-        f"ask for fewer, or {remedy} {most + 1}"
+        f"ask for fewer, or {remedy}"
     )
     with pytest.raises(NmtError, match=r"^0 translations of a line: ask for at least 1$"):
         asked.translations(["abc"], 0)

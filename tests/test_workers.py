@@ -49,8 +49,8 @@ def test_a_worker_that_is_killed_is_an_error() -> None:
     with pytest.raises(NmtError) as error:
         list(Workers(die, 2).map([1, 2]))
     assert str(error.value) == (
-        "a worker was killed, perhaps for lack of memory; use fewer --workers or "
-        "smaller --batch-tokens"
+        "a worker was killed, perhaps for lack of memory; lower workers (--workers) or "
+        "batch_tokens (--batch-tokens)"
     )
 
 
@@ -113,7 +113,7 @@ def test_shared_memory_that_cannot_be_used_is_named(number: int, message: str) -
     refusal = OSError(number, os.strerror(number))
     with (
         mock.patch.object(SemLock, "__init__", side_effect=refusal),
-        pytest.raises(NmtError, match=f"^{message}.*use --workers 1"),
+        pytest.raises(NmtError, match=f"^{message}.*use a single worker .--workers 1.$"),
     ):
         list(Workers(abs, 2).map([1, 2]))
 

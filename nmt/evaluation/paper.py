@@ -24,7 +24,8 @@ class PaperBleu(SacreMetric):
     """BLEU of Moses-tokenised, compound-split text; both sides are given as plain text."""
 
     target_lang: str = "de"
-    """Language of the tokeniser's rules for apostrophes and abbreviations."""
+    """Language of the tokeniser's rules for apostrophes and abbreviations, such as fr. The data do
+    not change it, because the protocol is that of English-German."""
     split_compounds: bool = True
     """Whether ``rich-text`` counts as ``rich ##AT##-##AT## text``."""
     normalize_reference: bool = False

@@ -112,12 +112,12 @@ class Export:
         except (FileNotFoundError, NotADirectoryError):
             raise NmtError(
                 f"{path}: not an exported model: it has no {EXPORT}; write one with nmt "
-                "export, and give its directory with --model"
+                "export, and give its directory as the model"
             ) from None
         if description.engine != format_:
             raise NmtError(
                 f"{path}: an export for {description.engine}, not for {format_}; give the run "
-                f"with --model, or export it with --format {format_}"
+                f"as the model, or export it with --format {format_}"
             )
         subwords = Subwords.load_checked(path, description.files, REMEDY)
         languages = (description.source_lang, description.target_lang)

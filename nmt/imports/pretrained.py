@@ -15,7 +15,7 @@ from nmt.errors import NmtError, explain
 from nmt.export import Export
 from nmt.imports.base import find_format, import_formats, import_model
 from nmt.imports.hub import fetched, is_hub_name
-from nmt.inference.engines import load_translator
+from nmt.inference.engines import as_path, load_translator
 from nmt.inference.line_translator import LineTranslator
 from nmt.io import files
 from nmt.runs import Run
@@ -66,7 +66,7 @@ def find_model(
     model: str | Path, source_lang: str | None = None, target_lang: str | None = None
 ) -> Path:
     """Return the path of a run, a checkpoint or an export; see :func:`from_pretrained`."""
-    path = Path(model)
+    path = as_path(model)
     is_fetched = is_hub_name(str(model))
     if is_fetched:
         path = fetched(str(model))

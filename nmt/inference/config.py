@@ -133,12 +133,15 @@ class SearchConfig:
             )
         if count > (most := self.strategy.max_hypotheses):
             key = self.strategy.count_key
+            beam = {"name": "beam", "beam": count}
             way = (
-                f"raise search.strategy.{key} to at least" if key else "use --strategy beam --beam"
+                f"raise search.strategy.{key} to at least {count}"
+                if key
+                else f"use --strategy beam --beam {count} (in Python strategy={beam})"
             )
             raise NmtError(
                 f"{count} translations of a line: {self.strategy.name} finds at most {most}; "
-                f"ask for fewer, or {way} {count}"
+                f"ask for fewer, or {way}"
             )
 
     def one_of(self, models: Sequence[Model]) -> Model:

@@ -26,7 +26,7 @@ from nmt.export import Export
 from nmt.export.base import REMEDY
 from nmt.export.ctranslate2 import MAX_POSITIONS, QUANTIZATIONS, check_vocabularies, vocabularies
 from nmt.inference.config import SearchConfig
-from nmt.inference.execution import ON_CPU, Execution
+from nmt.inference.execution import ON_CPU, Execution, use_engine
 from nmt.inference.line_translator import LineTranslator
 from nmt.inference.request import Sentence
 from nmt.runtime.processes import available_cores
@@ -71,7 +71,7 @@ class CTranslate2Translator(LineTranslator):
             sentence.forced or sentence.avoided or sentence.strategy
             for sentence in sentences.values()
         ):
-            raise NmtError("CTranslate2 has no requirements on single lines; use --engine nmt")
+            raise NmtError(f"CTranslate2 has no requirements on single lines; {use_engine('nmt')}")
         sources = {at: sentence.source for at, sentence in sentences.items()}
         rows = self.config.strategy.rows_per_sentence
         cut = {}
@@ -135,7 +135,7 @@ class CTranslate2Translator(LineTranslator):
 
     def attention(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[Tensor]:
         """Raise an NmtError: an export does not say which attention heads to use."""
-        raise NmtError("words are aligned by --engine nmt alone, not by ctranslate2")
+        raise NmtError(f"CTranslate2 has no alignments; {use_engine('nmt')}")
 
     def _source(self, ids: list[int]) -> list[str]:
         """Return the tokens without the EOS, which CTranslate2 adds."""
@@ -160,9 +160,9 @@ def check_execution(execution: Execution) -> None:
         NmtError: a shortlist or a compiled step is requested.
     """
     if execution.shortlist:
-        raise NmtError("--shortlist: an export holds none; use --engine nmt")
+        raise NmtError(f"shortlist: an export holds none; {use_engine('nmt')}")
     if execution.compile:
-        raise NmtError("--compile: an export does not run in torch; use --engine nmt")
+        raise NmtError(f"compile: an export does not run in torch; {use_engine('nmt')}")
 
 
 def search_options(config: SearchConfig) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def search_options(config: SearchConfig) -> dict[str, Any]:
     if strategy.stop != "first_beam":
         raise NmtError(
             f"search.strategy.stop {strategy.stop}: CTranslate2 stops as first_beam does; "
-            "use --set search.strategy.stop=first_beam, or --engine nmt"
+            f"set search.strategy.stop to first_beam, or {use_engine('nmt')}"
         )
     for field in dataclasses.fields(strategy):
         is_known = field.name in ("name", "beam", "length_penalty", "stop")
@@ -205,16 +205,14 @@ def search_options(config: SearchConfig) -> dict[str, Any]:
 
 
 def _without_equal(key: str, why: str) -> NmtError:
-    return NmtError(f"search.{key}: CTranslate2 {why}; use --engine nmt")
+    return NmtError(f"search.{key}: CTranslate2 {why}; {use_engine('nmt')}")
 
 
 def _load(export: Export, execution: Execution) -> Any:
     try:
         import ctranslate2
     except ImportError:
-        raise NmtError(
-            f"--engine ctranslate2 needs CTranslate2; {install('ctranslate2')}"
-        ) from None
+        raise NmtError(f"engine ctranslate2 needs CTranslate2; {install('ctranslate2')}") from None
     device, precision, workers = execution.device, execution.precision, execution.workers
     compute_type = QUANTIZATIONS.get(precision, "auto")
     able = ctranslate2.get_supported_compute_types(device.type, device.index or 0)

@@ -13,12 +13,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from nmt.errors import NmtError
+from nmt.errors import NmtError, UnknownKeyError
 from nmt.export import Export, export_formats, export_run
 from nmt.inference.config import SearchConfig
 from nmt.inference.ctranslate2 import CTranslate2Translator, check_execution, search_options
 from nmt.inference.ensembles import ensemble_of, load_members
-from nmt.inference.execution import Execution
+from nmt.inference.execution import Execution, use_engine
 from nmt.inference.line_translator import LineTranslator
 from nmt.inference.translator import Translator
 from nmt.messages import say
@@ -29,6 +29,7 @@ from nmt.runs import find_checkpoint
 from nmt.runs.plugins import import_plugins_of_run
 from nmt.runtime.distributed import pick_device
 from nmt.runtime.precision import check_precision
+from nmt.search import strategies
 
 EXPORTS = "exports"
 """Directory of a run for the exports that this engine makes."""
@@ -86,8 +87,8 @@ class Runs(Engine):
         for path in paths:
             if Export.exists(path):
                 raise NmtError(
-                    f"{path}: an export, not a run; translate it alone, by --engine ctranslate2, "
-                    "or give the run that was exported"
+                    f"{path}: an export, not a run; translate it alone and "
+                    f"{use_engine('ctranslate2')}, or give the run that was exported"
                 )
         self._members = load_members(paths, execution.device, trust_plugins)
         self._execution = execution
@@ -110,7 +111,7 @@ class CTranslate2(Engine):
     ) -> None:
         """Open the export, which needs no plugins."""
         if len(paths) > 1:
-            raise NmtError(f"--engine ctranslate2: one model, not {len(paths)}; use --engine nmt")
+            raise NmtError(f"engine ctranslate2: one model, not {len(paths)}; {use_engine('nmt')}")
         self._export, self._execution = Export.open(paths[0], "ctranslate2"), execution
         self.recipe = self._export.recipe
 
@@ -152,7 +153,7 @@ class Auto(Engine):
             export = self._export(search)
             exported = CTranslate2([export], self._execution).translator(search)
         except NmtError as error:
-            _tell(f"engine nmt: {str(error).removesuffix('; use --engine nmt')}")
+            _tell(f"engine nmt: {str(error).removesuffix('; ' + use_engine('nmt'))}")
             return Runs(self._paths, self._execution, self._trust_plugins).translator(search)
         _tell(f"engine ctranslate2: {export}")
         return exported
@@ -231,7 +232,7 @@ def pick_engine(name: str | None, paths: Sequence[Path]) -> type[Engine]:
     """
     name = name or ("ctranslate2" if all(map(Export.exists, paths)) else "nmt")
     if name not in ENGINES:
-        raise NmtError(f"--engine: {unknown('engine', name, ENGINES)}")
+        raise NmtError(unknown("engine", name, ENGINES))
     return ENGINES[name]
 
 
@@ -261,20 +262,43 @@ def load_translator(
         source_lang: source language of a multilingual model; None for any.
         target_lang: target language of a multilingual model; None for the only one.
         settings: the other fields of :class:`nmt.inference.Execution`, such as ``precision``; and
-            keys of the recipe's section ``search``, which override those of the first model.
+            keys of the recipe's section ``search``, which override those of the first model, as in
+            ``strategy={"name": "beam", "beam": 8}``.
 
     Raises:
         NmtError: a model or the shortlist cannot be loaded, a setting is unknown or wrong, or the
             model does not have the languages.
+        TypeError: a model is no path.
     """
     names = [field.name for field in fields(Execution) if field.name in settings]
     running = {name: settings.pop(name) for name in names}
     execution = build(Execution, running, "execution", Execution(device=pick_device(device)))
-    paths = [Path(model), *map(Path, others)]
+    paths = [as_path(path) for path in (model, *others)]
     chosen = pick_engine(engine, paths)
     if warning := chosen.check_precision(execution):
         warnings.warn(warning, stacklevel=2)
     opened = chosen(paths, execution, trust_plugins)
     values = {**(opened.recipe.get("search") or {}), **settings}
-    search = build(SearchConfig, values, "search")
+    try:
+        search = build(SearchConfig, values, "search")
+    except UnknownKeyError as error:
+        if error.key not in settings or not (names := strategies.names_with(error.key)):
+            raise
+        name = values["strategy"] if values.get("strategy") in names else names[0]
+        strategy = {strategies.key: name, error.key: settings[error.key]}
+        raise NmtError(f"{error.key!r} is a key of the strategy; give {strategy=}") from None
     return opened.translator(search).into(target_lang, source_lang)
+
+
+def as_path(model: object) -> Path:
+    """Return the path of one model.
+
+    Raises:
+        TypeError: it is no path, as a list of the members of an ensemble.
+    """
+    if isinstance(model, (str, os.PathLike)):
+        return Path(model)
+    raise TypeError(
+        f"model: expected a path, not {type(model).__name__}; give each model of an ensemble as an "
+        "argument of its own, nmt.Translator(first, second)"
+    )

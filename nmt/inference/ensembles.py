@@ -78,11 +78,11 @@ def ensemble_of(
     """
     if not any(member.model.reads_source for member in members):
         raise NmtError(
-            f"{members[0].run.path}: a language model does not translate alone; add --model RUN of "
-            "a translation model, or score translations with it"
+            f"{members[0].run.path}: a language model does not translate alone; add a "
+            "translation model (--model RUN), or score translations with it"
         )
     if execution.compile and execution.device.type == "cpu":
-        raise NmtError("--compile is for GPUs: a CPU would take longer; leave it out")
+        raise NmtError("compile is for GPUs: a CPU would take longer; leave it out")
     model, shortlister = config.one_of([member.model for member in members]), None
     precision = execution.precision
     if execution.shortlist:

@@ -72,8 +72,8 @@ class Workers(Generic[T, R]):
             if not isinstance(error, BrokenProcessPool):
                 raise
             raise NmtError(
-                "a worker was killed, perhaps for lack of memory; use fewer --workers or "
-                "smaller --batch-tokens"
+                "a worker was killed, perhaps for lack of memory; lower workers (--workers) or "
+                "batch_tokens (--batch-tokens)"
             ) from None
 
 

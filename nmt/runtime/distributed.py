@@ -292,7 +292,5 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
         not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()
     ):
         count = torch.cuda.device_count()
-        raise NmtError(
-            f"device {name!r} does not exist: {count} GPUs found; use --device auto, or cpu"
-        )
+        raise NmtError(f"device {name!r} does not exist: {count} GPUs found; use auto, or cpu")
     return device

@@ -57,7 +57,7 @@ def starting_workers() -> Iterator[None]:
             raise
         raise NmtError(
             f"/dev/shm, which processes share, cannot be used: {error.strerror}; make it writable "
-            "and make room there, or use --workers 1"
+            "and make room there, or use a single worker (--workers 1)"
         ) from None
 
 

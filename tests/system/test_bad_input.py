@@ -261,7 +261,7 @@ MISTAKES = {
     ),
     "a device that is not there": Mistake(
         f"{TRANSLATE} --device cuda:77",
-        "device 'cuda:77' does not exist: {number} GPUs found; use --device auto, or cpu",
+        "device 'cuda:77' does not exist: {number} GPUs found; use auto, or cpu",
     ),
     "an unknown search strategy": Mistake(
         f"{TRANSLATE} --strategy beem",
