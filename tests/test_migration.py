@@ -219,6 +219,50 @@ def test_variables_have_the_values_of_earlier_commands(lines: str, words: list[s
     assert [word for listed in values for word in listed] == words
 
 
+def test_a_whole_script_of_sockeye_is_one_recipe(converted: Any) -> None:
+    prepare = "sockeye-prepare-data -s train.en -t train.de --shared-vocab -o prepared\n"
+    options = " --max-seconds 7200 --gradient-clipping-type norm --gradient-clipping-threshold 2\n"
+    script = prepare + SOCKEYE.strip() + options + "sockeye-translate -m model --beam-size 7"
+    built, notes = converted("sockeye", script)
+    data, train = built["preprocess"], built["train"]
+    assert (data.train, data.valid, data.output_dir) == (("train",), "valid", "prepared")
+    assert (train.save_dir, train.max_minutes, train.clip_norm) == ("model", 120, 2)
+    assert built["search"].strategy.beam == 7
+    assert not [line for line in notes if ": unknown" in line or "train.data" in line]
+
+
+@pytest.mark.parametrize(("kind", "clip"), [("", 0), ("--gradient-clipping-type none", 0)])
+def test_sockeye_clips_only_by_a_type(converted: Any, kind: str, clip: float) -> None:
+    line = f"sockeye-train --gradient-clipping-threshold 2 {kind}"
+    assert converted("sockeye", line)[0]["train"].clip_norm == clip
+
+
+def test_a_model_of_opennmt_3(converted: Any) -> None:
+    more = """
+max_relative_positions: -1
+layer_norm: rms
+norm_eps: 1e-5
+multiquery: true
+use_ckpting: [ffn, mha]
+average_decay: 0.0005
+src_seq_length: 150
+tgt_seq_length: 120
+valid_metrics: [BLEU]
+early_stopping_criteria: ppl
+"""
+    built, notes = converted("opennmt", OPENNMT + more)
+    model, train = built["model"], built["train"]
+    assert (model.positions.name, model.norm, model.norm_epsilon) == ("rotary", "rms_norm", 1e-5)
+    assert (model.key_value_heads, train.checkpoint_activations) == (1, "layers")
+    assert (train.ema_decay, train.best_metric) == (0.9995, "perplexity")
+    assert built["preprocess"].max_tokens_per_sentence == 150
+    assert not [line for line in notes if ": unknown" in line]
+    built, _ = converted("opennmt", "onmt_train -max_relative_positions 8")
+    assert (built["model"].positions.name, built["model"].positions.clip) == ("relative", 8)
+    built, _ = converted("opennmt", "onmt_translate -coverage_penalty wu -beta 0.2")
+    assert built["search"].coverage_penalty == 0.2
+
+
 def test_a_vocabulary_that_sockeye_prepares_is_shared(converted: Any) -> None:
     script = "sockeye-prepare-data -s a.en -t a.de --shared-vocab -o d\n"
     script += "sockeye-train -d d --weight-tying-type none"
@@ -864,6 +908,7 @@ def test_mistakes_are_one_line(nmt: Any, arguments: tuple[str, str], message: st
         "> timeout 9 fairseq-train d --arch a --patience 3",
         "{ sudo fairseq-train d --arch a --patience 3; }",
         "srun --job-name marian fairseq-train d --arch a --patience 3",
+        "E=.exe\nif [ ! -e fairseq-train$E ]; then x; fi\nfairseq-train$E d --arch a --patience 3",
     ],
 )
 def test_what_stands_around_a_command_does_not_hide_its_options(line: str) -> None:

@@ -20,29 +20,62 @@ KEYS = {
 }
 """Keys for options that have the same name here, or are not answered one by one."""
 
-WITHOUT = {
-    "--config": "convert the file itself: nmt recipe --from opennmt FILE",
-    "--encoder-type": "nmt's recipe names an architecture: model.arch",
-    "--decoder-type": "nmt's recipe names an architecture: model.arch",
-    "--position-encoding": "sinusoids are the default",
-    "--src-vocab": "the dataset holds the subwords",
-    "--tgt-vocab": "the dataset holds the subwords",
-    "--src-subword-model": "give the model as preprocess.subword_model",
-    "--tgt-subword-model": "give the model as preprocess.subword_model",
-    "--save-data": "nmt preprocess writes preprocess.output_dir",
-    "--overwrite": "nmt preprocess replaces an older dataset",
-    "--n-sample": "preprocess.subword_sample",
-    "--batch-type": "nmt counts tokens",
-    "--normalization": "the loss of an update is divided by its tokens",
-    "--max-generator-batches": "no batch stores all its logits",
-    "--bucket-size": "updates hold random sentences of the corpus",
-    "--num-workers": "nmt reads the dataset without workers",
-    "--param-init": "weights are initialised as in the paper",
-    "--param-init-glorot": "weights are initialised as in the paper",
-    "--valid-batch-size": "validation finds its batches",
-    "--word-vec-size": "model.d_model is the width of embeddings, too",
+REASONS = {
+    "convert the file itself: nmt recipe --from opennmt FILE": "--config",
+    "nmt's recipe names an architecture: model.arch": "--encoder-type --decoder-type --model-type",
+    "sinusoids are the default": "--position-encoding",
+    "the dataset holds the subwords": "--src-vocab --tgt-vocab",
+    "give the model as preprocess.subword_model": "--src-subword-model --tgt-subword-model",
+    "nmt preprocess writes preprocess.output_dir": "--save-data",
+    "nmt preprocess replaces an older dataset": "--overwrite",
+    "preprocess.subword_sample": "--n-sample",
+    "nmt has preprocess.clean, train.subword_sampling": "--transforms --src-subword-type "
+    "--tgt-subword-type --src-onmttok-kwargs --tgt-onmttok-kwargs --src-subword-nbest "
+    "--tgt-subword-nbest --src-subword-alpha --tgt-subword-alpha",
+    "lines without text are dropped": "--skip-empty-level",
+    "train.augmentation lists changes of the text": "--switchout-temperature "
+    "--tokendrop-temperature --tokenmask-temperature",
+    "nmt counts tokens": "--batch-type",
+    "the loss of an update is divided by its tokens": "--normalization",
+    "no batch stores all its logits": "--max-generator-batches",
+    "updates hold random sentences of the corpus": "--bucket-size --bucket-size-init "
+    "--bucket-size-increment --prefetch-factor --queue-size --pool-factor",
+    "nmt computes without padding": "--batch-size-multiple --left-pad",
+    "nmt reads the dataset without workers": "--num-workers",
+    "weights are initialised as in the paper": "--param-init --param-init-glorot",
+    "validation finds its batches": "--valid-batch-size",
+    "model.d_model is the width of embeddings, too": "--word-vec-size --src-word-vec-size "
+    "--tgt-word-vec-size",
+    "torchrun starts the processes": "--gpu-backend --gpu-verbose-level --master-ip --master-port",
+    "the run has log.jsonl": "--log-file --log-file-level --exp --exp-host --save-config "
+    "--tensorboard-log-dir --report-time --verbose",
+    "nmt train --init-from RUN takes the weights alone": "--reset-optim --update-vocab",
+    "the moving average is taken after each update": "--average-every",
+    "the size of an update stays": "--accum-steps",
+    "dropout stays": "--dropout-steps",
+    "the scale of an fp16 loss adapts itself": "--loss-scale",
+    "model.adaptation has LoRA": "--lora-layers --lora-rank --lora-alpha --lora-dropout",
+    "subwords leave no word unknown": "--replace-unk --ban-unk-token --phrase-table",
+    "nmt explain shows how a model translates": "--attn-debug --align-debug --dump-beam",
+    "nmt translate --json has the scores": "--with-score",
+    "an ensemble has probabilities, or search.ensemble=log_probability": "--avg-raw-probs",
+    "nmt score --model scores given translations": "--tgt --gold-align",
+    "use --strategy sample --temperature T": "--random-sampling-temp",
+    "use --precision": "--fp32 --int8",
+    "no counterpart; the model differs": "--add-qkvbias --add-ffnbias --parallel-residual "
+    "--shared-layer-norm --copy-attn --reuse-copy-attn --global-attention --input-feed --bridge "
+    "--generator-function --src-embeddings --tgt-embeddings --both-embeddings --embeddings-type "
+    "--aan-useffn --rnn-type --enc-rnn-size --dec-rnn-size --cnn-kernel-width --self-attn-type",
+    "no counterpart": "--truncated-decoder --lambda-coverage --freeze-encoder --freeze-decoder "
+    "--start-decay-steps --learning-rate-decay --decay-steps --train-eval-steps --single-pass "
+    "--zero-out-prob-loss --quant-layers --dump-transforms --apex-opt-level --stepwise-penalty "
+    "--ignore-when-blocking --shard-size --dynamic-dict --data-type --max-length-ratio "
+    "--tgt-prefix --tgt-file-prefix",
 }
-"""Why other options set nothing."""
+"""Why other options set nothing, and their names."""
+
+WITHOUT = {name: reason for reason, names in REASONS.items() for name in names.split()}
+"""Why an option sets nothing."""
 
 
 def convert(options: Options, draft: Draft) -> None:
@@ -58,6 +91,8 @@ def convert(options: Options, draft: Draft) -> None:
     if others := kinds - {"", "transformer"}:
         draft.note(f"encoder_type, decoder_type {', '.join(sorted(others))}: no counterpart")
     _corpora(options, draft)
+    _model(options, draft)
+    _validation(options, draft)
     if layers := options.number("--layers"):
         draft.set(model__encoder_layers=layers, model__decoder_layers=layers)
     draft.set(model__d_model=options.number("--hidden-size", "--rnn-size", "--word-vec-size"))
@@ -91,6 +126,38 @@ def convert(options: Options, draft: Draft) -> None:
         draft.set(train__precision="fp16")
 
 
+def _model(options: Options, draft: Draft) -> None:
+    """Set what OpenNMT-py 3 has beside the paper's model."""
+    distance = options.number("--max-relative-positions", default=0)
+    if distance == -1:
+        draft.set(model__positions="rotary")
+    elif distance > 0:
+        draft.set(model__positions={"name": "relative", "clip": distance})
+    if options.text("--layer-norm") == "rms":
+        draft.set(model__norm="rms_norm")
+    draft.set(model__norm_epsilon=options.number("--norm-eps"))
+    shared = 1 if options.switch("--multiquery") else options.number("--num-kv")
+    draft.set(model__key_value_heads=shared or None)
+    if options.take("--use-ckpting"):
+        draft.set(train__checkpoint_activations="layers")
+    if decay := options.number("--average-decay"):
+        draft.set(train__ema_decay=1 - decay)
+
+
+def _validation(options: Options, draft: Draft) -> None:
+    """Set the limit of lengths, the size of the vocabulary, and the metrics of the validation."""
+    for ours, theirs in (("max_tokens_per_sentence", "seq-length"), ("vocab_size", "vocab-size")):
+        sizes = [options.number(f"--{side}-{theirs}") for side in ("src", "tgt")]
+        draft.set(**{f"preprocess__{ours}": max(filter(None, sizes), default=None)})
+    metrics = [str(name).lower() for name in options.take("--valid-metrics") or []]
+    draft.set(train__valid_metrics=[name for name in metrics if name in ("bleu", "ter")] or None)
+    criteria = [str(name) for name in options.take("--early-stopping-criteria") or []]
+    if criteria == ["ppl"]:
+        draft.set(train__best_metric="perplexity")
+    elif criteria:
+        draft.note(f"--early_stopping_criteria {' '.join(criteria)}: train.best_metric is one")
+
+
 def _search(options: Options, draft: Draft) -> None:
     """Set the length penalty of onmt_translate; its average of log-probabilities has no alpha."""
     name = options.text("--length-penalty")
@@ -102,6 +169,11 @@ def _search(options: Options, draft: Draft) -> None:
         draft.set(search__strategy__length_penalty={"name": "power", "alpha": alpha})
     elif name:
         draft.note(f"--length-penalty {name}: no counterpart")
+    coverage, beta = options.text("--coverage-penalty"), options.number("--beta", default=0.0)
+    if coverage == "wu":
+        draft.set(search__coverage_penalty=float(beta))
+    elif coverage not in ("", "none"):
+        draft.note(f"--coverage-penalty {coverage}: no counterpart")
 
 
 def _with_two_dashes(name: str) -> str:

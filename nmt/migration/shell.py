@@ -36,10 +36,13 @@ PROGRAMS: Mapping[str, Mapping[str, str]] = {
 """The programs of each toolkit, and the commands of nmt that do the same."""
 
 LAUNCHER = re.compile(
-    r"python[\d.]*|torchrun|accelerate|deepspeed|mpirun|srun|env|nohup|time|exec|then|else|do"
-    r"|sudo|timeout|numactl|nice|uv|poetry|conda|docker|if|while|until|[!{$>]"
+    r"python[\d.]*|torchrun|accelerate|deepspeed|mpirun|srun|env|nohup|time|exec|sudo|timeout"
+    r"|numactl|nice|uv|poetry|conda|docker"
 )
-"""Programs that run another one, and words of the shell that precede a command."""
+"""Programs that run another one, behind options of their own."""
+
+KEYWORD = re.compile(r"if|then|elif|else|while|until|do|[!{$>]")
+"""Words of the shell, and prompts, that a command follows at once."""
 
 ASSIGNMENT = re.compile(r"\w+=.*", re.DOTALL)
 
@@ -173,7 +176,7 @@ def _command(words: list[str], toolkit: str, exported: list[str]) -> Command | N
     """Return the command of a known program that a simple command runs, if it does."""
     is_launched, chosen = False, None
     for place, word in enumerate(words):
-        if ASSIGNMENT.fullmatch(word):
+        if ASSIGNMENT.fullmatch(word) or KEYWORD.fullmatch(word):
             continue
         for program in _names(word, toolkit):
             for other, programs in PROGRAMS.items():
@@ -194,7 +197,7 @@ def _names(word: str, toolkit: str) -> list[str]:
     script such as ``train.py`` the one of the toolkit.
     """
     path = PurePath(word)
-    name = re.sub(r"[._](?:(?:cli|bin)\.)?", "-", path.name.removesuffix(".py"))
+    name = re.sub(r"[._](?:(?:cli|bin)\.)?", "-", re.sub(r"\.(py|exe)$", "", path.name))
     first = next(iter(PROGRAMS[toolkit])).partition("-")[0]
     return [name, f"{first}-{name}"] if path.suffix == ".py" else [name]
 

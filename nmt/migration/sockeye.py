@@ -21,18 +21,54 @@ KEYS = {
 }
 """Keys for options that have the same name here, or are not answered one by one."""
 
-WITHOUT = {
-    "-d": "give the dataset of nmt preprocess as train.data",
-    "--max-seq-len": "preprocess.max_tokens_per_sentence limits the training pairs",
-    "--decode-and-evaluate": "validation translates the whole validation set",
-    "--gradient-clipping-type": "clipping is by the norm",
-    "--embed-dropout": "model.dropout holds for embeddings, too",
-    "--overwrite-output": "give another --save-dir, or remove the old run",
-    "--no-bucketing": "updates hold random sentences of the corpus",
-    "--bucket-width": "updates hold random sentences of the corpus",
-    "--learning-rate-reduce-num-not-improved": "train.schedule.plateau counts validations",
+REASONS = {
+    "give the dataset of nmt preprocess as train.data": "-d --prepared-data",
+    "preprocess.max_tokens_per_sentence limits the training pairs": "--max-seq-len",
+    "validation translates the whole validation set": "--decode-and-evaluate "
+    "--decode-and-evaluate-device-id",
+    "model.dropout holds for embeddings, too": "--embed-dropout",
+    "model.d_model is the width of embeddings, too": "--num-embed",
+    "nmt's recipe names an architecture: model.arch": "--encoder",
+    "give another --save-dir, or remove the old run": "--overwrite-output",
+    "updates hold random sentences of the corpus": "--no-bucketing --bucket-width "
+    "--no-bucket-scaling --bucket-scaling --round-batch-sizes-to-multiple-of",
+    "train.schedule.plateau counts validations": "--learning-rate-reduce-num-not-improved",
+    "train.schedule counts updates": "--learning-rate-t-scale",
+    "nmt average-checkpoints --best K averages the best": "--cache-last-best-params "
+    "--cache-metric --cache-strategy",
+    "training ends by train.max_updates, max_epochs, max_minutes or patience": "--max-checkpoints "
+    "--min-samples --max-samples --min-updates --min-num-epochs --checkpoint-improvement-threshold",
+    "weights are initialised as in the paper": "--weight-init --embed-weight-init "
+    "--weight-init-scale --weight-init-xavier-factor-type --weight-init-xavier-rand-type",
+    "nmt learns subwords itself, preprocess.vocab_size of them": "--word-min-count "
+    "--source-vocab --target-vocab --pad-vocab-to-multiple-of",
+    "the loss is the cross-entropy": "--loss --loss-type",
+    "weights are always float32": "--dtype --clamp-to-dtype",
+    "torchrun starts the processes": "--device-id --device-ids --local-rank --horovod --dist",
+    "the run has log.jsonl": "--quiet --quiet-secondary-workers --loglevel --no-logfile",
+    "nmt translate --json has tokens, scores and alignments": "--output-type "
+    "--sure-align-threshold",
+    "a model has checkpoints: --model RUN/update_N": "--checkpoints",
+    "search.ensemble says how models are combined": "--ensemble-mode",
+    "nmt translate --json-input reads requests": "--json-input --json-encoding --avoid-list",
+    "nmt shortlist stores the list in the run": "--restrict-lexicon --restrict-lexicon-topk",
+    "search.max_source_length limits a source": "--max-input-length --chunk-size",
+    "search.max_length_ratio and max_length_offset limit a translation": "--max-output-length "
+    "--max-output-length-num-stds",
+    "no counterpart; the model differs": "--source-factors --source-factors-num "
+    "--source-factors-combine --source-factor-vocabs --source-factors-num-embed --target-factors "
+    "--target-factors-num --target-factors-combine --target-factors-num-embed --length-task "
+    "--length-task-weight --decoder-attention-type",
+    "no counterpart": "--weight-decay --fixed-param-names --fixed-param-strategy "
+    "--keep-initializations --allow-missing-params --ignore-extra-params --monitor-pattern --env "
+    "--stop-training-on-decoder-failure --brevity-penalty-type --brevity-penalty-weight "
+    "--brevity-penalty-constant-length-ratio --length-penalty-beta --strip-unknown-words "
+    "--skip-topk --beam-search-stop --knn-index --knn-lambda",
 }
-"""Why other options set nothing."""
+"""Why other options set nothing, and their names."""
+
+WITHOUT = {name: reason for reason, names in REASONS.items() for name in names.split()}
+"""Why an option sets nothing."""
 
 
 def convert(options: Options, draft: Draft) -> None:
@@ -49,7 +85,11 @@ def convert(options: Options, draft: Draft) -> None:
             draft.set(preprocess__separate_vocabularies=True)
         if words := options.take("--num-words"):
             draft.set(preprocess__vocab_size=max(_pair("--num-words", words)))
+    if kind == "preprocess":
+        draft.set(preprocess__output_dir=options.text("--output", "-o") or None)
     if kind == "train":
+        if "preprocess" in options.beside:  # whose dataset it is
+            options.take("-d", "--prepared-data")
         _train(options, draft, tied)
     if kind == "translate":
         alpha = float(options.number("--length-penalty-alpha", assumed=1.0))
@@ -131,8 +171,17 @@ def _train(options: Options, draft: Draft, tied: str) -> None:
     best = options.text("--optimized-metric", assumed="perplexity")
     draft.set(train__best_metric=best if best in ("perplexity", "bleu", "chrf") else "loss")
     draft.set(train__valid_metrics=[best] if best in ("bleu", "chrf") else [])
-    if options.switch("--amp"):
+    if any([options.switch("--amp"), options.switch("--apex-amp")]):
         draft.set(train__precision="fp16")
+    clipping = options.text("--gradient-clipping-type", default="none")
+    norm = options.number("--gradient-clipping-threshold", default=1.0)
+    if clipping == "norm":
+        draft.set(train__clip_norm=norm)
+    elif clipping != "none":
+        draft.note(f"--gradient-clipping-type {clipping}: nmt clips by the norm alone")
+    seconds = options.number("--max-seconds")
+    draft.set(train__max_minutes=seconds / 60 if seconds else None)
+    draft.set(train__save_dir=options.text("--output", "-o") or None)
 
 
 def _residual(options: Options, draft: Draft) -> None:
