@@ -237,6 +237,13 @@ def test_sockeye_clips_only_by_a_type(converted: Any, kind: str, clip: float) ->
     assert converted("sockeye", line)[0]["train"].clip_norm == clip
 
 
+def test_a_model_of_marian_from_right_to_left(converted: Any) -> None:
+    built, _ = converted("marian", MARIAN_BASE + "right-left: true\n")
+    assert built["preprocess"].target_order == "right_to_left"
+    built, _ = converted("marian", MARIAN_BASE + "right-left: false\n")
+    assert built["preprocess"].target_order == "left_to_right"
+
+
 def test_a_model_of_opennmt_3(converted: Any) -> None:
     more = """
 max_relative_positions: -1

@@ -6,96 +6,10 @@ import re
 from typing import Any
 
 from nmt.errors import NmtError
+from nmt.migration.marian_options import KEYS as KEYS
+from nmt.migration.marian_options import TASKS, WITHOUT
 from nmt.migration.options import Draft, Options, number_of, parallel
 from nmt.recipe.config import set_path
-
-_TASK: dict[str, list[Any]] = {
-    "--type": ["transformer"],
-    "--enc-depth": [6],
-    "--dec-depth": [6],
-    "--tied-embeddings-all": [],
-    "--transformer-postprocess": ["dan"],
-    "--transformer-preprocess": [""],
-    "--transformer-ffn-activation": ["relu"],
-    "--transformer-dropout": [0.1],
-    "--label-smoothing": [0.1],
-    "--clip-norm": [0],
-    "--max-length": [100],
-    "--exponential-smoothing": [1e-4],
-    "--mini-batch-fit": [],
-    "--beam-size": [8],
-    "--normalize": [1.0],
-}
-_BASE: dict[str, list[Any]] = {
-    "--dim-emb": [512],
-    "--transformer-dim-ffn": [2048],
-    "--transformer-heads": [8],
-    "--learn-rate": [3e-4],
-    "--lr-warmup": ["16000"],
-    "--lr-decay-inv-sqrt": ["16000"],
-    "--workspace": [9500],
-    "--optimizer-params": [0.9, 0.98, 1e-9],
-}
-_BIG: dict[str, list[Any]] = {
-    "--dim-emb": [1024],
-    "--transformer-dim-ffn": [4096],
-    "--transformer-heads": [16],
-    "--learn-rate": [2e-4],
-    "--lr-warmup": ["8000"],
-    "--lr-decay-inv-sqrt": ["8000"],
-    "--workspace": [13000],
-    "--optimizer-params": [0.9, 0.998, 1e-9],
-}
-_PRENORM: dict[str, list[Any]] = {
-    "--transformer-preprocess": ["n"],
-    "--transformer-postprocess": ["da"],
-}
-TASKS = {
-    "transformer-base": _TASK | _BASE,
-    "transformer-big": _TASK | _BIG,
-    "transformer-base-prenorm": _TASK | _BASE | _PRENORM,
-    "transformer-big-prenorm": _TASK | _BIG | _PRENORM,
-}
-"""Options that ``--task`` stands for."""
-
-KEYS = {
-    "--enc-depth": "model.encoder_layers",
-    "--dec-depth": "model.decoder_layers",
-    "--transformer-heads": "model.heads",
-    "--transformer-dim-ffn": "model.d_ff",
-    "--transformer-dropout": "model.dropout",
-    "--transformer-dropout-attention": "model.attention_dropout",
-    "--transformer-dropout-ffn": "model.activation_dropout",
-    "--seed": "train.seed",
-}
-"""Keys for options that have the same name here, or are not answered one by one."""
-
-WITHOUT = {
-    "--config": "convert the file itself: nmt recipe --from marian FILE",
-    "-c": "convert the file itself: nmt recipe --from marian FILE",
-    "--sync-sgd": "updates are always synchronous",
-    "--mini-batch": "mini-batch-fit or mini-batch-words decides the size",
-    "--max-length-crop": "longer training pairs are dropped, not cut",
-    "--maxi-batch": "updates hold sentences of the whole corpus",
-    "--maxi-batch-sort": "sentences of a micro-batch are sorted as the model needs it",
-    "--cost-type": "the loss is the mean of the tokens of an update, as ce-mean-words",
-    "--valid-mini-batch": "validation finds its batches",
-    "--valid-translation-output": "nmt translate writes translations",
-    "--valid-script-path": "nmt score has the metrics",
-    "--valid-max-length": "validation takes every pair",
-    "--overwrite": "checkpoints are kept by train.keep_last",
-    "--keep-best": "the best checkpoint is always kept",
-    "--log": "the run has log.jsonl",
-    "--valid-log": "the run has log.jsonl",
-    "--quiet": "nmt prints a line for each report",
-    "--quiet-translation": "nmt prints a line for each report",
-    "--tempdir": "nmt needs none",
-    "--shuffle-in-ram": "the dataset is mapped from the disk",
-    "--lr-report": "each report has the learning rate",
-    "--no-restore-corpus": "a resumed run continues in the middle of an epoch",
-    "--sqlite": "the dataset is mapped from the disk",
-}
-"""Why other options set nothing."""
 
 PERIOD = re.compile(r"(\d[\d,]*(?:\.\d+)?)([kKMGT]?)([ute]?)", re.ASCII)
 """A number, a factor such as K for a thousand, and a unit: updates, target tokens or epochs."""
@@ -137,6 +51,8 @@ def _corpora(options: Options, draft: Draft) -> None:
     vocabularies = options.take("--vocabs", "-v") or []
     if len(set(map(str, vocabularies))) > 1:
         draft.set(preprocess__separate_vocabularies=True)
+    if options.switch("--right-left"):
+        draft.set(preprocess__target_order="right_to_left")
     sizes = {size for size in options.numbers("--dim-vocabs") if size}
     if "--max-length" not in options:
         draft.note("max_tokens_per_sentence 50: the default of --max-length")
