@@ -226,6 +226,15 @@ def test_equals_go_to_the_lowest_id(strategy: Strategy) -> None:
     assert [it.tokens for it in found][:3] == expected[: strategy.rows_per_sentence]
 
 
+def test_a_constraint_that_forbids_nothing_leaves_greedy_search_the_lowest_id_of_equals() -> None:
+    model = Given({(): {4: 1 / 2, 5: 1 / 2}})
+    for constraints in ([], [Forbidden(tokens=())]):
+        ((found,),) = Greedy().search(
+            model, torch.tensor([[7, EOS]]), torch.tensor([5]), constraints
+        )
+        assert found.tokens == [4]
+
+
 def test_the_likeliest_tokens_are_those_of_the_softmax() -> None:
     generator = torch.Generator().manual_seed(5)
     logits = torch.randn(3, 2, 50, generator=generator)

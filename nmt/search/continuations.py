@@ -34,9 +34,10 @@ class Continuations:
             count: number of tokens per row.
 
         Returns:
-            float32 log-probabilities and int64 tokens, both [B, K, C]: at least the `count`
-            likeliest tokens, or the whole vocabulary. Tokens ascend, so that a caller that takes
-            the first of equals takes the lowest id. A token that may not follow is replaced by UNK
+            float32 log-probabilities and int64 tokens, both [B, K, C]: the `count` likeliest
+            tokens, or the whole vocabulary. If more tokens are as likely as the last of these, any
+            of them are returned. Tokens ascend, so that a caller that takes the first of equals
+            takes the lowest id of those returned. A token that may not follow is replaced by UNK
             with minus infinity.
         """
         values, tokens = top(self.log_probabilities, min(count, self.log_probabilities.size(-1)))

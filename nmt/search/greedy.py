@@ -126,12 +126,9 @@ class GreedyState(SearchState):
 
     def advance(self, continuations: Continuations) -> None:
         """Append the likeliest token; of equals, the one with the lowest id."""
-        values, tokens = continuations.likeliest(1)
-        log_probs, best = values.max(-1, keepdim=True)  # [B, 1, 1]
-        log_probabilities = self.alive.log_probabilities + log_probs[..., 0]
-        self.alive = self.alive.extend(
-            tokens.gather(-1, best)[..., 0], log_probabilities, scores=log_probabilities
-        )
+        log_probs, tokens = continuations.log_probabilities.max(-1)  # [B, 1], the first of equals
+        log_probabilities = self.alive.log_probabilities + log_probs
+        self.alive = self.alive.extend(tokens, log_probabilities, scores=log_probabilities)
 
     def is_done(self) -> Tensor:
         """Return the sentences whose sequence ends with EOS: [B] bool."""
