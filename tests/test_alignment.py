@@ -10,7 +10,7 @@ import torch
 
 from nmt.data.vocabulary import EOS
 from nmt.inference import Translation
-from nmt.inference.alignment import linked, words_of_pieces
+from nmt.inference.alignment import linked, piece_starts, token_starts, words_of_pieces
 from nmt.inference.forced_decoder import ForcedDecoder
 from nmt.preprocess.learning import SubwordTraining, train_subwords
 from nmt.preprocess.subwords import Subwords
@@ -30,6 +30,26 @@ def test_a_piece_belongs_to_the_word_in_which_it_begins(
     text: str, offsets: list[int], words: list[int]
 ) -> None:
     assert words_of_pieces(text, offsets) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "starts"),
+    [
+        ("ab1, c_d", [0, 3, 5]),
+        ("++…… ¿a", [0, 1, 2, 3, 5, 6]),  # punctuation marks and symbols of ASCII stand alone
+        ("😀😀 ☂x", [0, 3, 4]),
+        ("a\u200cb a\u200db a\u0301b", [0, 4, 8]),
+        ("a \u0301b", [0, 2, 3]),  # a mark after white space belongs to no token before it
+    ],
+)
+def test_a_token_is_a_word_or_a_run_of_symbols_or_a_punctuation_mark(
+    text: str, starts: list[int]
+) -> None:
+    assert token_starts(text) == starts
+
+
+def test_a_piece_belongs_to_the_token_in_which_it_begins() -> None:
+    assert words_of_pieces("a.b", [0, 1, 2], token_starts("a.b")) == [0, 1, 2]
 
 
 def test_pieces_of_a_word_attend_together() -> None:
@@ -63,6 +83,25 @@ def test_pieces_are_linked_one_by_one_and_the_bytes_of_a_character_together() ->
     )
     found = linked("the cat", [0, 3], "猫が", [0, 1, 1], weights, "pieces")
     assert found == ((3, 0), (3, 1))
+    assert piece_starts([0, 1, 1]) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "unit", "links"),
+    [
+        (("a b", [0, 2]), ("c.", [0, 1]), "words", ((2, 0),)),
+        (("a.", [0, 1]), ("c.", [0, 1]), "tokens", ((1, 0), (1, 1))),
+        (("a  ", [0, 2]), ("c", [0]), "words", ((0, 0),)),  # the space at the end is no word
+        (("a", [0]), ("c d", [0]), "words", ((0, 0),)),  # "d" has no piece of its own
+        (("a", [0]), (" ", [0]), "words", ()),
+        (("", []), ("c", [0]), "words", ()),
+    ],
+)
+def test_units_are_linked_by_the_pieces_that_begin_in_them(
+    source: tuple[str, list[int]], text: tuple[str, list[int]], unit: Any, links: Any
+) -> None:
+    weights = torch.tensor([[0.1, 0.6, 0.3], [0.1, 0.6, 0.3]])[:, : len(source[1]) + 1]
+    assert linked(*source, *text, weights, unit) == links
 
 
 def test_pieces_are_numbered_in_the_whole_line_where_it_was_split() -> None:

@@ -64,8 +64,9 @@ def test_constraints_after_a_prefix_follow_its_sentences_and_ids() -> None:
     chosen = outer.select_sentences(torch.tensor([2, 0]))
     assert chosen.tokens.tolist() == [[8], [4]]
     assert chosen.others[0].tokens.tolist() == [[8, 9], [4, 5]]
-    reduced = outer.to_reduced_ids(torch.arange(10))
-    assert reduced.others[0].tokens.tolist() == inner.tokens.tolist()
+    reduced = chosen.to_reduced_ids(torch.tensor([PAD, UNK, BOS, EOS, 4, 5, 8, 9]))
+    assert reduced.tokens.tolist() == [[6], [4]]
+    assert reduced.others[0].tokens.tolist() == [[6, 7], [4, 5]]
 
 
 def test_the_end_waits_for_the_least_length() -> None:
@@ -80,13 +81,16 @@ def test_the_end_follows_the_greatest_length() -> None:
 
 def test_forbidden_tokens_that_the_vocabulary_lacks_are_no_matter() -> None:
     assert forbidden(Forbidden()) == {UNK}
-    assert forbidden(Forbidden(tokens=(4, 99))) == {4}
+    assert forbidden(Forbidden(tokens=(PAD, 4, 10, 99))) == {4}
+    reduced = Forbidden(tokens=(4, 6)).to_reduced_ids(torch.tensor([PAD, UNK, BOS, EOS, 5, 6]))
+    assert forbidden(reduced) == {5}
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"name": "forbidden", "tokens": [3]}, "tokens are ids from 0 and not 3, the end of the"),
+        ({"name": "forbidden", "tokens": [-1]}, "tokens are ids from 0 and not 3, the end of the"),
         ({"name": "min_length", "length": 0}, "length must be at least 1, not 0"),
         ({"name": "max_length", "length": 0}, "length must be at least 1, not 0"),
         ({"name": "no_repeat_ngram", "size": 0}, "size must be at least 1, not 0"),

@@ -16,7 +16,7 @@ from nmt.errors import NmtError
 from nmt.recipe.config import build
 from nmt.search import LexicalBeam, Strategy
 from nmt.search.constraints import MaxLength
-from nmt.search.lexical import phrase_progress
+from nmt.search.lexical import LexicalBeamState, phrase_progress
 
 PHRASES = torch.tensor([[[4, 5, 6], [5, 7, PAD], [PAD, PAD, PAD]]])
 
@@ -71,6 +71,35 @@ def test_cut_outputs_beside_finished_ones_hold_all_phrases() -> None:
             if True in finished:
                 assert all("6 7" in " ".join(map(str, it.tokens)) for it in found)
     assert both
+
+
+def test_a_list_with_phrases_holds_no_output_twice() -> None:
+    model, source = TableModel(1, vocabulary=8), random_sources(1, 6)
+    phrases = torch.tensor([[[6, 7], [6, 5]]]).expand(6, -1, -1)
+    max_lengths = torch.full((6,), 20)
+    lists = LexicalBeam(beam=8).search(model, source, max_lengths, (), phrases, count=4)
+    assert max(map(len, lists)) > 1
+    for found in lists:
+        assert len({tuple(it.output) for it in found}) == len(found)
+
+
+def test_each_bank_gets_its_share_and_the_fullest_comes_first() -> None:
+    values, tokens = zip(
+        (-1.0, [8, 9]),  # one token of the phrase
+        (-2.0, [7, 9]),
+        (-3.0, [6, 9]),  # beyond the share of two
+        (-4.0, [8, 8]),  # none
+        (-5.0, [7, 7]),
+        (-6.0, [6, 6]),
+        (-7.0, [9, 10]),  # both
+        (float("-inf"), [9, 10]),
+        strict=True,
+    )
+    phrases = torch.tensor([[[9, 10]]])
+    state = LexicalBeam().open_with(random_sources(1, 1), torch.tensor([5]), 1, phrases)
+    assert isinstance(state, LexicalBeamState)
+    order = state._shared_out(torch.tensor([values]), torch.tensor([tokens]), 6)
+    assert order.tolist() == [[6, 0, 1, 3, 4, 2, 5, 7]]
 
 
 def test_memory_does_not_grow_with_the_square_of_the_candidates() -> None:

@@ -37,7 +37,10 @@ def test_parts_fit_and_are_the_line(line: str, most: int) -> None:
             "一二三「四五六，」七八九十一二三四五六七八九十",
             ["一二三「四五六，」", "七八九十一二三四五六七八九十"],
         ),
-        ("👩" * 11 + "🏽" + "👩" * 11, ["👩" * 10, "👩🏽" + "👩" * 11]),
+        *(
+            ("👩" * 11 + tone + "👩" * 11, ["👩" * 10, f"👩{tone}" + "👩" * 11])
+            for tone in "🏻🏽🏿"
+        ),
         ("(One, two.) Three; four (five).", ["(One, two.)", " Three; four (five)."]),
         (
             "一二三「四五六。」七八九十一二三四五六七八九十",
@@ -45,6 +48,14 @@ def test_parts_fit_and_are_the_line(line: str, most: int) -> None:
         ),
         ("ก" * 10 + "ึ" * 3 + "ก" * 11, ["ก" * 10 + "ึ" * 3, "ก" * 11]),
         ("👩" * 11 + "\u200d👩" * 6, ["👩" * 10, "👩" + "\u200d👩" * 6]),
+        ("क" * 10 + "ा" * 3 + "क" * 11, ["क" * 10 + "ा" * 3, "क" * 11]),
+        ("x" * 9 + "👩\u200d👩" + "x" * 11, ["x" * 9 + "👩\u200d👩", "x" * 11]),
+        ("\u0301" * 24, ["\u0301" * 12] * 2),
+        ("one two three four five. ", ["one two three", " four five. "]),
+        (
+            "一二三四五六七八九十一二三四五六七八九十一二三。",
+            ["一二三四五六七八九十一二", "三四五六七八九十一二三。"],
+        ),
         ("short", ["short"]),
         ("", [""]),
     ],
@@ -53,6 +64,27 @@ def test_the_ends_of_sentences_come_before_those_of_clauses_and_words(
     line: str, expected: list[str]
 ) -> None:
     assert parts(line, lambda it: len(it) <= 22) == expected
+
+
+@pytest.mark.parametrize(
+    ("begin", "rest"),
+    [
+        *((f"one two{mark}", " three, four five six") for mark in ".!?…"),
+        *((f"one two.{mark}", " three, four five six") for mark in "»›\"'”’“‘«‹)]"),
+        *((f"one two. {mark}", " three, four five six") for mark in "»›"),
+        *((f"one two{mark}", " three four five six") for mark in ",;:–—"),
+        *((f"一二三{mark}", "四五六七八九十，一二三四五六七八九十一二") for mark in "。！？"),
+        *((f"一二三。{mark}", "四五六七八九十，一二三四五六七八九十一二") for mark in "」』”’）"),
+        *((f"一二三{mark}", "四五六七八九十一二三四五六七八九十一二") for mark in "，；：、"),
+    ],
+)
+def test_every_mark_ends_a_sentence_or_clause(begin: str, rest: str) -> None:
+    assert parts(begin + rest, lambda it: len(it) <= 22) == [begin, rest]
+
+
+def test_a_character_that_does_not_fit_is_a_part() -> None:
+    refusals = iter([False] * 9)
+    assert parts("ab", lambda it: next(refusals)) == ["a", "b"]
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,13 @@ from table_model import TableModel, unpad
 from nmt.data.vocabulary import BOS, EOS, UNK
 from nmt.errors import NmtError
 from nmt.recipe.config import build
-from nmt.search import Greedy, Sample, Strategy
+from nmt.search import Avoided, Constraint, Greedy, Sample, Strategy
+from nmt.search.constraints import MaxLength, MinLength, NoRepeatNgram
 from nmt.search.continuations import BLOCK, Continuations
-from nmt.search.sample import drawn
+from nmt.search.sample import LEAST_TEMPERATURE, drawn
 
 SOURCE = torch.tensor([[7, 8, EOS]])
+AFTER_FOUR = torch.tensor([[[4, UNK], [4, 4], [4, 5]]])
 
 
 def samples(strategy: Sample, model: TableModel, max_length: int = 6) -> list[list[int]]:
@@ -25,39 +27,54 @@ def samples(strategy: Sample, model: TableModel, max_length: int = 6) -> list[li
     return [it.tokens for it in found]
 
 
-def test_tokens_are_drawn_with_the_probabilities_of_the_model() -> None:
-    model, count = TableModel(3), 20_000
-    counts = Counter(tuple(it) for it in samples(Sample(samples=count), model, max_length=1))
-    given = model.log_probabilities(unpad(SOURCE[0].tolist()), ())
-    possible = {token: math.exp(given[token]) for token in (UNK, EOS, 4, 5)}
-    for token in (UNK, 4, 5):
-        expected = possible[token] / sum(possible.values())
-        assert counts[(token,)] / count == pytest.approx(expected, abs=0.015)
+def probability(model: TableModel, output: tuple[int, ...]) -> float:
+    """The probability that a whole output is drawn for the source."""
+    sentence = unpad(SOURCE[0].tolist())
+    rows = [model.row(sentence, (BOS, *output[:at])) for at in range(len(output))]
+    follow = Continuations.from_logits(torch.tensor(rows)).log_probabilities
+    given = Sample().probabilities(follow).tolist()
+    return math.prod(row[token] for row, token in zip(given, output, strict=True))
 
 
-def test_different_samples_are_drawn_without_replacement() -> None:
+OUTPUTS = [(EOS,), *itertools.product((UNK, 4, 5), (UNK, EOS, 4, 5))]
+"""All outputs of at most two tokens."""
+
+
+def test_outputs_are_drawn_with_the_probabilities_of_the_model() -> None:
+    model, count = TableModel(3, spread=1.0), 10_000
+    (found,) = Sample(samples=count).search(model, SOURCE, torch.tensor([2]))
+    counts = Counter(tuple(it.output) for it in found)
+    for output in OUTPUTS:
+        assert counts[output] / count == pytest.approx(probability(model, output), abs=0.015)
+
+
+@pytest.mark.parametrize("samples", [2, 3])
+def test_different_samples_are_drawn_without_replacement(samples: int) -> None:
     class OneTable(TableModel):
         def __init__(self) -> None:
             super().__init__(3, spread=1.0)
-            row, self.row = self.row, lambda _, prefix: row((), prefix)  # type: ignore[assignment]
+            sentence, row = unpad(SOURCE[0].tolist()), self.row
+            self.row = lambda _, prefix: row(sentence, prefix)  # type: ignore[assignment]
 
     model, count = OneTable(), 2000
-    outputs = [(EOS,), *((a, b) for a in (UNK, 4, 5) for b in (UNK, EOS, 4, 5))]
-
-    def probability(output: tuple[int, ...]) -> float:
-        rows = [torch.tensor(model.row((), (BOS, *output[:at]))) for at in range(len(output))]
-        follow = Continuations.from_logits(torch.stack(rows)).log_probabilities
-        given = Sample().probabilities(follow).tolist()
-        return math.prod(row[token] for row, token in zip(given, output, strict=True))
-
     source = torch.tensor([[at, EOS] for at in range(4, 4 + count)])
-    found = Sample(samples=2).search(model, source, torch.full((count,), 2), count=2)
-    sets = Counter(frozenset(tuple(it.output) for it in each) for each in found)
-    for one, other in itertools.combinations(outputs, 2):
-        p, q = probability(one), probability(other)
-        assert sets[frozenset((one, other))] / count == pytest.approx(
-            p * q / (1 - p) + q * p / (1 - q), abs=0.02
-        )
+    max_lengths = torch.full((count,), 2)
+    found = Sample(samples=samples).search(model, source, max_lengths, count=samples)
+    pairs = Counter(
+        pair
+        for each in found
+        for pair in itertools.combinations(sorted(tuple(it.output) for it in each), 2)
+    )
+    expected: Counter[tuple[tuple[int, ...], ...]] = Counter()
+    probabilities = {output: probability(model, output) for output in sorted(OUTPUTS)}
+    for order in itertools.permutations(probabilities, samples):
+        likelihood, rest = 1.0, 1.0
+        for output in order:
+            likelihood *= probabilities[output] / rest
+            rest -= probabilities[output]
+        expected.update(dict.fromkeys(itertools.combinations(sorted(order), 2), likelihood))
+    for pair in itertools.combinations(probabilities, 2):
+        assert pairs[pair] / count == pytest.approx(expected[pair], abs=0.02)
 
 
 def test_a_list_of_samples_holds_as_many_as_are_drawn_or_asked_for() -> None:
@@ -67,10 +84,31 @@ def test_a_list_of_samples_holds_as_many_as_are_drawn_or_asked_for() -> None:
         assert len({tuple(it.output) for it in found}) == 6
 
 
+@pytest.mark.parametrize(
+    ("constraints", "count"),
+    [
+        ([MaxLength(length=2), NoRepeatNgram(size=1)], 10),  # after an end nothing may follow
+        ([MinLength(length=2), MaxLength(length=2), Avoided(phrases=AFTER_FOUR)], 6),
+    ],
+    ids=["after an end", "after a token"],
+)
+def test_a_list_is_full_although_nothing_may_follow_some_sequences(
+    constraints: list[Constraint], count: int
+) -> None:
+    (found,) = Sample().search(TableModel(3), SOURCE, torch.tensor([5]), constraints, count=count)
+    assert len({tuple(it.output) for it in found}) == count
+
+
+def test_a_list_ends_with_the_last_output_that_may_be_drawn() -> None:
+    model = TableModel(5)
+    (found,) = Sample(top_k=1).search(model, SOURCE, torch.tensor([60]), count=3)
+    assert [len(it.output) for it in found] == [model.steps]
+
+
 def test_a_low_temperature_or_one_token_to_draw_from_is_greedy() -> None:
     model = TableModel(5)
     ((greedy,),) = Greedy().search(model, SOURCE, torch.tensor([6]))
-    assert samples(Sample(temperature=1e-4), model) == [greedy.tokens]
+    assert samples(Sample(temperature=LEAST_TEMPERATURE), model) == [greedy.tokens]
     assert samples(Sample(top_k=1), model) == [greedy.tokens]
     assert samples(Sample(top_p=1e-6), model) == [greedy.tokens]
 
@@ -90,6 +128,7 @@ def test_what_tokens_are_drawn_with() -> None:
     assert probabilities() == [0, 0.25, 0, 0.5, 0.25, 0]
     assert probabilities(temperature=0.5) == [0, 0.1667, 0, 0.6667, 0.1667, 0]
     assert probabilities(top_k=1) == [0, 0, 0, 1, 0, 0]
+    assert probabilities(top_k=7) == probabilities()
     assert probabilities(top_p=0.5) == [0, 0, 0, 0.5, 0, 0]  # not divided by what is left
     assert probabilities(top_p=0.51) == [0, 0.25, 0, 0.5, 0.25, 0]  # equals stay together
 
@@ -121,6 +160,7 @@ def test_draws_are_those_of_cumulative_sums_and_nothing_impossible() -> None:
         ("samples", 0, "samples must be at least 1, not 0"),
         ("temperature", 0, "temperature must be at least 1e-06, not 0"),
         ("top_k", 0, "top_k must be at least 1, not 0"),
+        ("top_p", 0, "top_p lies in (0, 1], not 0"),
         ("top_p", 1.5, "top_p lies in (0, 1], not 1.5"),
     ],
 )

@@ -57,15 +57,14 @@ def space_before(part: str, languages: Direction) -> str:
 
 def _boundary(text: str) -> int:
     """Return the offset of the split; both sides have characters other than white space."""
-    first, last = len(text) - len(text.lstrip()), len(text.rstrip())
-    middle = len(text) // 2
+    last, middle = len(text.rstrip()), len(text) // 2
     for boundary in BOUNDARIES:
         ends = (match.end() for match in boundary.finditer(text))
-        splits = [end for end in ends if first < end < last]
+        splits = [end for end in ends if end < last]
         if splits:
             return min(splits, key=lambda split: abs(split - middle))
     starts = [at for at in range(1, len(text)) if not _continues(text, at)]
-    return min(starts or [max(middle, 1)], key=lambda start: abs(start - middle))
+    return min(starts or [middle], key=lambda start: abs(start - middle))
 
 
 def _continues(text: str, at: int) -> bool:

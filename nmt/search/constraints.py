@@ -170,8 +170,8 @@ class Prefixes(Constraint):
         wanted = self.tokens[:, at, None, None].expand(-1, logits.size(1), -1)  # [B, K, 1]
         is_forced, unmasked = wanted != PAD, logits.gather(-1, wanted)
         self._apply_others(logits, tokens)
-        kept = unmasked.where(is_forced, logits.gather(-1, wanted))
-        logits.masked_fill_(is_forced, NEVER).scatter_(-1, wanted, kept)
+        # After a prefix `wanted` is PAD, which is masked anyway.
+        logits.masked_fill_(is_forced, NEVER).scatter_(-1, wanted, unmasked)
 
     def _apply_others(self, logits: Tensor, tokens: Tensor) -> None:
         for constraint in self.others:

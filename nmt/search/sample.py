@@ -180,7 +180,7 @@ class DifferentSamples(SearchState):
         log_probs = model_log_probs.gather(-1, tokens).masked_fill(ended, 0.0)
         keys[..., 1:].masked_fill_(ended, float("-inf"))  # a finished sequence stays as it is
         keys[..., 0] = self.keys.where(ended[..., 0], keys[..., 0])
-        self.keys, best = keys.flatten(1).topk(min(keys.size(-1), keys[0].numel()))
+        self.keys, best = keys.flatten(1).topk(keys.size(-1))
         parents = best // keys.size(-1)
         log_probabilities = alive.log_probabilities.gather(1, parents)
         log_probabilities = log_probabilities + log_probs.flatten(1).gather(1, best)
