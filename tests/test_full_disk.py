@@ -175,6 +175,23 @@ def test_the_lines_translated_before_a_disk_was_full_are_kept(
     assert {(tmp_path / name).read_text() for name in ("out", *older)} == {"mine\n"}
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(errno.EIO, "I/O error")])
+def test_translations_that_cannot_be_completed_are_kept(
+    error: Any, nmt: Command, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sync(_: Path) -> None:
+        raise error
+
+    monkeypatch.setattr("nmt.io.files.sync", sync)
+    output = tmp_path / "out"
+    (tmp_path / "in").write_text("one two three\n")
+    done = nmt("translate", tmp_path / "in", "--model", trained, "--output", output)
+    assert done.status == (130 if error is KeyboardInterrupt else 1)
+    assert f"{output}.unfinished has the first line; translate the others\n" in done.err
+    assert names(tmp_path) == ["in", "out.unfinished"]
+    assert (tmp_path / "out.unfinished").read_text().count("\n") == 1
+
+
 def test_no_translation_leaves_no_file(
     nmt: Command, corpus: Path, trained: Path, tmp_path: Path
 ) -> None:

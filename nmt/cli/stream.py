@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain, count, repeat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -136,16 +137,25 @@ def writer(path: Path | None, is_main: bool, keeps: bool = False) -> Iterator[IO
             yield stream
     else:
         path = _linked(path)
-        with files.whole_file(path) as partial:
-            try:
-                with files.named(path), partial.open("wb") as stream:
-                    yield stream
-            except BaseException:
-                if keeps and partial.exists() and (lines := _cut_incomplete_line(partial)):
-                    kept = _unused(path.with_name(f"{path.name}.unfinished"))
-                    partial.rename(kept)
-                    say(f"{kept} has the first {lines:,} lines; translate the others")
-                raise
+        rescue = partial(_keep_lines, path) if keeps else None
+        with (
+            files.whole_file(path, rescue) as whole,
+            files.named(path),
+            whole.open("wb") as stream,
+        ):
+            yield stream
+
+
+def _keep_lines(path: Path, partial_path: Path) -> None:
+    """Keep the complete lines of a partial file in a file beside `path`, if there are any."""
+    kept = _unused(path.with_name(f"{path.name}.unfinished"))
+    partial_path.rename(kept)
+    lines = _cut_incomplete_line(kept)
+    if lines:
+        shown = "line" if lines == 1 else f"{lines:,} lines"
+        say(f"{kept} has the first {shown}; translate the others")
+    else:
+        kept.unlink()
 
 
 def _cut_incomplete_line(path: Path) -> int:

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -139,10 +139,15 @@ def remove_directory(path: Path) -> None:
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def whole_file(path: Path, rescue: Callable[[Path], None] | None = None) -> Iterator[Path]:
     """Yield a partial path to write to, and rename it to `path` at the end of the context.
 
     Partial files of killed processes are removed, if the file system has locks.
+
+    Args:
+        path: the file.
+        rescue: called with the partial path before it is removed, if an error or a signal ends the
+            context or the file cannot be completed; it may rename it.
     """
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     lock = None
@@ -155,6 +160,10 @@ def whole_file(path: Path) -> Iterator[Path]:
             sync(partial)
             partial.replace(path)
             sync(path.parent)
+    except BaseException:
+        if rescue and partial.exists():
+            rescue(partial)
+        raise
     finally:
         partial.unlink(missing_ok=True)
         if lock is not None:
