@@ -198,7 +198,9 @@ def test_a_whole_script_of_fairseq_is_one_recipe(converted: Any) -> None:
     assert built["search"].max_length_offset == 201  # fairseq-generate's, not that of validation
     assert built["search"].strategy.beam == 5
     assert built["train"].save_dir == "$RUNS/iwslt14"
-    assert notes[-1] == "$RUNS: the text gives it no value; replace it in the recipe"
+    assert notes[-1] == (
+        "$RUNS/iwslt14: replace it in the recipe; the script does not tell all of its parts"
+    )
     assert "fairseq-generate: not the first one; convert it alone" in notes
     assert not [line for line in notes if ": unknown" in line or "--data DIR" in line]
     assert all(line.startswith("fairseq-") for line in notes[:-1])
@@ -207,16 +209,56 @@ def test_a_whole_script_of_fairseq_is_one_recipe(converted: Any) -> None:
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ("A='1 2' B=$A\nfairseq-train d --x $A --y \"$A\" --z '$A'", ["1", "2", "1 2", "$A"]),
-        ('fairseq-train --x ${A:-3} ${B-4}5 \\$A "\\$A" ${C}', ["3", "45", "$A", "$A", "${C}"]),
+        ("A='1 2'\nfairseq-train d --x $A --y \"$A\" --z 'a$A'", ["1", "2", "1 2", "a$A"]),
+        ('fairseq-train --x ${A:-3} ${B-4}5 a\\$A "a\\$A"', ["3", "45", "a$A", "a$A"]),
+        ("A=1 B=$A; fairseq-train --x $B ${C:-$A}", ["1", "1"]),
+        ("A=; fairseq-train --x ${A:-5} ${A-6}7", ["5", "7"]),
+        ("local A=5; declare -i B=6\nfairseq-train --x $A $B", ["5", "6"]),
+        ("if x; then A=1; else A=2; fi; fairseq-train --x $A", ["2"]),
+        ("A=1; A+=2; fairseq-train --x $A", ["12"]),
         ('A=(--x 1\n  2)\nfairseq-train d --y ${A[*]} "${A[@]}"', ["1", "2"]),
+        ("A=(--x)\nA+=('1 2' 3)\nfairseq-train \"${A[@]}\"", ["1 2", "3"]),
         ("A=1 echo; A=2 B=3; fairseq-train --x $A$B a${A}b", ["23", "a2b"]),
         ('A=; fairseq-train --x $A "$A" 5', ["", "5"]),
+        (
+            "cat <<E\nfairseq-train don't\nE\nif (( $# < 1 )); then x; fi\nfairseq-train --x 1",
+            ["1"],
+        ),
     ],
 )
 def test_variables_have_the_values_of_earlier_commands(lines: str, words: list[str]) -> None:
     values = of_command(lines, "fairseq").values.values()
     assert [word for listed in values for word in listed] == words
+
+
+@pytest.mark.parametrize("word", ["$A", "'$@'", "${A%.x}", "$(date +%s)", "`date`", "$A$B"])
+def test_words_that_a_shell_alone_replaces_are_left_out(converted: Any, word: str) -> None:
+    line = f"fairseq-train d --seed {word} --lr {word} --fp16 {word} --save-dir {word}"
+    built, notes = converted("fairseq", line)
+    train, shown = built["train"], word.strip("'")
+    assert (train.seed, train.precision, train.save_dir) == (1, "fp16", "checkpoints")
+    assert train.schedule.lr == 0.25  # fairseq's default
+    assert f"--seed {shown}: left out; the script does not tell its value" in notes
+    built, notes = converted("fairseq", f"fairseq-train {word}")
+    assert f"{shown}: left out; the script does not tell its value" in notes
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "script"),
+    [
+        ("fairseq", "fairseq-train d -s en -t de\nfairseq-generate d -s de -t en --seed 3"),
+        ("marian", "marian --type transformer -t a.en a.de\nmarian-decoder --allow-unk --seed 3"),
+        ("sockeye", "sockeye-train -s a.en -t a.de\nsockeye-translate --seed 3"),
+    ],
+)
+def test_a_translation_decides_on_the_search_alone(
+    converted: Any, toolkit: str, script: str
+) -> None:
+    built, notes = converted(toolkit, script)
+    data = built["preprocess"]
+    assert (data.source_lang, data.target_lang, built["train"].seed) == ("en", "de", 1)
+    assert not [part for part in built["search"].constraints if part.name == "forbidden"]
+    assert [line for line in notes if "--seed 3: nmt translate does not set train.seed" in line]
 
 
 def test_a_whole_script_of_sockeye_is_one_recipe(converted: Any) -> None:
@@ -606,7 +648,7 @@ def test_redirections_and_pipes_are_no_values(end: str) -> None:
         ("fairseq", "# a\nset -e\nfairseq-train d --seed 1 # b\n --fp16\necho c", "train",
          {"--seed": ["1"], "--fp16": []}),
         ("fairseq", "for s in 1 2; do python fairseq/train.py d --seed $s; done", "train",
-         {"--seed": ["$s"]}),
+         {"--seed": []}),
         ("fairseq", "python -m fairseq_cli.generate d", "translate", {}),
         ("fairseq", "fairseq-train d --bpe ';' --task \"a '&' b\" --fp16 \\", "train",
          {"--bpe": [";"], "--task": ["a '&' b"], "--fp16": []}),
@@ -874,6 +916,8 @@ def test_what_is_not_carried_over_is_told(
         (("sockeye", "sockeye-train --optimizer-betas 0.9:x"), "--optimizer-betas: expected"),
         (("fairseq", "fairseq-train 'd"), "the command line cannot be read: No closing quotation; "
          "mend its quotes"),
+        (("fairseq", "fairseq-train d --adam-betas=(0.9, 0.98) --lr 1"), "the command line cannot "
+         "be read: ( behind --adam-betas=; give the commands alone, with their parentheses"),
         (("fairseq", "fairseq-train d --adam-betas (0.9, 0.98)"), "the command line cannot be "
          "read: ( behind --adam-betas; give the commands alone, with their parentheses in quotes"),
         (("sockeye", "sockeye-average a -o b"), "no program of sockeye to convert; give a command "

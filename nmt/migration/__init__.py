@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 from nmt.migration import fairseq, marian, opennmt, sockeye
 from nmt.migration.habits import HABITS, NAMES, SHARED, Habit
 from nmt.migration.options import Draft, Options, scalar
-from nmt.migration.shell import VARIABLE
 from nmt.recipe.config import set_path
 from nmt.recipe.registry import nearest
 
@@ -36,8 +35,12 @@ UNLIKE = {
 """Keys that no number sets: those with names, and one whose unit other toolkits do not have."""
 
 
-SECTIONS = {"preprocess": "preprocess", "model": "train", "train": "train", "search": "translate"}
-"""Sections of the recipe, and the command whose values go before those of others."""
+SETS = {
+    "preprocess": ("preprocess",),
+    "train": ("preprocess", "model", "train", "search"),
+    "translate": ("search",),
+}
+"""Sections of the recipe that a command sets; those of `train` give way to the others'."""
 
 
 READS = {
@@ -70,22 +73,32 @@ def recipe_of(toolkit: str, commands: Sequence[Options], flags: Mapping[str, str
             draft.note(f"{start}not the first one; convert it alone")
             continue
         drafts[options.command] = part = _converted(toolkit, options, flags)
+        dataset = drafts.get("preprocess", part).recipe.get("preprocess", {}).get("output_dir")
+        for word in (word for word in options.positional if word != dataset):
+            part.note(f"{word}: not carried over{READS.get(options.command, '')}")
         draft.notes += [f"{start}{note}" for note in part.notes]
-    for section, owner in SECTIONS.items():
-        values: dict[str, Any] = {}
-        for command in (*drafts, owner):
-            values |= drafts.get(command, Draft()).recipe.get(section, {})
-        if values:
-            draft.recipe[section] = values
-    for name in sorted({match[0] for match in VARIABLE.finditer(json.dumps(draft.recipe))}):
-        if name[0] == "$":
-            draft.note(f"{name}: the text gives it no value; replace it in the recipe")
+    sections = {name: dict[str, Any]() for name in ("preprocess", "model", "train", "search")}
+    for command in ("train", "preprocess", "translate"):
+        for name, values in drafts.get(command, Draft()).recipe.items():
+            sections[name] = values if name == "search" else sections[name] | values
+    draft.recipe = {name: values for name, values in sections.items() if values}
+    for text in sorted(filter(re.compile("[$`]").search, _texts(draft.recipe))):
+        draft.note(f"{text}: replace it in the recipe; the script does not tell all of its parts")
     return draft
+
+
+def _texts(value: Any) -> set[str]:
+    """Return all texts of a recipe."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    texts = {value} if isinstance(value, str) else set[str]()
+    return texts.union(*map(_texts, inner))
 
 
 def _converted(toolkit: str, options: Options, flags: Mapping[str, str]) -> Draft:
     """Return what a command sets, with notes."""
     rules, draft, command = TOOLKITS[toolkit], Draft(), options.command
+    for option, word in options.unknown:
+        draft.note(f"{option} {word}".strip() + ": left out; the script does not tell its value")
     rules.convert(options, draft)
     if options.assumed:
         taken = ", ".join(f"{name} {_shown(value)}" for name, value in options.assumed.items())
@@ -98,7 +111,10 @@ def _converted(toolkit: str, options: Options, flags: Mapping[str, str]) -> Draf
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         key = rules.KEYS.get(name)
         if habit and is_number:
-            key = key or _key(habit, command, flags)
+            key = key or _key(habit, flags)
+        other = key if key and key.partition(".")[0] not in SETS.get(command, ()) else None
+        if other:
+            key = None
         if key in LIMITS and is_number and value < 1:
             draft.note(f"{shown}: no limit there; the default of {key} is taken")
         elif key:
@@ -111,14 +127,13 @@ def _converted(toolkit: str, options: Options, flags: Mapping[str, str]) -> Draf
             draft.note(f"{shown}: {reason}")
         elif habit:
             draft.note(f"{shown}: {habit.remedy}")
+        elif other:
+            draft.note(f"{shown}: nmt {command} does not set {other}")
         else:
             known = {other.lstrip("-"): other for other in (*rules.KEYS, *answers)}
             guess = nearest(name.lstrip("-"), known) if name.startswith("--") else None
             hint = f"; did you mean {known[guess]}?" if guess else ""
             draft.note(f"{shown}: unknown, not carried over{hint}")
-    if "preprocess" not in options.beside:  # whose dataset it may be
-        for word in options.positional:
-            draft.note(f"{word}: not carried over{READS.get(command, '')}")
     return draft
 
 
@@ -127,12 +142,10 @@ def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _key(habit: Habit, command: str, flags: Mapping[str, str]) -> str | None:
+def _key(habit: Habit, flags: Mapping[str, str]) -> str | None:
     """Return the key that the number of another toolkit's option sets; None if there is none."""
     key = habit.key(flags)
-    if key is None or key in UNLIKE:
-        return None
-    return key if command != "translate" or key.startswith("search.") else None
+    return None if key in UNLIKE else key
 
 
 def _answers(toolkit: str, command: str) -> dict[str, Habit]:

@@ -64,7 +64,6 @@ REASONS = {
     "subwords leave no word unknown": "--replace-unk",
     "the scale of an fp16 loss adapts itself": "--fp16-init-scale --fp16-scale-window "
     "--fp16-scale-tolerance --min-loss-scale --threshold-loss-scale",
-    "weights are always float32": "--memory-efficient-fp16 --memory-efficient-bf16",
     "nmt has one format of datasets": "--dataset-impl",
     "a dataset has one training set and one validation set": "--train-subset --valid-subset "
     "--combine-val",

@@ -47,6 +47,8 @@ UNTRAINED = ("--generation", "--interactive", "--eval-lm", "--common-eval")
 SWITCHES: dict[str, dict[str, Any]] = {
     "--bf16": {"train__precision": "bf16"},
     "--fp16": {"train__precision": "fp16"},
+    "--memory-efficient-bf16": {"train__precision": "bf16"},
+    "--memory-efficient-fp16": {"train__precision": "fp16"},
     "--checkpoint-activations": {"train__checkpoint_activations": "layers"},
     "--tensorboard-logdir": {"train__tensorboard": True},
 }

@@ -70,7 +70,7 @@ REASONS = {
     "--start-decay-steps --learning-rate-decay --decay-steps --train-eval-steps --single-pass "
     "--zero-out-prob-loss --quant-layers --dump-transforms --apex-opt-level --stepwise-penalty "
     "--ignore-when-blocking --shard-size --dynamic-dict --data-type --max-length-ratio "
-    "--tgt-prefix --tgt-file-prefix",
+    "--tgt-prefix",
 }
 """Why other options set nothing, and their names."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nmt.errors import NmtError
-from nmt.migration.shell import PROGRAMS, Command, commands_of
+from nmt.migration.shell import PROGRAMS, UNKNOWN, Command, commands_of
 from nmt.recipe.config import set_path
 
 TOKENS_PER_SENTENCE = 25
@@ -34,6 +34,8 @@ class Options:
     """Name of the program; empty for a configuration."""
     beside: Collection[str] = ()
     """Commands of nmt that the other commands of a script have for counterparts."""
+    unknown: list[tuple[str, str]] = field(default_factory=list)
+    """Words that a shell alone can replace, each with its option; they are left out."""
     assumed: dict[str, Any] = field(default_factory=dict)
     """Defaults of the toolkit by name, for options that are not given."""
 
@@ -53,14 +55,18 @@ class Options:
     def _of_command(cls, command: Command) -> Options:
         ours = PROGRAMS[command.toolkit][command.program]
         options = cls(ours, {}, devices=command.devices, program=command.program)
-        current = options.positional
+        current, option = options.positional, ""
         for word in command.words:
             name, equals, value = word.partition("=")
             if re.match(r"--?[A-Za-z]", word):
-                current = options.values.setdefault(_normal(name), [])
+                option = _normal(name)
+                current = options.values.setdefault(option, [])
                 current.clear()
-                if equals:
-                    current.append(value)
+                if not equals:
+                    continue
+                word = value
+            if UNKNOWN.fullmatch(word):
+                options.unknown.append((option, word))
             else:
                 current.append(word)
         return options
@@ -77,12 +83,18 @@ class Options:
         return cls("train", options)
 
     def __contains__(self, name: str) -> bool:
-        return name in self.values
+        return name in self.values and not self._lacks_value(name)
+
+    def _lacks_value(self, name: str) -> bool:
+        """Return whether no value of an option is known, which may also be a switch."""
+        return not self.values[name] and any(option == name for option, _ in self.unknown)
 
     def take(self, *names: str) -> list[Any] | None:
         """Return the values of the first of some names that is there, and forget all of them."""
-        taken = [self.values.pop(name, None) for name in names]
-        return next((values for values in taken if values is not None), None)
+        known = [self.values[name] for name in names if name in self]
+        for name in names:
+            self.values.pop(name, None)
+        return known[0] if known else None
 
     def assume(self, name: str, value: Any) -> Any:
         """Return the toolkit's default of an option that is not given, and note it for the user."""
@@ -97,8 +109,8 @@ class Options:
 
     def switch(self, *names: str) -> bool:
         """Return whether a switch is on."""
-        values = self.take(*names)
-        return values is not None and [str(value).lower() for value in values] != ["false"]
+        values = [self.values.pop(name) for name in names if name in self.values]
+        return bool(values) and [str(value).lower() for value in values[0]] != ["false"]
 
     def number(
         self, *names: str, default: float | None = None, assumed: float | None = None
@@ -124,7 +136,7 @@ class Options:
 
     def rest(self) -> Iterator[tuple[str, list[Any]]]:
         """Yield the options that have not been taken."""
-        yield from self.values.items()
+        yield from ((name, values) for name, values in self.values.items() if name in self)
 
 
 @dataclass
@@ -171,8 +183,9 @@ class Draft:
             accumulated: batches of a device in one update.
             devices: number of devices; None where nothing says.
         """
-        gpus = "1 GPU, as assumed without --gpus N" if devices is None else f"{devices} GPUs"
-        factors = f" x {accumulated:g} batches x {gpus}"
+        gpus = f"{devices or 1} GPU" + ("s" if (devices or 1) > 1 else "")
+        without = "" if devices else ", as assumed without --gpus N"
+        factors = f" x {accumulated:g} batch{'es' if accumulated > 1 else ''} x {gpus}{without}"
         self.set_update(tokens, sentences, accumulated * (devices or 1), factors)
 
     def set_update(

@@ -44,14 +44,23 @@ LAUNCHER = re.compile(
 KEYWORD = re.compile(r"if|then|elif|else|while|until|do|[!{$>]")
 """Words of the shell, and prompts, that a command follows at once."""
 
-ASSIGNMENT = re.compile(r"\w+=.*", re.DOTALL)
+ASSIGNMENT = re.compile(r"(\w+)(\+?)=(.*)", re.DOTALL)
+
+ARRAY = re.compile(r"\w+\+?=")
+"""The beginning of an array, before its parenthesis."""
+
+DECLARATION = re.compile(r"export|local|readonly|declare|typeset|-\w+")
+"""Words before assignments."""
 
 WORD = r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|\\[^\r\n]|`[^`]*`|[$<>]\((?:[^()]|\([^()]*\))*\)"""
 WORD += r"""|[^\s;|&<>()'"`\\])+"""
 """Text without spaces outside of quotes and substitutions."""
 
 TOKEN = re.compile(
-    r"[ \t\r]+|\\\r?(?:\n|\Z)|\n(?=[ \t]*-)|\#[^\n]*"  # a line of options continues a command
+    # A here-document.
+    r"<<-?[ \t]*(['\"]?)(?P<end>\w+)\1[^\n]*\n(?:.*?\n)??[ \t]*(?P=end)(?=\r?\n|\Z)"
+    r"|\(\((?:[^()]|\([^()]*\))*\)\)"  # arithmetic
+    r"|[ \t\r]+|\\\r?(?:\n|\Z)|\n(?=[ \t]*-)|\#[^\n]*"  # a line of options continues a command
     r"|(?P<prompt>(?:^|(?<=\n))[ \t]*[$>](?=[ \t]))"
     rf"|(?:\d+|&)?[<>]{{1,3}}[&|]?[ \t]*(?!-)(?![\w./-]+>){WORD}"  # a redirection
     r"|(?P<operator>[;|&)\n]+|\(\)?)"
@@ -63,14 +72,23 @@ TOKEN = re.compile(
 PIECE = re.compile(r"""'([^']*)'|\\(.)|"((?:\\.|[^"\\])*)"|([^'"\\]+)""", re.DOTALL)
 """A part of a word: in single quotes, one quoted character, in double quotes, or without quotes."""
 
-VARIABLE = re.compile(r"\\[$`\"\\]|\$(?:(\w+)|\{(\w+)(?:\[[@*]\])?(?::?-([^{}]*))?\})")
+VARIABLE = re.compile(
+    r"\\[$`\"\\]|\$(?:(?P<bare>\w+)|\{(?P<name>\w+)(?:\[[@*]\])?(?:(?P<colon>:?)-(?P<default>[^{}]*))?\})"
+)
 """A variable, as ``$NAME``, ``${NAME:-default}`` or ``${NAME[@]}``; or a quoted character."""
 
-ARRAY = re.compile(r'"(\$\{\w+\[@\]\})"')
-"""All words of an array, which stay apart in spite of the quotes."""
+ELEMENTS = re.compile(r'"\$\{(\w+)\[@\]\}"')
+"""All words of an array, which may have spaces."""
+
+UNKNOWN = re.compile(r"(?:\$(?:\w+|[@*#]|\{[^{}]*\}|\([^()]*\))|`[^`]*`)+")
+"""What a shell alone can replace: a variable without a value here, or the output of a command."""
 
 WHICH = re.compile(r"(?:\$\(|`)which\s+([^\s()`]+)\s*[)`]")
 """The path of a program, as a substitution."""
+
+
+Variables = dict[str, list[str]]
+"""The words of arrays, and the values of other variables, by name."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +115,7 @@ def commands_of(text: str, toolkit: str) -> list[Command]:
     for words in simple_commands(text):
         if command := _command(words, toolkit, exported):
             commands.append(command)
-        elif words[0] == "export" or all(map(ASSIGNMENT.fullmatch, words)):
+        elif _assigned(words, {}):
             exported += words
     if chosen := [command for command in commands if command.toolkit == toolkit]:
         return chosen
@@ -111,65 +129,82 @@ def commands_of(text: str, toolkit: str) -> list[Command]:
 def simple_commands(text: str) -> list[list[str]]:
     """Return the words of each command of a text, without quotes, redirections and comments.
 
-    Variables have the values that earlier commands assign to them; others stay as they are.
+    Variables have the values that assignments before them give, of two branches those of the last;
+    others stay as they are.
 
     Raises:
         NmtError: quotes or parentheses do not match.
     """
     commands: list[list[str]] = [[]]
-    variables: dict[str, str] = {}
+    variables: Variables = {}
+    array = ""
     for token in TOKEN.finditer(text):
+        words = commands[-1]
         if token["word"]:
-            commands[-1] += _words(token["word"], variables)
+            words += _words(token["word"], variables | _assigned(words, variables))
         elif token["quote"]:
             raise NmtError("the command line cannot be read: No closing quotation; mend its quotes")
-        elif token["operator"] == "(" and commands[-1] and commands[-1][-1].endswith("="):
-            commands.append([f"{commands[-1].pop()}("])  # an array
-        elif token["operator"] == "(" and commands[-1]:
+        elif token["operator"] == "(" and words and ARRAY.fullmatch(words[-1]):
+            array = words.pop()
+            commands.append([])
+        elif token["operator"] == "(" and words:
             raise NmtError(
-                f"the command line cannot be read: ( behind {commands[-1][-1]}; give the commands "
-                "alone, with their parentheses in quotes"
+                f"the command line cannot be read: ( behind {words[-1]}; give the commands alone, "
+                "with their parentheses in quotes"
             )
-        elif token["operator"] and (")" in token["operator"] or not _is_array(commands[-1])):
-            variables |= _assigned(commands[-1])
+        elif array and ")" in (token["operator"] or ""):
+            name = array.rstrip("+=")
+            variables[name] = [*(variables.get(name, []) if "+" in array else []), *words]
+            array, commands[-1] = "", []
+        elif token["operator"] and not array:
+            variables |= _assigned(words, variables)
             commands.append([])
     return [words for words in commands if words]
 
 
-def _words(word: str, variables: Mapping[str, str]) -> list[str]:
+def _words(word: str, variables: Variables) -> list[str]:
     """Return what a word stands for: several words if it is a variable without quotes."""
-
-    def filled(text: str) -> str:
-        return VARIABLE.sub(lambda match: _value(match, variables), text)
-
-    plain = ARRAY.sub(r"\1", WHICH.sub(r"\1", word))
+    plain = WHICH.sub(r"\1", word)
+    elements = ELEMENTS.fullmatch(plain)
+    if elements and elements[1] in variables:
+        return variables[elements[1]]
     whole = VARIABLE.fullmatch(plain)
     if whole and whole[0][0] == "$":
-        return filled(plain).split()
-    pieces = PIECE.finditer(plain)
-    return ["".join(part[1] or part[2] or filled(part[3] or part[4] or "") for part in pieces)]
+        return _filled(plain, variables).split()
+    parts = (
+        part[1] or part[2] or _filled(part[3] or part[4] or "", variables)
+        for part in PIECE.finditer(plain)
+    )
+    return ["".join(parts)]
 
 
-def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
-    """Return the value of a variable, its default or, without both, its name as it stands."""
-    if match[0][0] == "\\":
-        return match[0][1:]
-    default = match[0] if match[3] is None else match[3]
-    return variables.get(match[1] or match[2], default)
+def _filled(text: str, variables: Variables) -> str:
+    """Return a text with the values of its variables, or their defaults; others stay."""
+
+    def value(match: re.Match[str]) -> str:
+        if match[0][0] == "\\":
+            return match[0][1:]
+        known = variables.get(match["bare"] or match["name"])
+        is_missing = known is None or (match["colon"] and not any(known))
+        if match["default"] is not None and is_missing:
+            return _filled(match["default"], variables)
+        return match[0] if known is None else " ".join(known)
+
+    return VARIABLE.sub(value, text)
 
 
-def _assigned(words: list[str]) -> dict[str, str]:
-    """Return the variables that a command sets for those after it, by name."""
-    if _is_array(words):
-        return {words[0][:-2]: " ".join(words[1:])}
-    settings = words[1:] if words[:1] == ["export"] else words
-    if not all(map(ASSIGNMENT.fullmatch, settings)):
-        return {}
-    return dict(setting.split("=", 1) for setting in settings)
-
-
-def _is_array(words: list[str]) -> bool:
-    return bool(words) and words[0].endswith("=(")
+def _assigned(words: list[str], variables: Variables) -> Variables:
+    """Return the variables that a command of assignments alone sets for those after it."""
+    assigned: Variables = {}
+    for word in words:
+        match = ASSIGNMENT.fullmatch(word)
+        if match:
+            name, is_added, value = match.groups()
+            before = assigned.get(name) or variables.get(name) or [""]
+            assigned[name] = [*before[:-1], before[-1] + value] if is_added else [value]
+        elif not KEYWORD.fullmatch(word) and not DECLARATION.fullmatch(word):
+            return {}
+    return assigned
 
 
 def _command(words: list[str], toolkit: str, exported: list[str]) -> Command | None:

@@ -52,9 +52,8 @@ REASONS = {
     "search.ensemble says how models are combined": "--ensemble-mode",
     "nmt translate --json-input reads requests": "--json-input --json-encoding --avoid-list",
     "nmt shortlist stores the list in the run": "--restrict-lexicon --restrict-lexicon-topk",
-    "search.max_source_length limits a source": "--max-input-length --chunk-size",
-    "search.max_length_ratio and max_length_offset limit a translation": "--max-output-length "
-    "--max-output-length-num-stds",
+    "search.max_source_length limits a source": "--max-input-length",
+    "search.max_length_ratio limits a translation": "--max-output-length-num-stds",
     "no counterpart; the model differs": "--source-factors --source-factors-num "
     "--source-factors-combine --source-factor-vocabs --source-factors-num-embed --target-factors "
     "--target-factors-num --target-factors-combine --target-factors-num-embed --length-task "
