@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal
-from unicodedata import normalize
 
 from fastapi import APIRouter, Query, Request, WebSocket
 from pydantic import BaseModel, FailFast, Field
@@ -141,9 +140,7 @@ def _request(fields: dict[str, Any], where: str, config: SearchConfig, has_conte
     rows = (request.strategy or config.strategy).rows_per_sentence
     if (hypotheses := max(rows, request.n_best or 1)) > MOST_ROWS:
         raise RefusedError(400, f"{where}: at most {MOST_ROWS} hypotheses, not {hypotheses}")
-    text = normalize("NFC", request.text)
-    terms = [other for term, other in request.terminology.items() if normalize("NFC", term) in text]
-    phrases = (*request.phrases, *request.avoid, *terms)
+    phrases = (*request.required(has_spaces=False), *request.avoid)
     if max(map(len, (phrases, *phrases))) > MOST_PHRASES:
         raise RefusedError(
             413,
