@@ -8,7 +8,7 @@ import re
 import shutil
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -153,7 +153,8 @@ class Auto(Engine):
             export = self._export(search)
             exported = CTranslate2([export], self._execution).translator(search)
         except NmtError as error:
-            _tell(f"engine nmt: {str(error).removesuffix('; ' + use_engine('nmt'))}")
+            why = re.sub(rf"(?:;|, or) {re.escape(use_engine('nmt'))}$", "", str(error))
+            _tell(f"engine nmt: {why}")
             return Runs(self._paths, self._execution, self._trust_plugins).translator(search)
         _tell(f"engine ctranslate2: {export}")
         return exported
@@ -284,10 +285,24 @@ def load_translator(
     except UnknownKeyError as error:
         if error.key not in settings or not (names := strategies.names_with(error.key)):
             raise
-        name = values["strategy"] if values.get("strategy") in names else names[0]
-        strategy = {strategies.key: name, error.key: settings[error.key]}
+        strategy = _strategy(values.get("strategy"), names, settings)
         raise NmtError(f"{error.key!r} is a key of the strategy; give {strategy=}") from None
     return opened.translator(search).into(target_lang, source_lang)
+
+
+def _strategy(chosen: Any, names: Sequence[str], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the chosen strategy with those settings that are keys of it.
+
+    Args:
+        chosen: the search's strategy, by its name or a dictionary.
+        names: strategies that have the keys; the first one if the chosen one does not.
+        settings: settings of a translator.
+    """
+    strategy = dict(chosen) if isinstance(chosen, Mapping) else {strategies.key: chosen}
+    if strategy.get(strategies.key) not in names:
+        strategy = {strategies.key: names[0]}
+    keys = (key for key in settings if strategy[strategies.key] in strategies.names_with(key))
+    return strategy | {key: settings[key] for key in keys}
 
 
 def as_path(model: object) -> Path:
