@@ -113,7 +113,8 @@ def test_no_command_has_the_name_that_another_toolkit_has_for_another_one() -> N
         ("translate --mini-batch 32", "--mini-batch is an option of Marian; use --batch-tokens N, "
          "which counts tokens of sources, not sentences"),
         ("translate --max-length 10", "--max-length is an option of OpenNMT and transformers; use "
-         "--set 'search.constraints=[{name: max_length, length: N}]'"),
+         "--set 'search.constraints=[{name: max_length, length: N}]'; and of Marian; "
+         "search.max_source_length limits a source"),
         ("translate --remove-bpe", "--remove-bpe is an option of fairseq; leave it out: text goes "
          "in and text comes out"),
         ("translate --nbest 3", "--nbest is an option of fairseq; use --n-best K"),

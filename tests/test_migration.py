@@ -199,7 +199,7 @@ def test_a_whole_script_of_fairseq_is_one_recipe(converted: Any) -> None:
     assert built["search"].strategy.beam == 5
     assert built["train"].save_dir == "$RUNS/iwslt14"
     assert notes[-1] == (
-        "$RUNS/iwslt14: replace it in the recipe; the script does not tell all of its parts"
+        "train.save_dir $RUNS/iwslt14: replace it; the script does not tell all of its parts"
     )
     assert "fairseq-generate: not the first one; convert it alone" in notes
     assert not [line for line in notes if ": unknown" in line or "--data DIR" in line]
@@ -229,6 +229,18 @@ def test_a_whole_script_of_fairseq_is_one_recipe(converted: Any) -> None:
 def test_variables_have_the_values_of_earlier_commands(lines: str, words: list[str]) -> None:
     values = of_command(lines, "fairseq").values.values()
     assert [word for listed in values for word in listed] == words
+
+
+def test_the_first_round_of_a_loop_is_taken(converted: Any) -> None:
+    script = """#!/bin/sh
+for seed in 3 4; do for i in $(seq 9); do
+fairseq-train d --seed $seed --patience $i --save-dir run$seed; done; done"""
+    built, notes = converted("fairseq", script)
+    train = built["train"]
+    assert (train.seed, train.patience, train.save_dir) == (3, None, "run3")
+    said = "for seed in 3 4: the first value is taken; use --set for the others"
+    assert said in notes
+    assert not [line for line in notes if line.startswith("for i")]
 
 
 @pytest.mark.parametrize("word", ["$A", "'$@'", "${A%.x}", "$(date +%s)", "`date`", "$A$B"])
@@ -648,7 +660,7 @@ def test_redirections_and_pipes_are_no_values(end: str) -> None:
         ("fairseq", "# a\nset -e\nfairseq-train d --seed 1 # b\n --fp16\necho c", "train",
          {"--seed": ["1"], "--fp16": []}),
         ("fairseq", "for s in 1 2; do python fairseq/train.py d --seed $s; done", "train",
-         {"--seed": []}),
+         {"--seed": ["1"]}),
         ("fairseq", "python -m fairseq_cli.generate d", "translate", {}),
         ("fairseq", "fairseq-train d --bpe ';' --task \"a '&' b\" --fp16 \\", "train",
          {"--bpe": [";"], "--task": ["a '&' b"], "--fp16": []}),

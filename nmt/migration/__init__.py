@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -82,21 +82,27 @@ def recipe_of(toolkit: str, commands: Sequence[Options], flags: Mapping[str, str
         for name, values in drafts.get(command, Draft()).recipe.items():
             sections[name] = values if name == "search" else sections[name] | values
     draft.recipe = {name: values for name, values in sections.items() if values}
-    for text in sorted(filter(re.compile("[$`]").search, _texts(draft.recipe))):
-        draft.note(f"{text}: replace it in the recipe; the script does not tell all of its parts")
+    for path, text in _texts(draft.recipe):
+        if re.search("[$`]", text):
+            draft.note(f"{path} {text}: replace it; the script does not tell all of its parts")
     return draft
 
 
-def _texts(value: Any) -> set[str]:
-    """Return all texts of a recipe."""
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    texts = {value} if isinstance(value, str) else set[str]()
-    return texts.union(*map(_texts, inner))
+def _texts(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield all texts of a recipe with their paths."""
+    if isinstance(value, str):
+        yield path, value
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        yield from _texts(inner, f"{path}.{key}".lstrip("."))
+    for inner in value if isinstance(value, list) else ():
+        yield from _texts(inner, path)
 
 
 def _converted(toolkit: str, options: Options, flags: Mapping[str, str]) -> Draft:
     """Return what a command sets, with notes."""
     rules, draft, command = TOOLKITS[toolkit], Draft(), options.command
+    for loop in options.loops:
+        draft.note(f"{loop}: the first value is taken; use --set for the others")
     for option, word in options.unknown:
         draft.note(f"{option} {word}".strip() + ": left out; the script does not tell its value")
     rules.convert(options, draft)

@@ -129,6 +129,6 @@ def _preprocess(options: Options, draft: Draft) -> None:
     if prefix := options.text("--trainpref"):
         draft.set(preprocess__train=[prefix])
     draft.note(
-        "text: fairseq binarizes subwords, nmt learns them itself: give the text as it was before "
-        "tokenization and BPE"
+        "preprocess.train, valid and test: fairseq binarizes subwords, nmt learns them itself: "
+        "name the text as it was before tokenization and BPE"
     )

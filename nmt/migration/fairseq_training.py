@@ -280,7 +280,9 @@ def _validation(options: Options, draft: Draft) -> None:
         values = None
     if not isinstance(values, dict):
         raise NmtError(f"--eval-bleu-args: expected JSON, not {text!r}")
-    if with_bleu and "translate" not in options.beside:
+    if with_bleu and "translate" in options.beside:
+        draft.note("--eval-bleu-args: validation searches as translation does, by section search")
+    elif with_bleu:
         of_generator = {f"--{key.replace('_', '-')}": [value] for key, value in values.items()}
         generator = Options("translate", of_generator)
         fairseq_search.convert(generator, draft)

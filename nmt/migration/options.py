@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,8 @@ class Options:
     """Commands of nmt that the other commands of a script have for counterparts."""
     unknown: list[tuple[str, str]] = field(default_factory=list)
     """Words that a shell alone can replace, each with its option; they are left out."""
+    loops: Sequence[str] = ()
+    """Loops of the script over several values, of which the first is taken."""
     assumed: dict[str, Any] = field(default_factory=dict)
     """Defaults of the toolkit by name, for options that are not given."""
 
@@ -55,6 +57,7 @@ class Options:
     def _of_command(cls, command: Command) -> Options:
         ours = PROGRAMS[command.toolkit][command.program]
         options = cls(ours, {}, devices=command.devices, program=command.program)
+        options.loops = command.loops
         current, option = options.positional, ""
         for word in command.words:
             name, equals, value = word.partition("=")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import PurePath
 
@@ -102,6 +102,8 @@ class Command:
     """Words behind the program."""
     devices: int | None
     """Number of GPUs that the words before the program say."""
+    loops: Sequence[str] = ()
+    """Loops over several values before the command, of which the first is taken."""
 
 
 def commands_of(text: str, toolkit: str) -> list[Command]:
@@ -112,9 +114,12 @@ def commands_of(text: str, toolkit: str) -> list[Command]:
     """
     commands: list[Command] = []
     exported: list[str] = []
+    loops: list[str] = []
     for words in simple_commands(text):
         if command := _command(words, toolkit, exported):
-            commands.append(command)
+            commands.append(replace(command, loops=tuple(loops)))
+        elif _loop(words) and len(words) > 4:
+            loops.append(" ".join(words))
         elif _assigned(words, {}):
             exported += words
     if chosen := [command for command in commands if command.toolkit == toolkit]:
@@ -129,8 +134,8 @@ def commands_of(text: str, toolkit: str) -> list[Command]:
 def simple_commands(text: str) -> list[list[str]]:
     """Return the words of each command of a text, without quotes, redirections and comments.
 
-    Variables have the values that assignments before them give, of two branches those of the last;
-    others stay as they are.
+    Variables have the values that assignments before them give, of two branches those of the last,
+    of a loop that of the first round; others stay as they are.
 
     Raises:
         NmtError: quotes or parentheses do not match.
@@ -194,8 +199,10 @@ def _filled(text: str, variables: Variables) -> str:
 
 
 def _assigned(words: list[str], variables: Variables) -> Variables:
-    """Return the variables that a command of assignments alone sets for those after it."""
+    """Return the variables that a loop, or a command of assignments alone, sets."""
     assigned: Variables = {}
+    if _loop(words):
+        return {} if UNKNOWN.fullmatch(words[3]) else {words[1]: [words[3]]}
     for word in words:
         match = ASSIGNMENT.fullmatch(word)
         if match:
@@ -205,6 +212,11 @@ def _assigned(words: list[str], variables: Variables) -> Variables:
         elif not KEYWORD.fullmatch(word) and not DECLARATION.fullmatch(word):
             return {}
     return assigned
+
+
+def _loop(words: list[str]) -> bool:
+    """Return whether words are the beginning of a loop, ``for NAME in VALUE ...``."""
+    return words[:1] == ["for"] and words[2:3] == ["in"] and len(words) > 3
 
 
 def _command(words: list[str], toolkit: str, exported: list[str]) -> Command | None:
