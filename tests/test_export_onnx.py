@@ -169,8 +169,8 @@ def test_every_file_of_an_export_has_a_checksum(
     assert b"site-packages" not in graph  # no paths of the machine
     done = nmt("translate", corpus / "test.en", "--model", exported)
     assert done.err == (
-        f"nmt: error: {exported}: an export for onnx, not for ctranslate2; give the run with "
-        "--model, or export it with --format ctranslate2\n"
+        f"nmt: error: {exported}: an export for onnx, not for ctranslate2; give the run as "
+        "the model, or export it with --format ctranslate2\n"
     )
 
 

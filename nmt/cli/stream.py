@@ -126,7 +126,7 @@ def writer(path: Path | None, is_main: bool, keeps: bool = False) -> Iterator[IO
     Args:
         path: the file; None for stdout.
         is_main: whether this is the first process.
-        keeps: whether an interruption or an error leaves the complete lines in another file.
+        keeps: whether a signal or the disk leaves the complete lines in another file.
     """
     if path is None or not is_main:
         with files.named(STDOUT):

@@ -146,8 +146,8 @@ def whole_file(path: Path, rescue: Callable[[Path], None] | None = None) -> Iter
 
     Args:
         path: the file.
-        rescue: called with the partial path before it is removed, if an error or a signal ends the
-            context or the file cannot be completed; it may rename it.
+        rescue: called with the partial path before it is removed, if a signal or an error of the
+            system ends the context or the file cannot be completed; it may rename it.
     """
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     lock = None
@@ -160,7 +160,7 @@ def whole_file(path: Path, rescue: Callable[[Path], None] | None = None) -> Iter
             sync(partial)
             partial.replace(path)
             sync(path.parent)
-    except BaseException:
+    except (KeyboardInterrupt, OSError):
         if rescue and partial.exists():
             rescue(partial)
         raise
