@@ -241,6 +241,12 @@ fairseq-train d --seed $seed --patience $i --save-dir run$seed; done; done"""
     said = "for seed in 3 4: the first value is taken; use --set for the others"
     assert said in notes
     assert not [line for line in notes if line.startswith("for i")]
+    script = "#!/bin/sh\nfor x in a b; do echo $x; done\nfairseq-train d"
+    assert not [line for line in converted("fairseq", script)[1] if line.startswith("for x")]
+
+
+def test_a_value_of_opennmt_that_a_shell_alone_knows_is_left_out(converted: Any) -> None:
+    assert converted("opennmt", "onmt_train -seed $SEED")[0]["train"].seed == 1
 
 
 @pytest.mark.parametrize("word", ["$A", "'$@'", "${A%.x}", "$(date +%s)", "`date`", "$A$B"])

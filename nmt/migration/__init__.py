@@ -118,9 +118,8 @@ def _converted(toolkit: str, options: Options, flags: Mapping[str, str]) -> Draf
         key = rules.KEYS.get(name)
         if habit and is_number:
             key = key or _key(habit, flags)
-        other = key if key and key.partition(".")[0] not in SETS.get(command, ()) else None
-        if other:
-            key = None
+        foreign = key if key and key.partition(".")[0] not in SETS.get(command, ()) else None
+        key = None if foreign else key
         if key in LIMITS and is_number and value < 1:
             draft.note(f"{shown}: no limit there; the default of {key} is taken")
         elif key:
@@ -133,8 +132,8 @@ def _converted(toolkit: str, options: Options, flags: Mapping[str, str]) -> Draf
             draft.note(f"{shown}: {reason}")
         elif habit:
             draft.note(f"{shown}: {habit.remedy}")
-        elif other:
-            draft.note(f"{shown}: nmt {command} does not set {other}")
+        elif foreign:
+            draft.note(f"{shown}: nmt {command} does not set {foreign}")
         else:
             known = {other.lstrip("-"): other for other in (*rules.KEYS, *answers)}
             guess = nearest(name.lstrip("-"), known) if name.startswith("--") else None

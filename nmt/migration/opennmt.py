@@ -81,6 +81,7 @@ WITHOUT = {name: reason for reason, names in REASONS.items() for name in names.s
 def convert(options: Options, draft: Draft) -> None:
     """Set what takes more than one option, or a value of its own."""
     options.values = {_with_two_dashes(name): options.values[name] for name in options.values}
+    options.unknown = [(_with_two_dashes(name), word) for name, word in options.unknown]
     draft.note("most options that are not given keep nmt's defaults, which are not OpenNMT's")
     if options.command == "translate":
         _search(options, draft)

@@ -117,9 +117,11 @@ def commands_of(text: str, toolkit: str) -> list[Command]:
     loops: list[str] = []
     for words in simple_commands(text):
         if command := _command(words, toolkit, exported):
-            commands.append(replace(command, loops=tuple(loops)))
-        elif _loop(words) and len(words) > 4:
-            loops.append(" ".join(words))
+            commands.append(replace(command, loops=tuple(filter(None, loops))))
+        elif _loop(words) or words[0] in ("while", "until"):
+            loops.append(" ".join(words) if _loop(words) and len(words) > 4 else "")
+        elif words[0] == "done":
+            loops[-1:] = []
         elif _assigned(words, {}):
             exported += words
     if chosen := [command for command in commands if command.toolkit == toolkit]:
@@ -187,6 +189,7 @@ def _filled(text: str, variables: Variables) -> str:
     """Return a text with the values of its variables, or their defaults; others stay."""
 
     def value(match: re.Match[str]) -> str:
+        """Return what takes the place of a variable or of a quoted character."""
         if match[0][0] == "\\":
             return match[0][1:]
         known = variables.get(match["bare"] or match["name"])
