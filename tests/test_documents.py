@@ -14,7 +14,7 @@ import pytest
 
 from nmt.errors import NmtError
 from nmt.io.documents import MAX_BYTES, DocumentFormat, _checksum
-from nmt.io.files import FileFacts
+from nmt.io.reading import FileFacts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from conftest import files_of_at_most
 from nmt.data.dataset import Dataset
 from nmt.data.directions import DIRECTIONS_FILE
 from nmt.errors import NmtError, explain
-from nmt.io import files
+from nmt.io import files, reading
 from nmt.preprocess.subwords import Subwords
 from nmt.runs import LOG, Checkpoint, Run, load_model, set_weights, weights_of
 from nmt.runs.locking import locked, locked_for_training
@@ -450,7 +450,7 @@ def test_a_dataset_of_other_languages_is_that_of_a_multilingual_run_alone(empty:
     empty.check_languages(here, ("en", "de"))
     with pytest.raises(NmtError, match=r"data: is de to en, but .* is en to de; give the dataset"):
         empty.check_languages(here, ("de", "en"))
-    facts = files.FileFacts(bytes=1, sha256="0" * 64)
+    facts = reading.FileFacts(bytes=1, sha256="0" * 64)
     replace(empty, files={DIRECTIONS_FILE: facts}).check_languages(here, ("de", "en"))
 
 

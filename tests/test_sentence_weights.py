@@ -19,7 +19,7 @@ from nmt.data.dataset import Dataset
 from nmt.data.manifest import Manifest, fingerprint_of
 from nmt.data.vocabulary import PAD
 from nmt.errors import NmtError
-from nmt.io.files import FileFacts
+from nmt.io.reading import FileFacts
 from nmt.preprocess.annotations import WEIGHTS
 from nmt.preprocess.corpus import Chunk
 from nmt.preprocess.subwords import Subwords

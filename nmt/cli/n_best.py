@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from nmt.cli.score_by_model import unequal_lines
 from nmt.errors import NmtError
-from nmt.io import files
+from nmt.io import reading
 from nmt.io.lines import Lines
 from nmt.recipe.config import parse_yaml
 
@@ -149,7 +149,7 @@ def _read_weights(path: Path) -> dict[str, float]:
             "tune"
         )
     try:
-        weights = parse_yaml(files.read_bounded(path, MAX_BYTES).decode("utf-8"), str(path))
+        weights = parse_yaml(reading.read_bounded(path, MAX_BYTES).decode("utf-8"), str(path))
         return {str(name): float(value) for name, value in weights.items()}
     except (ArithmeticError, AttributeError, TypeError, ValueError):
         raise NmtError(f"{path}: no weights, lines NAME: NUMBER, as nmt tune writes them") from None

@@ -17,7 +17,7 @@ import typer
 
 from nmt.cli.plugins import import_named
 from nmt.errors import NmtError, UnknownKeyError
-from nmt.io.files import open_regular
+from nmt.io.reading import open_regular
 from nmt.messages import say
 from nmt.plugins import TRUST, import_plugins, is_trusted, not_imported, plugin_names
 from nmt.recipe.config import is_chosen, parse_assignment, parse_yaml, set_path

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from nmt.data.manifest import OFFSET_TYPE, REMEDY, Ids, Lengths, Manifest, Side
 from nmt.data.vocabulary import EOS, PAD
 from nmt.errors import NmtError
-from nmt.io import files
+from nmt.io import reading
 
 CHECKED_AT_ONCE = 1 << 20
 """Numbers that :meth:`Column.check` holds in memory."""
@@ -131,12 +131,12 @@ class Column:
 class MappedFile:
     """An array in a file, mapped into memory that processes share."""
 
-    def __init__(self, path: Path, facts: files.FileFacts, dtype: str) -> None:
+    def __init__(self, path: Path, facts: reading.FileFacts, dtype: str) -> None:
         self.path = path
         self._facts = facts
         self._map: mmap.mmap | None = None
         self._array: Ids = np.empty(0, dtype)  # an empty file cannot be mapped
-        with files.open_checked(path, facts, REMEDY) as file:
+        with reading.open_checked(path, facts, REMEDY) as file:
             if facts.bytes:
                 self._map = mmap.mmap(file.fileno(), facts.bytes, access=mmap.ACCESS_READ)
                 self._array = np.frombuffer(self._map, dtype)
@@ -154,7 +154,7 @@ class MappedFile:
     def reader(self) -> Iterator[Callable[[int], Ids]]:
         """Yield a function that reads the next `count` numbers; check the checksum at the end."""
         digest, dtype = hashlib.sha256(), self._array.dtype
-        with files.open_checked(self.path, self._facts, REMEDY) as file:
+        with reading.open_checked(self.path, self._facts, REMEDY) as file:
 
             def read(count: int) -> Ids:
                 data = file.read(count * dtype.itemsize)
@@ -162,7 +162,7 @@ class MappedFile:
                 return np.frombuffer(data, dtype, len(data) // dtype.itemsize)
 
             yield read
-        files.check_digest(digest.hexdigest(), self.path, self._facts, REMEDY)
+        reading.check_digest(digest.hexdigest(), self.path, self._facts, REMEDY)
 
     def refuse(self, problem: str) -> NoReturn:
         """Raise an :class:`NmtError` that names the file."""

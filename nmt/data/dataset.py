@@ -28,7 +28,7 @@ from nmt.data.manifest import (
 )
 from nmt.data.vocabulary import PAD
 from nmt.errors import NmtError
-from nmt.io import files
+from nmt.io import reading
 from nmt.recipe.registry import unknown
 
 _SHARD = re.compile(r"shard-\d+-of-(\d+)")
@@ -53,7 +53,7 @@ class Dataset:
         parts = {part: Manifest.read(part) for part in shards_of(path) or [path]}
         for part, manifest in parts.items():
             for name, facts in manifest.files.items():
-                files.open_checked(part / name, facts, REMEDY).close()
+                reading.open_checked(part / name, facts, REMEDY).close()
         return cls(path, _united(parts), parts)
 
     @property
@@ -70,7 +70,7 @@ class Dataset:
         facts = self._parts[self.first_part].files.get(name)
         if facts is None:
             raise NmtError(f"{self.path}: has no file {name}; {REMEDY}")
-        return files.read_checked(self.first_part / name, facts, REMEDY)
+        return reading.read_checked(self.first_part / name, facts, REMEDY)
 
     def has_split(self, name: str) -> bool:
         """Whether the dataset holds the split `name`."""
@@ -95,7 +95,7 @@ class Dataset:
         """
         for part, manifest in self._parts.items():
             for name, facts in manifest.files.items():
-                files.check(part / name, facts, REMEDY)
+                reading.check(part / name, facts, REMEDY)
 
 
 def shard_directory(path: Path, shard: int, shards: int) -> Path:
@@ -259,7 +259,7 @@ class Split:
             if self.name != "train" or CORPORA_FILE not in manifest.files:
                 return {}
             path = part / CORPORA_FILE
-            content = files.read_checked(path, manifest.files[CORPORA_FILE], REMEDY)
+            content = reading.read_checked(path, manifest.files[CORPORA_FILE], REMEDY)
             parts.append(CORPORA.parse(content, str(path)))
             if sum(parts[-1].pairs) != manifest.splits[self.name].pairs:
                 raise NmtError(f"{path}: not all pairs are of a corpus; {REMEDY}")
@@ -333,7 +333,7 @@ class Split:
         name = manifest.stem(self.name, side)
         if name not in manifest.files:
             raise ValueError(f"the split {self.name!r} keeps no text, only held-out splits do")
-        content = files.read_checked(part / name, manifest.files[name], REMEDY)
+        content = reading.read_checked(part / name, manifest.files[name], REMEDY)
         try:
             lines = content.decode("utf-8").split("\n")[:-1]
         except UnicodeDecodeError:

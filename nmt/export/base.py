@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from nmt.errors import NmtError
-from nmt.io import files
+from nmt.io import files, reading
 from nmt.io.documents import DocumentFormat
-from nmt.io.files import FileFacts
+from nmt.io.reading import FileFacts
 from nmt.preprocess.subwords import Subwords
 from nmt.recipe.registry import Registry
 from nmt.runs import LoadedModel, load_model
@@ -71,7 +71,7 @@ class _Description:
     files: dict[str, FileFacts]
 
     def __post_init__(self) -> None:
-        files.check_inside(self.files)
+        reading.check_inside(self.files)
 
 
 _FORMAT = DocumentFormat(kind=_Description, name="nmt-export", version=VERSION, remedy=REMEDY)
@@ -130,7 +130,7 @@ class Export:
             NmtError: a file is missing or has changed.
         """
         for name, facts in self.files.items():
-            files.check(self.path / name, facts, REMEDY)
+            reading.check(self.path / name, facts, REMEDY)
 
 
 def export_run(

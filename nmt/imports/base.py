@@ -20,7 +20,7 @@ from torch import Tensor
 from nmt.data.manifest import check_language
 from nmt.errors import NmtError
 from nmt.inference.config import SearchConfig
-from nmt.io import files
+from nmt.io import files, reading
 from nmt.models import ModelConfig
 from nmt.preprocess.segmenters import load_processor
 from nmt.preprocess.subword_files import MAX_BYTES
@@ -121,7 +121,7 @@ def import_model(
     origin = {
         "format": format_.name,
         "source": name or source.resolve().name,
-        "files": {path.name: files.sha256(path) for path in imported.read},
+        "files": {path.name: reading.sha256(path) for path in imported.read},
     }
     search = dict(imported.search)
     recipe = {"model": dump(config), "train": {}, "search": search, ORIGIN: origin}
@@ -165,7 +165,7 @@ def read_json(path: Path) -> dict[str, Any]:
         NmtError: the file is missing or not a mapping in JSON.
     """
     try:
-        value = json.loads(files.read_bounded(path, MAX_JSON))
+        value = json.loads(reading.read_bounded(path, MAX_JSON))
     except FileNotFoundError:
         raise NmtError(f"{path}: missing; the import needs it") from None
     except (ValueError, RecursionError):
@@ -182,7 +182,7 @@ def read_sentencepiece(path: Path) -> bytes:
         NmtError: the file is missing or not a SentencePiece model.
     """
     try:
-        model = files.read_bounded(path, MAX_BYTES)
+        model = reading.read_bounded(path, MAX_BYTES)
         processor = load_processor(model)
         for token in range(len(processor)):
             processor.id_to_piece(token)  # which may be no text

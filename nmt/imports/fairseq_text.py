@@ -9,7 +9,7 @@ from typing import Any
 from nmt.errors import NmtError
 from nmt.imports.base import MAX_JSON, read_sentencepiece
 from nmt.imports.vocabularies import ReorderedVocabulary
-from nmt.io import files
+from nmt.io import reading
 from nmt.preprocess.bpe import BpeCodes, parse_codes
 
 BEGIN, PAD, END, UNKNOWN = range(4)
@@ -90,7 +90,7 @@ def read_segmenter(
 def _lines(path: Path) -> list[str]:
     """Return the lines of a file."""
     try:
-        text = files.read_bounded(path, MAX_JSON).decode()
+        text = reading.read_bounded(path, MAX_JSON).decode()
     except FileNotFoundError:
         raise NmtError(f"{path}: missing; the import needs it") from None
     except UnicodeDecodeError:

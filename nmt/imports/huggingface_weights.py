@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nmt.errors import NmtError
 from nmt.imports.torch_files import check_stored, load_plain
-from nmt.io.files import open_regular
+from nmt.io.reading import open_regular
 
 
 class Weights:

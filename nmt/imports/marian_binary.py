@@ -16,7 +16,7 @@ from typing import BinaryIO
 import numpy as np
 
 from nmt.errors import NmtError
-from nmt.io.files import open_regular
+from nmt.io.reading import open_regular
 
 VERSION = 1
 TYPES: dict[int, np.dtype[np.generic]] = {0x101: np.dtype("<i1"), 0x404: np.dtype("<f4")}

@@ -9,7 +9,7 @@ import yaml
 
 from nmt.errors import NmtError
 from nmt.imports.base import MAX_JSON, read_json
-from nmt.io import files
+from nmt.io import reading
 
 _Loader: type = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 """libyaml's parser, where PyYAML has it: it takes a tenth of the time."""
@@ -87,6 +87,6 @@ def read_text(path: Path) -> str:
         NmtError: the file is missing.
     """
     try:
-        return files.read_bounded(path, MAX_JSON).decode("utf-8", "replace")
+        return reading.read_bounded(path, MAX_JSON).decode("utf-8", "replace")
     except FileNotFoundError:
         raise NmtError(f"{path}: missing; the import needs it") from None

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from nmt.errors import NmtError
-from nmt.io.files import open_regular
+from nmt.io.reading import open_regular
 
 HEADER_ERRORS = (LookupError, MemoryError, RecursionError, SyntaxError, TypeError, ValueError)
 """Errors of numpy for the header of an array, which is a literal of Python."""

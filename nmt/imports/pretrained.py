@@ -17,7 +17,7 @@ from nmt.imports.base import find_format, import_formats, import_model
 from nmt.imports.hub import fetched, is_hub_name
 from nmt.inference.engines import as_path, load_translator
 from nmt.inference.line_translator import LineTranslator
-from nmt.io import files
+from nmt.io import files, reading
 from nmt.runs import Run
 
 CACHE = "NMT_CACHE"
@@ -113,6 +113,6 @@ def _stem(name: str) -> str:
 def _digest(source: Path, format_: str, languages: tuple[str | None, str | None]) -> str:
     """Return a hash of what an import depends on."""
     read = sorted(path for path in source.iterdir() if path.is_file())
-    lines = [f"{files.sha256(path)}  {path.name}" for path in read]
+    lines = [f"{reading.sha256(path)}  {path.name}" for path in read]
     lines += [str(VERSION), format_, *(str(language) for language in languages)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

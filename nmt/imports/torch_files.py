@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from nmt.errors import NmtError
-from nmt.io.files import open_regular
+from nmt.io.reading import open_regular
 
 DAMAGES = (
     ArithmeticError,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from nmt.errors import NmtError
-from nmt.io import files
+from nmt.io import reading
 from nmt.messages import encodable
 from nmt.recipe.config import build, dump
 
@@ -56,7 +56,7 @@ class DocumentFormat(Generic[T]):
             OSError: the file cannot be read.
             NmtError: the file is damaged, not of this format, or of another version.
         """
-        return self.parse(files.read_bounded(path, MAX_BYTES), str(path))
+        return self.parse(reading.read_bounded(path, MAX_BYTES), str(path))
 
     def parse(self, text: str | bytes, where: str) -> T:
         """Return the value stored in a JSON text.

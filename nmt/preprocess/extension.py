@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nmt.data.vocabulary import SPACE, SPECIAL_PIECES, Vocabulary
 from nmt.errors import NmtError
-from nmt.io import files
+from nmt.io import reading
 from nmt.preprocess.casing import CasedSegmenter, in_lower_case
 from nmt.preprocess.learning import SubwordTraining, train_subwords
 from nmt.preprocess.model_pieces import CONTROL, NORMAL, USER_DEFINED, Piece, pieces_of
@@ -39,7 +39,7 @@ def read_pieces(path: Path) -> list[str]:
             twice in the file, or has characters that no text has.
     """
     try:
-        text = files.read_bounded(path, MAX_BYTES).decode("utf-8-sig")
+        text = reading.read_bounded(path, MAX_BYTES).decode("utf-8-sig")
     except FileNotFoundError:
         raise NmtError(f"{path}: no such file of new pieces; mend --new-pieces") from None
     except UnicodeDecodeError:

@@ -11,7 +11,7 @@ from nmt.data.context import CONTEXT_FILE, CONTEXTS, DocumentContext
 from nmt.data.directions import DIRECTIONS, DIRECTIONS_FILE, Directions
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK, VOCABULARIES, Vocabulary
 from nmt.errors import NmtError
-from nmt.io import files
+from nmt.io import reading
 from nmt.io.documents import DocumentFormat
 from nmt.preprocess.bpe import BPE_CODES
 from nmt.preprocess.order import ORDER_FILE, TARGET_ORDER, TokenOrder
@@ -104,7 +104,7 @@ MAX_BYTES = 1 << 28
 def bounded(path: Path) -> bytes:
     """Return the content of a model's file, if it is not too large."""
     try:
-        return files.read_bounded(path, MAX_BYTES)
+        return reading.read_bounded(path, MAX_BYTES)
     except FileNotFoundError:
         raise NmtError(f"{path}: no such subword model") from None
 

@@ -20,8 +20,8 @@ from nmt.data.directions import DIRECTIONS, DIRECTIONS_FILE, Directions
 from nmt.data.manifest import REMEDY
 from nmt.data.vocabulary import SPACE, VOCABULARIES, Vocabulary
 from nmt.errors import NmtError
-from nmt.io import files
-from nmt.io.files import FileFacts
+from nmt.io import reading
+from nmt.io.reading import FileFacts
 from nmt.preprocess.bpe import BpeCodes
 from nmt.preprocess.order import (
     ORDER_FILE,
@@ -147,7 +147,7 @@ class Subwords:
             path = directory / name
             if name not in facts:
                 raise NmtError(f"{path}: no such subword model; {remedy}")
-            return files.read_checked(path, facts[name], remedy), path
+            return reading.read_checked(path, facts[name], remedy), path
 
         return cls._read(list(facts), read)
 

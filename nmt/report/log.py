@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nmt.errors import NmtError
-from nmt.io import files
+from nmt.io import reading
 from nmt.report.curves import Curve
 
 REQUIRED = {"train": ("loss", "lr", "seconds"), "validation": ("loss",)}
@@ -144,7 +144,7 @@ def read_log(path: Path) -> Log:
     """
     log = Log(path)
     try:
-        with files.open_regular(path) as file:
+        with reading.open_regular(path) as file:
             lines = file.read().rpartition(b"\n")[0].splitlines()
     except FileNotFoundError:
         lines = []

@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from nmt.errors import NmtError
-from nmt.io import files
+from nmt.io import reading
 from nmt.io.documents import DocumentFormat, finite
-from nmt.io.files import FileFacts
+from nmt.io.reading import FileFacts
 from nmt.runs.weights import Tensors, check_same_shapes, write_tensors
 
 VERSION = 2
@@ -39,7 +39,7 @@ class _Description:
     def __post_init__(self) -> None:
         if self.update < 0:
             raise ValueError(f"update must be at least 0, not {self.update}")
-        files.check_inside(self.files)
+        reading.check_inside(self.files)
 
 
 _FORMAT = DocumentFormat(kind=_Description, name="nmt-checkpoint", version=VERSION, remedy=REMEDY)
@@ -136,7 +136,7 @@ class Checkpoint:
         path = self.path / name
         if name not in self.files:
             raise NmtError(f"{path}: missing in checkpoint.json; {REMEDY}")
-        files.check(path, self.files[name], REMEDY)
+        reading.check(path, self.files[name], REMEDY)
         return path
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nmt.errors import NmtError
-from nmt.io import files
+from nmt.io import files, reading
 from nmt.io.documents import DocumentFormat
-from nmt.io.files import FileFacts
+from nmt.io.reading import FileFacts
 from nmt.messages import warn
 from nmt.plugins import TRUST, import_copies, is_trusted, not_imported, plugin_sources
 
@@ -30,7 +30,7 @@ class _Description:
     files: dict[str, FileFacts]
 
     def __post_init__(self) -> None:
-        files.check_inside(self.files)
+        reading.check_inside(self.files)
 
 
 _FORMAT = DocumentFormat(kind=_Description, name="nmt-plugins", version=1, remedy=REMEDY)
@@ -71,7 +71,7 @@ def read_plugins(run: Path) -> dict[str, bytes]:
         facts = _FORMAT.read(directory / DESCRIPTION).files
     except FileNotFoundError:
         raise NmtError(f"{directory / DESCRIPTION}: missing; {REMEDY}") from None
-    return {name: files.read_checked(directory / name, facts[name], REMEDY) for name in facts}
+    return {name: reading.read_checked(directory / name, facts[name], REMEDY) for name in facts}
 
 
 def import_plugins_of_run(run: Path, modules: Sequence[str], trusted: bool) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from nmt.errors import NmtError
-from nmt.io import files
+from nmt.io import files, reading
 from nmt.recipe.config import parse_yaml
 
 RECIPE = "recipe.yaml"
@@ -37,7 +37,7 @@ def read_recipe(directory: Path) -> dict[str, Any]:
     """
     path = directory / RECIPE
     try:
-        content = files.read_bounded(path, MAX_BYTES)
+        content = reading.read_bounded(path, MAX_BYTES)
     except FileNotFoundError:
         raise NmtError(f"{path}: missing; restore it") from None
     first, _, rest = content.partition(b"\n")

@@ -12,9 +12,9 @@ from typing import Any
 from nmt.data.directions import DIRECTIONS_FILE
 from nmt.data.shortlist import Shortlist
 from nmt.errors import NmtError
-from nmt.io import files
+from nmt.io import files, reading
 from nmt.io.documents import DocumentFormat
-from nmt.io.files import FileFacts
+from nmt.io.reading import FileFacts
 from nmt.plugins import plugin_names
 from nmt.preprocess.subwords import Subwords
 from nmt.runs.base import Base
@@ -44,7 +44,7 @@ class _Description:
     files: dict[str, FileFacts]
 
     def __post_init__(self) -> None:
-        files.check_inside(self.files)
+        reading.check_inside(self.files)
 
 
 _FORMAT = DocumentFormat(kind=_Description, name="nmt-run", version=VERSION, remedy=REMEDY)
@@ -275,7 +275,7 @@ class Run:
     def problems(self) -> Iterator[str]:
         """Yield one line for each missing or damaged file; reads every file."""
         checks: list[tuple[Path, Callable[[], object]]] = [
-            (self.path, partial(files.check, self.path / name, facts, REMEDY))
+            (self.path, partial(reading.check, self.path / name, facts, REMEDY))
             for name, facts in self.files.items()
         ]
         checks.append((self.path, lambda: self.subwords))

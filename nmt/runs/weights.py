@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nmt.errors import NmtError
-from nmt.io.files import FileFacts, os_error
+from nmt.io.files import os_error
+from nmt.io.reading import FileFacts
 
 Tensors = Mapping[str, Tensor]
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from nmt.data.loader import Update
-from nmt.io import files
+from nmt.io import files, reading
 from nmt.io.documents import finite
 from nmt.messages import duration, one_line, say
 from nmt.training.loggers import Logger
@@ -142,7 +142,7 @@ class Report:
         self.quiet = quiet
         self.log = log
         if not quiet and log.exists():
-            with files.open_regular(log) as file:
+            with reading.open_regular(log) as file:
                 lines, _, _ = file.read().rpartition(b"\n")
             os.truncate(log, len(lines) + 1 if lines else 0)  # drop a line that a crash cut off
         self.max_updates = max_updates
