@@ -10,6 +10,7 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
+from nmt.errors import NmtError
 from nmt.evaluation import Score
 from nmt.evaluation.comparison import SEED_VARIABLE, Paired, Resampling, Result, compare
 from nmt.evaluation.metrics import metrics
@@ -135,6 +136,16 @@ def test_without_samples_there_are_only_scores() -> None:
         assert each == Result(system=each.system, score=score)
         assert str(each) == str(score)
         assert each.fields() == {"system": each.system, **vars(score)}
+
+
+@pytest.mark.parametrize("resampling", [None, Resampling(paired="bs"), Resampling(paired="ar")])
+def test_a_score_that_is_not_a_number_is_refused(
+    resampling: Resampling | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bleu = metrics["bleu"]
+    monkeypatch.setattr(type(bleu), "compute", lambda self, counts: (float("nan"), ""))
+    with pytest.raises(NmtError, match="base: its score by bleu, .* is not a number"):
+        compare(SYSTEMS, REFERENCES, [bleu], None, resampling)
 
 
 def test_a_mean_and_an_interval_of_zero_are_told() -> None:

@@ -261,6 +261,15 @@ def test_a_new_metric_is_what_it_counts_what_that_makes_and_a_signature():
     assert str(score) == "mine = 50.00 (1 of 2) exact"
 
 
+@pytest.mark.parametrize("counts", [[[1.0]], [[1.0], [1.0, 2.0]], [1.0, 1.0], [[1.0]] * 3])
+def test_counts_are_equally_many_for_each_sentence(
+    counts: list[list[float]], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Exact, "counts", lambda *given: counts)
+    with pytest.raises(NmtError, match="equally many numbers for each of 2 sentences"):
+        Exact().score(["a", "b"], ["a", "b"], ["x", "y"])
+
+
 def test_a_metric_that_needs_the_source_says_so():
     with pytest.raises(NmtError, match=r"^mine needs the text that was translated; give --source$"):
         Exact(name="mine").score(["a"], ["a"])

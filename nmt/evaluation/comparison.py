@@ -7,6 +7,7 @@ and the same seed, so sacreBLEU's command line gives the same numbers. Sources: 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -135,7 +136,8 @@ def compare(
         A result for each metric and system: by metric, then by system, in the order given.
 
     Raises:
-        NmtError: as `Metric.checked_counts`; or a single line is to be resampled.
+        NmtError: as `Metric.checked_counts`; a score is not a number; or a single line is to be
+            resampled.
     """
     resampling = resampling or Resampling()
     if len(references) == 1 and (resampling.confidence or resampling.paired):
@@ -153,6 +155,11 @@ def compare(
         scores = {name: metric.total(counted) for name, counted in counts.items()}
         first = next(iter(scores.values()))
         for name, sampled in zip(systems, resampling.of(metric, counts), strict=True):
+            if math.isnan(scores[name].value) or math.isnan(sampled.mean or 0.0):
+                raise NmtError(
+                    f"{name}: its score by {metric.name}, or that of a sample of it, is not a "
+                    "number; correct the metric's method compute, or choose another metric"
+                )
             is_compared = sampled.p_value is not None
             is_same = is_compared and scores[name].value == first.value
             results.append(

@@ -93,7 +93,7 @@ class Metric(ABC):
 
         Raises:
             NmtError: there is nothing to score, the numbers of lines differ, or the metric needs
-                sources and there are none.
+                sources and there are none; or its counts are not equally many for each sentence.
             TypeError: one string was given.
         """
         refuse_one_string(hypotheses, "hypotheses")
@@ -114,7 +114,14 @@ class Metric(ABC):
                 f"{len(sources)} source lines but {len(references)} references; "
                 "line n of both must belong to the same sentence"
             )
-        return self.counts(hypotheses, references, sources or ())
+        counts = self.counts(hypotheses, references, sources or ())
+        widths = {len(row) if hasattr(row, "__len__") else None for row in counts}
+        if len(counts) != len(hypotheses) or len(widths) > 1 or None in widths:
+            raise NmtError(
+                f"the metric {self.name} must count equally many numbers for each of "
+                f"{len(hypotheses)} sentences, in a list for each; correct its method counts"
+            )
+        return counts
 
     def total(self, counts: Counts) -> Score:
         """Return the score of one or more sentences from their counts."""
