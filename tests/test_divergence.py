@@ -86,6 +86,20 @@ def test_an_update_that_is_not_finite_is_skipped_and_its_first_module_named(
     assert not torch.equal(before[0], weights(trainer.model)[0])
 
 
+@pytest.mark.parametrize("share", [math.nan, math.inf, -1.0])
+def test_a_learning_rate_that_is_no_number_or_negative_ends_training(
+    share: float, trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constant = dataclasses.replace(schedules["constant"], lr=0.5, warmup_updates=0)
+    monkeypatch.setattr(type(constant), "decay", lambda *given: share)
+    trainer.config = dataclasses.replace(trainer.config, schedule=constant)
+    before = weights(trainer.model)
+    said = f"update 1: the schedule constant gives a learning rate of {share / 2}; correct"
+    with Report(tmp_path / "log.jsonl", 10, 0) as report, pytest.raises(NmtError, match=said):
+        loop(trainer, report)._run_update(trainer.loader.update(1))
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer.model), strict=True))
+
+
 def test_a_report_without_updates_is_not_written(trainer: Trainer, tmp_path: Path) -> None:
     trainer.config = dataclasses.replace(trainer.config, log_every=1)
     spoil(trainer.model, {1}, trainer)

@@ -62,7 +62,7 @@ def test_plugins_without_a_value_are_none() -> None:
         ("def", ": SyntaxError: invalid syntax (my_raises.py, line 1)"),
         (
             "from nmt.evaluation.metrics import metrics\nmetrics.add('bleu', metrics['chrf'])",
-            " ({file}, line 2): ValueError: metric 'bleu' is registered twice",
+            " ({file}, line 2): ValueError: there is a metric 'bleu' already: choose another name for yours",
         ),
         ("import no_such_module", " ({file}, line 1): No module named 'no_such_module'; looked "),
     ],

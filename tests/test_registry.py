@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import FrozenInstanceError, dataclass
+from typing import ClassVar
 
 import pytest
 
@@ -23,6 +24,19 @@ def test_a_class_is_registered_with_its_default_values_and_its_name(dishes: Regi
     decorated = dishes.register("soup")(Dish)
     assert decorated is Dish
     assert dishes["soup"] == Dish(name="soup", price=5)
+
+
+def test_fields_of_a_class_that_is_no_dataclass_are_not_lost(dishes: Registry[Dish]):
+    class Menu(Dish):
+        courses: int = 3
+
+    class Cheap(Dish):
+        starters: ClassVar[int] = 0
+
+    with pytest.raises(TypeError, match="Menu is not a dataclass, so courses would be no key"):
+        dishes.register("menu")(Menu)
+    dishes.register("cheap")(Cheap)
+    assert dishes["cheap"] == Cheap(name="cheap")
 
 
 def test_one_class_may_have_several_entries(dishes: Registry[Dish]):
@@ -50,7 +64,7 @@ def test_names_are_walked_in_alphabetical_order(dishes: Registry[Dish]):
 
 def test_a_taken_name_raises_and_leaves_the_first_entry(dishes: Registry[Dish]):
     dishes.add("soup", Dish())
-    with pytest.raises(ValueError, match=r"^dish 'soup' is registered twice$"):
+    with pytest.raises(ValueError, match=r"^there is a dish 'soup' already: choose another name for yours$"):
         dishes.add("soup", Dish(price=9))
     assert dishes["soup"].price == 5
 

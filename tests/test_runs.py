@@ -124,6 +124,19 @@ def test_the_newest_and_the_best_are_kept_and_two_can_be_resumed(empty: Run) -> 
     }
 
 
+def test_copies_of_checkpoints_under_other_names_are_left_alone(empty: Run) -> None:
+    save(empty, 1)
+    for name in ("update_0000001.keep", "update_best_old"):
+        shutil.copytree(empty.path / "update_0000001", empty.path / name)
+    (empty.path / "update_notes.txt").touch()
+    for update in (2, 3, 4):
+        save(empty, update)
+    empty.prune(keep_last=2)
+    assert [path.name for path in empty.checkpoint_paths()] == ["update_0000003", "update_0000004"]
+    assert (empty.path / "update_0000004/optimizer.safetensors").exists()
+    assert (empty.path / "update_0000001.keep/optimizer.safetensors").exists()
+
+
 def test_a_run_can_be_moved(run: Path, tmp_path: Path) -> None:
     before = weights_of(load_model(run).model)
     run.rename(tmp_path / "moved")

@@ -720,6 +720,21 @@ def test_the_sums_of_a_report_go_on_with_another_number_of_processes(
     assert (sums["updates"], sums["loss"], sums["tokens"]) == (4.0, 8.0, 0.0)
 
 
+def test_what_all_processes_share_is_counted_by_the_first(trained: Path, dataset: Path) -> None:
+    loaded = load_model(trained)
+    config = TrainConfig(precision="fp32", device="cpu")
+    split = Dataset.open(dataset).split("train")
+    counted = []
+    for rank in (0, 1):
+        trainer = Trainer(loaded.run, config, loaded.model, split, World())
+        trainer.world = World(rank=rank, size=2)
+        trainer.step(trainer.loader.update(1), 0.0)
+        counted.append(trainer.running_stats.sums())
+    assert [sums["updates"] for sums in counted] == [1, 0]
+    assert counted[0]["grad_norm"] > counted[1]["grad_norm"] == 0
+    assert counted[0]["loss"] == counted[1]["loss"] > 0
+
+
 def test_a_training_that_is_interrupted_says_what_is_saved_and_how_to_resume(
     train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

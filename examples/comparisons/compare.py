@@ -28,6 +28,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -44,6 +45,11 @@ TIMED = (25, 100)
 
 ROUNDS = 3
 """Measurements of each row's cost."""
+
+STARTED: list[subprocess.Popen[bytes]] = []
+"""The commands so far; Ctrl-C ends those that run."""
+
+INTERRUPTED = threading.Event()
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -139,6 +145,7 @@ class Comparison:
         for done in range(ROUNDS):
             missing = [row for row in rows if len(self._costs(row)) <= done]
             if missing:
+                _say(f"measuring costs, round {done + 1} of {ROUNDS}: {', '.join(missing)}")
                 timed = list(dict.fromkeys([self._first, *missing]))
                 costs = dict(zip(timed, self._each(self._cost, timed), strict=True))
                 for row in missing:
@@ -176,14 +183,15 @@ class Comparison:
         """Return the CPU seconds of a training of some updates."""
         run = self._home(row) / f"timed-{updates}"
         settings = {"train.max_updates": updates, "train.valid_every": 10**6}
-        command = [*NMT, *self._train(row, run, settings | {"train.save_every": 10**6})]
+        command = self._train(row, run, settings | {"train.save_every": 10**6})
         shutil.rmtree(run, ignore_errors=True)  # of an interrupted run, which would resume
         log = run.with_suffix(".log")
         with log.open("w") as output:
-            process = subprocess.Popen(command, env=_one_thread(), stderr=output, stdout=output)
+            process = self._start(command, stderr=output, stdout=output)
             _, status, usage = os.wait4(process.pid, 0)
         if status:
             raise _failed("train", log)
+        shutil.rmtree(run, ignore_errors=True)
         return usage.ru_utime + usage.ru_stime
 
     def _recipe(self, row: str) -> dict[str, Any]:
@@ -220,7 +228,7 @@ class Comparison:
         average = run.with_name("averaged")
         if not average.exists():
             options = ["--run", run, "--last", self.plan.average, "--output", average]
-            _nmt("average-checkpoints", *options, log=run.with_suffix(".log"))
+            self._nmt("average-checkpoints", *options, log=run.with_suffix(".log"))
         return run
 
     def scores(self, row: str, seed: int, split: str) -> dict[str, dict[str, Any]]:
@@ -228,6 +236,7 @@ class Comparison:
         run = self.averaged(row, seed)
         record = run.with_name(f"{split}.json")
         if not record.exists():
+            _say(f"translating and scoring: {row}, seed {seed}, {split}")
             _write(record, {name: self._score(run, name, split) for name in self.plan.translations})
         scores: dict[str, dict[str, Any]] = json.loads(record.read_text())
         return scores
@@ -243,9 +252,10 @@ class Comparison:
         ]
         if not output.exists():
             source = ["--input", self.data / f"{split}.{self._language('source')}"]
-            _nmt("translate", *source, "--output", output, "--workers", 1, *options, log=log)
+            options += [f"--plugin={name}" for name in self._plugins()]
+            self._nmt("translate", *source, "--output", output, "--workers", 1, *options, log=log)
         command = ["--config", self.recipe, "--data", self.data, "--split", split, "--json", output]
-        lines = map(json.loads, _nmt("score", *command, log=log).splitlines())
+        lines = map(json.loads, self._nmt("score", *command, log=log).splitlines())
         values = {line["metric"]: line["value"] for line in lines}
         return values | {"loss": self._last_loss(run)}
 
@@ -264,8 +274,9 @@ class Comparison:
         if not done.exists():
             settings = {"train.seed": seed, "train.max_updates": updates}
             settings["train.schedule.lr"] = factor * self.rate(row)
-            log = run.with_suffix(".log")
-            _nmt(*self._train(row, run, settings), log=log)
+            rate = settings["train.schedule.lr"]
+            _say(f"training: {row}, learning rate {rate:.2g}, seed {seed}, update {updates:,}")
+            self._nmt(*self._train(row, run, settings), log=run.with_suffix(".log"))
             done.touch()
         return run
 
@@ -282,22 +293,39 @@ class Comparison:
 
     def _each(self, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
         with ThreadPoolExecutor(self.jobs) as pool:
-            return list(pool.map(work, items))
+            try:
+                return list(pool.map(work, items))
+            except KeyboardInterrupt:
+                INTERRUPTED.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                for process in STARTED:
+                    process.terminate()  # a training saves first, also if Ctrl-C has reached it
+                raise
 
+    def _nmt(self, *arguments: object, log: Path) -> str:
+        """Run a command of nmt, its messages in a log; return what it prints."""
+        with log.open("a") as messages:
+            process = self._start(map(str, arguments), stdout=subprocess.PIPE, stderr=messages)
+            output, _ = process.communicate()
+        if process.returncode:
+            raise _failed(str(arguments[0]), log)
+        return output.decode()
 
-def _nmt(*arguments: object, log: Path) -> str:
-    """Run a command of nmt with one thread, its messages in a log; return what it prints."""
-    with log.open("a") as messages:
-        done = subprocess.run(
-            [*NMT, *map(str, arguments)],
-            env=_one_thread(),
-            stdout=subprocess.PIPE,
-            stderr=messages,
-            check=False,
-        )
-    if done.returncode:
-        raise _failed(str(arguments[0]), log)
-    return done.stdout.decode()
+    def _start(self, arguments: Iterable[str], **streams: Any) -> subprocess.Popen[bytes]:
+        """Start a command of nmt with one thread, and the plugins of the recipe on its path."""
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        if self._plugins():
+            path = [str(self.recipe.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+            environment["PYTHONPATH"] = os.pathsep.join(path)
+        process = subprocess.Popen([*NMT, *arguments], env=environment, **streams)
+        STARTED.append(process)
+        if INTERRUPTED.is_set():
+            process.terminate()
+        return process
+
+    def _plugins(self) -> list[str]:
+        """Return the plugins of the common recipe, which lie beside it or where Python looks."""
+        return yaml.safe_load(self.recipe.read_text(encoding="utf-8")).get("plugins") or []
 
 
 def _failed(command: str, log: Path) -> SystemExit:
@@ -316,8 +344,8 @@ def _number(value: float | None) -> float:
     return math.inf if value is None else float(value)
 
 
-def _one_thread() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
+def _say(message: str) -> None:
+    print(f"compare.py: {message}", file=sys.stderr, flush=True)
 
 
 def _write(path: Path, values: object) -> None:
@@ -413,4 +441,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        _say("interrupted; the same command resumes")
+        sys.exit(130)

@@ -37,6 +37,12 @@ Text = Annotated[
         show_default=False,
     ),
 ]
+Input = Annotated[
+    Path | None,
+    typer.Option(
+        "--input", "-i", metavar="FILE", help="Another way to give TEXT.", show_default=False
+    ),
+]
 Models = Annotated[
     list[Path] | None,
     typer.Option(
@@ -101,6 +107,7 @@ Word = Annotated[
 @recipe_flags(FLAGS)
 def explain(
     text: Text = None,
+    input_: Input = None,
     model: Models = None,
     compare: Compare = None,
     target: Target = None,
@@ -124,6 +131,8 @@ def explain(
     the model's recipe, then nmt.yaml, then flags. docs/outputs.md describes the fields of --json.
     """
     picture = svg or png
+    if text and input_:
+        raise typer.BadParameter("give either TEXT or --input")
     if [bool(svg), bool(png), as_json].count(True) > 1:
         raise typer.BadParameter("give one of --svg, --png and --json")
     if picture and compare:
@@ -134,8 +143,9 @@ def explain(
     if not (svg or as_json):
         check_terminal(output, "attention.png" if png else "page.html")
     chosen = _chosen(picture, heads)
-    check_stdin(text or Path("-"), target)
-    inputs = [text or Path("-"), *([target] if target else [])]
+    source = text or input_ or Path("-")
+    check_stdin(source, target)
+    inputs = [source, *([target] if target else [])]
     lines = [Lines.open(path) for path in inputs]
     check_output(output, *inputs)
     from nmt.explain.figure import figure

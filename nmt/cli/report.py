@@ -32,14 +32,14 @@ Svg = Annotated[
     ),
 ]
 Axis = Annotated[
-    Literal["update", "minutes"], typer.Option("--by", help="Unit of the x axis of --svg.")
+    Literal["update", "minutes"], typer.Option("--by", help="Unit of the x axis of --svg, and of the means in --json.")
 ]
 Seeds = Annotated[
     bool,
     typer.Option(
         "--seeds",
         help="Draw the mean, with a band of one standard error, of runs whose names differ only "
-        "in the number at their end.",
+        "in the number at their end; with --json, add these as means.",
     ),
 ]
 
@@ -74,7 +74,7 @@ def report(
         chart = panel.chart(by, gathered.colours(seeds), seeds, {})
         written = picture({panel.title: chart})
     elif as_json:
-        written = json.dumps(gathered.document(), ensure_ascii=False) + "\n"
+        written = json.dumps(gathered.document(by if seeds else None), ensure_ascii=False) + "\n"
     else:
         from nmt.report.page import page
 

@@ -209,6 +209,16 @@ def judge(source: Lengths, target: Lengths, cleaning: Cleaning) -> npt.NDArray[n
     return np.select(list(applies.values()), list(applies), default=CleaningResult.KEPT)
 
 
+_REMEDIES = {
+    "empty": "their lines are blank on one side or both; check the files of --train",
+    "too_short": "lower preprocess.min_tokens_per_sentence",
+    "too_long": "raise preprocess.max_tokens_per_sentence",
+    "unequal": "raise preprocess.max_length_ratio, or check that line n of both files is one pair",
+    "held_out": "the validation or test set holds training text; give others (--valid, --test)",
+}
+"""Remedies for reasons other than the steps of `preprocess.clean`."""
+
+
 def nothing_left(dropped: dict[str, int], shard: str | None = None) -> NmtError:
     """Return the error for a dataset without pairs.
 
@@ -222,9 +232,9 @@ def nothing_left(dropped: dict[str, int], shard: str | None = None) -> NmtError:
             f"preprocess: no training pair belongs to part {shard}; divide so little text into "
             "fewer parts"
         )
-    remedy = "leave out that step of preprocess.clean, or set its limits wider"
-    if 2 * dropped.get("held_out", 0) > total:
-        remedy = "the validation or test set holds training text; give others (--valid, --test)"
+    commonest = max(dropped, key=lambda reason: dropped[reason], default="")
+    step = "leave out that step of preprocess.clean, or set its limits wider"
+    remedy = _REMEDIES.get(commonest, step)
     return NmtError(
         f"preprocess: cleaning dropped {total:,} of {total:,} training pairs: {reasons(dropped)}; "
         f"{remedy}"

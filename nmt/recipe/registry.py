@@ -11,6 +11,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
+from inspect import get_annotations
 from typing import Any, Generic, TypeVar, cast
 
 from nmt.errors import NmtError
@@ -40,9 +41,19 @@ class Registry(Generic[Entry]):
 
         Raises:
             ValueError: the name is already registered.
+            TypeError: the entry's class declares fields, but is not made a dataclass.
         """
         if name in self._entries:
-            raise ValueError(f"{self.kind} {name!r} is registered twice")
+            raise ValueError(
+                f"there is a {self.kind} {name!r} already: choose another name for yours"
+            )
+        kind = type(entry)
+        declared = {name for name, of in get_annotations(kind).items() if "ClassVar" not in str(of)}
+        if lost := sorted(declared.difference(getattr(kind, "__dataclass_fields__", ()))):
+            raise TypeError(
+                f"{kind.__name__} is not a dataclass, so {', '.join(lost)} would be no key of a "
+                "recipe: put @dataclass(frozen=True, kw_only=True) before the class"
+            )
         named = dataclasses.replace(cast(Any, entry), **{self.key: name})
         self._entries[name] = cast(Entry, named)
         return cast(EntryClass, named)

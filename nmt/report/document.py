@@ -14,7 +14,7 @@ from nmt.errors import NmtError
 from nmt.io.documents import finite
 from nmt.recipe.config import flatten, json_values
 from nmt.report.charts import Chart
-from nmt.report.curves import Axis, Curve, seed_group
+from nmt.report.curves import Axis, Curve, averaged, seed_group
 from nmt.report.datasets import dataset_of, facts
 from nmt.report.log import Log, read_log
 from nmt.report.panels import Panel, panels
@@ -76,8 +76,13 @@ class Report:
             if key not in UNSHARED and any(value != values[0] for value in values)
         }
 
-    def document(self) -> dict[str, Any]:
-        """Return plain values for JSON, with every value of every curve."""
+    def document(self, means_by: Axis | None = None) -> dict[str, Any]:
+        """Return plain values for JSON, with every value of every curve.
+
+        Args:
+            means_by: the axis on which runs whose names differ only in the number at their end are
+                averaged, as `means`; None for no means.
+        """
         datasets: dict[str, dict[str, Any]] = {}
         texts: dict[str, Translations] = {}
         described = []
@@ -102,6 +107,7 @@ class Report:
             "significance": significance(texts) if texts else [],
             "differences": self.differences(),
             "curves": curves(self.panels),
+            **({"means": means(self.panels, means_by)} if means_by else {}),
         }
 
     def _facts(self, name: str) -> dict[str, Any]:
@@ -116,7 +122,7 @@ class Report:
             "architecture": run.section("model").get("arch"),
             "updates": log.last,
             "epochs": epochs[-1] if epochs else None,
-            "minutes": log.minutes([log.last])[0],
+            "minutes": log.minutes([log.last])[0] or None,
             "target_tokens_per_second": statistics.median(speeds) if speeds else None,
             "memory_mb": max(memory) if memory else None,
             "begun": log.begun,
@@ -147,18 +153,38 @@ def curves(shown: Sequence[Panel], thin: bool = False) -> dict[str, Any]:
         shown: the panels.
         thin: whether to return only the points that the charts draw.
     """
-
-    def points(curve: Curve) -> dict[str, Sequence[float]]:
-        drawn = curve.thinned() if thin else curve
-        return {"update": drawn.updates, "minutes": drawn.minutes, "values": drawn.values}
-
     return {
         panel.name: {
-            kind: {run: points(curve) for run, curve in runs.items()}
+            kind: {run: _points(curve.thinned() if thin else curve) for run, curve in runs.items()}
             for kind, runs in panel.curves.items()
         }
         for panel in shown
     }
+
+
+def means(shown: Sequence[Panel], by: Axis) -> dict[str, Any]:
+    """Return the points of the means of seeds with their standard errors, as :func:`curves` does.
+
+    Args:
+        shown: the panels.
+        by: the axis on which the curves are averaged.
+    """
+    return {
+        panel.name: {
+            kind: {
+                group: {**_points(curve), "errors": curve.errors}
+                for group, curve in averaged(runs, by).items()
+            }
+            for kind, runs in panel.curves.items()
+        }
+        for panel in shown
+    }
+
+
+def _points(curve: Curve) -> dict[str, Sequence[float | None]]:
+    """Return the points of a curve, with None for minutes where no report has a time."""
+    minutes = curve.minutes if any(curve.minutes) else [None] * len(curve)
+    return {"update": curve.updates, "minutes": minutes, "values": curve.values}
 
 
 def read_runs(paths: Sequence[Path]) -> Report:

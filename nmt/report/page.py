@@ -13,7 +13,7 @@ from nmt.messages import duration
 from nmt.report import views
 from nmt.report.charts import COLOURS, FRAME, Chart, describe
 from nmt.report.curves import Axis, seed_group
-from nmt.report.document import Report, curves
+from nmt.report.document import ABSENT, Report, curves
 from nmt.report.elements import folded, number, paragraph, section, table, titled
 from nmt.report.panels import Panel
 
@@ -76,7 +76,7 @@ def _overview(document: dict[str, Any]) -> str:
             run["name"],
             number(run["updates"]),
             number(run["epochs"]),
-            duration(60 * run["minutes"]),
+            duration(60 * run["minutes"]) if run["minutes"] else ABSENT,
             number(run["target_tokens_per_second"]),
             number(run["memory_mb"]),
             number(len(run["resumed"])),

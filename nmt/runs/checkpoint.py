@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,3 +157,16 @@ def average(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]:
         for name, weight in weights.items():
             total[name] = total[name] + weight.float() if name in total else weight.float()
     return {name: weight / len(checkpoints) for name, weight in total.items()}
+
+
+def checkpoints_in(path: Path) -> list[Path]:
+    """Return the paths of all checkpoints in a directory, including damaged ones, oldest first.
+
+    A copy with another name, such as ``update_0001000.keep``, is none of them.
+    """
+    updates = {
+        int(name[1]): entry
+        for entry in path.glob("update_*")
+        if (name := re.fullmatch("update_([0-9]+)", entry.name))
+    }
+    return [updates[number] for number in sorted(updates)]

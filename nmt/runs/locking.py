@@ -14,6 +14,7 @@ from nmt.errors import FULL_OR_FAILING, NmtError, UnfinishedError
 from nmt.io import files
 from nmt.messages import warn
 from nmt.preprocess.subword_files import FILES as SUBWORDS
+from nmt.runs.checkpoint import checkpoints_in
 from nmt.runs.plugins import PLUGINS
 from nmt.runs.recipe import RECIPE
 from nmt.runs.run import LINKS, LOG, SHORTLIST, Run, make_directory
@@ -49,7 +50,7 @@ def locked_for_training(path: Path, dry_run: bool, by_this_process: bool = True)
             raise UnfinishedError.by_disk(error, _again(path)) from None
         finally:
             new = {*path.iterdir()} - (before or set())
-            has_begun = any(entry.name == LOG or entry.match("update_*") for entry in new)
+            has_begun = not new.isdisjoint([path / LOG, *checkpoints_in(path)])
             is_new = path / "run.json" not in (before or ())
             if is_new and (dry_run or not has_begun):
                 with suppress(OSError):  # such as of NFS, which keeps the file of the lock
@@ -61,9 +62,8 @@ def locked_for_training(path: Path, dry_run: bool, by_this_process: bool = True)
 
 def _again(path: Path) -> str:
     """Return what the same command does in the directory of a run."""
-    names = [entry.name.removeprefix("update_") for entry in path.glob("update_*")]
-    if updates := [int(name) for name in names if name.isdecimal()]:
-        return f"to resume after update {max(updates)}"
+    if checkpoints := checkpoints_in(path):
+        return f"to resume after update {int(checkpoints[-1].name.removeprefix('update_'))}"
     return "to begin anew, as there is no checkpoint yet"
 
 
@@ -99,7 +99,7 @@ def _check_is_free(path: Path) -> None:
     A run begins with its lock. One that has checkpoints but no `run.json` is refused when it is
     opened.
     """
-    if (path / LOCK).exists() or Run.exists(path) or any(path.glob("update_*")):
+    if (path / LOCK).exists() or Run.exists(path) or checkpoints_in(path):
         return
     for name in (MANIFEST, RECIPE, LOG, SHORTLIST, PLUGINS, TRANSLATIONS, *LINKS, *SUBWORDS):
         if os.path.lexists(path / name):

@@ -19,7 +19,7 @@ from nmt.plugins import plugin_names
 from nmt.preprocess.subwords import Subwords
 from nmt.runs.base import Base
 from nmt.runs.calibration import Calibration
-from nmt.runs.checkpoint import OPTIMIZER, VERSION, WEIGHTS, Checkpoint
+from nmt.runs.checkpoint import OPTIMIZER, VERSION, WEIGHTS, Checkpoint, checkpoints_in
 from nmt.runs.plugins import read_plugins, write_plugins
 from nmt.runs.recipe import RECIPE, read_recipe, write_recipe
 from nmt.runs.weights import Tensors
@@ -219,8 +219,8 @@ class Run:
         return self.path / SHORTLIST
 
     def checkpoint_paths(self) -> list[Path]:
-        """Return the paths of all checkpoints, including damaged ones, oldest first."""
-        return sorted(self.path.glob("update_*"), key=lambda path: (len(path.name), path.name))
+        """Return the paths of all checkpoints; see :func:`checkpoints_in`."""
+        return checkpoints_in(self.path)
 
     def examined(self) -> Iterator[tuple[Path, Checkpoint | NmtError]]:
         """Yield each checkpoint or the error of reading the checkpoint, oldest first.
@@ -367,6 +367,9 @@ def make_directory(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
+        reason = error.strerror
+        if path.is_symlink():
+            reason = f"it is a link to {os.readlink(path)}, which does not exist"
         raise NmtError(
-            f"{path}: no directory can be made there: {error.strerror}; choose another one"
+            f"{path}: no directory can be made there: {reason}; choose another one"
         ) from None

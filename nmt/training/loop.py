@@ -4,7 +4,8 @@
 
 1. Take the next update from the batch loader, and its learning rate from the schedule.
 2. Let the trainer run the update (:mod:`nmt.training.trainer`).
-3. Every `log_every` updates, report loss, perplexity and speed.
+3. Every `log_every` updates, report loss, perplexity and speed. A training that ends before the
+   first report reports at its end.
 4. If a validation is due (:mod:`nmt.training.milestones`), validate, and remember the best score.
 5. If a checkpoint is due, or the score is the best so far, write a checkpoint.
 """
@@ -12,6 +13,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 
 import numpy as np
 
@@ -76,8 +78,12 @@ class TrainingLoop:
                 reason = reason or milestones.out_of_patience()
                 reason = reason or self._reason_to_stop(requests.received)
             while reason is None:
-                self._run_update(next(updates))
+                update = next(updates)
+                rate = self._run_update(update)
                 reason = self._close_update(requests)
+                if self._is_unreported(update, reason):
+                    # The checkpoint holds the sums, so reports after a resume are the same.
+                    self._report_training(update, rate)
         return reason
 
     def _close_update(self, requests: StopRequests) -> str | None:
@@ -96,8 +102,17 @@ class TrainingLoop:
             self._save(is_best)
         return reason
 
-    def _run_update(self, update: Update) -> None:
-        """Run an update, and report the updates since the last report if that is due."""
+    def _is_unreported(self, update: Update, reason: str | None) -> bool:
+        """Return whether training ends, other than by a signal, before the first report."""
+        is_end = reason is not None and not reason.startswith("signal")
+        return is_end and update.number < self.trainer.config.log_every
+
+    def _run_update(self, update: Update) -> float:
+        """Run an update, and report the updates since the last report if that is due.
+
+        Returns:
+            The learning rate of the update.
+        """
         config = self.trainer.config
         rate = config.schedule.rate(
             update.number,
@@ -105,12 +120,18 @@ class TrainingLoop:
             self.trainer.last_update,
             self.trainer.state.plateaus,
         )
+        if not 0.0 <= rate < math.inf:
+            raise NmtError(
+                f"update {update.number}: the schedule {config.schedule.name} gives a learning "
+                f"rate of {rate}; correct its method decay, or choose another schedule"
+            )
         self.scores = {}
         for failed in self.trainer.step(update, rate):
             self._note_failure(failed)
         self.report.advance(update.number, self.stopwatch.total)
         if update.number % config.log_every == 0:
             self._report_training(update, rate)
+        return rate
 
     def _note_failure(self, update: Update) -> None:
         """Report a skipped update with its origin; raise an NmtError after `max_skipped`."""
@@ -135,9 +156,6 @@ class TrainingLoop:
         sums = dict(zip(local, world.sum(list(local.values())), strict=True))
         if not sums["updates"]:  # all were skipped
             return
-        # Each process counts the same updates and the norm of the same gradient.
-        for name in ("updates", "grad_norm"):
-            sums[name] /= world.size
         record = summarize(
             sums,
             update=update.number,

@@ -13,6 +13,7 @@ from nmt.plugins import plugin_sources
 from nmt.preprocess.subwords import Subwords
 from nmt.runs import LOG, Run
 from nmt.runs.base import BASE
+from nmt.runs.checkpoint import checkpoints_in
 from nmt.runs.plugins import differing, read_plugins, write_plugins
 from nmt.runs.translations import remove_translations
 from nmt.runtime.distributed import World
@@ -32,7 +33,7 @@ def open_run(
     path = Path(experiment.train.save_dir)
     manifest = dataset.manifest
     if world.is_main and not (Run.exists(path) and Run.open(path).checkpoint_paths()):
-        if any(path.glob("update_*")):
+        if checkpoints_in(path):
             raise NmtError(
                 f"{path / 'run.json'}: missing, but there are checkpoints beside it; copy the run "
                 "again from where it came from, or take another --save-dir for a new run"

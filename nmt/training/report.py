@@ -32,7 +32,11 @@ SILENCE = 60.0
 
 @dataclass
 class RunningStats:
-    """Sums over the updates of one process since the last report; kept on the device."""
+    """Sums over the updates of one process since the last report; kept on the device.
+
+    What is the same in all processes (updates, norms and terms of the gradient) is counted by the
+    first one alone, so that the sums of any number of processes can be resumed by any other.
+    """
 
     updates: Tensor | float = 0.0
     target_tokens: Tensor | float = 0.0
@@ -63,7 +67,6 @@ class RunningStats:
             measured: scalars to add, by the names of the other fields.
         """
         counts = {
-            "updates": 1,
             "target_tokens": sum(len(batch.target_output) for batch in update.batches),
             "tokens": sum(batch.num_tokens for batch in update.batches),
             "positions": update.num_positions,

@@ -242,15 +242,18 @@ class Trainer:
             group["lr"] = rate
         sums = self._accumulate(update)
         norm = self._scale_gradients()
-        if "squared_part" in sums:
-            sums |= self._noise(sums.pop("squared_part"), norm, update)
+        squared_part = sums.pop("squared_part", None)
+        if self.world.is_main:
+            sums |= {"updates": torch.ones_like(norm), "grad_norm": norm}
+            if squared_part is not None:
+                sums |= self._noise(squared_part, norm, update)
         is_finite = norm.isfinite()
         self.optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
         self.optimizer.step()  # does nothing where `found_inf` is one
         self.parallel.clear(self.optimizer)
         if self.average:
             self.average.add(update.number, is_finite)
-        self.running_stats.add(update, is_finite, grad_norm=norm, **sums)
+        self.running_stats.add(update, is_finite, **sums)
         self.state.update = update.number
         is_no_failure = is_finite | self.scale.is_overflow(is_finite)
         self.scale.update(is_finite)
