@@ -62,7 +62,12 @@ def test_plugins_without_a_value_are_none() -> None:
         ("def", ": SyntaxError: invalid syntax (my_raises.py, line 1)"),
         (
             "from nmt.evaluation.metrics import metrics\nmetrics.add('bleu', metrics['chrf'])",
-            " ({file}, line 2): ValueError: there is a metric 'bleu' already: choose another name for yours",
+            " ({file}, line 2): ValueError: there is a metric 'bleu' already: choose another",
+        ),
+        (
+            "import dataclasses\nfrom nmt.evaluation.metrics import Bleu\n\n\n"
+            "@dataclasses.dataclass\nclass Mine(Bleu): pass",
+            " ({file}, line 5): TypeError: cannot inherit non-frozen dataclass from a frozen one",
         ),
         ("import no_such_module", " ({file}, line 1): No module named 'no_such_module'; looked "),
     ],
@@ -334,8 +339,14 @@ def test_a_run_without_copies_is_not_compared(
 
 def test_the_copies_of_a_run_are_imported_only_with_consent(directory: Path) -> None:
     write_plugins(directory, {"my_parts.py": b"x = 2"})
-    with pytest.raises(NmtError, match=r"would import Python code: my_parts from .*plugins; if"):
+    refusal = r"would import Python code: my_parts from .*plugins; if"
+    with pytest.raises(NmtError, match=refusal) as said:
         import_plugins_of_run(directory, ["my_parts"], trusted=False)
+    assert str(said.value).endswith(
+        "; if you trust it, give --trust-plugins (in Python trust_plugins=True; or "
+        "NMT_TRUST_PLUGINS=1), or name modules of your own with --plugin my_parts (in Python "
+        "import my_parts)"
+    )
     assert "my_parts" not in sys.modules
     import_plugins_of_run(directory, ["my_parts"], trusted=True)
     assert sys.modules["my_parts"].x == 2

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import re
 import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,10 @@ from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.evaluation.metrics import metrics
 from nmt.io.lines import zstd
 from nmt.models import architectures
+from nmt.models.residual import Residual
 from nmt.search import strategies
+from nmt.training.losses import losses
+from nmt.training.schedules import schedules
 
 ROOT = Path(__file__).parents[1]
 Command = Callable[..., Any]
@@ -35,10 +40,13 @@ def blocks(language: str, document: str = "README.md") -> list[str]:
 
 (RECIPE,) = blocks("yaml")
 (LARGE_RECIPE,) = blocks("yaml", "docs/guides/large-corpora.md")
-(PLUGIN_RECIPE,) = blocks("yaml", "docs/guides/extending.md")
+PLUGIN_RECIPES = {
+    values["plugins"][0]: values
+    for values in map(yaml.safe_load, blocks("yaml", "docs/guides/extending.md"))
+}
 PLUGINS = dict(
     zip(
-        ("mymodel", "mymetric", "mysearch"),
+        ("mymodel", "rezero", "myloss", "myschedule", "mymetric", "mysearch"),
         blocks("python", "docs/guides/extending.md"),
         strict=True,
     )
@@ -63,9 +71,11 @@ def directory(tmp_path_factory: pytest.TempPathFactory, write_numbers: Callable[
     (path / "nmt.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
     for module, code in PLUGINS.items():
         (path / f"{module}.py").write_text(code, encoding="utf-8")
-    recipe.update(yaml.safe_load(PLUGIN_RECIPE))
-    recipe["train"]["save_dir"] = "seq2seq"
-    (path / "seq2seq.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    for module, values in PLUGIN_RECIPES.items():
+        train = {**recipe["train"], **values.get("train", {}), "save_dir": f"runs/{module}"}
+        tiny = {"arch": "transformer_tiny"}
+        changed = yaml.safe_dump({**recipe, "model": tiny, **values, "train": train})
+        (path / f"{module}.yaml").write_text(changed, encoding="utf-8")
     return path
 
 
@@ -74,7 +84,7 @@ def here(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory, as the current one; what the plugins register is forgotten after."""
     monkeypatch.chdir(directory)
     monkeypatch.syspath_prepend(str(directory))
-    for registry in (architectures, metrics, strategies):
+    for registry in (architectures, losses, metrics, schedules, strategies):
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     for module in PLUGINS:
         monkeypatch.delitem(sys.modules, module, raising=False)
@@ -130,19 +140,34 @@ def test_the_mistake_that_is_shown_costs_the_line_that_is_shown(here: Path, nmt:
     assert f"$ nmt {line}\n{done.err}" == MISTAKE
 
 
-def test_the_model_trains_is_averaged_and_translates(here: Path, nmt: Command) -> None:
-    run("preprocess", nmt)
-    run("train --config seq2seq.yaml", nmt)
-    run("average-checkpoints --run seq2seq --last 3", nmt)
-    for consent in ("--plugin mymodel --strategy beam", "--trust-plugins --strategy greedy"):
-        line = f"translate {consent} --model seq2seq/averaged corpus/test.en"
+@pytest.mark.parametrize("module", PLUGIN_RECIPES)
+def test_what_a_plugin_trains_resumes_is_averaged_and_translates(
+    here: Path, nmt: Command, module: str
+) -> None:
+    if not Path("data-bin").exists():
+        run("preprocess", nmt)
+    trained = f"runs/{module}"
+    run(f"train --config {module}.yaml --max-updates 3", nmt)
+    run(f"train --config {module}.yaml", nmt)
+    run(f"train --config {module}.yaml --save-dir {trained}.whole", nmt)
+    resumed, whole = (
+        Path(path, "last/model.safetensors").read_bytes() for path in (trained, f"{trained}.whole")
+    )
+    assert resumed == whole
+    run(f"average-checkpoints --run {trained} --last 3", nmt)
+    for consent in (f"--plugin {module} --strategy beam", "--trust-plugins --strategy greedy"):
+        line = f"translate {consent} --model {trained}/averaged corpus/test.en"
         assert run(line, nmt).count("\n") == 8
 
 
-def test_the_model_keeps_the_law_of_models(here: Path) -> None:
-    importlib.import_module("mymodel")
+@pytest.mark.parametrize(("module", "name"), [("mymodel", "seq2seq"), ("rezero", "rezero")])
+def test_the_model_keeps_the_law_of_models(here: Path, module: str, name: str) -> None:
+    importlib.import_module(module)
     torch.manual_seed(1)
-    model = architectures["seq2seq"].build(23, 23, True).eval()
+    model = architectures[name].build(23, 23, True).eval()
+    for weight_name, weight in model.named_parameters():
+        if weight_name.endswith(".alpha"):
+            torch.nn.init.constant_(weight, 0.1)  # so that sublayers count
     source = torch.tensor([[5, 6, 7, EOS], [8, EOS, PAD, PAD]])
     target = torch.tensor([[BOS, 9, 10, 11], [BOS, 12, 13, 14]])
     expected = model(source, target)
@@ -163,6 +188,46 @@ def test_the_model_is_fifteen_lines() -> None:
     body = re.search(r"^class Seq2Seq\(Model\):\n.*?(?=^class)", PLUGINS["mymodel"], re.M | re.S)
     assert body
     assert len([line for line in body[0].splitlines() if line.strip()]) == 15
+
+
+def test_each_residual_of_the_transformer_is_replaced(here: Path) -> None:
+    importlib.import_module("rezero")
+    model = architectures["rezero"].build(23, 23, True)
+    alphas = [name for name, _ in model.named_parameters() if name.endswith(".alpha")]
+    assert len(alphas) == 6 * 2 + 6 * 3
+    assert not any(isinstance(part, (Residual, torch.nn.LayerNorm)) for part in model.modules())
+
+
+def test_the_loss_is_the_penalised_cross_entropy_of_each_token(here: Path) -> None:
+    importlib.import_module("myloss")
+    loss = replace(losses["confidence_penalty"], beta=0.25)
+    torch.manual_seed(1)
+    decoder_output, output = torch.randn(4, 8, requires_grad=True), torch.nn.Linear(8, 11)
+    labels, weights = torch.tensor([4, 9, 5, PAD]), torch.tensor([1.0, 0.5, 2.0, 0.0])
+    probabilities = output(decoder_output).softmax(-1).tolist()
+    costs = [-math.log(row[label]) for row, label in zip(probabilities, labels, strict=True)]
+    entropies = [-sum(p * math.log(p) for p in row) for row in probabilities]
+    total, nll = loss(decoder_output, output, labels, weights)
+    expected = sum(
+        weight * (cost - 0.25 * entropy)
+        for weight, cost, entropy in zip(weights.tolist(), costs, entropies, strict=True)
+    )
+    assert total.item() == pytest.approx(expected, rel=1e-5)
+    assert nll.item() == pytest.approx(sum(costs[:3]), rel=1e-5)
+    assert (total.requires_grad, nll.requires_grad) == (True, False)
+    plain, nll = replace(loss, beta=0.0)(decoder_output[:3], output, labels[:3])
+    assert plain.item() == nll.item() == pytest.approx(sum(costs[:3]), rel=1e-5)
+    (by_mine,) = torch.autograd.grad(plain, decoder_output)
+    cross_entropy, _ = losses["cross_entropy"](decoder_output[:3], output, labels[:3])
+    (by_ours,) = torch.autograd.grad(cross_entropy, decoder_output)
+    torch.testing.assert_close(by_mine, by_ours)
+
+
+def test_the_schedule_goes_down_and_up(here: Path) -> None:
+    importlib.import_module("myschedule")
+    schedule = replace(schedules["triangular"], lr=1.0, warmup_updates=10, cycle_updates=20)
+    rates = [schedule.rate(update, 512, 100) for update in (5, 10, 15, 20, 25, 30, 40)]
+    assert rates == pytest.approx([0.5, 1.0, 0.55, 0.1, 0.55, 1.0, 0.1])
 
 
 def test_the_metric_scores_and_resamples(here: Path, nmt: Command) -> None:

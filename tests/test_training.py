@@ -60,6 +60,40 @@ def test_a_resumed_run_ends_as_one_that_was_never_stopped(train: Any, tmp_path: 
     assert any(not torch.equal(weights[0][name], before[name]) for name in before)
 
 
+@pytest.mark.parametrize(
+    ("reason", "options"),
+    [
+        ("max_updates", ("--max-updates", 3)),
+        ("max_epochs", ("--max-epochs", 1, "--max-updates", 99)),
+        ("max_minutes", ("--max-minutes", 1e-9)),
+        ("patience", ("--patience", 1, "--valid-every", 1, "--lr", 1e-30)),
+    ],
+)
+def test_a_training_that_ends_before_its_first_report_reports_at_its_end(
+    train: Any, tmp_path: Path, reason: str, options: tuple[object, ...]
+) -> None:
+    done = train(tmp_path / "run", "--set", "train.log_every=100", *options)
+    assert f"\ntraining ended: {reason}\n" in done.err
+    [report] = [line for line in records(tmp_path / "run") if line["record"] == "train"]
+    assert report["update"] == Checkpoint.open(tmp_path / "run/last").update
+    assert f" | update {report['update']}/" in done.err
+    assert report["loss"] > 0
+
+
+def test_the_report_at_the_end_of_a_training_changes_none_after_it(
+    train: Any, tmp_path: Path
+) -> None:
+    options = ("--set", "train.log_every=4", "--valid-every", 3)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert train(whole, *options).status == 0
+    for updates in (3, 6):
+        assert train(parts, *options, "--max-updates", updates).status == 0
+    extra = [line for line in records(parts) if line not in records(whole)]
+    assert [(line["record"], line["update"]) for line in extra] == [("train", 3)]
+    assert [line for line in records(parts) if line not in extra] == records(whole)
+    assert_same_checkpoint(parts / "last", whole / "last")
+
+
 def test_training_is_the_same_twice_and_differs_with_the_seed(
     train: Any, trained: Path, tmp_path: Path
 ) -> None:
@@ -125,6 +159,16 @@ def test_a_run_is_never_begun_anew_over_damaged_checkpoints(train: Any, run: Pat
         f"nmt: error: {run}: none of its 3 checkpoints can be resumed; "
         f"begin again with another --save-dir, and --init-from {run} if its weights are sound"
     )
+
+
+def test_a_recipe_of_a_run_that_no_longer_fits_is_named(train: Any, run: Path) -> None:
+    begun = Run.open(run)
+    begun.recipe["train"]["schedule"]["period"] = 3
+    begun.with_recipe(begun.recipe)
+    done = train(run)
+    assert done.status == 1
+    said = f"nmt: error: {run / 'recipe.yaml'}: train.schedule: unknown key 'period'; known: "
+    assert done.err.startswith(said)
 
 
 def test_an_average_is_not_resumed_and_stays_as_it_is(train: Any, run: Path, nmt: Any) -> None:
@@ -746,8 +790,9 @@ def test_a_training_that_is_interrupted_says_what_is_saved_and_how_to_resume(
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(Report, "advance", advance_and_interrupt)
-    done = train(tmp_path / "run")
+    done = train(tmp_path / "run", "--set", "train.log_every=4")
     assert done.status == 130
+    assert all(line["record"] != "train" for line in records(tmp_path / "run"))
     assert done.out == f"{tmp_path / 'run'}\n"
     assert done.err.endswith(
         "\ntraining ended: interrupted by SIGINT; all is saved after update 3, and the same "

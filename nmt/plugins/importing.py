@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import sysconfig
 import traceback
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
@@ -20,6 +21,9 @@ from nmt.errors import NmtError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 """Directory of this package's code."""
+
+_LIBRARIES = tuple(f"{sysconfig.get_path(kind)}{os.sep}" for kind in ("stdlib", "purelib"))
+"""Directories of modules that are installed."""
 
 TRUST = "NMT_TRUST_PLUGINS"
 """Environment variable; the value 1 has the effect of ``--trust-plugins``."""
@@ -132,7 +136,9 @@ def _line(error: BaseException) -> str:
     """Return file and line of a plugin's error for a message; empty if no line was run."""
     frames = traceback.extract_tb(error.__traceback__)
     run = [frame for frame in frames if not _is_ours(frame.filename)]
-    return f" ({run[-1].filename}, line {run[-1].lineno})" if run else ""
+    written = [frame for frame in run if not frame.filename.startswith(_LIBRARIES)]
+    places = [f" ({frame.filename}, line {frame.lineno})" for frame in written or run]
+    return places[-1] if places else ""
 
 
 def _is_ours(file: str) -> bool:

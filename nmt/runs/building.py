@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from nmt.errors import NmtError
 from nmt.models import Model
+from nmt.models.laws import broken_laws
 from nmt.plugins import plugin_error
 from nmt.runs.weights import Tensors, check_same_shapes, set_weights, weights_of
 from nmt.runtime.memory import host_memory, is_out_of_memory
@@ -119,6 +120,28 @@ def _build_named(build: Callable[[], Model], plugins: Sequence[str]) -> Model:
         raise NmtError(
             f"no such model can be built: {said}; correct the plugin, or the sizes in the "
             "recipe's section model"
+        ) from error
+
+
+def broken_laws_of(model: Model, sizes: tuple[int, int], plugins: Sequence[str]) -> list[str]:
+    """Return the laws that a model of plugins breaks; see :func:`nmt.models.laws.broken_laws`.
+
+    Args:
+        model: on a CPU.
+        sizes: numbers of source and target token ids.
+        plugins: modules whose code is named in errors.
+
+    Raises:
+        NmtError: the model has another shape than the contract says, or a plugin raises an error.
+    """
+    try:
+        return broken_laws(model, *sizes)
+    except Exception as error:
+        said = str(error) if isinstance(error, NmtError) else plugin_error(error, plugins)
+        if said is None or is_out_of_memory(error):
+            raise
+        raise NmtError(
+            f"model {type(model).__name__}: {said}; correct the plugin (docs/guides/extending.md)"
         ) from error
 
 

@@ -95,8 +95,8 @@ def import_plugins_of_run(run: Path, modules: Sequence[str], trusted: bool) -> N
         source = f" from {run / PLUGINS}" if copies else ""
         raise NmtError(
             f"{run}: loading this run would import Python code: {', '.join(missing)}{source}; if "
-            f"you trust it, give --trust-plugins (or {TRUST}=1, or trust_plugins=True), or name "
-            f"modules of your own with --plugin {missing[0]}"
+            f"you trust it, give --trust-plugins (in Python trust_plugins=True; or {TRUST}=1), or "
+            f"name modules of your own with --plugin {missing[0]} (in Python import {missing[0]})"
         )
     if missing:
         import_copies(missing, copies, run / PLUGINS, str(run))

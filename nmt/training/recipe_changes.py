@@ -6,6 +6,7 @@ from nmt.errors import NmtError
 from nmt.models import ModelConfig
 from nmt.recipe.config import build, changeable, dump, flatten
 from nmt.runs import Run
+from nmt.runs.recipe import RECIPE
 from nmt.training.config import TrainConfig
 from nmt.training.experiment import Experiment
 
@@ -13,11 +14,14 @@ from nmt.training.experiment import Experiment
 def refuse_changes(run: Run, experiment: Experiment) -> None:
     """Raise an NmtError that names each changed key that a resumed run may not change."""
     # Rebuilt, so that keys added since the run began take their defaults, or what was done before.
-    begun = Experiment(
-        model=build(ModelConfig, run.recipe["model"], "model"),  # type: ignore[type-abstract]
-        train=build(TrainConfig, {"batching": "bucketed", **run.recipe["train"]}, "train"),
-        search=experiment.search,
-    )
+    try:
+        begun = Experiment(
+            model=build(ModelConfig, run.recipe["model"], "model"),  # type: ignore[type-abstract]
+            train=build(TrainConfig, {"batching": "bucketed", **run.recipe["train"]}, "train"),
+            search=experiment.search,
+        )
+    except NmtError as error:
+        raise NmtError(f"{run.path / RECIPE}: {error}") from None
     before, after = (
         flatten({"model": dump(version.model), "train": dump(version.train)})
         for version in (begun, experiment)

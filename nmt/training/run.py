@@ -15,7 +15,7 @@ from nmt.messages import warn
 from nmt.models import Model
 from nmt.preprocess.subwords import Subwords
 from nmt.runs import LOG, Run
-from nmt.runs.building import build_new
+from nmt.runs.building import broken_laws_of, build_new
 from nmt.runs.locking import locked_for_training
 from nmt.runtime.distributed import World
 from nmt.runtime.precision import check_precision, pick_precision
@@ -69,8 +69,7 @@ def train(
     if warning and world.is_main:
         warn(f"train.precision: {warning}")
     torch.manual_seed(config.seed)
-    sizes = subwords.source_size, subwords.target_size, subwords.shared
-    model = build_new(lambda: experiment.model.build_adapted(*sizes), experiment.plugins)
+    model = _build(experiment, subwords, world.is_main)
     _check_use(model, config, subwords)
     split, held_out = dataset.split("train"), dataset.split("valid")
     split.check()
@@ -101,6 +100,23 @@ def train(
             if trainer.state.update == first and reason in REMEDIES:
                 report.say(f"nothing to do after update {first}: {REMEDIES[reason]}")
     return run, reason
+
+
+def _build(experiment: Experiment, subwords: Subwords, main: bool) -> Model:
+    """Return a new model for the subwords; warn of laws that a model of plugins breaks.
+
+    Args:
+        experiment: all settings.
+        subwords: of the dataset.
+        main: whether this process is the one that warns.
+    """
+    sizes = subwords.source_size, subwords.target_size
+    shared, plugins = subwords.shared, experiment.plugins
+    model = build_new(lambda: experiment.model.build_adapted(*sizes, shared), plugins)
+    for law in broken_laws_of(model, sizes, plugins) if plugins else ():
+        if main:
+            warn(f"model {type(model).__name__}: {law}; see docs/guides/extending.md")
+    return model
 
 
 def _check_use(model: Model, config: TrainConfig, subwords: Subwords) -> None:

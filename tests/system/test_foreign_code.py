@@ -113,8 +113,9 @@ def test_a_run_that_was_moved_brings_its_plugin_to_those_who_trust_it(
         assert refused.returncode == 1
         assert refused.stderr == (
             "nmt: error: moved: loading this run would import Python code: my_parts from "
-            "moved/plugins; if you trust it, give --trust-plugins (or NMT_TRUST_PLUGINS=1, or "
-            "trust_plugins=True), or name modules of your own with --plugin my_parts\n"
+            "moved/plugins; if you trust it, give --trust-plugins (in Python trust_plugins=True; "
+            "or NMT_TRUST_PLUGINS=1), or name modules of your own with --plugin my_parts (in "
+            "Python import my_parts)\n"
         )
         assert trusted.returncode == 0, trusted.stderr
     of_average = program("translate --model averaged", NMT_TRUST_PLUGINS="1")
