@@ -16,6 +16,7 @@ from nmt.cli.translate import _num_workers
 from nmt.errors import NmtError
 from nmt.evaluation.metrics import metrics
 from nmt.inference import Execution, engines
+from nmt.inference.markup import translate_markup
 from nmt.runtime import precision
 
 
@@ -131,6 +132,40 @@ def test_what_is_no_path_of_a_model_is_refused(trained: Path, model: Any) -> Non
             f"model: expected a path, not {type(model).__name__}; give each model of an ensemble "
             "as an argument of its own, nmt.Translator(first, second)"
         )
+
+
+@pytest.mark.parametrize("unit", ["word", "token", "", True], ids=repr)
+def test_an_unknown_unit_to_align_is_refused_at_once(trained: Path, unit: Any) -> None:
+    translator = package.Translator(trained, device="cpu")
+    [translation] = next(translator.translations(["one two"], scored=True))
+    for call in (
+        lambda: translator.translations(["one two"], aligned=unit),
+        lambda: translator.fields(translation, unit),
+    ):
+        with pytest.raises(NmtError) as error:
+            call()
+        assert str(error.value) == (
+            f"aligned: unknown unit {unit!r}; choose words, tokens, pieces or None"
+        )
+
+
+def test_the_fields_of_aligned_tokens_keep_the_subwords(trained: Path) -> None:
+    translator = package.Translator(trained, device="cpu")
+    of_words, of_tokens = (
+        translator.fields(translation, unit)
+        for unit in ("words", "tokens")
+        for [translation] in translator.translations(["one two"], scored=True, aligned=unit)
+    )
+    assert of_words == of_tokens
+    assert len(of_tokens["tokens"]) == len(of_tokens["token_log_probabilities"])
+
+
+def test_an_unknown_precision_or_dialect_is_refused(trained: Path) -> None:
+    with pytest.raises(NmtError, match=r"^unknown precision 'fp8'; known: auto, bf16, fp16, fp32"):
+        Execution(precision="fp8")  # type: ignore[arg-type]
+    translator = package.Translator(trained, device="cpu")
+    with pytest.raises(NmtError, match=r"^unknown dialect 'xml'; known: html, xliff$"):
+        list(translate_markup(translator, ["<b>one</b>"], "xml"))  # type: ignore[arg-type]
 
 
 def test_a_mistaken_setting_of_the_execution_is_one_line(trained: Path) -> None:

@@ -144,7 +144,7 @@ def test_a_score_that_is_not_a_number_is_refused(
 ) -> None:
     bleu = metrics["bleu"]
     monkeypatch.setattr(type(bleu), "compute", lambda self, counts: (float("nan"), ""))
-    with pytest.raises(NmtError, match="base: its score by bleu, .* is not a number"):
+    with pytest.raises(NmtError, match=r"base: its score by bleu, .* is not a number"):
         compare(SYSTEMS, REFERENCES, [bleu], None, resampling)
 
 

@@ -8,7 +8,7 @@ import os
 import random
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from nmt.inference import Execution, Request, SearchConfig, Translator
 from nmt.inference.ctranslate2 import CTranslate2Translator, search_options
 from nmt.inference.engines import load_translator
 from nmt.inference.request import Sentence
-from nmt.models import ModelConfig
+from nmt.models import ModelConfig, architectures
+from nmt.models.transformer import TransformerConfig
 from nmt.preprocess.subwords import Subwords
 from nmt.recipe.config import build
 from nmt.runs import Run, load_model, weights_of
@@ -271,6 +272,21 @@ def test_what_ctranslate2_cannot_run_is_refused_by_name(
     assert str(error.value) == (
         f"{trained}: CTranslate2 cannot run a model with {what}; translate with nmt itself"
     )
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_ctranslate2
+def test_a_transformer_that_a_plugin_changes_is_refused(trained: Path, tmp_path: Path) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Changed(TransformerConfig):
+        pass
+
+    loaded = load_model(trained)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(architectures, "_entries", {"changed": Changed(arch="changed")})
+        changed = replace(loaded, recipe={"model": {"arch": "changed"}})
+        with pytest.raises(NmtError, match="cannot run a model with arch changed; translate with"):
+            export_formats["ctranslate2"].write(changed, "fp32", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

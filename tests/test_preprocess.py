@@ -301,7 +301,7 @@ def test_the_manifest_holds_the_whole_recipe_but_what_does_not_shape_the_data(he
         ({"subword_model": "there"}, "there: no such subword model"),
         (
             {"min_tokens_per_sentence": 99},
-            "cleaning dropped 100 of 100 training pairs: 100 too short; lower preprocess.min_tokens_per_sentence",
+            "cleaning dropped 100 of 100 training pairs: 100 too short; lower preprocess.min_tok",
         ),
     ],
 )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -108,6 +110,14 @@ def test_of_overlapping_terms_the_first_and_longest_counts() -> None:
         assert request.required(has_spaces=True) == ["x", *required]
     assert Request("紐約時報", terminology={"約": "1", "紐約": "2"}).required(False) == ["2"]
     assert Request("one").required(has_spaces=True) == []
+
+
+def test_only_terms_in_the_line_make_the_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
+    finditer = Mock(wraps=re.finditer)
+    monkeypatch.setattr(re, "finditer", finditer)
+    terms = {f"term {number}": "x" for number in range(5000)}
+    assert Request("term 7", terminology=terms).required(has_spaces=False) == ["x"]
+    finditer.assert_called_once_with("term\\ 7", "term 7")
 
 
 def test_a_combining_mark_is_a_part_of_its_word() -> None:
@@ -257,9 +267,21 @@ def test_a_line_that_no_search_can_serve_is_shown(
     assert done.err.endswith("(line 'two')\n")
 
 
+def test_a_line_that_the_constraints_leave_no_translation_is_shown(
+    trained: Path, tmp_path: Path, nmt: Callable[..., Any]
+) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text('{"text": "one"}\n{"text": "two six", "phrases": ["ein, ein, ein"]}\n')
+    limits = "search.constraints=[{name: no_repeat_ngram, size: 1}, {name: max_length, length: 9}]"
+    flags = ("--json-input", "--strategy", "lexical_beam", "--set", limits)
+    done = nmt("translate", path, "--model", trained, *flags)
+    assert (done.status, done.out) == (1, "")
+    assert done.err.endswith("leave no translation at all; loosen one of them (line 'two six')\n")
+
+
 @pytest.mark.parametrize("line", ["one", "x" * 80, "这" * 81, "one two " * 20])
 def test_a_message_shows_the_beginning_of_its_line(line: str) -> None:
-    with pytest.raises(NmtError) as error, naming_line(Request(line)):
+    with pytest.raises(NmtError) as error, naming_line(line):
         raise NmtError("bad")
     shown = line if len(line) <= 80 else f"{line[:77]}..."
     assert str(error.value) == f"bad (line {shown!r})"

@@ -55,9 +55,12 @@ class TransformerFormat(ExportFormat):
             yield "preprocess.casing inline"
         if self.spells_text and loaded.subwords.has_codes:
             yield self.codes
+        if (directions := loaded.subwords.directions) and directions.tags == "target":
+            yield "preprocess.tags target"
         if stored not in self.precisions:
             yield f"--precision {stored}"
-        if isinstance(config, TransformerConfig) and isinstance(loaded.model, Transformer):
+        # A plugin's subclass may compute something else.
+        if type(config) is TransformerConfig and type(loaded.model) is Transformer:
             yield from self.missing_parts(config, loaded.model)
         else:
             yield f"arch {config.arch}"

@@ -10,10 +10,12 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
+
+from nmt.errors import NmtError
 
 Unit = Literal["words", "tokens", "pieces"]
 """Words are separated by white space; tokens are words without punctuation, and punctuation."""
@@ -23,6 +25,12 @@ JOINERS = "\u200c\u200d"
 
 Links = tuple[tuple[int, int], ...]
 """Aligned units: pairs of the offsets, in source and text, at which both units begin."""
+
+
+def check_unit(unit: Unit | None) -> None:
+    """Raise an NmtError for anything but a unit, or None."""
+    if unit is not None and unit not in get_args(Unit):
+        raise NmtError(f"aligned: unknown unit {unit!r}; choose words, tokens, pieces or None")
 
 
 def word_starts(text: str) -> list[int]:

@@ -123,7 +123,7 @@ def by_target(
     results: dict[int, Result] = {}
     for target in dict.fromkeys(targets):
         chosen = [at for at, wanted in enumerate(targets) if wanted == target]
-        with naming_line(requests[chosen[0]]):
+        with naming_line(requests[chosen[0]].text):
             of_this_target = translator.into_target(target)
         results.update(
             zip(chosen, translate(of_this_target, [requests[at] for at in chosen]), strict=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 
 from nmt.errors import NmtError
+from nmt.recipe.registry import unknown
 from nmt.runtime.precision import InferencePrecision
 
 CPU = torch.device("cpu")
@@ -17,7 +19,7 @@ class Execution:
     """Settings of how a model is run; :class:`SearchConfig` says what is searched for.
 
     Raises:
-        NmtError: there are fewer than 1 workers, or several on a GPU.
+        NmtError: the precision is unknown, or there are fewer than 1 workers, or several on a GPU.
     """
 
     device: torch.device = CPU
@@ -39,6 +41,8 @@ class Execution:
     :func:`nmt.inference.ensembles.compile_steps`."""
 
     def __post_init__(self) -> None:
+        if self.precision not in (known := get_args(InferencePrecision)):
+            raise NmtError(unknown("precision", str(self.precision), known))
         if self.workers < 1:
             raise NmtError(f"workers {self.workers}: must be at least 1")
         if self.workers > 1 and self.device.type != "cpu":

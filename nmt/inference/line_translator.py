@@ -10,7 +10,7 @@ from itertools import chain, islice
 from typing import Any
 
 from nmt.data.vocabulary import EOS
-from nmt.inference.alignment import Unit
+from nmt.inference.alignment import Unit, check_unit
 from nmt.inference.bayes_risk import by_consensus
 from nmt.inference.config import SearchConfig
 from nmt.inference.directed import by_target
@@ -73,12 +73,13 @@ class LineTranslator(ForcedDecoder):
                 :attr:`usual_unit`.
 
         Raises:
-            NmtError: the strategy never finds so many translations, and no line has been read; or
-                a request cannot be fulfilled.
+            NmtError: the strategy never finds so many translations, or the unit is unknown, and no
+                line has been read; or a request cannot be fulfilled.
             TypeError: `lines` is one string.
         """
         refuse_one_string(lines, "lines")
         self.config.check_count(count)
+        check_unit(aligned)
         return self._translations(lines, count, scored, aligned)
 
     def _translations(
@@ -91,7 +92,7 @@ class LineTranslator(ForcedDecoder):
                 for line in window
             ]
             for request in requests:
-                with naming_line(request):
+                with naming_line(request.text):
                     request.check(self.config, count, self.subwords.context is not None)
             in_context = partial(_in_context, count=count, scored=scored, aligned=aligned)
             yield from by_target(self, requests, in_context)
@@ -133,12 +134,18 @@ class LineTranslator(ForcedDecoder):
 
         Args:
             translation: one that was scored.
-            aligned: unit that was aligned; None without alignments.
+            aligned: unit that was aligned; None without alignments. Aligned tokens are given as the
+                words that they are in.
+
+        Raises:
+            NmtError: the unit is unknown.
         """
+        check_unit(aligned)
         hypothesis = translation.hypothesis
         units: dict[str, Any] = {}
         if aligned:
-            units = {aligned: translation.units()[1], "alignment": translation.alignment()}
+            kind = "pieces" if aligned == "pieces" else "words"  # "tokens" are the subwords
+            units = {kind: translation.units()[1], "alignment": translation.alignment()}
         return {
             "text": translation.text,
             "score": hypothesis.score,
@@ -247,7 +254,7 @@ class LineTranslator(ForcedDecoder):
         encoded = self.subwords.encode_source(texts)
         for at, (request, tokens) in enumerate(zip(requests, encoded, strict=True)):
             if tokens and not request.text.isspace():
-                with naming_line(request):
+                with naming_line(request.text):
                     sentences[at] = request.encode([*tokens[:most], EOS], self.subwords, spaced)
                 self.counts.truncated += len(tokens) > most
         return sentences

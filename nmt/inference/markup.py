@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import get_args
 
+from nmt.errors import NmtError
 from nmt.inference.alignment import Unit, token_starts
 from nmt.inference.line_translator import LineTranslator
 from nmt.inference.request import Request
 from nmt.inference.translation import Translation
 from nmt.io.lines import refuse_one_string
 from nmt.markup import Dialect, Segment, parse
+from nmt.recipe.registry import unknown
 
 
 def translate_markup(
@@ -29,10 +32,12 @@ def translate_markup(
         dialect: "html", or "xliff" for the inline elements of XLIFF.
 
     Raises:
-        NmtError: the model has no attention.
+        NmtError: the model has no attention, or the dialect is unknown.
         TypeError: `lines` is one string.
     """
     refuse_one_string(lines, "lines")
+    if dialect not in get_args(Dialect):
+        raise NmtError(unknown("dialect", str(dialect), get_args(Dialect)))
     waiting = iter(lines)
     while window := list(islice(waiting, translator.config.window)):
         fragments = [parse(line, dialect) for line in window]

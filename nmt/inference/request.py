@@ -173,8 +173,10 @@ class Request:
             has_spaces: whether the language of the line has spaces between words.
         """
         text = normalize("NFC", self.text)
-        terms = {normalize("NFC", term): target for term, target in self.terminology.items()}
-        longest_first = sorted(filter(None, terms), key=len, reverse=True)
+        normal = {normalize("NFC", term): target for term, target in self.terminology.items()}
+        # A pattern of thousands of terms takes seconds to compile.
+        terms = {term: target for term, target in normal.items() if term and term in text}
+        longest_first = sorted(terms, key=len, reverse=True)
         pattern = "|".join(map(re.escape, longest_first))
         if has_spaces:
             pattern = rf"(?<!\w)(?:{pattern})(?!\w)"
@@ -218,12 +220,11 @@ class Sentence:
 
 
 @contextmanager
-def naming_line(request: Request) -> Iterator[None]:
-    """Add the line of a request to the message of an NmtError."""
+def naming_line(line: str) -> Iterator[None]:
+    """Add a line to the message of an NmtError."""
     try:
         yield
     except NmtError as error:
-        line = request.text
         shown = line if len(line) <= MOST_SHOWN else f"{line[: MOST_SHOWN - 3]}..."
         raise NmtError(f"{error} (line {shown!r})") from None
 

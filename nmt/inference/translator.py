@@ -23,13 +23,14 @@ from nmt.inference.forced import (
     token_log_probabilities,
 )
 from nmt.inference.line_translator import LineTranslator
-from nmt.inference.request import Sentence
+from nmt.inference.request import Sentence, naming_line
 from nmt.inference.shortlister import Shortlister
 from nmt.inference.workers import Workers
 from nmt.models.base import Model
 from nmt.preprocess.subwords import Subwords
 from nmt.runtime.precision import autocast
 from nmt.search import Avoided, Constraint, Hypothesis, Prefixes, Strategy
+from nmt.search.base import NoOutputError
 from nmt.search.coverage import with_coverage
 
 T = TypeVar("T")
@@ -186,7 +187,12 @@ class Translator(LineTranslator):
                 forced = as_rows([sentence.forced for sentence in sentences]).to(self.device)
                 vocabulary = self.shortlister.choose(source, forced)
                 search = partial(vocabulary.search, strategy)
-            results = search(source, max_lengths, constraints, phrases, count)
+            try:
+                results = search(source, max_lengths, constraints, phrases, count)
+            except NoOutputError as error:
+                [line] = self.subwords.decode_source([sentences[error.sentence].source[:-1]])
+                with naming_line(line):
+                    raise
             if self.config.coverage_penalty:
                 results = with_coverage(results, self.model, source, self.config.coverage_penalty)
         return results

@@ -102,8 +102,8 @@ class Strategy(ABC):
 
         Raises:
             ValueError: a length or the count is below 1.
-            NmtError: the model's logits are NaN, the constraints leave no output, or the strategy
-                cannot place phrases.
+            NmtError: the model's logits are NaN, or the strategy cannot place phrases.
+            NoOutputError: the constraints leave a sentence no output.
         """
         longest = check_lengths(max_lengths, count)
         if phrases is None:
@@ -127,9 +127,24 @@ class Strategy(ABC):
                 parents = (_every_row(logits) if parents is None else parents)[staying]
             if parents is not None:
                 state.select(parents)
-        if not all(results.values()):
-            raise NmtError("the constraints of the search leave a sentence without any output")
+        for sentence in results:
+            if not results[sentence]:
+                raise NoOutputError(sentence)
         return [results[sentence] for sentence in range(len(source))]
+
+
+class NoOutputError(NmtError):
+    """The constraints of a search leave a sentence no output.
+
+    Attributes:
+        sentence: position of the sentence in the batch.
+    """
+
+    def __init__(self, sentence: int) -> None:
+        super().__init__(
+            "search.constraints and the request leave no translation at all; loosen one of them"
+        )
+        self.sentence = sentence
 
 
 def check_lengths(max_lengths: Tensor, count: int) -> int:
