@@ -120,6 +120,19 @@ def test_only_terms_in_the_line_make_the_pattern(monkeypatch: pytest.MonkeyPatch
     finditer.assert_called_once_with("term\\ 7", "term 7")
 
 
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (Request("one", avoid="eins"), "avoid: expected a list of lines, not one string"),
+        (Request("one", phrases="eins"), "phrases: expected a list"),
+        (Request("one", strategy="beam"), r"nmt.search.Beam\(beam=8\), not 'beam'"),
+    ],
+)
+def test_other_types_are_refused_in_python(request_: Request, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        request_.check(SearchConfig())
+
+
 def test_a_combining_mark_is_a_part_of_its_word() -> None:
     for text, term, is_in in (
         ("रामी घर गया", "राम", False),

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from types import NoneType
 from typing import TYPE_CHECKING
 from unicodedata import category, normalize
 
 from nmt.errors import NmtError
 from nmt.inference.config import SearchConfig
+from nmt.io.lines import refuse_one_string
 from nmt.preprocess.order import refuse_beginnings
 from nmt.recipe.config import build
 from nmt.search import Strategy
@@ -111,7 +113,15 @@ class Request:
         Raises:
             NmtError: the strategy cannot find so many translations, or cannot place phrases; or the
                 model takes no context.
+            TypeError: one string was given for several, or no strategy.
         """
+        for name in ("phrases", "avoid", "context", "following"):
+            refuse_one_string(getattr(self, name), name)
+        if not isinstance(self.strategy, (Strategy, NoneType)):
+            raise TypeError(
+                f"strategy: expected a strategy such as nmt.search.Beam(beam=8), not "
+                f"{self.strategy!r}"
+            )
         if len(self.sentences) > 1 and not has_context:
             raise NmtError(
                 "context: the model was trained on single sentences; leave it out, or train a "

@@ -55,7 +55,7 @@ class LoadedModel:
 
 
 def load_model(
-    path: Path, device: torch.device | None = None, trust_plugins: bool = False
+    path: str | Path, device: torch.device | None = None, trust_plugins: bool = False
 ) -> LoadedModel:
     """Load the model of a run (its best checkpoint, else its last) or of one checkpoint.
 
@@ -69,7 +69,7 @@ def load_model(
             not trusted.
     """
     while True:
-        run, checkpoint = find_checkpoint(path)
+        run, checkpoint = find_checkpoint(Path(path))
         import_plugins_of_run(run.path, run.plugins, trust_plugins)
         try:
             return _load(run, checkpoint, device)
