@@ -1,6 +1,12 @@
 import importlib.util
 import json
+import os
+import re
+import signal
+import subprocess
 import sys
+import time
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -44,6 +50,15 @@ def test_every_row_of_a_plan_can_be_built_and_differs_from_the_others(path: Path
         built.append(parts)
 
 
+def test_the_readme_has_every_key_of_a_plan_and_an_example(tmp_path: Path) -> None:
+    text = (DIRECTORY / "README.md").read_text(encoding="utf-8")
+    keys = re.findall(r"^\| `(\w+)`", text, re.MULTILINE)
+    assert {*keys} == {field.name for kind in (compare.Plan, compare.Row) for field in fields(kind)}
+    [example] = re.findall("```yaml\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "mine.yaml").write_text(example)
+    assert list(compare.read_plan(tmp_path / "mine.yaml").rows) == ["transformer", "mine", "rotary"]
+
+
 def test_a_change_has_the_standard_error_of_a_difference_of_means() -> None:
     base = [{"bleu": 30.0}, {"bleu": 32.0}]
     assert compare.mean([30.0, 32.0]) == "31.00 ± 1.00"
@@ -81,6 +96,78 @@ def test_an_interrupted_timing_begins_anew(tmp_path: Path, monkeypatch: pytest.M
     assert not left.exists()
 
 
+def test_a_timing_leaves_its_log_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    makes_a_run = "import os, sys; os.makedirs(sys.argv[3].removeprefix('--save-dir=') + '/last')"
+    monkeypatch.setattr(compare, "NMT", (sys.executable, "-c", makes_a_run))
+    comparison(tmp_path)._time("one", 25)
+    assert [path.name for path in (tmp_path / "work/one").iterdir()] == ["timed-25.log"]
+
+
+LAB = """
+from dataclasses import dataclass
+
+from nmt.models import architectures
+from nmt.training.losses import LabelSmoothedCrossEntropy, losses
+
+architectures.add("lab_model", architectures["transformer_tiny"])
+
+
+@losses.register("lab_loss")
+@dataclass(frozen=True, kw_only=True)
+class LabLoss(LabelSmoothedCrossEntropy):
+    pass
+"""
+
+
+def test_a_plugin_beside_the_common_recipe_is_compared(
+    tmp_path: Path, recipe: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mylab.py").write_text(LAB)
+    common = tmp_path / "lab.yaml"
+    common.write_text(f"plugins: [mylab]\n{recipe.read_text()}")
+    rows = {"mine": compare.Row(set={"model.arch": "lab_model", "train.loss": "lab_loss"})}
+    plan = compare.Plan(recipe="", core_minutes=1, rows=rows, rates=(1.0,), seeds=1, average=1)
+    of_mine = compare.Comparison(plan, common, dataset, tmp_path / "work")
+    monkeypatch.setattr(compare.Comparison, "_cost", lambda self, row: 60.0)  # one update
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    [scores] = of_mine.run(["mine"], "valid")["mine"]
+    assert scores.keys() == {"bleu", "chrf", "loss"}
+
+
+def test_an_interruption_ends_the_trainings_with_one_line(tmp_path: Path) -> None:
+    stub = tmp_path / "python"
+    stub.write_text("#!/bin/sh\necho $$\nexec sleep 90\n")
+    stub.chmod(0o755)
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(
+        f"recipe: {DIRECTORY / 'multi30k.yaml'}\ncore_minutes: 1\nrows: {{one:, two:}}\n"
+    )
+    script = (
+        f"import runpy, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        f"sys.executable, path = {str(stub)!r}, {str(DIRECTORY / 'compare.py')!r}\n"
+        f"sys.argv = [path, {str(plan)!r}, '--data=x', '--work=work', '--jobs=2']\n"
+        "runpy.run_path(path, run_name='__main__')"
+    )
+    logs = [tmp_path / f"work/{row}/timed-25.log" for row in ("one", "two")]
+    with subprocess.Popen(
+        [sys.executable, "-c", script], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    ) as process:
+        deadline = time.monotonic() + 60
+        while not all(log.exists() and log.read_text() for log in logs):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, messages = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert messages.splitlines() == [
+        "compare.py: measuring costs, round 1 of 3: one, two",
+        "compare.py: interrupted; the same command resumes",
+    ]
+    for log in logs:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(log.read_text()), 0)
+
+
 def test_published_changes_are_from_the_first_row_that_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,11 +181,11 @@ def test_published_changes_are_from_the_first_row_that_is_shown(
 
 
 def test_the_learning_rate_with_the_lowest_validation_loss_is_chosen_and_trained_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands: list[list[str]] = []
 
-    def nmt(*arguments: object, log: Path) -> str:
+    def nmt(_: Any, *arguments: object, log: Path) -> str:
         words = list(map(str, arguments))
         commands.append(words)
         settings = dict(word[6:].split("=") for word in words if word.startswith("--set="))
@@ -114,12 +201,26 @@ def test_the_learning_rate_with_the_lowest_validation_loss_is_chosen_and_trained
             Path(words[words.index("--output") + 1]).mkdir()
         return '{"metric": "bleu", "value": 12.5}\n{"metric": "chrf", "value": 40}\n'
 
-    monkeypatch.setattr(compare, "_nmt", nmt)
+    monkeypatch.setattr(compare.Comparison, "_nmt", nmt)
     monkeypatch.setattr(compare.Comparison, "_time", lambda self, row, count: count)
     monkeypatch.setattr(compare.Comparison, "_language", lambda self, side: side)
     of_one = comparison(tmp_path, rows={"one": compare.Row()})
     for _ in range(2):  # nothing is done twice
         results = of_one.run(["one"], "valid")
+    assert capsys.readouterr().err.splitlines() == [
+        *(f"compare.py: measuring costs, round {number} of 3: one" for number in (1, 2, 3)),
+        *(
+            f"compare.py: training: one, learning rate {rate}, seed {seed}, to update {update}"
+            for rate, seed, update in (
+                ("0.001", 1, 40),
+                ("0.002", 1, 40),
+                ("0.004", 1, 40),
+                ("0.004", 1, 120),
+                ("0.004", 2, 120),
+            )
+        ),
+        *(f"compare.py: translating and scoring: one, seed {seed}, valid" for seed in (1, 2)),
+    ]
     assert [words[0] for words in commands] == [
         *["train"] * 3,
         *["train", "average-checkpoints"] * 2,
@@ -162,12 +263,12 @@ def test_a_comparison_ends_in_a_table(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def run(*arguments: object, log: Path) -> str:
+    def run(_: Any, *arguments: object, log: Path) -> str:
         done = nmt(*arguments)
         assert done.status == 0, done.err
         return done.out
 
-    monkeypatch.setattr(compare, "_nmt", run)
+    monkeypatch.setattr(compare.Comparison, "_nmt", run)
     monkeypatch.setattr(compare.Comparison, "_time", lambda self, row, count: count)
     in_turn = lambda self, work, items: list(map(work, items))  # noqa: E731
     monkeypatch.setattr(compare.Comparison, "_each", in_turn)

@@ -412,6 +412,16 @@ def test_the_command_sets_models_side_by_side(nmt: Command, trained: Path, corpu
     assert f"<title>How {trained.name} and update_0000004 translate</title>" in page
 
 
+def test_the_text_is_given_by_name_or_with_input(nmt: Command, trained: Path, corpus: Path) -> None:
+    text = corpus / "test.en"
+    first, *others = (
+        nmt("explain", "--model", trained, "--json", *way).out
+        for way in ([text], ["--input", text], ["-i", text])
+    )
+    assert others == [first, first]
+    assert json.loads(first)["models"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
@@ -431,6 +441,7 @@ def test_the_command_sets_models_side_by_side(nmt: Command, trained: Path, corpu
             2,
             "a picture shows one model; leave out --compare",
         ),
+        (["--input", "x"], 2, "give either TEXT or --input"),
         (["--heads", "1"], 2, "--heads and --word choose what --svg or --png draws"),
         (["--target", "/dev/null"], 1, "differ in their number of lines"),
     ],

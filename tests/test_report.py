@@ -317,6 +317,42 @@ def test_the_mean_of_seeds_with_its_standard_error() -> None:
     assert by_time.values == [(3.0 + 6.0) / 2, (2.0 + 5.0) / 2]
 
 
+def test_json_has_the_means_of_seeds(nmt: Command, trained: Path, tmp_path: Path) -> None:
+    for name, losses in (("base-1", [4.0, 3.0]), ("base-2", [6.0, 3.0])):
+        shutil.copytree(trained, tmp_path / name, symlinks=True)
+        reports = [
+            {"record": "train", "update": update, "loss": loss, "lr": 0.1, "seconds": 60.0 * update}
+            for update, loss in zip((10, 20), losses, strict=True)
+        ]
+        write(tmp_path / name / "log.jsonl", reports)
+    runs = [tmp_path / "base-1", tmp_path / "base-2", trained]
+    plain = json.loads(nmt("report", *runs, "--json").out)
+    document = json.loads(nmt("report", *runs, "--json", "--seeds").out)
+    by_time = json.loads(nmt("report", *runs, "--json", "--seeds", "--by", "minutes").out)
+    means = document.pop("means")
+    assert document == plain
+    assert means["loss"]["train"]["base"] == by_time["means"]["loss"]["train"]["base"]
+    assert means["loss"]["train"]["base"] == {
+        "update": [10, 20],
+        "minutes": [10.0, 20.0],
+        "values": [5.0, 3.0],
+        "errors": [pytest.approx(1.0), 0.0],
+    }
+    alone = plain["curves"]["loss"]["train"][trained.name]
+    assert means["loss"]["train"][trained.name] == {**alone, "errors": []}
+    assert means["loss"].keys() == plain["curves"]["loss"].keys()
+
+
+def test_a_run_without_a_report_has_no_training_time(nmt: Command, run: Path) -> None:
+    write(run / "log.jsonl", [RECORDS[1]])
+    document = json.loads(nmt("report", run, "--json").out)
+    assert document["runs"][0]["minutes"] is None
+    assert document["curves"]["loss"]["validation"]["run"]["minutes"] == [None]
+    page = nmt("report", run).out
+    assert page_data(page)["curves"] == document["curves"]
+    assert "0:00:00" not in page
+
+
 def test_a_chart_draws_its_lines_where_their_values_are() -> None:
     lines = [Line("small & fast", [0, 1, 2], [1.0, 2.0, 3.0]), Line("other", [1], [2.0], colour=9)]
     marked = Chart(lines, "hours", marks={"resumed": [1.0]}).svg()

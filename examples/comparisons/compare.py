@@ -275,7 +275,7 @@ class Comparison:
             settings = {"train.seed": seed, "train.max_updates": updates}
             settings["train.schedule.lr"] = factor * self.rate(row)
             rate = settings["train.schedule.lr"]
-            _say(f"training: {row}, learning rate {rate:.2g}, seed {seed}, update {updates:,}")
+            _say(f"training: {row}, learning rate {rate:.2g}, seed {seed}, to update {updates:,}")
             self._nmt(*self._train(row, run, settings), log=run.with_suffix(".log"))
             done.touch()
         return run

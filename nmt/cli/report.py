@@ -32,7 +32,8 @@ Svg = Annotated[
     ),
 ]
 Axis = Annotated[
-    Literal["update", "minutes"], typer.Option("--by", help="Unit of the x axis of --svg, and of the means in --json.")
+    Literal["update", "minutes"],
+    typer.Option("--by", help="Unit of the x axis of --svg, and of the means in --json."),
 ]
 Seeds = Annotated[
     bool,
