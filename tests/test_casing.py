@@ -96,8 +96,13 @@ def test_symbols_in_upper_case_are_one_piece_behind_a_mark() -> None:
     for line in ("the <NUM> old man", "the <num> old man"):
         [ids] = subwords.encode_source([line])
         assert "<num>" in subwords.source.pieces(ids)
+    [ids] = subwords.encode_source(["the <NUM>'s man"])  # which no mark restores
+    assert "<NUM>" in subwords.source.pieces(ids)
+    assert subwords.source.decode([ids]) == ["the <NUM>'s man"]
     with pytest.raises(ValueError, match="must differ from each other"):
         SubwordTraining(casing="inline", user_defined_symbols=("<NUM>", "<num>"))
+    with pytest.raises(ValueError, match="with spaces go without casing"):
+        SubwordTraining(casing="inline", user_defined_symbols=("New York",))
 
 
 def test_decoding_restores_what_the_model_would_restore_without_marks(subwords: Subwords) -> None:

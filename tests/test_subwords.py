@@ -97,10 +97,11 @@ def test_the_same_text_gives_the_same_model_for_any_number_of_threads():
 
 
 def test_symbols_of_the_user_are_one_piece_each():
-    training = SubwordTraining(**SMALL, user_defined_symbols=("<2de>", "<a,b>"))
+    training = SubwordTraining(**SMALL, user_defined_symbols=("<2de>", "<a,b>", "New York"))
     subwords = Subwords(train_subwords(ENGLISH, training))
-    (ids,) = subwords.encode_source(["<2de> the <a,b>"])
-    assert {"<2de>", "<a,b>"} <= set(subwords.source_pieces(ids))
+    (ids,) = subwords.encode_source(["<2de> the <a,b> in New York"])
+    assert {"<2de>", "<a,b>", "New▁York"} <= set(subwords.source_pieces(ids))
+    assert subwords.decode_source([ids]) == ["<2de> the <a,b> in New York"]
 
 
 def test_normalization_is_the_one_asked_for():

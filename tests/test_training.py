@@ -764,6 +764,15 @@ def test_the_sums_of_a_report_go_on_with_another_number_of_processes(
     assert (sums["updates"], sums["loss"], sums["tokens"]) == (4.0, 8.0, 0.0)
 
 
+def test_a_model_that_has_diverged_is_not_translated_with(train: Any, tmp_path: Path) -> None:
+    metrics = ("--set", "train.valid_metrics=[bleu]", "--set", "train.best_metric=bleu")
+    limits = ("--max-updates", 4, "--set", "train.max_skipped=1", "--set", "train.valid_every=2")
+    done = train(tmp_path / "run", "--lr", 1e30, "--warmup-updates", 1, *metrics, *limits)
+    assert "validation | update 2 | loss nan | perplexity nan | bleu nan" in done.err
+    assert done.status == 1
+    assert "update 3: training diverged: 2 updates had a gradient that is not finite" in done.err
+
+
 def test_what_all_processes_share_is_counted_by_the_first(trained: Path, dataset: Path) -> None:
     loaded = load_model(trained)
     config = TrainConfig(precision="fp32", device="cpu")

@@ -10,7 +10,7 @@ from typing import Literal
 
 import sentencepiece
 
-from nmt.data.vocabulary import BOS, EOS, PAD, SPECIAL_PIECES, UNK
+from nmt.data.vocabulary import BOS, EOS, PAD, SPACE, SPECIAL_PIECES, UNK
 from nmt.errors import NmtError
 from nmt.preprocess.casing import MARKS, in_lower_case
 from nmt.preprocess.reservoir import reservoir
@@ -64,20 +64,30 @@ class SubwordTraining:
             raise ValueError(
                 f"character_coverage must be from 0.98 to 1, not {self.character_coverage}"
             )
-        symbols = [*SPECIAL_PIECES, *self.symbols]
-        for symbol, shown in zip(self.symbols, self.user_defined_symbols, strict=True):
-            if not symbol or symbols.count(symbol) > 1:
+        lowered = [self._lowered(symbol) for symbol in self.user_defined_symbols]
+        for symbol, shown in zip(lowered, self.user_defined_symbols, strict=True):
+            if not symbol or [*SPECIAL_PIECES, *lowered].count(symbol) > 1:
                 raise ValueError(
                     f"user_defined_symbols must differ from each other, from nothing and from "
                     f"{' '.join(SPECIAL_PIECES)}, unlike {shown!r}"
                 )
 
+        if self.casing == "inline" and any(" " in symbol for symbol in self.user_defined_symbols):
+            raise ValueError("user_defined_symbols with spaces go without casing; take none")
+
     @property
     def symbols(self) -> list[str]:
-        """The user-defined symbols as pieces: with casing, in lower case."""
-        if self.casing == "none":
-            return [*self.user_defined_symbols]
-        return [in_lower_case(symbol)[0] for symbol in self.user_defined_symbols]
+        """The user-defined symbols as pieces.
+
+        With casing there is one in lower case, too, as a word without a mark stays as it is.
+        """
+        given = self.user_defined_symbols
+        forms = dict.fromkeys([*map(self._lowered, given), *given])
+        return [symbol.replace(" ", SPACE) for symbol in forms]
+
+    def _lowered(self, symbol: str) -> str:
+        """Return a symbol as it stands behind a mark, with casing."""
+        return symbol if self.casing == "none" else in_lower_case(symbol)[0]
 
 
 def train_subwords(

@@ -22,7 +22,7 @@ def read_weights(chunk: Chunk) -> npt.NDArray[np.float32]:
         NmtError: a line is no number from 0 to :data:`MAX_WEIGHT`.
     """
     texts = chunk.annotations.get(WEIGHTS, [])
-    weights = np.array([_number(text) for text in texts], np.float32)
+    weights = np.array([_number(text) for text in texts], np.float64)
     wrong = np.flatnonzero(~((weights >= 0) & (weights <= MAX_WEIGHT)))
     if len(wrong):
         text = texts[wrong[0]]
@@ -30,7 +30,7 @@ def read_weights(chunk: Chunk) -> npt.NDArray[np.float32]:
             f"{chunk.names[WEIGHTS]}: line {chunk.first + wrong[0]}: {text[:40]!r} is no weight; "
             f"write a number from 0 to {MAX_WEIGHT:,.0f}"
         )
-    return weights
+    return weights.astype(np.float32)
 
 
 def _number(text: str) -> float:

@@ -143,7 +143,7 @@ class TrainingLoop:
         if state.skipped > trainer.config.max_skipped:
             raise NmtError(
                 f"update {update.number}: training diverged: {state.skipped} updates had a "
-                f"gradient that is not finite, {where}; the last good checkpoint is "
+                f"gradient that is not finite, {where}; the last checkpoint is "
                 f"{(trainer.run.path / 'last').resolve()}. Begin again in another --save-dir with "
                 "a lower --lr, a longer --warmup-updates or train.clip_norm=1; or, if these were "
                 "accidents, resume with a higher train.max_skipped"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import chain
 
 import numpy as np
@@ -62,10 +63,16 @@ class Validation:
         """The last translations of all sources, with metrics, in the main process."""
 
     def __call__(self) -> dict[str, float]:
-        """Return the scores by name: "loss" (nats per token), "perplexity", and each metric."""
+        """Return the scores by name: "loss" (nats per token), "perplexity", and each metric.
+
+        A model that has diverged, whose loss is NaN, does not translate: each metric is NaN, too.
+        """
         loss = self.loss()
         scores = {"loss": loss, "perplexity": perplexity(loss)}
-        if self.metrics:
+        if math.isnan(loss):
+            self.translations = []
+            scores |= {metric.name: math.nan for metric in self.metrics}
+        elif self.metrics:
             shards = self.world.gather(list(self.translator.translate(self.shard)))
             hypotheses = [""] * sum(len(shard) for shard in shards)
             for rank, shard in enumerate(shards):

@@ -46,7 +46,8 @@ class ValidationByDirection:
         scores["perplexity"] = perplexity(scores["loss"])
         for (source, target), of_direction in by_direction.items():
             scores |= {f"{name}/{source}-{target}": one for name, one in of_direction.items()}
-        if any(part.translations for part in self.parts.values()):
+        self.translations = []
+        if all(part.translations for part in self.parts.values()):
             self.translations = [""] * self.size
             for part in self.parts.values():
                 assert isinstance(part.split, Subset)
