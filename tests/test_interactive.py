@@ -115,6 +115,22 @@ def test_sigterm_ends_the_session_and_ctrl_c_the_line(
     assert (capsys.readouterr().out, next(typed)) == ("\n", EOFError)
 
 
+def test_a_line_that_is_not_utf8_costs_one_line(
+    session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # In the locales C and C.UTF-8 wrong bytes arrive as surrogates, in others as an error.
+    typed = iter(["\udcff bad", UnicodeDecodeError("utf-8", b"\xff", 0, 1, "wrong"), EOFError()])
+
+    def read(_: str) -> str:
+        if isinstance(line := next(typed), str):
+            return line
+        raise line
+
+    monkeypatch.setattr("builtins.input", read)
+    converse(session)
+    assert capsys.readouterr().err.count("nmt: error: the line is not valid UTF-8\n") == 2
+
+
 def test_there_are_no_alternatives_of_nothing(session: Session) -> None:
     empty = Session(
         session._load, session._translator, replace(session._settings), FLAGS, forms.plain

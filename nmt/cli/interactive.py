@@ -131,11 +131,13 @@ def converse(session: Session) -> None:
     say(WELCOME)
     while True:
         try:
-            for answer in session.answers(input(PROMPT)):
+            line = input(PROMPT)
+            line.encode()  # some locales let bytes that are not UTF-8 pass as surrogates
+            for answer in session.answers(line):
                 print("\n".join(map(printable, answer.split("\n"))), flush=True)
         except NmtError as error:
             say(one_line(f"nmt: error: {error}"))
-        except UnicodeDecodeError:
+        except UnicodeError:
             say("nmt: error: the line is not valid UTF-8")
         except TerminatedError:
             raise

@@ -185,6 +185,7 @@ def serve(
     when the server is ready. docs/guides/server.md describes the interfaces: LibreTranslate's, and
     one for lines.
     """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it waits until the server is ready
     from nmt.runtime.memory import keep_few_kernels
 
     try:
@@ -197,7 +198,6 @@ def serve(
         raise NmtError(f"serve needs more packages ({error.name}); {install('serve')}") from None
 
     gc.freeze()  # else parsing many JSON lists scans all imports again and again, for a second
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it waits until the server is ready
     keep_few_kernels()
     listen(host, port).close()  # else a port in use would show only after the models are loaded
     limits = Limits(
