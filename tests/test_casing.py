@@ -101,7 +101,7 @@ def test_symbols_in_upper_case_are_one_piece_behind_a_mark() -> None:
     assert subwords.source.decode([ids]) == ["the <NUM>'s man"]
     with pytest.raises(ValueError, match="must differ from each other"):
         SubwordTraining(casing="inline", user_defined_symbols=("<NUM>", "<num>"))
-    with pytest.raises(ValueError, match="with spaces go without casing"):
+    with pytest.raises(ValueError, match="with spaces need casing none"):
         SubwordTraining(casing="inline", user_defined_symbols=("New York",))
 
 

@@ -138,7 +138,7 @@ def test_too_many_skipped_updates_end_training_and_name_the_last_checkpoint(
             (failed,) = trainer.step(next(updates), 0.1)
             training._note_failure(failed)
         (failed,) = trainer.step(next(updates), 0.1)
-        with pytest.raises(NmtError, match=r"update 3: training diverged: 3 updates .* last checkpoint is"):
+        with pytest.raises(NmtError, match=r"update 3: training diverged: 3 updates .* last check"):
             training._note_failure(failed)
 
 

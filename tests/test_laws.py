@@ -1,5 +1,6 @@
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,11 @@ def test_our_models_obey(name: str) -> None:
     model = tiny_model(name).train()
     assert broken_laws(model, VOCABULARY, VOCABULARY) == []
     assert model.training
+
+
+def test_a_vocabulary_of_special_tokens_alone_is_enough() -> None:
+    config = replace(architectures["transformer_tiny"], d_model=8, d_ff=8, heads=2)
+    assert broken_laws(config.build(4, 4, True), 4, 4) == []
 
 
 def sees_the_end(model: Model) -> None:

@@ -911,7 +911,7 @@ def test_the_tables_name_keys_that_the_conversion_sets(toolkit: str) -> None:
          "file of text"),
         ("fairseq", "fairseq-train d", "d: not carried over; give the dataset of nmt preprocess as "
          "--data DIR"),
-        ("opennmt", "onmt_translate -alpha 0.9", "--alpha 0.9: unknown, not carried over"),
+        ("opennmt", "onmt_translate -alpha 0.9", "--alpha 0.9: the length penalty wu has it"),
     ],
 )  # fmt: skip
 def test_what_is_not_carried_over_is_told(
@@ -1045,3 +1045,288 @@ def test_no_option_of_the_tables_is_unknown(toolkit: str) -> None:
     for name in sorted(known - {"--type", "--task", "--eval-bleu-args"}):
         draft = recipe_of(toolkit, [Options("train", {**needed, name: ["1"]})], {})
         assert not [line for line in draft.notes if ": unknown" in line]
+
+
+@pytest.mark.parametrize(
+    ("options", "updates", "note"),
+    [
+        ("--total-num-update 30000 --max-epoch 10", 30000, "--total-num-update 30000: the line "
+         "ends at update 30000, and so does training (max_updates)"),
+        ("--total-num-update 30000 --max-update 20000", 20000, "--total-num-update 30000: the "
+         "line ends at update 30000, in nmt at train.max_updates 20000"),
+        ("--total-num-update 30000 --max-update 30000", 30000, None),
+        ("--max-update 30000 --power 1.0 --end-learning-rate 0.0", 30000, None),
+        ("--max-update 30000 --power 2", 30000, "--power 2: a line has power 1 and ends at 0"),
+        ("--max-update 30000 --end-learning-rate 1e-7", 30000, "--end-learning-rate 1e-7: a line "
+         "has power 1 and ends at 0"),
+    ],
+)  # fmt: skip
+def test_the_line_of_fairseq_ends_where_its_options_say(
+    converted: Any, options: str, updates: int, note: str | None
+) -> None:
+    line = f"fairseq-train d --lr 3e-5 --lr-scheduler polynomial_decay {options}"
+    built, notes = converted("fairseq", line)
+    train = built["train"]
+    assert (train.max_updates, train.schedule.name) == (updates, "linear")
+    words = ("--total-num", "--power", "--end-learning", "end of training")
+    assert [line for line in notes if line.startswith(words)] == ([note] if note else [])
+
+
+@pytest.mark.parametrize(
+    ("options", "peak", "final_share", "updates", "note"),
+    [
+        ("--lr 1e-7 --max-lr 1e-3 --lr-shrink 1 --t-mult 1 --max-update 30000", 1e-3, 1e-4, 30000,
+         None),
+        ("--lr 1e-3 --min-lr 1e-7 --max-update 30000", 1e-3, 1e-4, 30000, None),
+        ("--lr 1e-3 --min-lr 1e-7 --max-epoch 9", 1e-3, 1e-4, 30000, "--lr-period-updates 20000: "
+         "the first half cosine ends at update 30000, and so does training (max_updates)"),
+        ("--lr 1e-3 --max-update 50000", 1e-3, 0.0, 50000, "--lr-period-updates 20000: the first "
+         "half cosine ends at update 30000, in nmt at train.max_updates 50000"),
+    ],
+)  # fmt: skip
+def test_the_cosine_of_fairseq(
+    converted: Any, options: str, peak: float, final_share: float, updates: int, note: str | None
+) -> None:
+    line = "fairseq-train d --lr-scheduler cosine --warmup-updates 10000 --lr-period-updates 20000"
+    built, notes = converted("fairseq", f"{line} {options}")
+    train, schedule = built["train"], built["train"].schedule
+    assert (schedule.name, schedule.lr, schedule.final_share) == ("cosine", peak, final_share)
+    assert train.max_updates == updates
+    words = ("--lr-", "--max-lr", "--min-lr", "--t-mult", "end of training")
+    assert [line for line in notes if line.startswith(words)] == ([note] if note else [])
+
+
+@pytest.mark.parametrize(
+    ("options", "note"),
+    [
+        ("--encoder-normalize-before", "--encoder-normalize-before alone: model.residual is the "
+         "same for both stacks; pre_norm is taken"),
+        ("--encoder-normalize-before --decoder-normalize-before", None),
+        ("--arch transformer_wmt_en_de_big_t2t --encoder-normalize-before", None),
+        ("--decoder-learned-pos", "--decoder-learned-pos alone: model.positions is the same for "
+         "both stacks; learned is taken"),
+        ("--encoder-learned-pos --decoder-learned-pos", None),
+        ("--encoder-layerdrop 0.2", "--encoder-layerdrop 0.2 alone: train.layer_dropout is the "
+         "same for both stacks"),
+        ("--encoder-layerdrop 0.2 --decoder-layerdrop 0", "--encoder-layerdrop 0.2 alone: "
+         "train.layer_dropout is the same for both stacks"),
+        ("--encoder-layerdrop 0.2 --decoder-layerdrop 0.1", "--decoder-layerdrop 0.1: "
+         "train.layer_dropout is the same for both stacks; 0.2 is taken"),
+        ("--encoder-layerdrop 0.2 --decoder-layerdrop 0.2", None),
+        ("--decoder-layerdrop 0.1", "--decoder-layerdrop 0.1 alone: train.layer_dropout is the "
+         "same for both stacks"),
+        ("--encoder-attention-heads 4", "--encoder-attention-heads 4 alone: model.heads is the "
+         "same for both stacks"),
+        ("--encoder-ffn-embed-dim 512", None),  # the decoder follows
+        ("--decoder-ffn-embed-dim 512", "--decoder-ffn-embed-dim 512 alone: model.d_ff is the "
+         "same for both stacks"),
+        ("--arch transformer_iwslt_de_en --encoder-ffn-embed-dim 512", "--encoder-ffn-embed-dim "
+         "512 alone: model.d_ff is the same for both stacks"),
+    ],
+)  # fmt: skip
+def test_options_of_one_stack_of_fairseq_are_told(
+    converted: Any, options: str, note: str | None
+) -> None:
+    built, notes = converted("fairseq", f"fairseq-train d {options}")
+    assert [line for line in notes if "both stacks" in line] == ([note] if note else [])
+    if "normalize" in options:
+        assert built["model"].residual == "pre_norm"
+    if "learned" in options:
+        assert built["model"].positions.name == "learned"
+    if "layerdrop" in options:
+        assert built["train"].layer_dropout == (0.2 if "encoder" in options else 0.1)
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "line", "is_fixed"),
+    [
+        ("opennmt", "onmt_train -seed -1", False),
+        ("opennmt", "onmt_train -seed 0", False),
+        ("opennmt", "onmt_train -seed 3", True),
+        ("marian", "marian --type transformer --seed 0", False),
+        ("marian", "marian --type transformer --seed 3", True),
+        ("fairseq", "fairseq-train d --seed -1", False),
+        ("fairseq", "fairseq-train d --seed 0", True),
+        ("sockeye", "sockeye-train -d p --seed 0", True),
+    ],
+)
+def test_a_seed_that_is_drawn_is_left_out(
+    converted: Any, toolkit: str, line: str, is_fixed: bool
+) -> None:
+    built, notes = converted(toolkit, line)
+    seed = line.split()[-1]
+    assert built["train"].seed == (int(seed) if is_fixed else 1)
+    said = f"--seed {seed}: no fixed seed there; the default of train.seed is taken"
+    assert (said in notes) is not is_fixed
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "line", "beam", "alpha"),
+    [
+        ("marian", "marian-decoder -m m.npz -v v.yml v.yml -b 8 -n1.0", 8, 1.0),
+        ("marian", "marian-decoder -m m.npz -b8 -n.6 -d0 1", 8, 0.6),
+        ("sockeye", "sockeye-translate -m m -b8", 8, 1.0),
+    ],
+)
+def test_a_short_option_may_be_joined_to_its_number(
+    converted: Any, toolkit: str, line: str, beam: int, alpha: float
+) -> None:
+    built, notes = converted(toolkit, line)
+    strategy = built["search"].strategy
+    assert (strategy.beam, strategy.length_penalty.alpha) == (beam, alpha)
+    assert not [line for line in notes if "unknown" in line or "--normalize" in line]
+
+
+def test_words_of_a_shell_may_be_joined_to_a_short_option(converted: Any) -> None:
+    _, notes = converted("marian", "marian-decoder -m m.npz -b$BEAM")
+    assert "-b $BEAM: left out; the script does not tell its value" in notes
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "line"),
+    [
+        ("fairseq", "fairseq-preprocess --nwordssrc 8000 --nwordstgt 10000"),
+        ("marian", "marian --type transformer --dim-vocabs 8000 10000"),
+        ("sockeye", "sockeye-prepare-data -s a.en -t a.de --num-words 8000:10000"),
+        ("opennmt", "onmt_train -src_vocab_size 8000 -tgt_vocab_size 10000"),
+    ],
+)
+def test_both_vocabularies_have_the_larger_size(converted: Any, toolkit: str, line: str) -> None:
+    built, notes = converted(toolkit, line)
+    assert built["preprocess"].vocab_size == 10000
+    said = "vocab_size 10000: both vocabularies have one size, the larger one"
+    assert said in notes
+    _, notes = converted(toolkit, line.replace("8000", "10000"))
+    assert said not in notes
+
+
+def test_fairseq_validates_where_it_saves(converted: Any) -> None:
+    line = "fairseq-train d --patience 3 --save-interval-updates 5000"
+    built, notes = converted("fairseq", line)
+    said = (
+        "valid_every 5000: fairseq validates with each --save-interval-updates, and after each "
+        "epoch"
+    )
+    assert (built["train"].valid_every, built["train"].save_every) == (5000, 5000)
+    assert said in notes
+    assert converted("fairseq", f"{line} --validate-interval-updates 0")[0][
+        "train"
+    ].valid_every == (5000)
+    built, notes = converted("fairseq", f"{line} --validate-interval-updates 700")
+    assert built["train"].valid_every == 700
+    assert said not in notes
+
+
+def test_a_value_of_hydra_may_be_that_of_another_section(converted: Any) -> None:
+    text = HYDRA.replace(
+        "_name: inverse_sqrt, warmup_updates: 2000",
+        '_name: polynomial_decay, total_num_update: "${optimization.max_update}", '
+        'lr: "${optimization.lr}", warmup_updates: "${optimization.none}"',
+    )
+    built, notes = converted("fairseq", text)
+    schedule = built["train"].schedule
+    assert (schedule.name, schedule.lr, schedule.warmup_updates) == ("linear", 0.0005, 0)
+    assert built["train"].max_updates == 50000
+    assert not [line for line in notes if "$" in line or "total" in line]
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "line", "expected"),
+    [
+        ("opennmt", "onmt_train -data d", ["encoder_type rnn", "decoder_type rnn"]),
+        ("opennmt", "onmt_train -encoder_type transformer -decoder_type transformer", []),
+        ("opennmt", "onmt_train -encoder_type brnn -decoder_type transformer", ["encoder_type "
+         "brnn"]),
+        ("sockeye", "sockeye-train -d d --encoder rnn --decoder rnn", ["--encoder rnn", "--decoder "
+         "rnn"]),
+        ("sockeye", "sockeye-train -d d --encoder transformer --decoder ssru_transformer", []),
+    ],
+)  # fmt: skip
+def test_recurrent_models_are_told(
+    converted: Any, toolkit: str, line: str, expected: list[str]
+) -> None:
+    _, notes = converted(toolkit, line)
+    told = [line for line in notes if line.endswith(": no counterpart; transformer is taken")]
+    assert [line.partition(":")[0] for line in told] == expected
+
+
+def test_old_data_of_opennmt_are_told(converted: Any) -> None:
+    _, notes = converted("opennmt", "onmt_train -data data/demo")
+    assert "--data data/demo: give the dataset of nmt preprocess as train.data" in notes
+
+
+@pytest.mark.parametrize(
+    ("options", "beam", "penalty"),
+    [
+        ("--length-penalty-alpha 0.6 --length-penalty-beta 5.0", 5, "gnmt"),
+        ("--length-penalty-alpha 0.6 --length-penalty-beta 0.0", 5, "power"),
+        ("--length-penalty-alpha 0.6 --greedy", 1, "power"),
+    ],
+)
+def test_the_search_of_sockeye(converted: Any, options: str, beam: int, penalty: str) -> None:
+    built, notes = converted("sockeye", f"sockeye-translate -m m {options}")
+    strategy = built["search"].strategy
+    assert (strategy.beam, strategy.length_penalty.name) == (beam, penalty)
+    assert strategy.length_penalty.alpha == 0.6
+    assert not [line for line in notes if "beta" in line or "greedy" in line]
+
+
+def test_another_length_penalty_of_sockeye_is_told(converted: Any) -> None:
+    _, notes = converted("sockeye", "sockeye-translate -m m --length-penalty-beta 2")
+    assert "--length-penalty-beta 2: no counterpart; 0 is taken" in notes
+
+
+def test_lengths_positions_and_smoothing_of_sockeye(converted: Any) -> None:
+    line = "sockeye-train -d p --label-smoothing-impl"
+    options = "--max-seq-len 95:80 --transformer-positional-embedding-type learned"
+    built, notes = converted("sockeye", f"{line} torch {options}")
+    assert built["preprocess"].max_tokens_per_sentence == 95
+    assert "max_tokens_per_sentence 95: both sides have one limit" in notes
+    assert built["model"].positions.name == "learned"
+    assert built["train"].loss.definition == "uniform"
+    built, notes = converted("sockeye", f"{line} mxnet --max-seq-len 95:95")
+    assert built["preprocess"].max_tokens_per_sentence == 95
+    assert built["train"].loss.definition == "tensor2tensor"
+    assert not [line for line in notes if "one limit" in line]
+    _, notes = converted("sockeye", "sockeye-train --transformer-positional-embedding-type a")
+    assert "--transformer-positional-embedding-type a: fixed is taken" in notes
+
+
+def test_a_schedule_of_sockeye_without_a_counterpart_is_told(converted: Any) -> None:
+    line = "sockeye-train -d p --learning-rate-scheduler-type"
+    for name, schedule, is_told in (
+        ("fixed-rate-inv-t", "inverse_sqrt", True),
+        ("inv-sqrt-decay", "inverse_sqrt", False),
+        ("linear-decay", "linear", False),
+    ):
+        built, notes = converted("sockeye", f"{line} {name}")
+        assert built["train"].schedule.name == schedule
+        said = f"--learning-rate-scheduler-type {name}: no counterpart; inverse_sqrt is taken"
+        assert (said in notes) is is_told
+
+
+def test_marian_computes_activations_again(converted: Any) -> None:
+    line = "marian --type transformer"
+    built, _ = converted("marian", f"{line} --gradient-checkpointing")
+    assert built["train"].checkpoint_activations == "layers"
+    assert converted("marian", line)[0]["train"].checkpoint_activations == "none"
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "line"),
+    [
+        ("fairseq", "fairseq-train d --lr-scheduler tri_stage --warmup-steps 9 --hold-steps 9 "
+         "--decay-steps 9 --phase-ratio '[0.1,0.4,0.5]' --init-lr-scale 1 --final-lr-scale 1"),
+        ("fairseq", "fairseq-train d --lr-scheduler triangular --max-lr 1 --lr-period-updates 9 "
+         "--shrink-min --lr-shrink 0.1"),
+        ("fairseq", "fairseq-train d --lr-scheduler reduce_lr_on_plateau --lr-threshold 1e-4"),
+        ("fairseq", "fairseq-train d --lr-scheduler manual --epoch2lr '{}' --update2lr '{}'"),
+        ("fairseq", "fairseq-train d --lang-pairs a-b --store-ema --ema-decay 0.9 --cpu"),
+        ("marian", "marian --type transformer --mini-batch-fit-step 10 --all-caps-every 0 "
+         "--transformer-guided-alignment-layer last --bert-sep-symbol a --ulr-dim-emb 0"),
+        ("opennmt", "onmt_train -start_decay_steps 9 -decay_steps 9 -learning_rate_decay 0.5"),
+    ],
+)  # fmt: skip
+def test_real_options_have_a_reason(converted: Any, toolkit: str, line: str) -> None:
+    _, notes = converted(toolkit, line)
+    assert not [line for line in notes if "unknown" in line]

@@ -69,6 +69,11 @@ def test_plugins_without_a_value_are_none() -> None:
             "@dataclasses.dataclass\nclass Mine(Bleu): pass",
             " ({file}, line 5): TypeError: cannot inherit non-frozen dataclass from a frozen one",
         ),
+        (
+            "from dataclasses import replace\nfrom nmt.models import architectures\n"
+            "replace(architectures['transformer_tiny'], d_model=-1)",
+            " ({file}, line 3): ValueError: d_model must be at least 1, not -1",
+        ),
         ("import no_such_module", " ({file}, line 1): No module named 'no_such_module'; looked "),
     ],
 )

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, dataclass
+from dataclasses import KW_ONLY, FrozenInstanceError, dataclass
 from typing import ClassVar
 
 import pytest
@@ -36,6 +36,13 @@ def test_fields_of_a_class_that_is_no_dataclass_are_not_lost(dishes: Registry[Di
     with pytest.raises(TypeError, match="Menu is not a dataclass, so courses would be no key"):
         dishes.register("menu")(Menu)
     dishes.register("cheap")(Cheap)
+
+    @dataclass(frozen=True)
+    class Feast(Dish):
+        _: KW_ONLY
+        guests: int = 10
+
+    dishes.register("feast")(Feast)
     assert dishes["cheap"] == Cheap(name="cheap")
 
 

@@ -129,6 +129,7 @@ def test_copies_of_checkpoints_under_other_names_are_left_alone(empty: Run) -> N
     for name in ("update_0000001.keep", "update_best_old"):
         shutil.copytree(empty.path / "update_0000001", empty.path / name)
     (empty.path / "update_notes.txt").touch()
+    (empty.path / "update_3").mkdir()
     for update in (2, 3, 4):
         save(empty, update)
     empty.prune(keep_last=2)

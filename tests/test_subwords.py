@@ -155,6 +155,10 @@ def test_text_without_text_is_refused(sentences):
         ({"character_coverage": 1.5}, r"character_coverage must be from 0.98 to 1, not 1\.5"),
         ({"user_defined_symbols": ("<a>", "<a>")}, "must differ from each other.*unlike '<a>'"),
         ({"user_defined_symbols": ("<s>",)}, "must differ from each other.*unlike '<s>'"),
+        ({"user_defined_symbols": ("a b", "a▁b")}, "must differ from each other.*unlike 'a b'"),
+        ({"user_defined_symbols": (" ",)}, "' ' begins or ends with a space"),
+        ({"user_defined_symbols": ("York ",)}, "'York ' begins or ends with a space"),
+        ({"user_defined_symbols": ("New  York",)}, "has two in a row; leave these out"),
         ({"user_defined_symbols": ("",)}, "must differ from each other.*unlike ''"),
     ],
 )

@@ -115,8 +115,7 @@ class Metric(ABC):
                 "line n of both must belong to the same sentence"
             )
         counts = self.counts(hypotheses, references, sources or ())
-        widths = {len(row) if hasattr(row, "__len__") else None for row in counts}
-        if len(counts) != len(hypotheses) or len(widths) > 1 or None in widths:
+        if not _fit(counts, len(hypotheses)):
             raise NmtError(
                 f"the metric {self.name} must count equally many numbers for each of "
                 f"{len(hypotheses)} sentences, in a list for each; correct its method counts"
@@ -171,6 +170,14 @@ class Metric(ABC):
     @abstractmethod
     def signature(self) -> str:
         """Return all settings and versions that influence the value."""
+
+
+def _fit(counts: Counts, sentences: int) -> bool:
+    """Return whether counts are equally many for each sentence."""
+    try:
+        return len(counts) == sentences and len({len(row) for row in counts}) == 1
+    except TypeError:  # they are no lists
+        return False
 
 
 metrics: Registry[Metric] = Registry("metric")

@@ -28,6 +28,10 @@ LIMITS = {
 """Keys with numbers from 1; other toolkits write 0 or -1 for no limit."""
 
 
+LEAST_SEED = {"marian": 1, "opennmt": 1}
+"""The least number that is a fixed seed of a toolkit, else 0."""
+
+
 UNLIKE = {
     *("train.schedule", "train.optimizer", "train.loss", "train.best_metric"),
     "train.tokens_per_update",
@@ -122,6 +126,8 @@ def _converted(toolkit: str, options: Options, flags: Mapping[str, str]) -> Draf
         key = None if foreign else key
         if key in LIMITS and is_number and value < 1:
             draft.note(f"{shown}: no limit there; the default of {key} is taken")
+        elif key == "train.seed" and is_number and value < LEAST_SEED.get(toolkit, 0):
+            draft.note(f"{shown}: no fixed seed there; the default of train.seed is taken")
         elif key:
             set_path(draft.recipe, key, value)
             if len(values) > 1:

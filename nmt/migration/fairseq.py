@@ -34,7 +34,16 @@ REASONS = {
     "nmt has translation alone": "--task",
     "nmt scores the untouched text": "--eval-bleu-detok --eval-bleu-detok-args "
     "--eval-bleu-remove-bpe --eval-tokenized-bleu",
-    "nmt score has the metrics": "--scoring --sacrebleu",
+    "nmt score has the metrics": "--scoring --sacrebleu --sacrebleu-tokenizer "
+    "--sacrebleu-lowercase",
+    "docs/guides/languages.md makes models of several languages": "--lang-pairs --langs "
+    "--lang-dict --encoder-langtok --decoder-langtok --sampling-method --sampling-temperature "
+    "--share-encoders --share-decoders --share-encoder-embeddings --share-decoder-embeddings",
+    "train.ema_decay keeps an average, with which validation translates": "--store-ema "
+    "--ema-decay --ema-start-update --ema-update-freq --ema-seed-model --ema-fp32",
+    "use --set train.device=cpu": "--cpu",
+    "use --sharding full": "--zero-sharding --no-reshard-after-forward --fp32-reduce-scatter "
+    "--cpu-offload --use-sharded-state",
     "nmt explain shows translations": "--eval-bleu-print-samples --print-step",
     "the metric says which way is better": "--maximize-best-checkpoint-metric",
     "validation reports loss, perplexity and train.valid_metrics": "--report-accuracy",
@@ -47,24 +56,35 @@ REASONS = {
     "resuming needs it": "--no-save-optimizer-state",
     "nmt keeps one best checkpoint, and the last ones": "--keep-best-checkpoints",
     "validations are counted in updates: train.valid_every": "--validate-interval "
-    "--disable-validation",
+    "--disable-validation --validate-after-updates",
     "validation finds its batches, and takes the whole set": "--max-tokens-valid "
     "--batch-size-valid --max-sentences-valid --max-valid-steps --fixed-validation-seed",
     "warm-up begins at 0": "--warmup-init-lr",
-    "half a cosine ends at train.max_updates": "--lr-period-updates",
-    "the schedule has no least rate": "--min-lr --stop-min-lr",
+    "half a cosine ends at train.max_updates": "--lr-period-updates --t-mult",
+    "a line has power 1 and ends at 0": "--power --end-learning-rate",
+    "the line ends at train.max_updates": "--total-num-update",
+    "the peak is train.schedule.lr": "--max-lr",
+    "the schedule has no least rate": "--min-lr --stop-min-lr --shrink-min",
+    "a plateau is a validation without a new best score": "--lr-threshold",
+    "the schedule has no counterpart": "--warmup-steps --hold-steps --decay-steps --phase-ratio "
+    "--init-lr-scale --final-lr-scale --lr-decay-period --lr-deacy-period --lr-decay --epoch2lr "
+    "--update2lr",
     "nmt train --init-from RUN takes the weights alone": "--reset-optimizer --reset-lr-scheduler "
     "--reset-dataloader --reset-meters",
     "preprocess.alignments makes nmt preprocess read PREFIX.align": "--load-alignments "
     "--alignfile --align-suffix",
     "text goes in and text comes out": "--bpe --bpe-codes --tokenizer --sentencepiece-model "
-    "--post-process --remove-bpe",
+    "--post-process --remove-bpe --moses-target-lang --moses-no-dash-splits --moses-no-escape "
+    "--subword-nmt-codes --bpe-separator",
     "nmt learns subwords itself, preprocess.vocab_size of them": "--thresholdsrc --thresholdtgt "
     "--padding-factor --dict-only",
     "subwords leave no word unknown": "--replace-unk",
     "the scale of an fp16 loss adapts itself": "--fp16-init-scale --fp16-scale-window "
-    "--fp16-scale-tolerance --min-loss-scale --threshold-loss-scale",
-    "nmt has one format of datasets": "--dataset-impl",
+    "--fp16-scale-tolerance --min-loss-scale --threshold-loss-scale --amp-init-scale "
+    "--amp-scale-window --amp-batch-retries",
+    "weights and the optimizer's state are always float32": "--fp16-adam-stats "
+    "--fp16-no-flatten-grads",
+    "nmt has one format of datasets": "--dataset-impl --raw-text --lazy-load",
     "a dataset has one training set and one validation set": "--train-subset --valid-subset "
     "--combine-val",
     "nmt train reads the dataset of nmt preprocess": "--data",
@@ -88,10 +108,17 @@ REASONS = {
     "no counterpart; the model differs": "--layernorm-embedding --no-scale-embedding "
     "--no-cross-attention --cross-self-attention --adaptive-input --adaptive-softmax-cutoff "
     "--decoder-input-dim --decoder-output-dim --encoder-embed-path --decoder-embed-path "
-    "--encoder-layers-to-keep --decoder-layers-to-keep --quant-noise-pq --char-inputs",
+    "--encoder-layers-to-keep --decoder-layers-to-keep --quant-noise-pq --char-inputs "
+    "--adaptive-softmax-dropout --adaptive-softmax-factor --tie-adaptive-weights "
+    "--tie-adaptive-proj --quant-noise-pq-block-size --quant-noise-scalar "
+    "--no-decoder-final-norm --encoder-kernel-size-list --decoder-kernel-size-list "
+    "--encoder-conv-dim --decoder-conv-dim --encoder-conv-type --decoder-conv-type "
+    "--weight-softmax --weight-dropout --encoder-glu --decoder-glu",
     "no counterpart": "--match-source-len --no-early-stop --retain-dropout --shard-id --num-shards "
     "--prefix-allowed-tokens-fn --temperature --diverse-beam-strength --diversity-rate "
-    "--ignore-prefix-size --model-parallel-size --use-old-adam --suppress-crashes --profile",
+    "--ignore-prefix-size --model-parallel-size --use-old-adam --suppress-crashes --profile "
+    "--no-beamable-mm --iter-decode-eos-penalty --iter-decode-max-iter "
+    "--iter-decode-force-max-iter --iter-decode-with-beam --retain-iter-history",
     "code of fairseq does not run here; see docs/guides/extending.md": "--user-dir",
 }
 """Why other options set nothing, and their names."""
@@ -114,12 +141,10 @@ def convert(options: Options, draft: Draft) -> None:
 def _preprocess(options: Options, draft: Draft) -> None:
     if not options.switch("--joined-dictionary"):
         draft.set(preprocess__separate_vocabularies=True)
-    sizes = {size for name in ("--nwordssrc", "--nwordstgt") if (size := options.number(name))}
-    draft.set(preprocess__vocab_size=max(sizes, default=None))
-    if not sizes:
+    sizes = [options.number(name, default=-1) for name in ("--nwordssrc", "--nwordstgt")]
+    draft.set_vocabulary(*(size for size in sizes if size > 0))
+    if max(sizes) <= 0:
         draft.note("vocab_size: fairseq takes every subword of the text, nmt its default of 32000")
-    if len(sizes) > 1:
-        draft.note(f"vocab_size {max(sizes)}: both vocabularies have one size, the larger one")
     draft.set(preprocess__output_dir=options.text("--destdir") or None)
     for name, key in (("--validpref", "valid"), ("--testpref", "test")):
         prefix, *others = options.text(name).split(",")

@@ -9,7 +9,8 @@ from typing import Any
 
 from nmt.errors import NmtError
 from nmt.migration import fairseq_search
-from nmt.migration.options import Draft, Options, number_of
+from nmt.migration.options import Draft, Options, number_of, scalar
+from nmt.recipe.config import set_path
 from nmt.recipe.registry import nearest
 
 ACTIVATIONS = {name: name for name in ("relu", "gelu", "swish")} | dict.fromkeys(
@@ -40,6 +41,9 @@ ARCHES: dict[str, dict[str, Any]] = {
 
 HYDRA = re.compile(r"[+~]*[a-z_]+(?:\.[a-z_]+)+=|--config-name$")
 """A setting of Hydra on the command line, or the option for its configuration."""
+
+INTERPOLATION = re.compile(r"\$\{(\w+)\.(\w+)\}")
+"""A value of Hydra that is that of another section, ``${section.key}``."""
 
 UNTRAINED = ("--generation", "--interactive", "--eval-lm", "--common-eval")
 """Sections of a configuration that fairseq-train does not read."""
@@ -74,19 +78,10 @@ def convert(options: Options, draft: Draft) -> None:
         )
     draft.set(train__max_tokens=tokens)
     _optimizer(options, draft)
-    _schedule(options, draft)
+    last = _schedule(options, draft)
     _loss(options, draft)
     _validation(options, draft)
-    hours = options.number("--stop-time-hours")
-    draft.set(train__max_minutes=60.0 * hours if hours else None)
-    epochs, updates = options.number("--max-epoch"), options.number("--max-update")
-    if not updates:
-        updates = 1_000_000 if epochs else None
-        end = f"max_epochs {epochs}" if epochs else "100000, the default of max_updates"
-        draft.note(f"end of training: fairseq has no limit of updates here; nmt ends after {end}")
-    draft.set(train__max_epochs=epochs or None, train__max_updates=updates)
-    if "--keep-last-epochs" in options:
-        draft.note("keep_last counts checkpoints, one each train.save_every updates, not epochs")
+    _end(options, draft, last)
     for name, values in SWITCHES.items():
         if options.switch(name):
             draft.set(**values)
@@ -106,10 +101,21 @@ def _settings_of_hydra(options: Options) -> None:
             "of the whole configuration, .hydra/config.yaml of a training"
         )
     options.take(*UNTRAINED)
-    for section in list(options.values):
-        if options.values[section] and isinstance(options.values[section][0], dict):
-            [values] = options.take(section) or []
-            options.values |= Options.of_configuration(_options_of(section, values)).values
+    sections = {
+        name.lstrip("-").replace("-", "_"): listed[0]
+        for name, listed in options.values.items()
+        if listed and isinstance(listed[0], dict)
+    }
+    for section, values in sections.items():
+        options.take(f"--{section.replace('_', '-')}")
+        known = {key: _interpolated(value, sections) for key, value in values.items()}
+        options.values |= Options.of_configuration(_options_of(section, known)).values
+
+
+def _interpolated(value: Any, sections: dict[str, dict[str, Any]]) -> Any:
+    """Return a value, or that of another section if it names one."""
+    named = INTERPOLATION.fullmatch(str(value))
+    return sections.get(named[1], {}).get(named[2]) if named else value
 
 
 def _options_of(section: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -119,7 +125,7 @@ def _options_of(section: str, values: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, dict):
             named |= {f"{key}_{name}": inner for name, inner in value.items()}
         elif key == "_name":
-            named["arch" if section == "--model" else section.lstrip("-")] = value
+            named["arch" if section == "model" else section] = value
         else:
             named[key] = value
     return named
@@ -151,12 +157,8 @@ def _model(options: Options, draft: Draft) -> None:
     if "all" not in tied:
         _separate(options, draft)
     draft.set(model__sinusoids="concatenated", model__norm_epsilon=1e-5)
-    before = [options.switch(f"--{stack}-normalize-before") for stack in ("encoder", "decoder")]
-    if any(before):
-        draft.set(model__residual="pre_norm")
-    learned = [options.switch(f"--{stack}-learned-pos") for stack in ("encoder", "decoder")]
-    if any(learned):
-        draft.set(model__positions="learned")
+    _switch_of_both(options, draft, "model.residual", "normalize-before", "pre_norm")
+    _switch_of_both(options, draft, "model.positions", "learned-pos", "learned")
     if options.switch("--no-token-positional-embeddings"):
         draft.set(model__positions="none")
     activation = options.text("--activation-fn", default="relu")
@@ -164,10 +166,11 @@ def _model(options: Options, draft: Draft) -> None:
         draft.set(model__feed_forward=ACTIVATIONS[activation])
     else:
         draft.note(f"--activation-fn {activation}: no counterpart; relu is taken")
-    for ours, theirs in (("d_ff", "ffn-embed-dim"), ("heads", "attention-heads")):
-        encoder, decoder = (f"--{stack}-{theirs}" for stack in ("encoder", "decoder"))
-        _only_one(options, draft, f"model.{ours}", encoder, decoder)
-    _only_one(options, draft, "model.d_model", "--encoder-embed-dim", "--decoder-embed-dim")
+    is_base = values["arch"] == "transformer_base"  # whose decoder is as wide as the encoder
+    _number_of_both(options, draft, "model.d_model", "embed-dim", decoder_follows=is_base)
+    _number_of_both(options, draft, "model.d_ff", "ffn-embed-dim", decoder_follows=is_base)
+    _number_of_both(options, draft, "model.heads", "attention-heads")
+    _number_of_both(options, draft, "train.layer_dropout", "layerdrop")
 
 
 def _separate(options: Options, draft: Draft) -> None:
@@ -181,12 +184,40 @@ def _separate(options: Options, draft: Draft) -> None:
     )
 
 
-def _only_one(options: Options, draft: Draft, key: str, encoder: str, decoder: str) -> None:
-    """Set a key that holds for both stacks."""
-    sizes = [options.number(name) for name in (encoder, decoder)]
-    if sizes[0] and sizes[1] and sizes[0] != sizes[1]:
-        draft.note(f"{decoder} {sizes[1]}: {key} is the same for both stacks; {sizes[0]} is taken")
-    draft.set(**{key.replace(".", "__"): sizes[0] or sizes[1]})
+def _switch_of_both(options: Options, draft: Draft, key: str, name: str, value: str) -> None:
+    """Set a key that holds for both stacks to a value if the switch of either one is on."""
+    names = (f"--encoder-{name}", f"--decoder-{name}")
+    on = [switch for switch in names if options.switch(switch)]
+    section, _, field = key.partition(".")
+    if len(on) == 1 and draft.recipe[section].get(field) != value:
+        draft.note(f"{on[0]} alone: {key} is the same for both stacks; {value} is taken")
+    if on:
+        set_path(draft.recipe, key, value)
+
+
+def _number_of_both(
+    options: Options, draft: Draft, key: str, name: str, *, decoder_follows: bool = False
+) -> None:
+    """Set a key that holds for both stacks.
+
+    Args:
+        options: those of fairseq-train.
+        draft: the recipe.
+        key: dotted key.
+        name: the options' name behind ``--encoder-`` and ``--decoder-``.
+        decoder_follows: whether the decoder has the encoder's number by default.
+    """
+    encoder, decoder = (options.number(f"--{stack}-{name}") for stack in ("encoder", "decoder"))
+    if encoder and decoder and encoder != decoder:
+        draft.note(
+            f"--decoder-{name} {decoder}: {key} is the same for both stacks; {encoder} is taken"
+        )
+    elif encoder and not decoder and not decoder_follows:
+        draft.note(f"--encoder-{name} {encoder} alone: {key} is the same for both stacks")
+    elif decoder and not encoder:
+        draft.note(f"--decoder-{name} {decoder} alone: {key} is the same for both stacks")
+    if encoder or decoder:
+        set_path(draft.recipe, key, encoder or decoder)
 
 
 def _optimizer(options: Options, draft: Draft) -> None:
@@ -217,7 +248,8 @@ def _numbers(text: str) -> list[Any]:
     return [number_of("--adam-betas", part.strip()) for part in parts if part.strip()]
 
 
-def _schedule(options: Options, draft: Draft) -> None:
+def _schedule(options: Options, draft: Draft) -> tuple[str, Any] | None:
+    """Set the schedule; return the remark of an option that names its last update, and this."""
     theirs = options.text("--lr-scheduler", assumed="fixed")
     lr = _first(options, draft, "--lr") if "--lr" in options else options.assume("--lr", 0.25)
     is_sqrt = theirs == "inverse_sqrt"
@@ -240,9 +272,55 @@ def _schedule(options: Options, draft: Draft) -> None:
         values["plateau"] = options.number("--lr-patience", default=0) + 1
     if force := options.number("--force-anneal", "--fa"):
         draft.note(f"--force-anneal {force}: no counterpart; train.schedule=plateau is near")
-    if theirs == "polynomial_decay" and (total := options.number("--total-num-update")):
-        draft.note(f"--total-num-update {total}: the line ends at train.max_updates")
+    if theirs == "cosine":
+        values["lr"], values["final_share"] = _rates_of_cosine(options, lr)
     draft.set(train__schedule=values)
+    for name, usual in (("--power", 1), ("--end-learning-rate", 0)):
+        if [scalar(value) for value in options.values.get(name, [])] == [usual]:
+            options.take(name)
+    if theirs == "polynomial_decay" and (total := options.number("--total-num-update")):
+        return f"--total-num-update {total}: the line ends at update {total}", total
+    period = options.number("--lr-period-updates") if theirs == "cosine" else None
+    if period and period > 0:
+        end = warmup + period
+        return f"--lr-period-updates {period}: the first half cosine ends at update {end}", end
+    return None
+
+
+def _rates_of_cosine(options: Options, lr: float) -> tuple[float, float]:
+    """Return the highest rate of a cosine, and the share of it that is left at the end."""
+    if highest := options.number("--max-lr"):  # of old versions, where --lr is the least rate
+        peak, least = max(highest, lr), min(highest, lr)
+    else:
+        peak, least = lr, min(lr, max(0, options.number("--min-lr", default=0)))
+    options.take("--lr-shrink")  # of later periods, as is the next one
+    options.take("--t-mult")
+    return peak, float(f"{least / peak:.6g}") if least else 0.0
+
+
+def _end(options: Options, draft: Draft, last: tuple[str, Any] | None) -> None:
+    """Set when training ends.
+
+    Args:
+        options: those of fairseq-train.
+        draft: the recipe.
+        last: what :func:`_schedule` returns.
+    """
+    hours = options.number("--stop-time-hours")
+    draft.set(train__max_minutes=60.0 * hours if hours else None)
+    epochs, updates = options.number("--max-epoch"), options.number("--max-update")
+    if last and updates and updates != last[1]:
+        draft.note(f"{last[0]}, in nmt at train.max_updates {updates}")
+    elif last and not updates:
+        updates = last[1]
+        draft.note(f"{last[0]}, and so does training (max_updates)")
+    elif not updates:
+        updates = 1_000_000 if epochs else None
+        end = f"max_epochs {epochs}" if epochs else "100000, the default of max_updates"
+        draft.note(f"end of training: fairseq has no limit of updates here; nmt ends after {end}")
+    draft.set(train__max_epochs=epochs or None, train__max_updates=updates)
+    if "--keep-last-epochs" in options:
+        draft.note("keep_last counts checkpoints, one each train.save_every updates, not epochs")
 
 
 def _loss(options: Options, draft: Draft) -> None:
@@ -271,8 +349,20 @@ def _validation(options: Options, draft: Draft) -> None:
         draft.note(f"--best-checkpoint-metric {best}: no counterpart; loss is taken")
     draft.set(train__valid_metrics=["bleu"] if with_bleu else [])
     draft.set(train__best_metric=names.get(best, "loss"))
-    if "--validate-interval-updates" not in options:
-        draft.note("validation: fairseq validates after each epoch, nmt each train.valid_every")
+    valid_every, save_every = (
+        number_of(name, (options.values.get(name) or [0])[0])
+        for name in ("--validate-interval-updates", "--save-interval-updates")
+    )
+    if valid_every <= 0:
+        options.take("--validate-interval-updates")
+        if save_every > 0:
+            draft.set(train__valid_every=save_every)
+            draft.note(
+                f"valid_every {save_every}: fairseq validates with each --save-interval-updates, "
+                "and after each epoch"
+            )
+        else:
+            draft.note("validation: fairseq validates after each epoch, nmt each train.valid_every")
     text = options.text("--eval-bleu-args", default="{}")
     try:
         values = json.loads(text)

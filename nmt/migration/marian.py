@@ -53,17 +53,15 @@ def _corpora(options: Options, draft: Draft) -> None:
         draft.set(preprocess__separate_vocabularies=True)
     if options.switch("--right-left"):
         draft.set(preprocess__target_order="right_to_left")
-    sizes = {size for size in options.numbers("--dim-vocabs") if size}
+    sizes = options.numbers("--dim-vocabs")
+    draft.set_vocabulary(*sizes)
     if "--max-length" not in options:
         draft.note("max_tokens_per_sentence 50: the default of --max-length")
-    draft.set(
-        preprocess__vocab_size=max(sizes, default=None),
-        preprocess__max_tokens_per_sentence=options.number("--max-length", default=50),
-    )
+    draft.set(preprocess__max_tokens_per_sentence=options.number("--max-length", default=50))
     if vocabularies:
         is_text = all(str(path).endswith(".spm") for path in vocabularies)
         advice = "" if is_text else "; give the text without BPE"
-        size = "" if sizes else ", 32000 by default"
+        size = "" if any(sizes) else ", 32000 by default"
         draft.note(
             f"--vocabs {' '.join(map(str, vocabularies))}: nmt learns subwords itself{size}{advice}"
         )
@@ -170,6 +168,8 @@ def _optimizer(options: Options, draft: Draft) -> None:
     if "--exponential-smoothing" in options:
         rate = options.number("--exponential-smoothing", default=1e-4)
         draft.set(train__ema_decay=round(1 - rate, 8) if rate else None)
+    if options.switch("--gradient-checkpointing"):
+        draft.set(train__checkpoint_activations="layers")
     if options.switch("--fp16") or "float16" in map(str, options.take("--precision") or []):
         draft.set(train__precision="fp16")
 

@@ -97,7 +97,11 @@ REASONS = {
     "a run has the settings of its model": "--ignore-model-config",
     "preprocess.train takes a corpus with tabs, name.tsv": "--tsv --tsv-fields",
     "nmt learns subwords itself": "--sentencepiece-alphas --sentencepiece-options "
-    "--sentencepiece-max-lines --no-spm-decode",
+    "--sentencepiece-max-lines --no-spm-encode --no-spm-decode",
+    "train.augmentation lists changes of the text": "--all-caps-every --english-title-case-every",
+    "train.max_tokens auto, the default, fits the memory": "--mini-batch-fit-step",
+    "use nmt serve": "--port",
+    "of Marian alone": "--version",
     "docs/guides/data-mixing.md has weights of pairs": "--data-weighting --data-weighting-type",
     "torchrun starts the processes": "--num-devices --no-nccl",
     "use nmt train --sharding full": "--sharding",
@@ -109,9 +113,11 @@ REASONS = {
     "updates without finite gradients are skipped, train.max_skipped of them": "--check-nan "
     "--check-gradient-nan --throw-on-divergence --custom-fallbacks",
     "the cost is the cross-entropy": "--guided-alignment-cost",
+    "without guided alignment no layer has it": "--transformer-guided-alignment-layer",
     "of recurrent models, which nmt does not convert": "--dim-rnn --enc-type --enc-cell "
     "--enc-cell-depth --dec-cell --dec-cell-base-depth --dec-cell-high-depth --skip "
-    "--layer-normalization --dropout-rnn",
+    "--layer-normalization --dropout-rnn --transformer-rnn-projection --best-deep "
+    "--char-stride --char-highway --char-conv-filters-num --char-conv-filters-widths",
     "nmt's model has it by its name: model.decoder_attention": "--transformer-dim-aan "
     "--transformer-aan-depth --transformer-aan-activation --transformer-aan-nogate",
     "nmt translate --json has the scores": "--word-scores",
@@ -128,7 +134,10 @@ REASONS = {
     "no counterpart": "--bert-mask-symbol --unlikelihood-loss --ulr --train-embedder-rank "
     "--exponential-smoothing-replace-freq --quantize-bits --quantize-optimization-steps "
     "--quantize-log-based --quantize-biases --cpu-threads --skip-cost --output-approx-knn "
-    "--optimize --gemm-type --quantize-range --n-best-feature --allow-special",
+    "--optimize --gemm-type --quantize-range --n-best-feature --allow-special "
+    "--bert-sep-symbol --bert-class-symbol --bert-masking-fraction --bert-train-type-embeddings "
+    "--bert-type-vocab-size --ulr-query-vectors --ulr-keys-vectors --ulr-dim-emb --ulr-dropout "
+    "--ulr-trainable-transformation --ulr-softmax-temperature",
 }
 """Why other options set nothing, and their names."""
 

@@ -24,7 +24,13 @@ REASONS = {
     "convert the file itself: nmt recipe --from opennmt FILE": "--config",
     "nmt's recipe names an architecture: model.arch": "--encoder-type --decoder-type --model-type",
     "sinusoids are the default": "--position-encoding",
+    "give the dataset of nmt preprocess as train.data": "--data",
     "the dataset holds the subwords": "--src-vocab --tgt-vocab",
+    "nmt learns subwords itself": "--src-words-min-frequency --tgt-words-min-frequency "
+    "--vocab-size-multiple --src-subword-vocab --tgt-subword-vocab --src-vocab-threshold "
+    "--tgt-vocab-threshold",
+    "longer training pairs are dropped, not cut": "--src-seq-length-trunc --tgt-seq-length-trunc",
+    "the length penalty wu has it": "--alpha",
     "give the model as preprocess.subword_model": "--src-subword-model --tgt-subword-model",
     "nmt preprocess writes preprocess.output_dir": "--save-data",
     "nmt preprocess replaces an older dataset": "--overwrite",
@@ -65,6 +71,10 @@ REASONS = {
     "no counterpart; the model differs": "--add-qkvbias --add-ffnbias --parallel-residual "
     "--shared-layer-norm --copy-attn --reuse-copy-attn --global-attention --input-feed --bridge "
     "--generator-function --src-embeddings --tgt-embeddings --both-embeddings --embeddings-type "
+    "--src-feats-vocab --n-src-feats --src-feats-defaults --feat-merge --feat-vec-size "
+    "--feat-vec-exponent --sliding-window --relative-positions-buckets --global-attention-function "
+    "--context-gate --coverage-attn --copy-attn-type --copy-attn-force --copy-loss-by-seqlength "
+    "--enc-hid-size --dec-hid-size --pre-word-vecs-enc --pre-word-vecs-dec "
     "--aan-useffn --rnn-type --enc-rnn-size --dec-rnn-size --cnn-kernel-width --self-attn-type",
     "no counterpart": "--truncated-decoder --lambda-coverage --freeze-encoder --freeze-decoder "
     "--start-decay-steps --learning-rate-decay --decay-steps --train-eval-steps --single-pass "
@@ -88,9 +98,10 @@ def convert(options: Options, draft: Draft) -> None:
         return
     draft.set(model__arch="transformer_base", model__sinusoids="concatenated")
     draft.set(model__residual="pre_norm")  # that of every Transformer of OpenNMT-py
-    kinds = {options.text(f"--{stack}-type") for stack in ("encoder", "decoder")}
-    if others := kinds - {"", "transformer"}:
-        draft.note(f"encoder_type, decoder_type {', '.join(sorted(others))}: no counterpart")
+    for name in ("--encoder-type", "--decoder-type"):
+        if (kind := options.text(name, default="rnn")) != "transformer":
+            shown = name.lstrip("-").replace("-", "_")
+            draft.note(f"{shown} {kind}: no counterpart; transformer is taken")
     _corpora(options, draft)
     _model(options, draft)
     _validation(options, draft)
@@ -147,9 +158,9 @@ def _model(options: Options, draft: Draft) -> None:
 
 def _validation(options: Options, draft: Draft) -> None:
     """Set the limit of lengths, the size of the vocabulary, and the metrics of the validation."""
-    for ours, theirs in (("max_tokens_per_sentence", "seq-length"), ("vocab_size", "vocab-size")):
-        sizes = [options.number(f"--{side}-{theirs}") for side in ("src", "tgt")]
-        draft.set(**{f"preprocess__{ours}": max(filter(None, sizes), default=None)})
+    draft.set_vocabulary(*(options.number(f"--{side}-vocab-size") for side in ("src", "tgt")))
+    lengths = [options.number(f"--{side}-seq-length") for side in ("src", "tgt")]
+    draft.set(preprocess__max_tokens_per_sentence=max(filter(None, lengths), default=None))
     metrics = [str(name).lower() for name in options.take("--valid-metrics") or []]
     draft.set(train__valid_metrics=[name for name in metrics if name in ("bleu", "ter")] or None)
     criteria = [str(name) for name in options.take("--early-stopping-criteria") or []]
@@ -184,9 +195,10 @@ def _with_two_dashes(name: str) -> str:
 
 def _corpora(options: Options, draft: Draft) -> None:
     """Set the corpora of ``data``, each with ``path_src``, ``path_tgt`` and perhaps a weight."""
-    data = options.take("--data")
+    data = options.values.get("--data")
     if not data or not isinstance(data[0], dict):
         return
+    options.take("--data")
     train: list[Any] = []
     for name, corpus in data[0].items():
         values = corpus if isinstance(corpus, dict) else {}

@@ -15,6 +15,9 @@ from nmt.recipe.config import set_path
 TOKENS_PER_SENTENCE = 25
 """Target tokens of a sentence that are assumed where a batch is counted in sentences."""
 
+JOINED = re.compile(r"^(-[A-Za-z])([-+.]?\d|[$`])")
+"""The beginning of a short option with its value in the same word, such as ``-b12``."""
+
 MAX_NUMBER = 1e15
 """Numbers of options are smaller."""
 
@@ -60,6 +63,7 @@ class Options:
         options.loops = command.loops
         current, option = options.positional, ""
         for word in command.words:
+            word = JOINED.sub(r"\1=\2", word)
             name, equals, value = word.partition("=")
             if re.match(r"--?[A-Za-z]", word):
                 option = _normal(name)
@@ -159,6 +163,13 @@ class Draft:
     def note(self, line: str) -> None:
         """Add a line for the user."""
         self.notes.append(line)
+
+    def set_vocabulary(self, *sizes: int | None) -> None:
+        """Set the size of both vocabularies to the largest of some sizes; 0 and None are none."""
+        known = set(filter(None, sizes))
+        self.set(preprocess__vocab_size=max(known, default=None))
+        if len(known) > 1:
+            self.note(f"vocab_size {max(known)}: both vocabularies have one size, the larger one")
 
     def peak(self, name: str, lr: float, warmup_updates: int) -> float:
         """Return the highest rate of a schedule that is `lr` / sqrt(max(update, warm-up)).

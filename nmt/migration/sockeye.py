@@ -54,10 +54,23 @@ REASONS = {
     "nmt shortlist stores the list in the run": "--restrict-lexicon --restrict-lexicon-topk",
     "search.max_source_length limits a source": "--max-input-length",
     "search.max_length_ratio limits a translation": "--max-output-length-num-stds",
+    "use --set train.device=cpu": "--use-cpu",
+    "use --set search.constraints=[forbidden]": "--prevent-unk",
+    "use --precision int8": "--int8",
+    "nmt preprocess needs no shards": "--num-samples-per-shard --min-num-shards --max-processes",
+    "train.loss.definition has the formulas": "--label-smoothing-impl",
+    "the schedule has no counterpart": "--learning-rate-half-life "
+    "--learning-rate-decay-optimizer-states-reset --learning-rate-decay-param-reset",
+    "of recurrent models, which nmt does not convert": "--rnn-num-hidden --rnn-cell-type "
+    "--rnn-attention-type --rnn-attention-num-hidden --rnn-num-layers --rnn-dropout-inputs "
+    "--rnn-dropout-states --rnn-decoder-state-init --rnn-attention-in-upper-layers",
     "no counterpart; the model differs": "--source-factors --source-factors-num "
     "--source-factors-combine --source-factor-vocabs --source-factors-num-embed --target-factors "
     "--target-factors-num --target-factors-combine --target-factors-num-embed --length-task "
-    "--length-task-weight --decoder-attention-type",
+    "--length-task-weight --decoder-attention-type --validation-source-factors "
+    "--validation-target-factors --target-factor-vocabs --source-factors-share-embedding "
+    "--target-factors-weight --input-factors --lhuc --neural-vocab-selection "
+    "--neural-vocab-selection-block-loss --transformer-feed-forward-use-glu",
     "no counterpart": "--weight-decay --fixed-param-names --fixed-param-strategy "
     "--keep-initializations --allow-missing-params --ignore-extra-params --monitor-pattern --env "
     "--stop-training-on-decoder-failure --brevity-penalty-type --brevity-penalty-weight "
@@ -82,8 +95,13 @@ def convert(options: Options, draft: Draft) -> None:
         is_shared = options.switch("--shared-vocab") or is_tied or "preprocess" in options.beside
         if not is_shared:
             draft.set(preprocess__separate_vocabularies=True)
+        if lengths := options.take("--max-seq-len"):
+            longest = max(sides := _pair("--max-seq-len", lengths))
+            draft.set(preprocess__max_tokens_per_sentence=longest)
+            if min(sides) < longest:
+                draft.note(f"max_tokens_per_sentence {longest}: both sides have one limit")
         if words := options.take("--num-words"):
-            draft.set(preprocess__vocab_size=max(_pair("--num-words", words)))
+            draft.set_vocabulary(*_pair("--num-words", words))
     if kind == "preprocess":
         draft.set(preprocess__output_dir=options.text("--output", "-o") or None)
     if kind == "train":
@@ -91,14 +109,23 @@ def convert(options: Options, draft: Draft) -> None:
             options.take("-d", "--prepared-data")
         _train(options, draft, tied)
     if kind == "translate":
-        alpha = float(options.number("--length-penalty-alpha", assumed=1.0))
-        draft.set(
-            search__strategy={
-                "name": "beam",
-                "beam": options.number("--beam-size", "-b", assumed=5),
-                "length_penalty": {"name": "power", "alpha": alpha},
-            }
-        )
+        _search(options, draft)
+
+
+def _search(options: Options, draft: Draft) -> None:
+    """Set the section ``search``; the length penalty is ((beta + length) / (beta + 1))^alpha."""
+    assumed = None if options.switch("--greedy") else 5
+    alpha = float(options.number("--length-penalty-alpha", assumed=1.0))
+    beta = options.number("--length-penalty-beta", default=0)
+    if beta not in (0, 5):
+        draft.note(f"--length-penalty-beta {beta}: no counterpart; 0 is taken")
+    draft.set(
+        search__strategy={
+            "name": "beam",
+            "beam": options.number("--beam-size", "-b", default=1, assumed=assumed),
+            "length_penalty": {"name": "gnmt" if beta == 5 else "power", "alpha": alpha},
+        }
+    )
 
 
 def _texts(
@@ -144,15 +171,18 @@ def _train(options: Options, draft: Draft, tied: str) -> None:
             tied, "none"
         )
     )
-    if options.text("--decoder") == "ssru_transformer":
-        draft.set(model__decoder_attention="ssru")
+    _kind(options, draft)
     batch = options.number("--batch-size", "-b", assumed=4096)
     in_words = options.text("--batch-type", default="max-word") != "sentence"
     interval = options.number("--update-interval", default=1)
     words, sentences = (batch, None) if in_words else (None, batch)
     draft.set_batch(words, sentences, interval, options.devices)
     smoothing = options.number("--label-smoothing", default=0.1)
-    draft.set(train__loss={"name": "label_smoothed_cross_entropy", "smoothing": smoothing})
+    loss = {"name": "label_smoothed_cross_entropy", "smoothing": smoothing}
+    if options.values.get("--label-smoothing-impl") == ["torch"]:
+        options.take("--label-smoothing-impl")
+        loss["definition"] = "uniform"
+    draft.set(train__loss=loss)
     texts = options.text("--optimizer-betas").split(":")
     betas = [number_of("--optimizer-betas", part) for part in texts if part]
     eps = options.number("--optimizer-epsilon")
@@ -183,6 +213,21 @@ def _train(options: Options, draft: Draft, tied: str) -> None:
     draft.set(train__save_dir=options.text("--output", "-o") or None)
 
 
+def _kind(options: Options, draft: Draft) -> None:
+    """Set what the names of the encoder and the decoder, and the kind of positions, say."""
+    decoder = options.text("--decoder", default="transformer")
+    for name, kind in (("--encoder", options.text("--encoder")), ("--decoder", decoder)):
+        if kind not in ("", "transformer", "ssru_transformer"):
+            draft.note(f"{name} {kind}: no counterpart; transformer is taken")
+    if decoder == "ssru_transformer":
+        draft.set(model__decoder_attention="ssru")
+    positions = options.text("--transformer-positional-embedding-type", default="fixed")
+    if positions in ("learned", "none"):
+        draft.set(model__positions=positions)
+    elif positions != "fixed":
+        draft.note(f"--transformer-positional-embedding-type {positions}: fixed is taken")
+
+
 def _residual(options: Options, draft: Draft) -> None:
     """Set the place of the norms, which is before the sublayers by default."""
     before = options.text("--transformer-preprocess", assumed="n").partition(":")[0]
@@ -198,9 +243,18 @@ def _residual(options: Options, draft: Draft) -> None:
 
 def _schedule(options: Options, draft: Draft) -> None:
     theirs = options.text("--learning-rate-scheduler-type", assumed="plateau-reduce")
-    names = {"plateau-reduce": "plateau", "inv-sqrt-decay": "inverse_sqrt", "none": "constant"}
+    names = {
+        "plateau-reduce": "plateau",
+        "inv-sqrt-decay": "inverse_sqrt",
+        "linear-decay": "linear",
+        "none": "constant",
+    }
+    if theirs not in names:
+        draft.note(
+            f"--learning-rate-scheduler-type {theirs}: no counterpart; inverse_sqrt is taken"
+        )
     values: dict[str, Any] = {
-        "name": names.get(theirs, "linear" if "linear" in theirs else "inverse_sqrt"),
+        "name": names.get(theirs, "inverse_sqrt"),
         "lr": options.number("--initial-learning-rate", assumed=0.0002),
         "warmup_updates": options.number("--learning-rate-warmup", assumed=0),
     }

@@ -22,7 +22,9 @@ from nmt.errors import NmtError
 PACKAGE = Path(__file__).resolve().parents[1]
 """Directory of this package's code."""
 
-_LIBRARIES = tuple(f"{sysconfig.get_path(kind)}{os.sep}" for kind in ("stdlib", "purelib"))
+_LIBRARIES = tuple(
+    f"{sysconfig.get_path(kind)}{os.sep}" for kind in ("stdlib", "purelib", "platlib")
+)
 """Directories of modules that are installed."""
 
 TRUST = "NMT_TRUST_PLUGINS"
@@ -136,7 +138,8 @@ def _line(error: BaseException) -> str:
     """Return file and line of a plugin's error for a message; empty if no line was run."""
     frames = traceback.extract_tb(error.__traceback__)
     run = [frame for frame in frames if not _is_ours(frame.filename)]
-    written = [frame for frame in run if not frame.filename.startswith(_LIBRARIES)]
+    # A name such as "<string>" is code that Python made, as the methods of a dataclass.
+    written = [frame for frame in run if not frame.filename.startswith(("<", *_LIBRARIES))]
     places = [f" ({frame.filename}, line {frame.lineno})" for frame in written or run]
     return places[-1] if places else ""
 

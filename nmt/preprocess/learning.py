@@ -64,16 +64,22 @@ class SubwordTraining:
             raise ValueError(
                 f"character_coverage must be from 0.98 to 1, not {self.character_coverage}"
             )
-        lowered = [self._lowered(symbol) for symbol in self.user_defined_symbols]
-        for symbol, shown in zip(lowered, self.user_defined_symbols, strict=True):
+        given = self.user_defined_symbols
+        lowered = [self._lowered(symbol).replace(" ", SPACE) for symbol in given]
+        for symbol, shown in zip(lowered, given, strict=True):
+            if shown != " ".join(shown.split(" ")).strip(" ") or "  " in shown:
+                raise ValueError(
+                    f"user_defined_symbols: {shown!r} begins or ends with a space, or has two in "
+                    "a row; leave these out"
+                )
             if not symbol or [*SPECIAL_PIECES, *lowered].count(symbol) > 1:
                 raise ValueError(
                     f"user_defined_symbols must differ from each other, from nothing and from "
                     f"{' '.join(SPECIAL_PIECES)}, unlike {shown!r}"
                 )
 
-        if self.casing == "inline" and any(" " in symbol for symbol in self.user_defined_symbols):
-            raise ValueError("user_defined_symbols with spaces go without casing; take none")
+        if self.casing == "inline" and any(" " in symbol for symbol in given):
+            raise ValueError("user_defined_symbols with spaces need casing none")
 
     @property
     def symbols(self) -> list[str]:

@@ -11,6 +11,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from inspect import get_annotations
 from typing import Any, Generic, TypeVar, cast
 
@@ -48,8 +49,7 @@ class Registry(Generic[Entry]):
                 f"there is a {self.kind} {name!r} already: choose another name for yours"
             )
         kind = type(entry)
-        declared = {name for name, of in get_annotations(kind).items() if "ClassVar" not in str(of)}
-        if lost := sorted(declared.difference(getattr(kind, "__dataclass_fields__", ()))):
+        if "__dataclass_fields__" not in vars(kind) and (lost := _declared(kind)):
             raise TypeError(
                 f"{kind.__name__} is not a dataclass, so {', '.join(lost)} would be no key of a "
                 "recipe: put @dataclass(frozen=True, kw_only=True) before the class"
@@ -90,6 +90,13 @@ class Registry(Generic[Entry]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries
+
+
+def _declared(kind: type) -> list[str]:
+    """Return the names of the fields that a class declares."""
+    with suppress(NameError):  # of a type that is imported for type checkers alone
+        return [name for name, of in get_annotations(kind).items() if "ClassVar" not in str(of)]
+    return []
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:

@@ -123,19 +123,22 @@ def _build_named(build: Callable[[], Model], plugins: Sequence[str]) -> Model:
         ) from error
 
 
-def broken_laws_of(model: Model, sizes: tuple[int, int], plugins: Sequence[str]) -> list[str]:
+def broken_laws_of(
+    model: Model, sizes: tuple[int, int], plugins: Sequence[str], tolerance: float
+) -> list[str]:
     """Return the laws that a model of plugins breaks; see :func:`nmt.models.laws.broken_laws`.
 
     Args:
-        model: on a CPU.
+        model: on any device.
         sizes: numbers of source and target token ids.
         plugins: modules whose code is named in errors.
+        tolerance: greatest difference between equal outputs, as a share of the largest one.
 
     Raises:
         NmtError: the model has another shape than the contract says, or a plugin raises an error.
     """
     try:
-        return broken_laws(model, *sizes)
+        return broken_laws(model, *sizes, tolerance)
     except Exception as error:
         said = str(error) if isinstance(error, NmtError) else plugin_error(error, plugins)
         if said is None or is_out_of_memory(error):

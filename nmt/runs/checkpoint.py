@@ -24,6 +24,8 @@ VERSION = 2
 
 REMEDY = "use another checkpoint of the run"
 
+_NAME = re.compile("update_([0-9]{7}|[1-9][0-9]{7,})")
+
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 
@@ -164,9 +166,5 @@ def checkpoints_in(path: Path) -> list[Path]:
 
     A copy with another name, such as ``update_0001000.keep``, is none of them.
     """
-    updates = {
-        int(name[1]): entry
-        for entry in path.glob("update_*")
-        if (name := re.fullmatch("update_([0-9]+)", entry.name))
-    }
-    return [updates[number] for number in sorted(updates)]
+    checkpoints = (entry for entry in path.glob("update_*") if _NAME.fullmatch(entry.name))
+    return sorted(checkpoints, key=lambda entry: (len(entry.name), entry.name))

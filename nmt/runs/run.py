@@ -368,7 +368,7 @@ def make_directory(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = error.strerror
-        if path.is_symlink():
+        if path.is_symlink() and not path.exists():
             reason = f"it is a link to {os.readlink(path)}, which does not exist"
         raise NmtError(
             f"{path}: no directory can be made there: {reason}; choose another one"

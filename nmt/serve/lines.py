@@ -177,7 +177,7 @@ async def _translations(service: Service, request: Request, wish: Wish) -> Async
                     work = _translated(service, request, Line(line), wish)
                     under_way.append(asyncio.ensure_future(work))
                     coming = asyncio.ensure_future(anext(arriving, None))
-            finished = []
+            finished: list[bytes] = []
             while under_way and under_way[0].done() and not (finished and under_way[0].exception()):
                 finished.append(_text(under_way.popleft().result()))
             if finished:  # in one piece: between two, nothing would notice that the client left

@@ -34,8 +34,8 @@ SILENCE = 60.0
 class RunningStats:
     """Sums over the updates of one process since the last report; kept on the device.
 
-    What is the same in all processes (updates, norms and terms of the gradient) is counted by the
-    first one alone, so that the sums of any number of processes can be resumed by any other.
+    Updates and norms of the gradient, which are the same in all processes, are counted by the first
+    one alone, so that the sums of any number of processes can be resumed by any other.
     """
 
     updates: Tensor | float = 0.0

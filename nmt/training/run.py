@@ -18,7 +18,7 @@ from nmt.runs import LOG, Run
 from nmt.runs.building import broken_laws_of, build_new
 from nmt.runs.locking import locked_for_training
 from nmt.runtime.distributed import World
-from nmt.runtime.precision import check_precision, pick_precision
+from nmt.runtime.precision import autocast, check_precision, pick_precision
 from nmt.training.chosen_loggers import open_loggers
 from nmt.training.config import TrainConfig
 from nmt.training.experiment import Experiment
@@ -69,7 +69,8 @@ def train(
     if warning and world.is_main:
         warn(f"train.precision: {warning}")
     torch.manual_seed(config.seed)
-    model = _build(experiment, subwords, world.is_main)
+    sizes = subwords.source_size, subwords.target_size, subwords.shared
+    model = build_new(lambda: experiment.model.build_adapted(*sizes), experiment.plugins)
     _check_use(model, config, subwords)
     split, held_out = dataset.split("train"), dataset.split("valid")
     split.check()
@@ -84,7 +85,8 @@ def train(
         )
         if parent and config.init_from and world.is_main:
             compare_languages(config.init_from, parent, dataset)
-        trainer = Trainer(run, config, model.to(world.device), split, world)
+        _check_laws(model.to(world.device), experiment, subwords, world)
+        trainer = Trainer(run, config, model, split, world)
         scores = saved.resume(trainer) if saved else {}
         del saved  # its copy of the weights takes memory
         validation = _prepare_validation(experiment, trainer, subwords, held_out)
@@ -102,21 +104,18 @@ def train(
     return run, reason
 
 
-def _build(experiment: Experiment, subwords: Subwords, main: bool) -> Model:
-    """Return a new model for the subwords; warn of laws that a model of plugins breaks.
-
-    Args:
-        experiment: all settings.
-        subwords: of the dataset.
-        main: whether this process is the one that warns.
-    """
+def _check_laws(model: Model, experiment: Experiment, subwords: Subwords, world: World) -> None:
+    """Warn of laws that a model of plugins breaks: on its device, on a GPU in its precision."""
+    if not experiment.plugins:
+        return
     sizes = subwords.source_size, subwords.target_size
-    shared, plugins = subwords.shared, experiment.plugins
-    model = build_new(lambda: experiment.model.build_adapted(*sizes, shared), plugins)
-    for law in broken_laws_of(model, sizes, plugins) if plugins else ():
-        if main:
-            warn(f"model {type(model).__name__}: {law}; see docs/guides/extending.md")
-    return model
+    wanted = "fp32" if world.device.type == "cpu" else experiment.train.precision
+    precision = pick_precision(wanted, world.device)
+    tolerance = 1e-3 if precision == "fp32" else 0.1
+    with autocast(precision, world.device):
+        laws = broken_laws_of(model, sizes, experiment.plugins, tolerance)
+    for law in laws if world.is_main else ():
+        warn(f"model {type(model).__name__}: {law}; see docs/guides/extending.md")
 
 
 def _check_use(model: Model, config: TrainConfig, subwords: Subwords) -> None:

@@ -34,6 +34,8 @@ class Schedule(ABC):
             raise ValueError(f"warmup_updates must not be negative, is {self.warmup_updates}")
         if self.lr is not None and self.lr <= 0:
             raise ValueError(f"lr must be positive, is {self.lr}")
+        if self.lr == math.inf:
+            raise ValueError("lr must be finite")
 
     def rate(self, update: int, d_model: int, max_updates: int, plateaus: int = 0) -> float:
         """Return the learning rate of an update.

@@ -242,11 +242,10 @@ class Trainer:
             group["lr"] = rate
         sums = self._accumulate(update)
         norm = self._scale_gradients()
-        squared_part = sums.pop("squared_part", None)
+        if "squared_part" in sums:
+            sums |= self._noise(sums.pop("squared_part"), norm, update)
         if self.world.is_main:
             sums |= {"updates": torch.ones_like(norm), "grad_norm": norm}
-            if squared_part is not None:
-                sums |= self._noise(squared_part, norm, update)
         is_finite = norm.isfinite()
         self.optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
         self.optimizer.step()  # does nothing where `found_inf` is one
