@@ -468,7 +468,12 @@ def test_a_model_that_does_not_fit_gives_way_to_a_smaller_one(
         (True, 9000.0, None, []),
         (True, 9000.0, 2, ["other programs have used the cores in the last minute, so the speed"]),
         (False, 37.0, 5, ["in 0:05:00 the tiny model sees only 1.9% of the training text; give"]),
-        (True, 37.0, 5, ["OMP_NUM_THREADS=1 for one of them\n", "text; give more --minutes\n"]),
+        (
+            True,
+            37.0,
+            5,
+            ["OMP_NUM_THREADS=1, on the one core that is free\n", "text; give more --minutes\n"],
+        ),
         (False, 90.0, 1000, ["training text; give more --minutes or choose a smaller model\n"]),
     ],
 )

@@ -90,17 +90,22 @@ def lines(seed: int, count: int = 400) -> list[str]:
     return some + [line.upper() for line in TEXT] + [line.title() for line in TEXT] + TEXT
 
 
-def test_symbols_in_upper_case_are_one_piece_behind_a_mark() -> None:
-    training = SubwordTraining(vocab_size=340, casing="inline", user_defined_symbols=("<NUM>",))
+def test_symbols_with_upper_case_stay_as_they_are() -> None:
+    symbols = ("<NUM>", "Ent1")
+    training = SubwordTraining(vocab_size=340, casing="inline", user_defined_symbols=symbols)
     subwords = Subwords(train_subwords(TEXT, training), None, 1)
-    for line in ("the <NUM> old man", "the <num> old man"):
+    for line in ("the <NUM> Old man", "A <NUM>'s Ent1 MAN", "THE <NUM> OLD MAN", "<NUM> Ent1"):
         [ids] = subwords.encode_source([line])
-        assert "<num>" in subwords.source.pieces(ids)
-    [ids] = subwords.encode_source(["the <NUM>'s man"])  # which no mark restores
-    assert "<NUM>" in subwords.source.pieces(ids)
-    assert subwords.source.decode([ids]) == ["the <NUM>'s man"]
-    with pytest.raises(ValueError, match="must differ from each other"):
-        SubwordTraining(casing="inline", user_defined_symbols=("<NUM>", "<num>"))
+        assert "<NUM>" in subwords.source.pieces(ids)
+        assert subwords.source.decode([ids]) == [line]
+    title, upper, capitals = (subwords.source._ids[mark] for mark in MARKS)
+    [ids] = subwords.encode_source(["<NUM> Ent1 man"])
+    for mark, expected in (
+        (title, "<NUM> Ent1 man"),
+        (upper, "<NUM> Ent1 man"),
+        (capitals, "<NUM> Ent1 MAN"),
+    ):  # that a model may write in any place
+        assert subwords.source.decode([[mark, *ids]]) == [expected]
     with pytest.raises(ValueError, match="with spaces need casing none"):
         SubwordTraining(casing="inline", user_defined_symbols=("New York",))
 

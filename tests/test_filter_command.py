@@ -157,6 +157,7 @@ def test_the_better_half_of_a_corpus_is_kept(
     best = np.argsort(-scores, kind="stable")[: round(len(rows) / 2)]
     assert kept == [rows[at] for at in sorted(best)]
     assert f"kept {len(kept)} of {len(rows)} pairs" in done.err
+    assert "the first column was taken as en, the second as de\n" in done.err
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
     none = nmt("filter", "crawl.tsv.gz", *models, "--keep", 0)
     assert (none.out, none.err.splitlines()[-1]) == ("", f"kept 0 of {len(rows)} pairs"), none.err

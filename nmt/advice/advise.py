@@ -220,7 +220,8 @@ def _plan(
     if machine.is_busy:
         warn(
             "other programs have used the cores in the last minute, so the speed measured may be "
-            "too low; run nmt init again on idle cores, or with OMP_NUM_THREADS=1 for one of them"
+            "too low; run nmt init again on idle cores, or both nmt init and nmt train with "
+            "OMP_NUM_THREADS=1, on the one core that is free"
         )
     if chosen.epochs < 0.995:  # else it is shown as the whole text
         smaller = " or choose a smaller model" if chosen.size is not SIZES[0] else ""

@@ -60,7 +60,7 @@ def average_checkpoints(
         elif best is not None:
             chosen += pick_best(path, best, trust_plugins)
     averaged = average_run(chosen, output, trust_plugins)
-    if averaged.recipe["train"].get("ema_decay"):
+    if len(averaged.recipe["averaged"]) > 1 and averaged.recipe["train"].get("ema_decay"):
         say(
             "the checkpoints hold moving averages already (train.ema_decay): compare the best one "
             "with this average on the validation set"

@@ -129,6 +129,8 @@ def filter_pairs(
                 with writer(scores, is_main=True) as stream:
                     for values, _ in cut.masks():
                         stream.writelines(f"{value:.9g}\n".encode() for value in values)
+    if bitext is None or len(bitext.files) == 1:
+        say(f"the first column was taken as {languages[0]}, the second as {languages[1]}")
     least = f", with scores of {cut.least:.6g} and more" if kept else ""
     say(f"kept {kept:,} of {cut.pairs:,} pairs{least}")
 

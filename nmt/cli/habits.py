@@ -81,7 +81,8 @@ def answer_arguments(command: str, arguments: list[str]) -> str:
 
 def _prefix(path: str) -> str:
     """Return the prefix of the files of a corpus, from one of them."""
-    if not Path(path).is_file() or ".tsv" in Path(path).suffixes[-2:]:
+    there = any(Path(f"{path}{suffix}").is_file() for suffix in ("", *COMPRESSED))
+    if not there or ".tsv" in Path(path).suffixes[-2:]:
         return path
     plain = Path(path)
     if plain.suffix in COMPRESSED:

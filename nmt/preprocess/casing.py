@@ -2,13 +2,15 @@
 
 A mark is a token that no text spells, as a tag is. It stands before the first token of a word, or,
 for a line in capitals, before the first token of the line. A word is in lower case only if its mark
-restores it letter by letter; others, such as `iPhone`, stay as they are.
+restores it letter by letter; others, such as `iPhone`, stay as they are. So does a word that holds
+a user-defined symbol with upper case, such as a placeholder, which a mark never changes.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Container, Iterable
 from itertools import accumulate
 from random import Random
 
@@ -24,18 +26,32 @@ _WORD = re.compile(r"[^\s\u200b\u200e\u200f\u2581\ufeff]+")
 """A word; SentencePiece takes "▁" and characters without width for spaces, too."""
 
 
-def in_lower_case(line: str, is_whole: bool = True) -> tuple[str, dict[int, str]]:
+def in_lower_case(
+    line: str, is_whole: bool = True, symbols: re.Pattern[str] | None = None
+) -> tuple[str, dict[int, str]]:
     """Return the line with lower case behind marks, and the marks by the number of their word.
 
-    In a phrase of a line, which is not whole, each word has its own mark.
+    Args:
+        line: text.
+        is_whole: False for a phrase of a line, in which each word has its own mark.
+        symbols: matches what stays as it is, as does the word around it.
     """
     words = _WORD.findall(line)
     low = _lower(line)
-    if is_whole and low.upper() == line != low and len(words) > 1 and _is_normal(line):
+    kept = [symbols is not None and symbols.search(word) is not None for word in words]
+    is_upper = low.upper() == line != low and len(words) > 1 and not any(kept)
+    if is_whole and is_upper and _is_normal(line):
         return low, {0: CAPITALS}
-    marks = {number: mark for number, word in enumerate(words) if (mark := _mark(word))}
+    marked = ((at, _mark(word)) for at, word in enumerate(words) if not kept[at])
+    marks = {at: mark for at, mark in marked if mark}
     numbers = iter(range(len(words)))
     return _WORD.sub(lambda m: _lower(m[0]) if next(numbers) in marks else m[0], line), marks
+
+
+def in_upper_case(symbols: Iterable[str]) -> re.Pattern[str] | None:
+    """Return a pattern of the symbols that have upper case; None if there are none."""
+    cased = [re.escape(symbol) for symbol in symbols if symbol != _lower(symbol)]
+    return re.compile("|".join(cased)) if cased else None
 
 
 def _lower(text: str) -> str:
@@ -61,22 +77,29 @@ def _mark(word: str) -> str | None:
     return None
 
 
-def _raise(letters: list[str], mark: str, start: int) -> None:
-    """Apply a mark to the letters of a text from an offset on, in place."""
+def _raise(letters: list[str], mark: str, start: int, kept: Container[int] = ()) -> None:
+    """Apply a mark to the letters of a text from an offset on, in place; some are kept."""
     while start < len(letters) and letters[start].isspace():
         start += 1
     for at in range(start, len(letters)):
         if mark != CAPITALS and letters[at].isspace():
             return
         has_case = letters[at].upper() != letters[at].lower()
-        letters[at] = letters[at].upper()
+        if at not in kept:
+            letters[at] = letters[at].upper()
         if has_case and mark == TITLE:
             return
 
 
-def cased(segmenter: Segmenter) -> Segmenter:
-    """Return the segmenter, with inline casing if its vocabulary has the marks."""
-    return CasedSegmenter(segmenter) if segmenter.tags.keys() >= {*MARKS} else segmenter
+def cased(segmenter: Segmenter, symbols: Iterable[str]) -> Segmenter:
+    """Return the segmenter, with inline casing if its vocabulary has the marks.
+
+    Args:
+        segmenter: segments text.
+        symbols: its user-defined symbols.
+    """
+    has_marks = segmenter.tags.keys() >= {*MARKS}
+    return CasedSegmenter(segmenter, symbols) if has_marks else segmenter
 
 
 def is_cased(segmenter: Segmenter) -> bool:
@@ -89,9 +112,10 @@ def is_cased(segmenter: Segmenter) -> bool:
 class CasedSegmenter(WrappedSegmenter):
     """A segmenter of text in lower case, with marks."""
 
-    def __init__(self, inner: Segmenter) -> None:
-        """Wrap a segmenter that has the marks among its tags."""
+    def __init__(self, inner: Segmenter, symbols: Iterable[str] = ()) -> None:
+        """Wrap a segmenter that has the marks among its tags, and user-defined symbols."""
         super().__init__(inner)
+        self.symbols = in_upper_case(symbols)
         self._ids = {mark: inner.tags[mark] for mark in MARKS}
         self._marks = {token: mark for mark, token in self._ids.items()}
         pieces = enumerate(inner.pieces([*range(inner.size)]))
@@ -117,7 +141,7 @@ class CasedSegmenter(WrappedSegmenter):
 
     def sample(self, line: str, alpha: float, draw: Random) -> list[int]:
         """Return the ids of a random segmentation."""
-        text, marks = in_lower_case(line)
+        text, marks = in_lower_case(line, symbols=self.symbols)
         ids = self._marked(self.inner.sample(text, alpha, draw), text, marks)
         return self.inner.sample(line, alpha, draw) if ids is None else ids
 
@@ -147,7 +171,7 @@ class CasedSegmenter(WrappedSegmenter):
 
         A line stays as it is if segmentation changes its number of words, as some characters do.
         """
-        lowered = [in_lower_case(line, are_whole) for line in lines]
+        lowered = [in_lower_case(line, are_whole, self.symbols) for line in lines]
         texts, marks = [text for text, _ in lowered], [marks for _, marks in lowered]
         rows = self.inner.encode(texts, num_threads)
         for at, row in enumerate(rows):
@@ -179,9 +203,11 @@ class CasedSegmenter(WrappedSegmenter):
         restored = []
         for row, text, places in zip(ids, texts, offsets, strict=True):
             letters, placed = [*text], self._placed(row, places, len(text))
+            symbols = self.symbols.finditer(text) if self.symbols else ()
+            kept = {at for symbol in symbols for at in range(*symbol.span())}
             for token, place in zip(row, placed, strict=True):
                 if token in self._marks:
-                    _raise(letters, self._marks[token], place)
+                    _raise(letters, self._marks[token], place, kept)
             restored.append((letters, placed))
         return restored
 

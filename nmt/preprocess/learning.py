@@ -12,7 +12,7 @@ import sentencepiece
 
 from nmt.data.vocabulary import BOS, EOS, PAD, SPACE, SPECIAL_PIECES, UNK
 from nmt.errors import NmtError
-from nmt.preprocess.casing import MARKS, in_lower_case
+from nmt.preprocess.casing import MARKS, in_lower_case, in_upper_case
 from nmt.preprocess.reservoir import reservoir
 
 
@@ -65,14 +65,13 @@ class SubwordTraining:
                 f"character_coverage must be from 0.98 to 1, not {self.character_coverage}"
             )
         given = self.user_defined_symbols
-        lowered = [self._lowered(symbol).replace(" ", SPACE) for symbol in given]
-        for symbol, shown in zip(lowered, given, strict=True):
+        for symbol, shown in zip(self.symbols, given, strict=True):
             if shown != " ".join(shown.split(" ")).strip(" ") or "  " in shown:
                 raise ValueError(
                     f"user_defined_symbols: {shown!r} begins or ends with a space, or has two in "
                     "a row; leave these out"
                 )
-            if not symbol or [*SPECIAL_PIECES, *lowered].count(symbol) > 1:
+            if not symbol or [*SPECIAL_PIECES, *self.symbols].count(symbol) > 1:
                 raise ValueError(
                     f"user_defined_symbols must differ from each other, from nothing and from "
                     f"{' '.join(SPECIAL_PIECES)}, unlike {shown!r}"
@@ -83,17 +82,8 @@ class SubwordTraining:
 
     @property
     def symbols(self) -> list[str]:
-        """The user-defined symbols as pieces.
-
-        With casing there is one in lower case, too, as a word without a mark stays as it is.
-        """
-        given = self.user_defined_symbols
-        forms = dict.fromkeys([*map(self._lowered, given), *given])
-        return [symbol.replace(" ", SPACE) for symbol in forms]
-
-    def _lowered(self, symbol: str) -> str:
-        """Return a symbol as it stands behind a mark, with casing."""
-        return symbol if self.casing == "none" else in_lower_case(symbol)[0]
+        """The user-defined symbols as pieces."""
+        return [symbol.replace(" ", SPACE) for symbol in self.user_defined_symbols]
 
 
 def train_subwords(
@@ -118,7 +108,8 @@ def train_subwords(
     """
     sample = reservoir(sentences, training.subword_sample, training.seed)
     if training.casing == "inline":
-        sample = [in_lower_case(sentence)[0] for sentence in sample]
+        symbols = in_upper_case(training.symbols)
+        sample = [in_lower_case(sentence, symbols=symbols)[0] for sentence in sample]
         tags = [*tags, *MARKS]
     model = io.BytesIO()
     try:

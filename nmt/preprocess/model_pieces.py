@@ -50,6 +50,13 @@ def pieces_of(model: bytes) -> list[Piece]:
     return [_piece(content) for number, content, _ in _fields(model) if number == PIECES]
 
 
+def symbols_of(model: bytes) -> Iterator[str]:
+    """Yield the user-defined symbols of a model."""
+    for piece in pieces_of(model):
+        if piece.kind == USER_DEFINED:
+            yield piece.text
+
+
 def reordered(model: bytes, texts: Sequence[str]) -> bytes | None:
     """Return a model with its pieces in the order of `texts`; None if its pieces are others."""
     pieces, rest = {}, []

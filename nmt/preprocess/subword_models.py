@@ -6,6 +6,7 @@ from nmt.data.vocabulary import Vocabulary
 from nmt.preprocess.bpe import BPE_CODES, BpeCodes, BpePieces
 from nmt.preprocess.casing import cased
 from nmt.preprocess.joining import JoinedSegmenter
+from nmt.preprocess.model_pieces import symbols_of
 from nmt.preprocess.segmenters import SEPARATOR, ListedPieces, Segmenter, SentencePiece
 
 SubwordModel = bytes | BpeCodes
@@ -29,7 +30,11 @@ def segmenter_of(model: SubwordModel, vocabulary: Vocabulary | None) -> Segmente
     if not isinstance(model, bytes):
         assert vocabulary is not None
         return BpePieces(model, vocabulary)
-    segmenter = ListedPieces(model, vocabulary) if vocabulary else cased(SentencePiece(model))
+    segmenter = (
+        ListedPieces(model, vocabulary)
+        if vocabulary
+        else cased(SentencePiece(model), symbols_of(model))
+    )
     if SEPARATOR.encode() in model and SEPARATOR in segmenter.tags:
         return JoinedSegmenter(segmenter, segmenter.tags[SEPARATOR])
     return segmenter

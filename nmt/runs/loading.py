@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from nmt.data.manifest import MANIFEST
 from nmt.errors import NmtError
 from nmt.messages import warn
 from nmt.models import Model, ModelConfig
@@ -105,6 +106,7 @@ def find_checkpoint(path: Path) -> tuple[Run, Checkpoint]:
             "that was exported"
         )
     what = "has no run.json" if path.is_dir() else "is a file"
+    what = "is a dataset" if (path / MANIFEST).exists() else what
     raise NmtError(
         f"{path}: not a trained model: it {what if path.exists() else 'does not exist'}; give "
         "a run directory that `nmt train` has made, or one of its checkpoints"
