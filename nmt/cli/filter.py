@@ -23,6 +23,7 @@ from nmt.io.lines import open_stdin
 from nmt.messages import say
 
 if TYPE_CHECKING:
+    from nmt.inference.filtering import Cut
     from nmt.preprocess.corpus import Bitext
 
 EXAMPLE = "Example: nmt filter crawl.tsv --forward forward --reverse reverse --keep 0.5 -o best.tsv"
@@ -91,21 +92,8 @@ def filter_pairs(
     pairs.
     """
     _check(keep, threshold, output, scores)
-    from nmt.data.directions import DIRECTIONS_FILE
-    from nmt.runs import find_checkpoint
-    from nmt.runs.checkpoint import WEIGHTS
-
     import_named(plugin)
-    runs = [find_checkpoint(path) for path in (forward, reverse)]
-    for run, _ in runs:
-        if DIRECTIONS_FILE in run.files:
-            raise NmtError(f"{run.path}: translates several directions; give a model of one")
-    languages, back = (run.languages for run, _ in runs)
-    if languages != back[::-1]:
-        raise NmtError(
-            f"--forward translates {' to '.join(languages)}, but --reverse {' to '.join(back)}; "
-            "give models of opposite directions"
-        )
+    languages, identity = _opposite(forward, reverse)
     from nmt.inference.filtering import Cut, dual_scorer, score_corpus, write_kept
     from nmt.preprocess.corpus import STDIN, Bitext
     from nmt.runtime.distributed import join
@@ -113,7 +101,6 @@ def filter_pairs(
     bitext = None if corpus == STDIN else Bitext.find(corpus, *languages)
     for flag, written in {"--output": output, "--scores": scores}.items():
         check_output(written, *(bitext.files if bitext else ()), flag=flag)
-    identity = [checkpoint.files[WEIGHTS].sha256 for _, checkpoint in runs]
     with join(device, WAIT_MINUTES) as world:
         if world.is_main:
             check_directories(output, scores)
@@ -130,7 +117,35 @@ def filter_pairs(
                     for values, _ in cut.masks():
                         stream.writelines(f"{value:.9g}\n".encode() for value in values)
     if bitext is None or len(bitext.files) == 1:
-        say(f"the first column was taken as {languages[0]}, the second as {languages[1]}")
+        say("the first column was taken as {}, the second as {}".format(*languages))
+    _report(kept, cut)
+
+
+def _opposite(forward: Path, reverse: Path) -> tuple[tuple[str, str], list[str]]:
+    """Return the languages of the first model, and the checksums of both.
+
+    Raises:
+        NmtError: they do not translate in opposite directions.
+    """
+    from nmt.data.directions import DIRECTIONS_FILE
+    from nmt.runs import find_checkpoint
+    from nmt.runs.checkpoint import WEIGHTS
+
+    runs = [find_checkpoint(path) for path in (forward, reverse)]
+    for run, _ in runs:
+        if DIRECTIONS_FILE in run.files:
+            raise NmtError(f"{run.path}: translates several directions; give a model of one")
+    languages, back = (run.languages for run, _ in runs)
+    if languages != back[::-1]:
+        raise NmtError(
+            f"--forward translates {' to '.join(languages)}, but --reverse {' to '.join(back)}; "
+            "give models of opposite directions"
+        )
+    return languages, [checkpoint.files[WEIGHTS].sha256 for _, checkpoint in runs]
+
+
+def _report(kept: int, cut: Cut) -> None:
+    """Print how many pairs are kept, and their least score."""
     least = f", with scores of {cut.least:.6g} and more" if kept else ""
     say(f"kept {kept:,} of {cut.pairs:,} pairs{least}")
 

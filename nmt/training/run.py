@@ -65,9 +65,7 @@ def train(
     config = experiment.train
     config = replace(config, loss=config.loss.pinned(trust_plugins))
     experiment = replace(experiment, train=config)
-    warning = check_precision(config.precision, world.device)
-    if warning and world.is_main:
-        warn(f"train.precision: {warning}")
+    _check_precision(config, world)
     torch.manual_seed(config.seed)
     sizes = subwords.source_size, subwords.target_size, subwords.shared
     model = build_new(lambda: experiment.model.build_adapted(*sizes), experiment.plugins)
@@ -102,6 +100,13 @@ def train(
             if trainer.state.update == first and reason in REMEDIES:
                 report.say(f"nothing to do after update {first}: {REMEDIES[reason]}")
     return run, reason
+
+
+def _check_precision(config: TrainConfig, world: World) -> None:
+    """Warn of a precision that is slow on the device; raise an NmtError if it lacks it."""
+    warning = check_precision(config.precision, world.device)
+    if warning and world.is_main:
+        warn(f"train.precision: {warning}")
 
 
 def _check_laws(model: Model, experiment: Experiment, subwords: Subwords, world: World) -> None:
