@@ -591,6 +591,7 @@ def test_named_sets_are_held_out_instead_of_pairs_of_the_corpus(
     assert missing.err.startswith("nmt: error: no such file: nowhere.en")
     written = nmt(*arguments, "--valid", "elsewhere", "--test", "last")
     assert (written.status, written.out) == (0, "nmt.yaml\n"), written.err
+    assert "elsewhere, named\n" in written.err
     assert not Path("held-out").exists()
     recipe = yaml.safe_load(Path("nmt.yaml").read_text())["preprocess"]
     assert (recipe["valid"], recipe["test"]) == ("elsewhere", "last")

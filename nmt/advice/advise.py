@@ -115,7 +115,8 @@ def advise(
             vocab_size=trial.vocab_size if text.is_whole else scale(text.distinct).vocab_size,
             byte_fallback=trial.byte_fallback or not text.is_whole,
         )
-        _show_corpus(facts, trial, new_sets, pairs, say)
+        origins = dict.fromkeys(new_sets, "set aside from train") | dict.fromkeys(given, "named")
+        _show_corpus(facts, trial, origins, pairs, say)
         machine, speeds = _measure(scratch, trial, facts, minutes, say)
     chosen = _plan(facts, machine, speeds, minutes)
     return Advice(
@@ -235,16 +236,15 @@ def _plan(
 def _show_corpus(
     facts: CorpusFacts,
     trial: Trial,
-    new_sets: dict[str, list[Pair]],
+    origins: dict[str, str],
     pairs: dict[str, int],
     say: Say,
 ) -> None:
-    """Print the facts about the corpus."""
+    """Print the facts about the corpus; a held-out set without an origin was found."""
     source, target = trial.mean_lengths
     say(f"train: {facts.pairs:,} pairs, {facts.repeated} of them repeated")
     for split, path in (("valid", facts.valid), ("test", facts.test)):
-        origin = "set aside from train" if split in new_sets else "found"
-        say(f"{split}: {pairs[split]:,} pairs, {path}, {origin}")
+        say(f"{split}: {pairs[split]:,} pairs, {path}, {origins.get(split, 'found')}")
     for language, length in ((facts.source_lang, source), (facts.target_lang, target)):
         written = "/".join(languages.scripts(language))
         spaces = "" if languages.has_spaces(language) else ", no spaces between words"
