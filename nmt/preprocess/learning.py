@@ -66,7 +66,7 @@ class SubwordTraining:
             )
         given = self.user_defined_symbols
         for symbol, shown in zip(self.symbols, given, strict=True):
-            if shown != " ".join(shown.split(" ")).strip(" ") or "  " in shown:
+            if shown != shown.strip(" ") or "  " in shown:
                 raise ValueError(
                     f"user_defined_symbols: {shown!r} begins or ends with a space, or has two in "
                     "a row; leave these out"

@@ -74,6 +74,7 @@ def similarity(first: Tensors, second: Tensors) -> float:
     check_same_shapes({"the first model": first, "the second model": second})
 
     def product(one: Tensors, other: Tensors) -> float:
+        """Return the sum of the products of all elements."""
         return math.fsum(
             torch.sum(weight.float() * other[name].float()).item()
             for name, weight in one.items()
