@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from nmt.cli.app import app
+from nmt.cli.habits import GUESSES
 from nmt.migration import habits
 from nmt.migration.habits import HABITS, NAMES, SHARED
 
@@ -25,6 +26,7 @@ REMEDIES = [
     for command, habits in table.items()
     for habit in habits
 ]
+REMEDIES += [(name, remedy) for name, guesses in GUESSES.items() for remedy in guesses.values()]
 
 
 def options(command: str) -> set[str]:
@@ -87,6 +89,8 @@ def test_every_remedy_exists(command: str, remedy: str) -> None:
         ("sockeye-average", "no command 'sockeye-average'; use nmt average-checkpoints (see nmt"),
         ("sacrebleu", "no command 'sacrebleu'; use nmt score (see nmt --help)"),
         ("spm_train", "no command 'spm_train'; use nmt preprocess (see nmt --help)"),
+        ("quantize", "no command 'quantize'; use nmt export (see nmt --help)"),
+        ("watch", "no command 'watch'; use nmt report (see nmt --help)"),
         ("trian", "No such command 'trian'. Did you mean 'train'? (see nmt --help)"),
     ],
 )
@@ -131,6 +135,11 @@ def test_no_command_has_the_name_that_another_toolkit_has_for_another_one() -> N
         ("train --max-epoch 4", "--max-epoch is an option of fairseq; use --max-epochs N"),
         ("train --learning_rate 3", "--learning_rate is an option of OpenNMT and transformers; use "
          "--lr"),
+        ("train --resume", "no option --resume; give the same --save-dir: the run there is "
+         "resumed"),
+        ("train --num_gpus 2", "no option --num_gpus; use torchrun --nproc-per-node N -m nmt "
+         "train"),
+        ("export --quantization int8", "no option --quantization; use --precision int8"),
         ("train --encoder-layers 3", "no option --encoder-layers; use --set "
          "model.encoder_layers=VALUE"),
         ("translate --pruning 3", "no option --pruning; use --set search.strategy.pruning=VALUE"),

@@ -46,9 +46,12 @@ def answer(command: str, option: str, ours: Iterable[str]) -> str:
     if answers := _answers(command, asked):
         first, *others = [f"{owners}; {remedy}" for remedy, owners in answers.items()]
         return "; ".join([f"{option} is an option of {first}", *(f"and of {o}" for o in others)])
-    names = {name.lstrip("-"): name for name in ours if name.startswith("--")}
-    if similar := nearest(option.lstrip("-"), names):
-        return f"no option {option}; did you mean {names[similar]}?"
+    for names, remedy in GUESSES.get(command, {}).items():
+        if asked in names.split():
+            return f"no option {option}; {remedy}"
+    long_names = {name.lstrip("-"): name for name in ours if name.startswith("--")}
+    if similar := nearest(option.lstrip("-"), long_names):
+        return f"no option {option}; did you mean {long_names[similar]}?"
     if command == "recipe":
         return f"no option {option}; put the command of the other toolkit in quotes"
     return f"no option {option}"
@@ -61,6 +64,23 @@ SECTIONS_OF = {
     "score": ("score",),
 }
 """Sections of the recipe with the keys of each command."""
+
+
+RESUMED = "give the same --save-dir: the run there is resumed"
+
+GUESSES = {
+    "train": {
+        "--checkpoint --continue --restart --resume --resume-from": RESUMED,
+        "--gpus --ngpus --num-gpus": "use torchrun --nproc-per-node N -m nmt train",
+        "--no-cuda": "use --device cpu",
+    },
+    "translate": {
+        "--checkpoint": "use --model RUN/best, or another checkpoint of the run",
+        "--quantization --quantize": "use --precision int8",
+    },
+    "export": {"--compute-type --quantization --quantize": "use --precision int8"},
+}
+"""For each command, remedies for options that no toolkit of our tables has, but users expect."""
 
 
 OPTIONS_FOR_ARGUMENTS = {"preprocess": "--train", "train": "--data", "serve": "--model"}

@@ -51,14 +51,18 @@ NAMES = {
 }
 
 COMMANDS = {
-    "preprocess": "binarize build-vocab prepare prepare-data spm-encode spm-train vocab",
+    "preprocess": (
+        "binarize bpe build-vocab prepare prepare-data spm-encode spm-train tokenize vocab"
+    ),
     "translate": "decode decoder generate infer interactive predict",
     "average-checkpoints": "average average-models avg",
-    "score": "eval evaluate sacrebleu scorer",
+    "score": "eval evaluate sacrebleu scorer validate",
     "rescore": "rerank",
     "serve": "server",
     "shortlist": "lexicon",
-    "export": "release-model",
+    "export": "convert quantize release-model",
+    "inspect": "info show",
+    "report": "plot watch",
     "align": "fast-align",
 }
 """For each command, the names that other tools have for it, without that of a toolkit."""
