@@ -352,6 +352,13 @@ def test_filter_refuses_a_model_of_several_directions(run: Path, nmt: Command) -
     assert "translates several directions; give a model of one" in refused.err
 
 
+def test_marian_could_not_be_given_a_tag(run: Path, nmt: Command, tmp_path: Path) -> None:
+    flags = ("--format", "marian", "--output", tmp_path / "exported")
+    refused = nmt("export", "--model", run, *flags)
+    assert refused.status == 1
+    assert "Marian has no counterpart of preprocess.tags source" in refused.err
+
+
 def test_inspect_shows_the_directions(here: Path, run: Path, nmt: Command) -> None:
     shown = nmt("inspect", here / "many").out
     assert "direction en to fr | train 90 pairs | valid 12 pairs\n" in shown

@@ -1,3 +1,4 @@
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +13,7 @@ from foreign_models import ENGLISH, marian_model
 from sentencepiece import SentencePieceProcessor
 
 import nmt
-from nmt.data.vocabulary import BOS, EOS, PAD
+from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
 from nmt.export import export_formats, export_run
 from nmt.imports import import_model
@@ -166,6 +167,24 @@ def test_a_run_of_nmt_opens_in_transformers(
     again = import_model(tmp_path / "exported", tmp_path / "again").section("model")
     assert again["alignment_head"] == changes.get("alignment_head")
     assert again["alignment_layer"] == loaded.recipe["model"]["decoder_layers"]
+    export_run(tmp_path / "again", HUGGING_FACE, "fp32", tmp_path / "third")
+    third = transformers.MarianMTModel.from_pretrained(tmp_path / "third")
+    assert third.config.decoder_start_token_id == model.config.decoder_start_token_id
+    import_model(tmp_path / "third", tmp_path / "fourth")
+
+
+def test_constraints_become_settings_of_generate_and_come_back(
+    trained: Path, tmp_path: Path
+) -> None:
+    constraints = [{"name": "forbidden", "tokens": [1, 17]}, {"name": "no_repeat_ngram", "size": 3}]
+    loaded = load_model(random_run(tmp_path / "run", trained))
+    recipe = {**loaded.recipe, "search": {**loaded.recipe["search"], "constraints": constraints}}
+    (tmp_path / "exported").mkdir()
+    HUGGING_FACE.write(replace(loaded, recipe=recipe), "fp32", tmp_path / "exported")
+    settings = json.loads((tmp_path / "exported" / "generation_config.json").read_text())
+    assert settings["bad_words_ids"] == [[PAD], [UNK], [BOS], [17]]
+    again = import_model(tmp_path / "exported", tmp_path / "again").section("search")
+    assert again["constraints"] == constraints
 
 
 def test_what_a_trained_run_translates_transformers_translates(
@@ -199,6 +218,10 @@ def test_the_command_writes_a_model_card_in_half_precision(
     assert "| loss | 2.500 |" in card
     model = transformers.MarianMTModel.from_pretrained(tmp_path / "exported")
     assert model.dtype == torch.float16
+    export_run(run, HUGGING_FACE, "bf16", tmp_path / "bf16")
+    for name in ("exported", "bf16"):
+        again = import_model(tmp_path / name, tmp_path / f"run of {name}").section("model")
+        assert "sinusoidal" in str(again["positions"])
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

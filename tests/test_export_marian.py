@@ -21,6 +21,7 @@ import nmt
 from nmt.data.vocabulary import BOS, EOS
 from nmt.errors import NmtError
 from nmt.export import export_formats, export_run
+from nmt.export.huggingface_files import Layout
 from nmt.export.marian import vocabulary_list
 from nmt.imports import import_model
 from nmt.imports.marian_vocabulary import read_pieces
@@ -48,6 +49,17 @@ def test_an_imported_model_is_exported_as_it_was(name: str, tmp_path: Path) -> N
     again = import_model(tmp_path / "exported", tmp_path / "again", None, "en", "de")
     assert again.section("model") == nmt.runs.Run.open(run).section("model")
     assert again.section("search") == nmt.runs.Run.open(run).section("search")
+
+
+def test_an_imported_model_keeps_its_vocabulary_when_it_is_trained(tmp_path: Path) -> None:
+    loaded = load_model(import_named(tmp_path, "transformer"))
+    with torch.no_grad():
+        loaded.model.output.bias *= 0.999
+    (tmp_path / "exported").mkdir()
+    MARIAN.write(loaded, "fp32", tmp_path / "exported")
+    vocabulary = (tmp_path / "transformer" / "vocab.spm").read_bytes()
+    assert (tmp_path / "exported" / "source.spm").read_bytes() == vocabulary
+    assert Layout.of(loaded).special["eos"] == 0
 
 
 @pytest.mark.parametrize(

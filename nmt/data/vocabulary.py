@@ -20,6 +20,11 @@ EXCLUDED = -1e4
 """Logit of a token that an imported model never predicts: its probability is 0 in every format."""
 
 
+def is_excluded(bias: float) -> bool:
+    """Return whether a bias is :data:`EXCLUDED`, perhaps changed by training."""
+    return bias < EXCLUDED / 2
+
+
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
     """The pieces of a vocabulary in the order of their ids, for a segmenter with other ids."""

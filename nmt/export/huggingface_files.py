@@ -9,8 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from nmt.data.vocabulary import BOS, EOS, EXCLUDED, PAD, UNK
+from nmt.data.vocabulary import BOS, EOS, PAD, UNK, is_excluded
 from nmt.export.huggingface_names import ACTIVATIONS
+from nmt.export.transformer_format import constraints_of, distinct
 from nmt.models.transformer import TransformerConfig
 from nmt.recipe.config import build
 from nmt.runs import LoadedModel
@@ -40,9 +41,12 @@ class Layout:
     def of(cls, loaded: LoadedModel) -> Layout:
         """Return OPUS-MT's layout for a model in which padding has no row; otherwise the ids."""
         subwords, bias = loaded.subwords, loaded.model.output.bias
-        source = tuple(subwords.source_pieces([*range(subwords.source_size)]))
-        target = tuple(subwords.target_pieces([*range(subwords.target_size)]))
-        if bias is None or bias[PAD] > EXCLUDED:
+        sides = (
+            (subwords.source_pieces, range(subwords.source_size)),
+            (subwords.target_pieces, range(subwords.target_size)),
+        )
+        source, target = (distinct(read([*ids]), ids) for read, ids in sides)
+        if bias is None or not is_excluded(bias[PAD].item()):
             special = {"pad": PAD, "decoder_start": BOS, "eos": EOS}
             return cls(source, target, None, special)
         longest = max(len(source), len(target))
@@ -65,6 +69,10 @@ class Layout:
             return table.clone()
         pads = [BOS] * self.num_pads(len(table))
         return table[[EOS, UNK, *range(EOS + 1, len(table)), *pads]]
+
+    def exported(self, token: int) -> int:
+        """Return the exported id of a target token other than padding."""
+        return token if self.order is None else self.order.index(token)
 
     def num_pads(self, size: int) -> int:
         """Return the number of ids behind the pieces of a side of this size, with OPUS-MT's layout.
@@ -144,11 +152,15 @@ def _generation(loaded: LoadedModel, config: TransformerConfig, layout: Layout) 
     stops = {"current_length": False, "first_beam": True}
     is_fixed = search.get("max_length_ratio", 1.0) == 0
     longest = search.get("max_length_offset", 50) + 1 if is_fixed else MAX_LENGTH
-    special = sorted({layout.special["pad"], layout.special["decoder_start"]})
+    special = {layout.special["pad"], layout.special["decoder_start"]}
+    forbidden, sizes = constraints_of(search)
+    repeated = {"no_repeat_ngram_size": min(sizes)} if sizes else {}
+    bad = special.union(map(layout.exported, forbidden - {PAD, BOS}))
     return {
         **{f"{name}_token_id": token for name, token in layout.special.items()},
         "forced_eos_token_id": layout.special["eos"],
-        "bad_words_ids": [[token] for token in special],
+        "bad_words_ids": [[token] for token in sorted(bad)],
+        **repeated,
         "num_beams": getattr(strategy, "beam", 1),
         "length_penalty": penalty.nearest_power,
         "early_stopping": stops.get(getattr(strategy, "stop", ""), "never"),

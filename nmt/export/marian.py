@@ -22,7 +22,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from nmt.data.vocabulary import BOS, EOS, EXCLUDED, PAD, UNK
+from nmt.data.vocabulary import BOS, EOS, PAD, UNK, is_excluded
 from nmt.export.base import Stored, export_formats
 from nmt.export.marian_names import (
     BIAS,
@@ -35,6 +35,8 @@ from nmt.export.marian_names import (
 )
 from nmt.export.transformer_format import (
     TransformerFormat,
+    constraints_of,
+    distinct,
     large_epsilon,
     unsupported,
     unsupported_widths,
@@ -43,8 +45,7 @@ from nmt.models.transformer import Transformer, TransformerConfig
 from nmt.preprocess.model_pieces import reordered
 from nmt.recipe.config import build
 from nmt.runs import LoadedModel, weights_of
-from nmt.search import Constraint, Strategy
-from nmt.search.constraints import Forbidden
+from nmt.search import Strategy
 from nmt.search.ranking import length_penalties
 
 SIDES = ("source", "target")
@@ -59,13 +60,15 @@ class MarianFormat(TransformerFormat):
     """The files that marian-decoder and marian-scorer read."""
 
     refusal: ClassVar[str] = "Marian has no counterpart of {}"
+    reads_tags: ClassVar[bool] = False
 
     def write(self, loaded: LoadedModel, stored: Stored, directory: Path) -> None:
         """Write the weights with their configuration, the vocabularies and the search."""
         config, model = self.checked(loaded, stored)
         weights = weights_of(model)
         bias = weights.get("output.bias")
-        extra = [token for token in (PAD, BOS) if bias is None or bias[token] > EXCLUDED]
+        biases = {token: 0.0 if bias is None else bias[token].item() for token in (PAD, BOS)}
+        extra = [token for token, value in biases.items() if not is_excluded(value)]
         orders = [
             [EOS, UNK, *range(EOS + 1, size), *extra]
             for size in (loaded.subwords.source_size, loaded.subwords.target_size)
@@ -232,7 +235,7 @@ def _write_vocabularies(loaded: LoadedModel, orders: list[list[int]], directory:
     subwords, names = loaded.subwords, []
     readers = (subwords.source_pieces, subwords.target_pieces)
     for side, read, order, model in zip(SIDES, readers, orders, subwords.models, strict=True):
-        pieces = read(order)
+        pieces = distinct(read(order), order)
         vocabulary = reordered(model, pieces)
         (directory / f"{side}.spm").write_bytes(vocabulary or model)
         names.append(f"{side}.spm" if vocabulary else f"{side}.vocab.yml")
@@ -257,10 +260,7 @@ def _search(loaded: LoadedModel) -> dict[str, Any]:
     search = loaded.recipe.get("search") or {}
     strategy = build(Strategy, search.get("strategy", "beam"), "search.strategy")  # type: ignore[type-abstract]
     penalty = getattr(strategy, "length_penalty", length_penalties["none"])
-    constraints = [build(Constraint, value, "") for value in search.get("constraints", ())]  # type: ignore[type-abstract]
-    forbidden = {
-        token for part in constraints if isinstance(part, Forbidden) for token in part.tokens
-    }
+    forbidden, _ = constraints_of(search)
     return {
         "beam-size": getattr(strategy, "beam", 1),
         "normalize": penalty.nearest_power,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar
 
+from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
 from nmt.export.base import ExportFormat, Stored
 from nmt.models import ModelConfig
@@ -14,6 +16,8 @@ from nmt.models.transformer import Transformer, TransformerConfig
 from nmt.preprocess.casing import CasedSegmenter
 from nmt.recipe.config import build
 from nmt.runs import LoadedModel
+from nmt.search import Constraint
+from nmt.search.constraints import Forbidden, NoRepeatNgram
 
 MOST_EPSILON = 1e-4
 """Greatest `norm_epsilon` of formats that set their own, which is smaller and changes little."""
@@ -29,6 +33,8 @@ class TransformerFormat(ExportFormat):
     """Data types in which the format stores weights."""
     codes: ClassVar[str] = "BPE codes, but of SentencePiece models alone"
     """Obstacle of a model whose subwords have BPE codes, if the engine makes text of tokens."""
+    reads_tags: ClassVar[bool] = True
+    """Whether the engine can be given the tag of a language before a source."""
 
     @abstractmethod
     def missing_parts(self, config: TransformerConfig, model: Transformer) -> Iterator[str]:
@@ -55,8 +61,9 @@ class TransformerFormat(ExportFormat):
             yield "preprocess.casing inline"
         if self.spells_text and loaded.subwords.has_codes:
             yield self.codes
-        if (directions := loaded.subwords.directions) and directions.tags == "target":
-            yield "preprocess.tags target"
+        directions = loaded.subwords.directions
+        if directions and (directions.tags == "target" or not self.reads_tags):
+            yield f"preprocess.tags {directions.tags}"
         if stored not in self.precisions:
             yield f"--precision {stored}"
         # A plugin's subclass may compute something else.
@@ -64,6 +71,28 @@ class TransformerFormat(ExportFormat):
             yield from self.missing_parts(config, loaded.model)
         else:
             yield f"arch {config.arch}"
+
+
+def distinct(pieces: Sequence[str], ids: Sequence[int]) -> tuple[str, ...]:
+    """Return pieces with other names for ordinary ones that have the name of a special one.
+
+    Args:
+        pieces: names, as of an imported vocabulary with an ordinary piece ``<s>``.
+        ids: id of each piece.
+    """
+    special = {piece for piece, token in zip(pieces, ids, strict=True) if token <= EOS}
+    return tuple(
+        f"<unused {token}>" if token > EOS and piece in special else piece
+        for piece, token in zip(pieces, ids, strict=True)
+    )
+
+
+def constraints_of(search: Mapping[str, Any]) -> tuple[set[int], set[int]]:
+    """Return the forbidden tokens of a section ``search``, and the n-grams not to repeat."""
+    constraints = [build(Constraint, value, "") for value in search.get("constraints", ())]  # type: ignore[type-abstract]
+    forbidden = (part.tokens for part in constraints if isinstance(part, Forbidden))
+    repeated = {part.size for part in constraints if isinstance(part, NoRepeatNgram)}
+    return set(chain.from_iterable(forbidden)), repeated
 
 
 def unsupported(config: TransformerConfig, known: Mapping[str, Collection[Any]]) -> Iterator[str]:

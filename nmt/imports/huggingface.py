@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmt.data.vocabulary import EOS, PAD
+from nmt.data.vocabulary import EOS, PAD, UNK
 from nmt.errors import NmtError
 from nmt.export.huggingface_names import ACTIVATIONS, BIAS, EMBEDDINGS, POSITIONS, layer_weights
 from nmt.imports.base import (
@@ -259,13 +259,21 @@ def _positions(
     is_separate = not all(torch.equal(table, tables[0]) for table in tables)
     for layout in layouts if config.d_model % 2 == 0 and not is_separate else ():
         expected = sinusoids(len(tables[0]), config.d_model, layout)
-        if torch.allclose(tables[0], expected, atol=1e-4):
+        if torch.allclose(tables[0], expected, atol=_rounding(tables[0])):
             return position_parts["sinusoidal"], layout
     weights["positions.table.weight"] = tables[-1]
     if is_separate:
         weights["source_positions.table.weight"] = tables[0]
     count = {"name": "learned", "max_positions": len(tables[0]), "separate": is_separate}
     return build(PositionPart, count, "positions"), "halves"
+
+
+def _rounding(table: Tensor) -> float:
+    """Return the rounding error of numbers up to 1 in the data type that a table was stored in."""
+    for dtype in (torch.bfloat16, torch.float16):
+        if torch.equal(table, table.to(dtype).float()):
+            return torch.finfo(dtype).eps
+    return 1e-4
 
 
 def _search(
@@ -298,7 +306,8 @@ def _search(
     bad = settings.get("bad_words_ids") or []
     try:
         single = [words[0] for words in bad if len(words) == 1]
-        forbidden = sorted({ids[token] for token in single if ids.get(token, PAD) > EOS})
+        known = {ids.get(token, PAD) for token in single}
+        forbidden = sorted(token for token in known if token == UNK or token > EOS)
     except (TypeError, KeyError):
         raise NmtError(f"{path}: bad_words_ids: expected lists of ids") from None
     constraints: list[dict[str, Any]] = []
