@@ -387,6 +387,7 @@ def test_the_command_writes_a_page_json_or_a_figure(
     assert (values["languages"], values["update"]) == (["en", "de"], 6)
     done = nmt("explain", "--model", trained, text, "--svg", "encoder:1", "--heads", "2")
     picture = ElementTree.fromstring(done.out)
+    assert done.err.startswith("explained 1 sentence in ")
     words = [element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")]
     pieces = [piece.removeprefix("▁") for piece in values["sentences"][0]["source"]["pieces"]]
     assert words == [*pieces, *pieces]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -83,6 +84,16 @@ def test_mlflow_gets_the_log_and_the_recipe_in_one_run(
     assert recipe == flatten({**Run.open(run).recipe}) | {"train.max_updates": 4}
     assert [call for call in mlflow if type(call[0]) is int] == logged(run)
     assert mlflow[-1] == ("end",)
+
+
+def test_mlflow_gets_the_metrics_whose_names_it_refuses(
+    train: Command, tmp_path: Path, mlflow: Calls
+) -> None:
+    flags = ("--set", "train.mlflow=true", "--set", "train.valid_metrics=[chrf, chrf++]")
+    assert train(tmp_path / "run", *flags).status == 0
+    names = {name for call in mlflow if type(call[0]) is int for name in call[1]}
+    assert {"validation/chrf", "validation/chrfpp", "train/loss"} <= names
+    assert all(re.fullmatch(r"[\w\-. :/]+", name, re.ASCII) for name in names)
 
 
 def test_wandb_gets_the_log_and_the_recipe(train: Command, tmp_path: Path, wandb: Calls) -> None:

@@ -57,6 +57,14 @@ def test_a_text_may_hold_bars() -> None:
     assert str(Candidate.parse(line, "list:1")) == line
 
 
+def test_a_small_score_and_white_space_of_other_kinds_stay() -> None:
+    line = "0 ||| \u00a0a\u3000 ||| Length= 3 ||| 1.2e-09"
+    candidate = Candidate.parse(line, "list:1")
+    assert (str(candidate), candidate.text) == (line, "\u00a0a\u3000")
+    candidate.weigh({"Length": 0.25}, "list:1")
+    assert str(candidate).endswith(" ||| 0.750000")
+
+
 def test_weights_make_a_new_score_and_a_new_order() -> None:
     found = rescore(LIST, "LogProbability=2,Length=-3")
     scores = [[line.split(" ||| ")[3] for line in each] for each in found]
@@ -220,10 +228,7 @@ def test_a_metric_may_read_the_source_beside_the_references(
     (tmp_path / "short.en").write_text("b\n")
     flags = ("rescore", tmp_path / "list", "--reference", tmp_path / "x.de", "--metric", "comet")
     done = nmt(*flags, "--source", tmp_path / "x.en")
-    assert (
-        done.out
-        == "0 ||| a ||| F= 1 comet= 100 ||| 1.000000\n1 ||| one ||| F= 1 comet= 0 ||| 1.000000\n"
-    )
+    assert done.out == "0 ||| a ||| F= 1 comet= 100 ||| 1\n1 ||| one ||| F= 1 comet= 0 ||| 1\n"
     assert "give --source" in nmt(*flags).err
     refused = nmt(*flags, "--source", tmp_path / "short.en")
     assert (refused.status, refused.err.count("\n")) == (1, 1)
@@ -254,7 +259,7 @@ def test_a_metric_chooses_the_translation_nearest_to_the_reference(
         chosen = nmt(*flags, "--metric", metric, "--weights", f"{metric}=1", "--best")
         assert (chosen.status, chosen.out) == (0, "eine Katze\n\nzwei\n")
     listed = nmt(*flags).out.splitlines()
-    assert listed[1] == "0 ||| eine Katze ||| F= 2 chrf= 100 ||| 1.000000"
+    assert listed[1] == "0 ||| eine Katze ||| F= 2 chrf= 100 ||| 1"
     warning = f"{tmp_path / 'list'}: lines of {tmp_path / 'x.de'} without translations: 1"
     assert warning in nmt(*flags).err
     assert nmt(*flags, "--model", tmp_path).status == 2

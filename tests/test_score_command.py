@@ -444,6 +444,7 @@ def test_comet_takes_the_source_from_where_it_is(data_bin: Path, monkeypatch: py
         (["--split", "", "a"], "--split goes with --data, whose split it names"),
         (["--device", "cuda", "a"], "--device goes with --model"),
         (["--device", "", "a"], "--device goes with --model"),
+        (["-r", "a", "b"], "--reference is one file: each sentence has one reference"),
         (["--seed", "0", "a"], "Invalid value for '--seed'"),
         (["--confidence", "--samples", "1000001", "a"], "Invalid value for '--samples'"),
     ],
@@ -559,7 +560,7 @@ def test_scoring_does_not_wait_for_torch(data_bin: Path):
     Path("two.de").write_text("a b c d e\na\n")
     program = (
         "import sys; from nmt.cli.score import score; from pathlib import Path\n"
-        "score([Path('two.de')], reference=Path('two.de'), confidence=True)\n"
+        "score([Path('two.de')], reference=[Path('two.de')], confidence=True)\n"
         "score([Path('data-bin/test.de')], data=Path('data-bin'), metric=['paper_bleu'])\n"
         "sys.exit('torch' in sys.modules)"
     )

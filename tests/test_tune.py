@@ -197,6 +197,8 @@ def test_lists_and_weights_that_do_not_fit_are_refused(
     assert "differ in their number of lines" in refused.err
     (tmp_path / "empty").write_text("")
     assert "no translations" in nmt("tune", tmp_path / "empty", *flags[2:]).err
+    refused = nmt("tune", "-", *flags[2:], stdin=tmp_path / "empty")
+    assert refused.err.startswith("nmt: error: stdin: no translations")
     for value in ("nan", "inf", "-1e200"):
         (tmp_path / "odd").write_text(f"0 ||| a ||| F= {value} ||| 1\n")
         refused = nmt("tune", tmp_path / "odd", *flags[2:])

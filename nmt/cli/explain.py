@@ -153,7 +153,8 @@ def explain(
     languages = target_lang, source_lang
     groups = [model or [default_run(settings.load())], *([path] for path in compare or ())]
     opened = [open_models(paths, device, settings, languages) for paths in groups]
-    explanations = _explain([translator for translator, _ in opened], lines)
+    translators = [translator for translator, _ in opened]
+    explanations = _explain(translators, lines, only_first=picture is not None)
     facts = [fact for _, facts in opened for fact in facts]
     if chosen:
         drawn = figure(explanations[0][0], *chosen, word)
@@ -161,7 +162,8 @@ def explain(
     else:
         written = encodable(_document(explanations, facts, as_json)).encode()
     write_document(output, written)
-    say(f"explained {len(explanations[0])} sentences in {len(written):,} bytes")
+    count = len(explanations[0])
+    say(f"explained {count} sentence{'s' * (count > 1)} in {len(written):,} bytes")
 
 
 def _chosen(picture: str | None, heads: str | None) -> tuple[str, int, list[int] | None] | None:
@@ -216,8 +218,10 @@ def open_models(
     return translator, facts
 
 
-def _explain(translators: list[Translator], lines: list[Lines]) -> list[list[Explanation]]:
-    """Explain the searches' translations of lines, or given ones.
+def _explain(
+    translators: list[Translator], lines: list[Lines], only_first: bool
+) -> list[list[Explanation]]:
+    """Explain the searches' translations of lines, or given ones; perhaps of the first with text.
 
     Raises:
         NmtError: no line has text, or the two files differ in their number of lines.
@@ -227,6 +231,9 @@ def _explain(translators: list[Translator], lines: list[Lines]) -> list[list[Exp
     texts = [side.read() for side in lines]
     if len({*map(len, texts)}) > 1:
         raise unequal_lines(*lines)
+    if only_first:
+        at = next((at for at, line in enumerate(texts[0]) if line.strip()), 0)
+        texts = [side[at : at + 1] for side in texts]
     explanations = explain(translators, *texts)
     if not explanations[0]:
         raise NmtError(f"{lines[0].name}: no line with text, so nothing to explain")

@@ -188,6 +188,11 @@ def _scratch(
                 if error.errno not in FULL_OR_FAILING:
                     raise
                 raise UnfinishedError.by_disk(error) from None
+            except UnfinishedError:
+                raise
+            except NmtError:  # of the corpus, which is another one when it is mended
+                path.unlink(missing_ok=True)
+                raise
             path.unlink(missing_ok=True)
             return
         with named(directory.parent, directory):

@@ -48,6 +48,9 @@ class Candidate:
 
     score: float
 
+    read_score: str | None = None
+    """The score as the list writes it; None for another one."""
+
     @classmethod
     def parse(cls, line: str, place: str) -> Candidate:
         """Parse a line ``id ||| text ||| features ||| score``.
@@ -66,7 +69,7 @@ class Candidate:
                     values.append(float(word))
                 else:
                     raise ValueError(word)
-            return cls(int(number), text.strip(), by_name, float(score))
+            return cls(int(number), text.strip(" "), by_name, float(score), score.strip())
         except ValueError:
             raise NmtError(
                 f'{place}: not "id ||| text ||| name= value ... ||| score", as nmt translate '
@@ -77,7 +80,8 @@ class Candidate:
         features = " ".join(
             f"{name}= {' '.join(map(_number, values))}" for name, values in self.features.items()
         )
-        return f"{self.number} ||| {self.text} ||| {features} ||| {self.score:.6f}"
+        score = f"{self.score:.6f}" if self.read_score is None else self.read_score
+        return f"{self.number} ||| {self.text} ||| {features} ||| {score}"
 
     def values(self, names: Collection[str], place: str) -> list[float]:
         """Return the features of these names, each the sum of its values.
@@ -98,7 +102,7 @@ class Candidate:
                 begins with `place`.
         """
         values = self.values(weights, place)
-        self.score = sum(map(operator.mul, weights.values(), values))
+        self.score, self.read_score = sum(map(operator.mul, weights.values(), values)), None
         if isnan(self.score):
             raise NmtError(f"{place}: the weighted sum is not a number; check its features")
 

@@ -172,8 +172,8 @@ def rescore(
     await_stdin(reference, source, listed)
     texts = [path for path in (reference, source) if path is not None]
     beside = [Lines.open(path) for path in texts]
-    missing = 0
-    for candidates in rescored(Lines.open(listed), beside, scores, feature or name, weighted):
+    missing, lists = 0, Lines.open(listed)
+    for candidates in rescored(lists, beside, scores, feature or name, weighted):
         missing += not candidates
         if best:
             print(candidates[0].text if candidates else "")
@@ -181,7 +181,7 @@ def rescore(
             print(*candidates, sep="\n", end="\n" if candidates else "")
     if missing:
         of, what = f" of {texts[0]}" if texts else "", "; they are printed empty" if best else ""
-        warn(f"{listed}: lines{of} without translations: {missing:,}{what}")
+        warn(f"{lists.name}: lines{of} without translations: {missing:,}{what}")
 
 
 def _scores_by_model(translator: Translator, reverse: bool) -> ScoreFunction:

@@ -47,7 +47,7 @@ Hypotheses = Annotated[
     ),
 ]
 Reference = Annotated[
-    Path | None,
+    list[Path] | None,
     typer.Option(
         "--reference",
         "-r",
@@ -249,8 +249,11 @@ def score(
     each metric, tables, the fields of --json, and the scores of --alignments and --model.
     """
     files = hypotheses or [Path("-")]
-    await_stdin(reference, source, alignments, *files)
-    references = References(reference, source, data, split, testset, pair, target_lang, source_lang)
+    if reference and len(reference) > 1:
+        raise typer.BadParameter("--reference is one file: each sentence has one reference")
+    given = reference[0] if reference else None
+    await_stdin(given, source, alignments, *files)
+    references = References(given, source, data, split, testset, pair, target_lang, source_lang)
     report = Report(
         paired=paired,
         confidence=confidence,

@@ -124,18 +124,19 @@ def tune(
 
 def _lists(path: Path, lines: int, reference: Path) -> list[list[Candidate]]:
     """Return the translations of each line; an empty one for a line that the list leaves out."""
-    lists = list(islice(rescored(Lines.open(path)), lines + 1))
+    listed = Lines.open(path)
+    lists = list(islice(rescored(listed), lines + 1))
     if len(lists) > lines:
         raise NmtError(
-            f"{path}: a number above {lines - 1}, but {reference} has {lines} lines; numbers count "
-            "from 0"
+            f"{listed.name}: a number above {lines - 1}, but {reference} has {lines} lines; "
+            "numbers count from 0"
         )
     if not lists:
-        raise NmtError(f"{path}: no translations; give an n-best list")
+        raise NmtError(f"{listed.name}: no translations; give an n-best list")
     lists += [[] for _ in range(lines - len(lists))]
     if missing := lists.count([]):
         warn(
-            f"{path}: no translations of {missing:,} of the {lines:,} lines of {reference}; "
+            f"{listed.name}: no translations of {missing:,} of the {lines:,} lines of {reference}; "
             "they count as empty"
         )
     zeros = {name: [0.0] for name in next(filter(None, lists))[0].features}

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from nmt.errors import NmtError
+from nmt.errors import UnfinishedError
 from nmt.inference.line_translator import LineTranslator
 from nmt.preprocess.corpus import Bitext, Block
 from nmt.runtime.distributed import World
@@ -77,7 +77,8 @@ def score_corpus(bitext: Bitext, score: Scorer, path: Path, world: World) -> Non
         world: the processes that share the pairs.
 
     Raises:
-        NmtError: another process is writing the file, or the bitext cannot be read.
+        UnfinishedError: another process is writing the file.
+        NmtError: the bitext cannot be read.
     """
     with path.open("ab") as file:
         blocks: Iterator[Block | None] = repeat(None)
@@ -86,7 +87,9 @@ def score_corpus(bitext: Bitext, score: Scorer, path: Path, world: World) -> Non
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise NmtError(f"{path}: another process is writing it; wait or stop it") from None
+                raise UnfinishedError(
+                    f"{path}: another process is writing it; wait or stop it"
+                ) from None
             done = file.tell() // 4
             file.truncate(4 * done)
             total = bitext.source.stat().st_size

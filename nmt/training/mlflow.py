@@ -5,6 +5,7 @@ MLflow's environment variables say where: ``MLFLOW_TRACKING_URI`` and ``MLFLOW_E
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from nmt.errors import NmtError, install
@@ -41,8 +42,14 @@ class MlflowLogger:
 
     def add(self, kind: str, values: Mapping[str, object]) -> None:
         """Add the numbers of a record."""
-        self._mlflow.log_metrics(numbers(kind, values), step=values["update"])
+        allowed = {_allowed(name): value for name, value in numbers(kind, values).items()}
+        self._mlflow.log_metrics(allowed, step=values["update"])
 
     def close(self) -> None:
         """End the run of MLflow."""
         self._mlflow.end_run()
+
+
+def _allowed(name: str) -> str:
+    """Return the name of a metric in the characters that MLflow allows: chrfpp for chrf++."""
+    return re.sub(r"[^\w\-. :/]", "_", name.replace("+", "p"), flags=re.ASCII)
