@@ -385,6 +385,7 @@ def test_the_command_writes_a_page_json_or_a_figure(
     [values] = json.loads(done.out)["models"]
     assert [each["source"]["text"] for each in values["sentences"]] == [LINES[0], LINES[2]]
     assert (values["languages"], values["update"]) == (["en", "de"], 6)
+    text.write_text("\u200b\n \n" + text.read_text())
     done = nmt("explain", "--model", trained, text, "--svg", "encoder:1", "--heads", "2")
     picture = ElementTree.fromstring(done.out)
     assert done.err.startswith("explained 1 sentence in ")

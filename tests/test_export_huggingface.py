@@ -177,8 +177,9 @@ def test_constraints_become_settings_of_generate_and_come_back(
     trained: Path, tmp_path: Path
 ) -> None:
     constraints = [{"name": "forbidden", "tokens": [1, 17]}, {"name": "no_repeat_ngram", "size": 3}]
+    beyond = [{"name": "forbidden", "tokens": [10**6]}, *constraints]
     loaded = load_model(random_run(tmp_path / "run", trained))
-    recipe = {**loaded.recipe, "search": {**loaded.recipe["search"], "constraints": constraints}}
+    recipe = {**loaded.recipe, "search": {**loaded.recipe["search"], "constraints": beyond}}
     (tmp_path / "exported").mkdir()
     HUGGING_FACE.write(replace(loaded, recipe=recipe), "fp32", tmp_path / "exported")
     settings = json.loads((tmp_path / "exported" / "generation_config.json").read_text())

@@ -231,13 +231,12 @@ def _explain(
     texts = [side.read() for side in lines]
     if len({*map(len, texts)}) > 1:
         raise unequal_lines(*lines)
-    if only_first:
-        at = next((at for at, line in enumerate(texts[0]) if line.strip()), 0)
-        texts = [side[at : at + 1] for side in texts]
-    explanations = explain(translators, *texts)
-    if not explanations[0]:
-        raise NmtError(f"{lines[0].name}: no line with text, so nothing to explain")
-    return explanations
+    ones = ([side[at : at + 1] for side in texts] for at in range(len(texts[0])))
+    for part in ones if only_first else [texts]:
+        explanations = explain(translators, *part)
+        if explanations[0]:
+            return explanations
+    raise NmtError(f"{lines[0].name}: no line with text, so nothing to explain")
 
 
 def _document(

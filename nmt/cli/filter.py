@@ -190,7 +190,7 @@ def _scratch(
                 raise UnfinishedError.by_disk(error) from None
             except UnfinishedError:
                 raise
-            except NmtError:  # of the corpus, which is another one when it is mended
+            except NmtError:  # as of the corpus, which is another one when it is mended
                 path.unlink(missing_ok=True)
                 raise
             path.unlink(missing_ok=True)

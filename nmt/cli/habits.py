@@ -70,7 +70,7 @@ RESUMED = "give the same --save-dir: the run there is resumed"
 
 GUESSES = {
     "train": {
-        "--checkpoint --continue --restart --resume --resume-from": RESUMED,
+        "--continue --resume --resume-from": RESUMED,
         "--gpus --ngpus --num-gpus": "use torchrun --nproc-per-node N -m nmt train",
         "--no-cuda": "use --device cpu",
     },

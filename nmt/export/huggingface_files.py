@@ -41,13 +41,11 @@ class Layout:
     def of(cls, loaded: LoadedModel) -> Layout:
         """Return OPUS-MT's layout for a model in which padding has no row; otherwise the ids."""
         subwords, bias = loaded.subwords, loaded.model.output.bias
-        sides = (
-            (subwords.source_pieces, range(subwords.source_size)),
-            (subwords.target_pieces, range(subwords.target_size)),
-        )
-        source, target = (distinct(read([*ids]), ids) for read, ids in sides)
+        source = tuple(subwords.source_pieces([*range(subwords.source_size)]))
+        target = tuple(subwords.target_pieces([*range(subwords.target_size)]))
         if bias is None or not is_excluded(bias[PAD].item()):
             special = {"pad": PAD, "decoder_start": BOS, "eos": EOS}
+            source, target = (distinct(side, range(len(side))) for side in (source, target))
             return cls(source, target, None, special)
         longest = max(len(source), len(target))
         order = (EOS, UNK, *range(EOS + 1, len(target)), *[BOS] * (longest - len(target) + 1))
@@ -155,7 +153,8 @@ def _generation(loaded: LoadedModel, config: TransformerConfig, layout: Layout) 
     special = {layout.special["pad"], layout.special["decoder_start"]}
     forbidden, sizes = constraints_of(search)
     repeated = {"no_repeat_ngram_size": min(sizes)} if sizes else {}
-    bad = special.union(map(layout.exported, forbidden - {PAD, BOS}))
+    known = forbidden.intersection(range(len(layout.target))) - {PAD, BOS}
+    bad = special.union(map(layout.exported, known))
     return {
         **{f"{name}_token_id": token for name, token in layout.special.items()},
         "forced_eos_token_id": layout.special["eos"],

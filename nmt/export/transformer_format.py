@@ -82,7 +82,7 @@ def distinct(pieces: Sequence[str], ids: Sequence[int]) -> tuple[str, ...]:
     """
     special = {piece for piece, token in zip(pieces, ids, strict=True) if token <= EOS}
     return tuple(
-        f"<unused {token}>" if token > EOS and piece in special else piece
+        f"<{token}: {piece}>" if token > EOS and piece in special else piece
         for piece, token in zip(pieces, ids, strict=True)
     )
 

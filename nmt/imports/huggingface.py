@@ -269,10 +269,10 @@ def _positions(
 
 
 def _rounding(table: Tensor) -> float:
-    """Return the rounding error of numbers up to 1 in the data type that a table was stored in."""
+    """Return the largest error of numbers up to 1 in the data type that a table was stored in."""
     for dtype in (torch.bfloat16, torch.float16):
         if torch.equal(table, table.to(dtype).float()):
-            return torch.finfo(dtype).eps
+            return torch.finfo(dtype).eps / 2
     return 1e-4
 
 
