@@ -59,6 +59,7 @@ def test_a_text_may_hold_bars() -> None:
 
 def test_a_small_score_and_white_space_of_other_kinds_stay() -> None:
     line = "0 ||| \u00a0a\u3000 ||| Length= 3 ||| 1.2e-09"
+    assert Candidate.parse("0\t|||\ta\t|||\tF= 1\t|||\t2", "list:1").text == "a"
     candidate = Candidate.parse(line, "list:1")
     assert (str(candidate), candidate.text) == (line, "\u00a0a\u3000")
     candidate.weigh({"Length": 0.25}, "list:1")

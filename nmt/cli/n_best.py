@@ -69,7 +69,7 @@ class Candidate:
                     values.append(float(word))
                 else:
                     raise ValueError(word)
-            return cls(int(number), text.strip(" "), by_name, float(score), score.strip())
+            return cls(int(number), text.strip(" \t"), by_name, float(score), score.strip())
         except ValueError:
             raise NmtError(
                 f'{place}: not "id ||| text ||| name= value ... ||| score", as nmt translate '
