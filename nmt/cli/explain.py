@@ -189,14 +189,14 @@ def open_models(
     target and source.
     """
     from nmt.inference import Execution, Translator
-    from nmt.inference.ensembles import load_members
+    from nmt.inference.ensembles import load_members, one_of
     from nmt.runtime.distributed import pick_device
 
     settings.load()  # import the plugins, which the models may need
     place = pick_device(device)
     members = load_members(paths, place, settings.trust_plugins)
     search = search_settings(settings, members[0].recipe)
-    model = search.one_of([member.model for member in members]).eval()
+    model = one_of(members, search).eval()
     run = members[0].run
     warn_of_context(members[0].subwords)
     general = Translator(

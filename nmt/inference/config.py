@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from nmt.errors import NmtError
 from nmt.evaluation.metrics import Metric
 from nmt.io.lines import OnInvalidUtf8
-from nmt.models.base import Model
-from nmt.models.ensemble import Average, Ensemble
 from nmt.search import Constraint, Strategy, strategies
 
 MAX_RATIO = 1_000_000
@@ -47,7 +44,7 @@ class SearchConfig:
     source unattended rank lower. With the stop `all_finished`, a beam finds more hypotheses to
     choose from."""
 
-    ensemble: Average = "probability"
+    ensemble: Literal["probability", "log_probability"] = "probability"
     """Average over the members of an ensemble: of probabilities, or of their logarithms."""
 
     weights: tuple[float, ...] = ()
@@ -143,19 +140,6 @@ class SearchConfig:
                 f"{count} translations of a line: {self.strategy.name} finds at most {most}; "
                 f"ask for fewer, or {way}"
             )
-
-    def one_of(self, models: Sequence[Model]) -> Model:
-        """Return the only model, or the ensemble of several models.
-
-        Raises:
-            NmtError: the weights do not fit the models.
-        """
-        if len(models) == 1:
-            return models[0]
-        try:
-            return Ensemble(models, self.weights or [1.0] * len(models), self.ensemble)
-        except ValueError as error:
-            raise NmtError(f"search.weights: {error}") from None
 
     def max_length(self, source_length: int) -> int:
         """Return the maximum length of the translation of a source; both lengths include EOS."""

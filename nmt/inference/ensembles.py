@@ -16,7 +16,7 @@ from nmt.inference.kernels import convert
 from nmt.inference.shortlister import Shortlister
 from nmt.messages import warn
 from nmt.models.base import Model
-from nmt.models.ensemble import members_of
+from nmt.models.ensemble import Ensemble, members_of
 from nmt.runs import LoadedModel, load_model
 from nmt.runs.calibration import REMEDY, Range
 
@@ -58,6 +58,21 @@ def load_members(
     return members
 
 
+def one_of(members: Sequence[LoadedModel], config: SearchConfig) -> Model:
+    """Return the only model, or the ensemble of several models.
+
+    Raises:
+        NmtError: the weights do not fit the models.
+    """
+    models = [member.model for member in members]
+    if len(models) == 1:
+        return models[0]
+    try:
+        return Ensemble(models, config.weights or [1.0] * len(models), config.ensemble)
+    except ValueError as error:
+        raise NmtError(f"search.weights: {error}") from None
+
+
 def ensemble_of(
     members: Sequence[LoadedModel], config: SearchConfig, execution: Execution
 ) -> tuple[Model, Shortlister | None]:
@@ -83,7 +98,7 @@ def ensemble_of(
         )
     if execution.compile and execution.device.type == "cpu":
         raise NmtError("compile is for GPUs: a CPU would take longer; leave it out")
-    model, shortlister = config.one_of([member.model for member in members]), None
+    model, shortlister = one_of(members, config), None
     precision = execution.precision
     if execution.shortlist:
         shortlister = Shortlister(members[0].run.shortlist, model, precision)
