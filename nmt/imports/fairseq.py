@@ -1,4 +1,4 @@
-"""Transformers and ConvS2S of fairseq: a checkpoint, two dictionaries, and subwords."""
+"""Transformers of fairseq: a checkpoint, two dictionaries, and subwords."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Literal
 
 from nmt.errors import NmtError
 from nmt.imports.base import Imported, ImportFormat, import_formats
-from nmt.imports.fairseq_convolutions import ConvolutionWeights
 from nmt.imports.fairseq_settings import Settings
 from nmt.imports.fairseq_text import dictionary, read_segmenter
-from nmt.imports.fairseq_weights import CheckpointWeights, TransformerWeights
+from nmt.imports.fairseq_weights import TransformerWeights
 from nmt.imports.torch_files import float_tensors, load_plain
 from nmt.preprocess.subwords import Subwords
 
@@ -41,8 +40,7 @@ class FairseqFormat(ImportFormat):
             raise NmtError(f"{path}: not a checkpoint of fairseq, which holds a model")
         settings = Settings.of(path, loaded)
         tensors = float_tensors(path, loaded["model"])
-        kind = ConvolutionWeights if settings.is_convolutional else TransformerWeights
-        model: CheckpointWeights = kind(path, settings, tensors)
+        model = TransformerWeights(path, settings, tensors)
         config, sizes = model.config(), model.sizes()
         languages = settings.text("source_lang"), settings.text("target_lang")
         paths = [source / f"dict.{language}.txt" for language in languages]

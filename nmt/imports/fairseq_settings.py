@@ -30,7 +30,6 @@ ACTIVATIONS = {
 ABSENT = (None, False, 0, "")
 EXPECTED: dict[str, tuple[object, ...]] = {
     "task": ("translation", None),
-    "decoder_attention": ("True", True, None),
     **{
         key: ABSENT
         for key in (
@@ -44,7 +43,6 @@ EXPECTED: dict[str, tuple[object, ...]] = {
             "layernorm_embedding",
             "no_cross_attention",
             "no_decoder_final_norm",
-            "share_input_output_embed",
             "unkpen",
         )
     },
@@ -56,15 +54,6 @@ ALIKE = ("embed_dim", "ffn_embed_dim", "attention_heads", "normalize_before", "l
 
 OFFSET = 2
 """Position of the first token, the id after that of padding."""
-
-CONVOLUTIONAL = (
-    "fconv",
-    "fconv_iwslt_de_en",
-    "fconv_wmt_en_ro",
-    "fconv_wmt_en_de",
-    "fconv_wmt_en_fr",
-)
-"""Architectures of ConvS2S."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +90,8 @@ class Settings:
     def _check(self) -> None:
         """Raise an NmtError if the model has a part that this toolkit lacks."""
         arch = self.arch
-        if not isinstance(arch, str) or not (
-            arch.startswith("transformer") or arch in CONVOLUTIONAL
-        ):
-            raise NmtError(
-                f"{self.path}: nmt has no counterpart of arch {arch}; of transformer_* and fconv"
-            )
+        if not isinstance(arch, str) or not arch.startswith("transformer"):
+            raise NmtError(f"{self.path}: nmt has no counterpart of arch {arch}; of transformer_*")
         for key, expected in EXPECTED.items():
             value = self.value(key, None)
             if value not in expected:
@@ -164,11 +149,6 @@ class Settings:
     def arch(self) -> object:
         """Name of the architecture."""
         return self.value("arch", None) or self.value("_name", None)
-
-    @property
-    def is_convolutional(self) -> bool:
-        """Whether the model is ConvS2S, whose tables of positions have rows for padding."""
-        return self.arch in CONVOLUTIONAL
 
     @property
     def width(self) -> int:
@@ -276,7 +256,7 @@ class Settings:
             constraints.append({"name": "min_length", "length": least})
         if (size := self.value("no_repeat_ngram_size", 0)) > 0:
             constraints.append({"name": "no_repeat_ngram", "size": size})
-        longest = min(self.value("max_len_b", 200), self._positions("max_target_positions") - 1)
+        longest = min(self.value("max_len_b", 200), self.value("max_target_positions", 1024) - 1)
         ratio = float(self.value("max_len_a", 0.0))
         if ratio == 0.0 and longest > 0:  # fairseq then ends all hypotheses with EOS
             constraints.append({"name": "max_length", "length": longest})
@@ -290,13 +270,8 @@ class Settings:
             "constraints": constraints,
             "max_length_ratio": ratio,
             "max_length_offset": longest + 1,
-            "max_source_length": self._positions("max_source_positions"),
+            "max_source_length": self.value("max_source_positions", 1024),
         }
-
-    def _positions(self, key: str) -> int:
-        """Return the number of positions that tokens may have."""
-        positions: int = self.value(key, 1024)
-        return positions - OFFSET if self.is_convolutional else positions
 
 
 def _plain(section: object) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from pathlib import Path
 
 import torch
@@ -14,7 +13,7 @@ from nmt.imports.base import concatenate
 from nmt.imports.fairseq_settings import Settings
 from nmt.imports.fairseq_text import PAD
 from nmt.imports.vocabularies import ReorderedVocabulary
-from nmt.models import ModelConfig
+from nmt.models.transformer import TransformerConfig
 
 EMBEDDINGS = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 POSITIONS = ("encoder.embed_positions.weight", "decoder.embed_positions.weight")
@@ -35,89 +34,28 @@ COPIES = ("in_proj", "out_proj", "fc1", "fc2")
 """Weights of an encoder layer that fairseq 0.12 saves twice, and does not read."""
 
 
-class CheckpointWeights(ABC):
-    """The weights of a checkpoint, taken one after the other."""
+class TransformerWeights:
+    """The weights of a Transformer's checkpoint, taken one after the other."""
 
     def __init__(self, path: Path, settings: Settings, tensors: dict[str, Tensor]) -> None:
-        self.path, self.settings, self.tensors = path, settings, tensors
+        self.path, self.settings, self.tensors = path, settings, _of_today(path, tensors)
 
-    @abstractmethod
-    def config(self) -> ModelConfig:
+    def config(self) -> TransformerConfig:
         """Return the recipe's section ``model``, before the weights are taken."""
-
-    @abstractmethod
-    def take_all(
-        self, source: ReorderedVocabulary, target: ReorderedVocabulary
-    ) -> dict[str, Tensor]:
-        """Take the weights that the model has, and return them by this toolkit's names."""
+        is_learned = self.settings.positions == "learned"
+        return self.settings.transformer(self._count_positions() if is_learned else 0)
 
     def sizes(self) -> tuple[int, int]:
         """Return the sizes of the dictionaries, by the tables of vectors."""
-        source, target = (len(self.table(name)) for name in EMBEDDINGS)
+        source, target = (len(self._table(name)) for name in EMBEDDINGS)
         return source, target
 
     def weights(
         self, source: ReorderedVocabulary, target: ReorderedVocabulary
     ) -> dict[str, Tensor]:
         """Return the weights by this toolkit's names, and leave none over."""
-        weights = self.take_all(source, target)
-        if self.tensors:
-            raise NmtError(f"{self.path}: nmt has no place for the tensor {min(self.tensors)[:99]}")
-        return weights
-
-    def count_positions(self) -> int:
-        """Return the rows of the learned tables of positions.
-
-        fairseq numbers positions from the id after that of padding.
-        """
-        counts = {len(self.table(name)) - (PAD + 1) for name in POSITIONS}
-        if len(counts) > 1 or min(counts) < 1:
-            raise NmtError(f"{self.path}: nmt has no counterpart of tables of other positions")
-        return counts.pop()
-
-    def take_positions(self) -> tuple[Tensor, Tensor]:
-        """Take the learned tables of positions of source and target."""
-        source, target = (self.take(name)[PAD + 1 :] for name in POSITIONS)
-        return source, target
-
-    def table(self, name: str) -> Tensor:
-        """Return a table with vectors of the width of the embeddings."""
-        table = self.tensors.get(name)
-        width = self.settings.width
-        if table is None or table.dim() != 2 or table.shape[1] != width:
-            shape = "missing" if table is None else f"of the shape {list(table.shape)}"
-            raise NmtError(f"{self.path}: {name} is {shape}, not a table of width {width}")
-        return table
-
-    def take(self, name: str, *shape: int) -> Tensor:
-        """Remove a tensor, which must have the shape if there is one, and return it."""
-        if name not in self.tensors:
-            raise NmtError(f"{self.path}: has no tensor {name}")
-        tensor = self.tensors.pop(name)
-        if shape and tuple(tensor.shape) != shape:
-            raise NmtError(
-                f"{self.path}: {name} has the shape {list(tensor.shape)}, not {list(shape)}"
-            )
-        return tensor
-
-
-class TransformerWeights(CheckpointWeights):
-    """The weights of a Transformer."""
-
-    def __init__(self, path: Path, settings: Settings, tensors: dict[str, Tensor]) -> None:
-        super().__init__(path, settings, _of_today(path, tensors))
-
-    def config(self) -> ModelConfig:
-        """Return the recipe's section ``model``, before the weights are taken."""
-        is_learned = self.settings.positions == "learned"
-        return self.settings.transformer(self.count_positions() if is_learned else 0)
-
-    def take_all(
-        self, source: ReorderedVocabulary, target: ReorderedVocabulary
-    ) -> dict[str, Tensor]:
-        """Take the weights that the model has, and return them by this toolkit's names."""
         settings, width = self.settings, self.settings.width
-        tables = {name: self.table(theirs) for name, theirs in TABLES.items()}
+        tables = {name: self._table(theirs) for name, theirs in TABLES.items()}
         tied = {"all": [*TABLES], "decoder": ["target_embedding", "output"], "none": []}
         for name in tied[settings.tied]:
             if not torch.equal(tables[name], tables["target_embedding"]):
@@ -133,17 +71,53 @@ class TransformerWeights(CheckpointWeights):
             del self.tensors[theirs]
         if settings.positions == "learned":
             names = ("source_positions.table.weight", "positions.table.weight")
-            weights |= zip(names, self.take_positions(), strict=True)
+            rows = PAD + 1
+            weights |= {
+                name: self._take(theirs)[rows:]
+                for name, theirs in zip(names, POSITIONS, strict=True)
+            }
         for name, parts in layer_weights(settings.encoder_layers, settings.decoder_layers):
             taken = {
-                part: self.take(part) for part in (theirs.partition(".")[2] for theirs in parts)
+                part: self._take(part) for part in (theirs.partition(".")[2] for theirs in parts)
             }
             weights[name] = concatenate(self.path, taken)
         if settings.is_pre_norm:
             for stack in ("encoder", "decoder"):
                 for kind in ("weight", "bias"):
-                    weights[f"{stack}_end.{kind}"] = self.take(f"{stack}.layer_norm.{kind}", width)
+                    weights[f"{stack}_end.{kind}"] = self._take(f"{stack}.layer_norm.{kind}", width)
+        if self.tensors:
+            raise NmtError(f"{self.path}: nmt has no place for the tensor {min(self.tensors)[:99]}")
         return weights
+
+    def _count_positions(self) -> int:
+        """Return the rows of the learned tables of positions.
+
+        fairseq numbers positions from the id after that of padding.
+        """
+        counts = {len(self._table(name)) - (PAD + 1) for name in POSITIONS}
+        if len(counts) > 1 or min(counts) < 1:
+            raise NmtError(f"{self.path}: nmt has no counterpart of tables of other positions")
+        return counts.pop()
+
+    def _table(self, name: str) -> Tensor:
+        """Return a table with vectors of the width of the embeddings."""
+        table = self.tensors.get(name)
+        width = self.settings.width
+        if table is None or table.dim() != 2 or table.shape[1] != width:
+            shape = "missing" if table is None else f"of the shape {list(table.shape)}"
+            raise NmtError(f"{self.path}: {name} is {shape}, not a table of width {width}")
+        return table
+
+    def _take(self, name: str, *shape: int) -> Tensor:
+        """Remove a tensor, which must have the shape if there is one, and return it."""
+        if name not in self.tensors:
+            raise NmtError(f"{self.path}: has no tensor {name}")
+        tensor = self.tensors.pop(name)
+        if shape and tuple(tensor.shape) != shape:
+            raise NmtError(
+                f"{self.path}: {name} has the shape {list(tensor.shape)}, not {list(shape)}"
+            )
+        return tensor
 
 
 def _of_today(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
