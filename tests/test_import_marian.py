@@ -285,14 +285,6 @@ def pickled(directory: Path) -> None:
     np.savez(directory / "model.npz", Wemb=np.array([Path("executed")], dtype=object))
 
 
-def encrypted(directory: Path) -> None:
-    """Set the flag of the first member in both of its headers."""
-    content = bytearray((directory / "model.npz").read_bytes())
-    content[content.index(b"PK\3\4") + 6] |= 1
-    content[content.index(b"PK\1\2") + 8] |= 1
-    (directory / "model.npz").write_bytes(content)
-
-
 def raw_header(text: str) -> bytes:
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
 
@@ -302,14 +294,8 @@ def decoder(text: str) -> Callable[[Path], object]:
 
 
 PRE_NORM = {"transformer_postprocess": "da", "transformer_postprocess_top": "n"}
+NO_ARRAYS = "model.npz: not a file of numpy arrays of numbers; copy the model again"
 SEARCH = "decoder.yml: not a search that nmt can do: search.*"
-DAMAGED_HEADERS = (
-    "-" * 5000 + "1",
-    "-" * 9000 + "1",
-    "{'descr': ',,,', 'fortran_order': False, 'shape': (1,)}",
-    "{'descr': (), 'fortran_order': False, 'shape': (1,)}",
-    "{[]: 1}",
-)
 
 
 def spoil_piece(path: Path) -> None:
@@ -321,7 +307,7 @@ def spoil_piece(path: Path) -> None:
 REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (lambda path: (path / "vocab.spm").unlink(), r"vocab.spm: missing"),
     (lambda path: spoil_piece(path / "vocab.spm"), r"vocab.spm: not a SentencePiece model"),
-    (lambda path: (path / "model.npz").write_bytes(b"x"), r"not a file of numpy arrays"),
+    (lambda path: (path / "model.npz").write_bytes(b"x"), NO_ARRAYS),
     (lambda path: shutil.copy(path / "model.npz", path / "b.npz"), r"expected one model"),
     (lambda path: (path / "decoder.yml").write_text("models: [a, b]"), r"an ensemble of 2 models"),
     (lambda path: (path / "decoder.yml").write_text("[1"), r"decoder.yml"),
@@ -388,15 +374,13 @@ REFUSED: list[tuple[Callable[[Path], object], str]] = [
     (change_settings(dim_emb="x"), r"dim-emb: expected a number"),
     (change_settings(transformer_heads=5), r"not divisible by 5 heads"),
     (change_settings(enc_depth=10**12), r"has no tensor encoder_l3"),
-    (write_member(header((10**12,), "<f4")), r"has the shape \(1000000000000,\)"),
-    (write_member(header((1,), "|O") + b"cos\nsystem\n"), r"an array of object"),
-    (write_member(b"\x93NUMPY\x01\x00\xff\xff"), r"not a file of numpy arrays"),
-    *(
-        (write_member(raw_header(text)), r"header of an array is damaged")
-        for text in DAMAGED_HEADERS
-    ),
-    (encrypted, r"model.npz: an encrypted archive; decrypt it first"),
-    (pickled, r"an array of object"),
+    (write_member(header((10**12,), "<f4")), NO_ARRAYS),
+    (write_member(header((1,), "|O") + b"cos\nsystem\n"), NO_ARRAYS),
+    (write_member(b"\x93NUMPY\x01\x00\xff\xff"), NO_ARRAYS),
+    (write_member(raw_header("-" * 9000 + "1")), NO_ARRAYS),
+    (write_member(raw_header("{[]: 1}")), NO_ARRAYS),
+    (write_member(b"text"), NO_ARRAYS),
+    (pickled, NO_ARRAYS),
     (pipe, r"model.npz: "),
 ]
 

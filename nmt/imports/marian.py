@@ -30,10 +30,10 @@ from nmt.imports.base import (
     import_formats,
     read_sentencepiece,
 )
-from nmt.imports.marian_binary import read_binary
+from nmt.imports.marian_binary import Array, read_binary
 from nmt.imports.marian_vocabulary import read_pieces, read_text
-from nmt.imports.npz import read_npz
 from nmt.imports.vocabularies import ReorderedVocabulary
+from nmt.io.reading import open_regular
 from nmt.models.base import architectures
 from nmt.models.feed_forward import feed_forwards
 from nmt.models.patterns import AttentionPattern, patterns
@@ -91,7 +91,7 @@ class MarianFormat(ImportFormat):
         """Read the model that the decoder's configuration names, and its vocabularies."""
         settings, decoder = _decoder(source)
         path = _model_path(source, decoder)
-        arrays = (read_binary if path.suffix == ".bin" else read_npz)(path)
+        arrays = (read_binary if path.suffix == ".bin" else _read_npz)(path)
         if CONFIGURATION not in arrays:
             raise NmtError(f"{path}: holds no configuration, {CONFIGURATION}")
         text = arrays.pop(CONFIGURATION).tobytes().partition(b"\0")[0].decode("utf-8", "replace")
@@ -263,6 +263,26 @@ def _named(source: Path, decoder: dict[str, Any], key: str) -> list[str]:
         if not str(name).isprintable():
             raise NmtError(f"{source}: {key}: {str(name)[:99]!r} names no file; mend the name")
     return [Path(str(name)).name for name in names]
+
+
+def _read_npz(path: Path) -> dict[str, Array]:
+    """Return the arrays of a file by name.
+
+    Raises:
+        NmtError: the file is missing or damaged, or holds something other than numbers.
+    """
+    try:
+        with open_regular(path) as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: np.asarray(archive[name]) for name in archive}
+    except NmtError:
+        raise
+    except FileNotFoundError:
+        raise NmtError(f"{path}: missing; the import needs it") from None
+    except Exception:  # numpy and zipfile raise a dozen kinds of errors for damaged files
+        arrays = {}
+    if not arrays or any(array.dtype.kind not in "fiu" for array in arrays.values()):
+        raise NmtError(f"{path}: not a file of numpy arrays of numbers; copy the model again")
+    return arrays
 
 
 def _arrays(source: Path) -> list[Path]:
