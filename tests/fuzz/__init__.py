@@ -1,7 +1,7 @@
 """A fuzzer: damages every kind of file that the project reads, and runs the commands that read it.
 
     material.py    a small dataset, run, export, ...: what is damaged
-    mutations.py   what happens to a file
+    mutations.py   the mutator
     seals.py       checksums, recomputed after a file was changed
     kinds.py       which files are of which kind, and which commands read them
     child.py       a command in a process with bounded memory and time, and its outcome

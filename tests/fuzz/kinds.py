@@ -75,22 +75,7 @@ KINDS = (
             EXPORT,
             SHORTLIST,
             (SUBWORDS + "run", "fresh/train.*"),
-        )
-        + _all(
-            "run/log.jsonl",
-            "inspect --verify run",
-            ("train --plot --max-updates 62", RESUME[1]),
         ),
-    ),
-    Kind(
-        "log of a run",
-        _all("run/log.jsonl", "report --json run"),
-        has_checksums=False,
-    ),
-    Kind(
-        "links of a run",
-        _all("run/last run/best", "inspect --verify run", f"{TRANSLATE} run text/test.en", RESUME),
-        has_checksums=False,
     ),
     Kind(
         "plugins of a run",
@@ -130,22 +115,9 @@ KINDS = (
         "model to import",
         _all("foreign/*", ("import foreign --output fresh", WEIGHTS))
         + _all("marian/*", ("import marian --output fresh -s en -t de", WEIGHTS))
-        + _all("binary/*", ("import binary --output fresh -s en -t de", WEIGHTS)),
+        + _all("binary/*", ("import binary --output fresh -s en -t de", WEIGHTS))
+        + _all("fairseq/*", ("import fairseq --output fresh", WEIGHTS)),
         has_checksums=False,
-    ),
-    Kind(
-        "fairseq model to import",
-        _all("fairseq/*", ("import fairseq --output fresh", WEIGHTS)),
-        has_checksums=False,
-    ),
-    Kind(
-        "run with BPE codes",
-        _all(
-            "codes/run.json codes/recipe.yaml codes/*.json",
-            f"{TRANSLATE} codes text/test.en",
-            "inspect --verify codes",
-            (SUBWORDS + "codes", "fresh/train.*"),
-        ),
     ),
     Kind(
         "subword model",
@@ -170,22 +142,6 @@ KINDS = (
             "rescore --model run --source text/test.en list.txt",
             "rescore --model run --source text/test.en --weights LogProbability=1,Model=1 list.txt",
             "tune --reference text/test.de --restarts 1 list.txt",
-        ),
-        has_checksums=False,
-        is_stream=True,
-    ),
-    Kind(
-        "alignments",
-        _all("gold.align links.align", "score --alignments gold.align links.align"),
-        has_checksums=False,
-        is_stream=True,
-    ),
-    Kind(
-        "markup",
-        _all(
-            "text/page.html",
-            "translate --workers 1 --model run --markup html text/page.html",
-            "translate --workers 1 --model run --markup xliff text/page.html",
         ),
         has_checksums=False,
         is_stream=True,

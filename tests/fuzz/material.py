@@ -63,16 +63,8 @@ COMMANDS = (
     "shortlist --model run",
     "export --model run --output exported",
     "export --format huggingface --model run --output foreign",
-    "import fairseq --output codes",
     "translate --model run --n-best 2 --workers 1 --output list.txt text/test.en",
 )
-
-MARKUP = """\
-<p>one <b>two</b> &amp; <code>three</code></p><ul><li>four<li>five &lt; six</ul>
-one<br>two <a href="/three" title='four'>five <i>six</i></a> {name} <span translate="no">one</span>
-<!-- two --> <![CDATA[three]]> four &#10; five <g id="1">six <x id="2"/></g>
-<script>if (a<b) f()</script> <mrk mtype="protected">one</mrk> two
-"""
 
 ENGLISH = ["one", "two", "three", "four", "five", "six"]
 GERMAN = ["eins", "zwei", "drei", "vier", "fünf", "sechs"]
@@ -106,7 +98,6 @@ def make(directory: Path) -> None:
     }
     for suffix, content in compressed.items():
         (directory / "text" / f"test.en.{suffix}").write_bytes(content)
-    (directory / "text" / "page.html").write_text(MARKUP)
     fairseq = shutil.copytree(Path(__file__).parents[1] / "fairseq" / "post", directory / "fairseq")
     packed = fairseq / "model.pt.gz"
     (fairseq / "model.pt").write_bytes(gzip.decompress(packed.read_bytes()))
@@ -123,9 +114,6 @@ def make(directory: Path) -> None:
         (directory / folder).mkdir()
         for name in (model, "vocab.spm"):
             shutil.copy(Path(__file__).parents[1] / "marian" / name, directory / folder)
-    aligned = run("align --model run --source text/test.en --target text/test.de", directory)
-    for name in ("links.align", "gold.align"):
-        (directory / name).write_bytes(aligned.out)
 
 
 def _write_numbers(prefix: Path, pairs: int, seed: int) -> None:
