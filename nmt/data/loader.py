@@ -7,7 +7,6 @@ import queue
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -31,8 +30,6 @@ class Update:
     """Positions of both sides in the batches, with padding if the model needs any."""
     target_tokens: int
     """Stored target tokens of the whole update, over all processes: the divisor of the loss."""
-    first_target_tokens: int
-    """Stored target tokens of the first batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +43,6 @@ class BatchLoader:
     as many if sentences change between epochs."""
     packs: bool = False
     """Whether the model computes on tokens alone, so that micro-batches need no padding."""
-    mixes: bool = False
-    """Whether the micro-batches of packed sentences hold random ones of the update."""
     rows_per_sentence: int = 1
     """Number of rows that each sentence takes in a micro-batch."""
     process: int = 0
@@ -72,8 +67,7 @@ class BatchLoader:
         """Return one update, by its number from 1."""
         target = self.sampler.target_lengths
         groups = self.sampler.update(number)
-        packed = partial(packed_micro_batches, mixes=self.mixes)
-        divide = packed if self.packs else micro_batches
+        divide = packed_micro_batches if self.packs else micro_batches
         max_tokens = max(1, int(self.max_tokens / (self.rows_per_sentence * self.growth)))
         parts = divide(groups, self.sampler, max_tokens, self.num_processes)[self.process]
         epoch = self.sampler.epoch_of(number)
@@ -86,7 +80,6 @@ class BatchLoader:
             batches=[batch.pin() for batch in batches] if self.pinned else batches,
             num_positions=sum(counts),
             target_tokens=sum(int(target[group].sum()) for group in groups),
-            first_target_tokens=int(target[parts[0]].sum()),
         )
 
 

@@ -176,7 +176,6 @@ def packed_micro_batches(
     sampler: BatchSampler,
     max_tokens: int,
     processes: int = 1,
-    mixes: bool = False,
 ) -> list[list[Indices]]:
     """Distribute an update's sentences: every process gets micro-batches of nearly equal tokens.
 
@@ -186,19 +185,13 @@ def packed_micro_batches(
         max_tokens: largest number of tokens of one side of a micro-batch; a longer sentence becomes
             a micro-batch by itself.
         processes: number of processes that share the update.
-        mixes: whether a micro-batch holds random sentences of the update, not similar lengths.
 
     Returns:
         The micro-batches of each process, as arrays of sentence indices.
     """
     sentences = np.concatenate(groups)
-    if mixes:
-        sentences = np.random.default_rng([sampler.seed, *sentences[:1]]).permutation(sentences)
     lengths = sampler.longer_lengths[sentences]
-    if mixes:  # in the order drawn, after those that are micro-batches by themselves
-        sentences = sentences[np.argsort(lengths <= max_tokens, kind="stable")]
-    else:  # rows of similar length
-        sentences = sentences[np.argsort(-lengths, kind="stable")]
+    sentences = sentences[np.argsort(-lengths, kind="stable")]  # rows of similar length
     alone = int((lengths > max_tokens).sum())  # the first sentences
     others = sentences[alone:]
     sides = sampler.source_lengths[others], sampler.target_lengths[others]
@@ -216,8 +209,6 @@ def packed_micro_batches(
         count += 1
     part = np.concatenate((np.arange(alone), alone + part))
     parts = np.split(sentences, np.searchsorted(part, np.arange(1, alone + count)))
-    if mixes:  # The noise scale compares the first micro-batch, so that is a random one.
-        parts = parts[alone:] + parts[:alone]
     return [parts[rank::processes] for rank in range(processes)]
 
 

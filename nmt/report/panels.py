@@ -18,14 +18,13 @@ TITLES = {
     "alignment": "alignment loss",
     "lr": "learning rate",
     "grad_norm": "gradient norm",
-    "noise_scale": "gradient noise scale",
     "target_tokens_per_second": "target tokens per second",
     "padding": "padding",
     "memory_mb": "memory in MB",
 }
 """Titles of the panels of numbers in the log, in the order of the report."""
 
-LOGARITHMIC = ("perplexity", "noise_scale")
+LOGARITHMIC = ("perplexity",)
 
 HIDDEN = ("epoch", "seconds")
 """Numbers of the log that have no panel."""

@@ -148,10 +148,6 @@ class TrainConfig:
     """Number of newest checkpoints to keep; the best one is always kept."""
     log_every: MayChange[int] = 100
     """Updates between reports."""
-    log_noise_scale: MayChange[bool] = False
-    """Whether to report the gradient noise scale, in target tokens: a guide to `tokens_per_update`.
-    Needs at least two micro-batches per process and update; these then hold random sentences of the
-    update, in place of similar lengths."""
     tensorboard: MayChange[bool] = False
     """Whether to write reports to TensorBoard, too; needs the extra
     ``nmt-toolkit[tensorboard]``."""
@@ -237,8 +233,6 @@ class TrainConfig:
             raise ValueError(f"{self.optimizer.name} cannot be split; take adam, or sharding none")
         if self.sharding == "full" and self.layer_dropout:
             raise ValueError("sharding needs every layer; take layer_dropout 0, or sharding none")
-        if self.sharding == "full" and self.log_noise_scale:
-            raise ValueError("log_noise_scale needs whole gradients; take sharding none")
         for name in ("checkpoint_activations", "layer_dropout"):
             if self.compile and getattr(self, name) not in ("none", 0.0):
                 raise ValueError(f"{name} is for models that are not compiled; take compile false")

@@ -54,23 +54,6 @@ def preflight(trainer: Trainer, validation: Validations) -> Rows:
     return _describe(trainer, seconds, kept)
 
 
-def check_noise_scale(trainer: Trainer) -> None:
-    """Raise an NmtError if the noise scale is to be logged, but micro-batches do not show it."""
-    if not trainer.config.log_noise_scale:
-        return
-    if not trainer.loader.packs:
-        raise NmtError(
-            "train.log_noise_scale compares micro-batches of random sentences; those of this model "
-            "hold sentences of similar length, because its attention pads: take false"
-        )
-    if len(trainer.loader.update(trainer.state.update + 1).batches) == 1:
-        half = trainer.config.tokens_per_update // (2 * trainer.world.size)
-        raise NmtError(
-            "train.log_noise_scale compares the micro-batches of an update, but each process has "
-            f"only one; lower --max-tokens from {trainer.loader.max_tokens} to {half}"
-        )
-
-
 def _describe(trainer: Trainer, seconds_per_token: float, kept: int) -> Rows:
     config, order, world = trainer.config, trainer.sampler, trainer.world
     first = trainer.loader.update(1)

@@ -54,9 +54,6 @@ class RunningStats:
     """Cross-entropy of guided alignment, if that is trained."""
     linked_tokens: Tensor | float = 0.0
     """Target tokens that have links, with guided alignment."""
-    squared_gradient: Tensor | float = 0.0
-    gradient_variance: Tensor | float = 0.0
-    """Terms of the noise scale, if that is logged; see :mod:`nmt.training.noise_scale`."""
 
     def add(self, update: Update, is_finite: Tensor, **measured: Tensor) -> None:
         """Add an update, unless its gradient was not finite.
@@ -115,8 +112,6 @@ class Record:
     """Mean over sentences and their samples, if the loss samples translations."""
     alignment: float | None = None
     """Cross-entropy of guided alignment, in nats per target token with links."""
-    noise_scale: float | None = None
-    """Gradient noise scale in target tokens, if it is logged and the gradients show it."""
 
 
 class Report:
@@ -225,7 +220,7 @@ class Report:
 
     def training(self, record: Record) -> None:
         """Report the updates since the last report."""
-        optional = ("reward", "alignment", "noise_scale")
+        optional = ("reward", "alignment")
         values = {
             name: value
             for name, value in asdict(record).items()
@@ -237,12 +232,10 @@ class Report:
         left = self.to_go(record.update, record.seconds)
         reward = "" if record.reward is None else f"reward {record.reward:.4f} | "
         guided = "" if record.alignment is None else f"alignment {record.alignment:.3f} | "
-        scale = record.noise_scale
-        noise = "" if scale is None else f"noise scale {scale:,.0f} tokens | "
         self.note(
             f"epoch {record.epoch} | update {record.update}/{self.max_updates} | "
             f"loss {record.loss:.3f} | {reward}{guided}ppl {record.perplexity:.2f} | "
-            f"lr {record.lr:.2e} | grad norm {record.grad_norm:.2f} | {noise}"
+            f"lr {record.lr:.2e} | grad norm {record.grad_norm:.2f} | "
             f"{record.target_tokens_per_second:,.0f} target tokens/s | "
             f"padding {record.padding:.1%} | {record.memory_mb:,.0f} MB | to go {left}"
         )
@@ -304,13 +297,7 @@ def summarize(
         seconds=total,
         reward=sums["reward"] / max(sums["sentences"], 1.0) if has_reward else None,
         alignment=sums["alignment"] / sums["linked_tokens"] if sums["linked_tokens"] else None,
-        noise_scale=_noise_scale(sums["squared_gradient"], sums["gradient_variance"]),
     )
-
-
-def _noise_scale(squared_gradient: float, variance: float) -> float | None:
-    """Return the quotient of the sums; None if an estimate is not positive, or there is none."""
-    return variance / squared_gradient if squared_gradient > 0 and variance > 0 else None
 
 
 def perplexity(nats: float) -> float:

@@ -26,7 +26,7 @@ from nmt.training.initial_weights import compare_languages, set_initial_weights
 from nmt.training.loop import TrainingLoop
 from nmt.training.micro_batches import fit_micro_batches
 from nmt.training.opening import keep_settings, open_run
-from nmt.training.preflight import check_noise_scale, preflight
+from nmt.training.preflight import preflight
 from nmt.training.report import Report
 from nmt.training.resuming import read_newest
 from nmt.training.trainer import Trainer
@@ -173,7 +173,6 @@ def _check_before_training(
     elif trainer.needs_trial:
         fit_micro_batches(trainer)
         report.say(f"micro-batches of up to {trainer.loader.max_tokens:,} tokens")
-    check_noise_scale(trainer)
 
 
 def _introduce(experiment: Experiment, trainer: Trainer, report: Report) -> None:

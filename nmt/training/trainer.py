@@ -44,7 +44,6 @@ from nmt.training.guided_alignment import GuidedCriterion, WordLinks
 from nmt.training.layer_dropout import drop_layers
 from nmt.training.loss_scale import LossScale, is_fp16
 from nmt.training.moving_average import MovingAverage, WeightAverage
-from nmt.training.noise_scale import squared_gradient_and_variance
 from nmt.training.optimizers import trainable
 from nmt.training.parallel import Parallelism, gather_tensors, parallelize
 from nmt.training.quantization import round_linear_layers
@@ -98,7 +97,6 @@ class Trainer:
             max_tokens=4096 if config.max_tokens == "auto" else config.max_tokens,
             rows_per_sentence=config.loss.rows_per_sentence,
             packs=model.packs and (not config.compile or self._compiles_packs()),
-            mixes=config.log_noise_scale,
             process=world.rank,
             num_processes=world.size,
             pinned=world.device.type == "cuda",
@@ -242,8 +240,6 @@ class Trainer:
             group["lr"] = rate
         sums = self._accumulate(update)
         norm = self._scale_gradients()
-        if "squared_part" in sums:
-            sums |= self._noise(sums.pop("squared_part"), norm, update)
         if self.world.is_main:
             sums |= {"updates": torch.ones_like(norm), "grad_norm": norm}
         is_finite = norm.isfinite()
@@ -260,7 +256,7 @@ class Trainer:
 
     def _scale_gradients(self) -> Tensor:
         """Undo the loss scale, clip the gradients, and return their norm before clipping."""
-        gradients = self._gradients()
+        gradients = [weight.grad for weight in self.weights.values() if weight.grad is not None]
         norm = self.parallel.full_tensor(torch.nn.utils.get_total_norm(gradients))
         norm = norm / self.scale.value
         factor = 1 / self.scale.value
@@ -270,24 +266,6 @@ class Trainer:
             for gradient in gradients:
                 gradient.mul_(factor)
         return norm
-
-    def _gradients(self) -> list[Tensor]:
-        return [weight.grad for weight in self.weights.values() if weight.grad is not None]
-
-    def _noise(self, part: Tensor, norm: Tensor, update: Update) -> dict[str, Tensor]:
-        """Return the terms of the noise scale.
-
-        Args:
-            part: squared norm of the gradient of the first micro-batch, as accumulated.
-            norm: norm of the update's gradient.
-            update: the update.
-        """
-        tokens = update.first_target_tokens
-        mean = update.target_tokens / (self.world.size * self.scale.value * tokens)
-        squared, variance = squared_gradient_and_variance(
-            part * mean**2, norm**2, tokens, update.target_tokens
-        )
-        return {"squared_gradient": squared, "gradient_variance": variance}
 
     def _seed(self, update: Update) -> None:
         """Set the seeds of an update: that of dropout, per process, and that of sampling."""
@@ -304,10 +282,6 @@ class Trainer:
                 measured = self.parallel.run(batch.to(self.world.device), factor, self._autocast)
             for name, value in measured.items():
                 sums[name] = sums.get(name, 0.0) + value
-            # Before the last micro-batch, gradients are those of this process alone.
-            is_part = batch is update.batches[0] and len(update.batches) > 1
-            if self.config.log_noise_scale and is_part and len(batch.target_output):
-                sums["squared_part"] = torch.nn.utils.get_total_norm(self._gradients()) ** 2
         return sums
 
     def origin(self, update: Update) -> str:
