@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from nmt.errors import NmtError
 from nmt.training.loggers import Logger
-from nmt.training.mlflow import MlflowLogger
 from nmt.training.tensorboard import Board
 from nmt.training.trainer import Trainer
 from nmt.training.wandb import WandbLogger
@@ -21,7 +20,6 @@ def open_loggers(trainer: Trainer) -> list[Logger]:
     run, update = trainer.run, trainer.state.update
     openers: dict[str, Callable[[], Logger]] = {
         Board.name: lambda: Board(run.path / "tensorboard", update),
-        MlflowLogger.name: lambda: MlflowLogger(run),
         WandbLogger.name: lambda: WandbLogger(run),
     }
     loggers = []

@@ -151,9 +151,6 @@ class TrainConfig:
     tensorboard: MayChange[bool] = False
     """Whether to write reports to TensorBoard, too; needs the extra
     ``nmt-toolkit[tensorboard]``."""
-    mlflow: MayChange[bool] = False
-    """Whether to send reports and the recipe to MLflow, too; needs the extra
-    ``nmt-toolkit[mlflow]``. MLflow's environment variables say where to."""
     wandb: MayChange[bool] = False
     """Whether to send reports and the recipe to Weights & Biases, too; needs the extra
     ``nmt-toolkit[wandb]``. Its environment variables say where to."""
