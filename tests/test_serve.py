@@ -27,12 +27,10 @@ from urllib.request import urlopen
 import pytest
 from pydantic import ValidationError
 from starlette.requests import Request as HttpConnection
-from websockets.exceptions import ConnectionClosedError, InvalidStatus
-from websockets.sync.client import connect
 
 from nmt.errors import NmtError
 from nmt.inference import Request
-from nmt.serve import batching, libretranslate, websocket
+from nmt.serve import batching, libretranslate
 from nmt.serve.access import Keys, Limits, Rates
 from nmt.serve.alternatives import Beginning
 from nmt.serve.app import application
@@ -204,18 +202,13 @@ def test_requests_in_json_have_limits(address: str, lines: list[Any], message: s
     assert answer["error"].startswith(message)
 
 
-def test_a_stream_and_a_socket_answer_line_by_line(address: str, expected: dict[str, str]) -> None:
+def test_a_stream_is_answered_line_by_line(address: str, expected: dict[str, str]) -> None:
     source, target = (language["code"] for language in _languages(address))
     query = urlencode({"source_lang": source, "target_lang": target})
     lines = list(expected) * 40  # more than travel together
     body = "".join(f"{line}\n" for line in lines).encode()
     with urlopen(HttpRequest(f"{address}/v1/stream?{query}", body), timeout=60) as answer:
         assert answer.read().decode().splitlines() == [expected[line] for line in lines]
-    with connect(f"ws{address.removeprefix('http')}/translate") as socket_:
-        for message in ("one two\nthree\n", "\n"):
-            socket_.send(message)
-            translated = [expected[line] for line in message.removesuffix("\n").split("\n")]
-            assert socket_.recv() == "\n".join(translated) + "\n"
 
 
 def test_a_stream_answers_each_line_before_the_next_arrives(
@@ -325,66 +318,6 @@ def test_a_stream_ends_with_its_client(address: str) -> None:
         time.sleep(1)
         counts.append(_count(address, "nmt_lines_total"))
     assert counts[-1] - before < 4000
-
-
-def test_lines_of_a_socket_are_not_translated_once_its_client_has_left(trained: Path) -> None:
-    with server(trained, "--batch-lines", 1) as (address, process):
-        url = f"ws{address.removeprefix('http')}/translate"
-        for lines, more in ((3000, 0), (2000, 0), (2000, 3)):  # the first is refused
-            with connect(url) as socket_:
-                for part in ["one two\n" * lines, *["two"] * more]:
-                    socket_.send(part)
-                socket_.socket.shutdown(socket.SHUT_RDWR)
-        while _num_waiting(address):
-            time.sleep(0.1)
-        time.sleep(1)
-        assert _count(address, "nmt_lines_total") == 0
-        process.send_signal(signal.SIGTERM)
-        assert "Traceback" not in process.communicate(timeout=60)[1]
-
-
-def test_a_socket_refuses_with_a_reason(address: str) -> None:
-    url = f"ws{address.removeprefix('http')}/translate"
-    long = "%C3%A9" * 100  # two bytes each, of at most 123
-    with (
-        connect(f"{url}?source_lang={long}") as socket_,
-        pytest.raises(ConnectionClosedError, match=r"1008 \(policy violation\) é{61};"),
-    ):
-        socket_.recv(60)
-    with connect(url) as socket_:
-        assert socket_.response
-        assert "Sec-WebSocket-Extensions" not in socket_.response.headers  # nothing is compressed
-        socket_.send(b"one")
-        with pytest.raises(ConnectionClosedError, match="not of bytes"):
-            socket_.recv(60)
-    with pytest.raises(InvalidStatus, match="403"):
-        connect(url, origin="https://elsewhere.example")
-    with connect(url, origin=address) as socket_:
-        socket_.send("one")
-        assert socket_.recv(60)
-
-
-@pytest.mark.parametrize(("length", "at_first", "then"), [(60_000, 2, 4), (1, 5, 7)])
-def test_few_messages_are_read_before_their_turn(length: int, at_first: int, then: int) -> None:
-    received = []
-
-    async def receive() -> Any:
-        received.append({"type": "websocket.receive", "text": "x" * length})
-        return received[-1]
-
-    async def read() -> None:
-        messages: asyncio.Queue[Any] = asyncio.Queue(websocket.MAX_MESSAGES_AHEAD)
-        client: Any = SimpleNamespace(receive=receive)
-        reading = asyncio.create_task(websocket._read_messages(client, messages, asyncio.Event()))
-        for count in (at_first, then):
-            await settle()
-            assert len(received) == count
-            for _ in range(2):
-                await messages.get()
-                messages.task_done()
-        reading.cancel()
-
-    asyncio.run(read())
 
 
 def test_the_description_for_programs_names_the_errors_that_are_answered(address: str) -> None:
@@ -516,18 +449,13 @@ def test_mistakes_without_number_are_refused_at_the_first(monkeypatch: pytest.Mo
     for kind in (Wanted, Beginning):
         with pytest.raises(RefusedError, match="unknown key '0'"):
             kind.model_validate({str(key): 1 for key in range(1000)})
-    for module in (libretranslate, websocket):
-        monkeypatch.setattr(module, "Line", None)  # no line becomes a request
+    monkeypatch.setattr(libretranslate, "Line", None)  # no line becomes a request
     models: Any = SimpleNamespace(pairs=[("en", "de")], processes=1)
     service = Service(models, Limits(), Keys(None), 64)
     values = {"q": [""] * 1000 + ["\n" * 1000], "source": "en", "target": "de"}
     client = HttpConnection({"type": "http"})
     with pytest.raises(RefusedError, match="2,001 lines; at most 2,000"):
         asyncio.run(libretranslate._translate(service, client, values))
-    sender: Any = None
-    message = {"text": "\n" * 2001}
-    with pytest.raises(RefusedError, match="2,001 lines; at most 2,000"):
-        asyncio.run(websocket._translated_message(service, sender, PLAIN, message, asyncio.Event()))
 
 
 def test_requests_have_limits(address: str) -> None:
@@ -590,8 +518,6 @@ def test_a_server_without_its_page_logs_no_text(trained: Path) -> None:
             assert call(f"{address}{path}")[0] == 404
         assert call(f"{address}/translate?q=secret", {"q": "secret"})[0] == 400
         assert call(f"{address}/a%0Ab")[0] == 404
-        with pytest.raises(InvalidStatus):
-            connect(f"{address.replace('http', 'ws')}/translate?q=secret", origin="http://a")
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
     assert out == ""
@@ -600,17 +526,16 @@ def test_a_server_without_its_page_logs_no_text(trained: Path) -> None:
         "GET / | 404",
         "GET /a%0Ab | 404",
         "POST /translate | 400",
-        "WebSocket /translate | 403",
     ):
         assert f" | {answered}\n" in err
 
 
 @pytest.mark.parametrize(
-    ("kind", "begins", "statuses"),
-    [("http", False, [503, None]), ("http", True, [200]), ("websocket", False, [])],
+    ("begins", "statuses"),
+    [(False, [503, None]), (True, [200])],
 )
 def test_a_request_that_the_end_of_the_server_cancels_is_answered_or_cut_off(
-    kind: str, begins: bool, statuses: list[int | None]
+    begins: bool, statuses: list[int | None]
 ) -> None:
     sent: list[Any] = []
 
@@ -623,7 +548,7 @@ def test_a_request_that_the_end_of_the_server_cancels_is_answered_or_cut_off(
         await asyncio.sleep(60)
 
     async def cancel() -> None:
-        request = asyncio.ensure_future(Ended(app)({"type": kind}, send, send))
+        request = asyncio.ensure_future(Ended(app)({"type": "http"}, send, send))
         await settle()
         request.cancel()
         await request
@@ -686,15 +611,6 @@ def test_keys_admit_those_who_have_one_at_a_limited_rate(trained: Path, tmp_path
         status, answer = call(f"{address}/v1/translate", wanted, Authorization="Bearer other")
         assert status == 429
         assert "too many lines; try again in" in answer["error"]
-        url = f"ws{address.removeprefix('http')}/translate"
-        proxy = {"X-Forwarded-For": "192.0.2.2"}
-        bearer: Any = ["bearer", "secret"]  # as a browser's second argument of WebSocket
-        with connect(url, subprotocols=bearer, additional_headers=proxy) as socket_:
-            assert socket_.subprotocol == "bearer"
-            socket_.send("one")
-            assert socket_.recv(60)
-        with connect(url) as socket_, pytest.raises(ConnectionClosedError, match="API key"):
-            socket_.recv(60)
         through_proxy = {"Authorization": "Bearer other", "X-Forwarded-For": "192.0.2.1"}
         assert call(f"{address}/v1/translate", wanted, **through_proxy)[0] == 200
         for no_key in ("\ud800", 123, True, ["secret"], {"secret": 1}):

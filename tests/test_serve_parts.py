@@ -1,4 +1,4 @@
-"""Parts of the server without a process: bodies, streams, WebSockets, and who may use them."""
+"""Parts of the server without a process: bodies, streams, and who may use them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from starlette.requests import Request as HttpConnection
 from nmt.inference import Request, SearchConfig
 from nmt.recipe.config import build
 from nmt.search import Beam
-from nmt.serve import access, lines, websocket
+from nmt.serve import access, lines
 from nmt.serve.access import Limits, Rates
-from nmt.serve.bodies import Ended, RefusedError, WholeBodies, late, unless_gone
+from nmt.serve.bodies import Ended, RefusedError, WholeBodies, late, while_connected
 from nmt.serve.lines import AHEAD, Wanted, _arriving, _lines, _translations
 from nmt.serve.work import Wish
 
@@ -216,8 +216,13 @@ def test_work_ends_with_its_client_and_its_error_is_not_logged() -> None:
     async def ask() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda *told: logged.append(told))
         with pytest.raises(ClientDisconnect):
-            await unless_gone(asyncio.sleep(0.01), work(), 600)
+            await while_connected(client, work(), 600)
 
+    async def leave() -> Any:
+        await asyncio.sleep(0.01)
+        return {"type": "http.disconnect"}
+
+    client = HttpConnection({"type": "http"}, leave)
     asyncio.run(ask())
     assert (ended, logged) == (["work"], [])
 
@@ -251,66 +256,3 @@ def test_clients_seen_longest_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch)
     for client in ("one", "two", "one", "three"):
         rates.spend(client, 30)
     assert list(rates.buckets) == ["one", "three"]
-
-
-@pytest.mark.parametrize(
-    ("offered", "expected"),
-    [
-        ([], (None, None)),
-        (["bearer", "secret"], ("bearer", "secret")),
-        (["chat", "secret"], (None, None)),
-        (["bearer"], (None, None)),
-        (["bearer", "secret", "chat"], (None, None)),
-    ],
-)
-def test_a_key_is_the_second_subprotocol_after_bearer(
-    offered: list[str], expected: tuple[str | None, str | None]
-) -> None:
-    client: Any = SimpleNamespace(scope={"subprotocols": offered})
-    assert websocket._subprotocol_with_key(client) == expected
-
-
-@pytest.mark.parametrize(
-    ("origin", "origins", "is_admitted"),
-    [
-        (None, [], True),  # no browser
-        ("https://host:1", [], True),
-        ("https://other", [], False),
-        ("https://other", ["https://other"], True),
-        ("https://other", ["https://third"], False),
-        ("https://other", ["*"], True),
-    ],
-)
-def test_pages_of_the_server_and_of_named_origins_may_open_a_socket(
-    origin: str | None, origins: list[str], is_admitted: bool
-) -> None:
-    headers = {"host": "host:1"} | ({"origin": origin} if origin else {})
-    client: Any = SimpleNamespace(headers=headers)
-    assert websocket._is_admitted(client, origins) == is_admitted
-
-
-def test_a_client_of_a_socket_may_send_more_than_is_read_ahead() -> None:
-    sent: list[str] = []
-    text = "x" * (websocket.MAX_CHARACTERS_AHEAD // 2 + 1)
-    messages = [{"type": "websocket.receive", "text": text} for _ in range(5)]
-
-    async def receive() -> Any:
-        return messages.pop() if messages else {"type": "websocket.disconnect"}
-
-    async def noted(text: str) -> None:
-        sent.append(text)
-
-    async def nothing(*_: Any) -> None: ...
-
-    async def translate(_: Any, requests: list[Request], wish: Wish) -> Any:
-        return [[{"text": "eins"}]]
-
-    service: Any = SimpleNamespace(
-        models=SimpleNamespace(pairs=[("en", "de")]), admit=lambda *_: None, translate=translate,
-        pair=lambda *pair: pair, check_count=lambda _: None, limits=Limits(),
-    )  # fmt: skip
-    client: Any = SimpleNamespace(
-        query_params={}, headers={}, scope={}, receive=receive, send_text=noted, accept=nothing
-    )
-    asyncio.run(asyncio.wait_for(websocket.answer_messages(service, client, ()), 60))
-    assert sent == ["eins\n"] * 5

@@ -72,7 +72,7 @@ def application(
     app = FastAPI(
         title="nmt", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
     )
-    app.include_router(lines.router(service, origins), responses=REFUSALS)
+    app.include_router(lines.router(service), responses=REFUSALS)
     app.include_router(alternatives.router(service), responses=REFUSALS)
     app.include_router(libretranslate.router(service), responses=REFUSALS)
     if explainer is not None:

@@ -121,7 +121,7 @@ class Ended:
         except asyncio.CancelledError:
             if scope["type"] == "lifespan":
                 raise
-            if scope["type"] == "http" and not has_begun:
+            if not has_begun:
                 refusal = RefusedError(503, "the server is shutting down; send the request again")
                 await refusal.response()(scope, receive, send)
 
@@ -133,17 +133,7 @@ async def while_connected(request: Request, work: Awaitable[T], seconds: float) 
         RefusedError: the work takes longer than `seconds`.
         ClientDisconnect: the client went away.
     """
-    return await unless_gone(_gone(request), work, seconds)
-
-
-async def unless_gone(gone: Awaitable[object], work: Awaitable[T], seconds: float) -> T:
-    """Return the result of the work, which is cancelled when `gone` ends: the client went away.
-
-    Raises:
-        RefusedError: the work takes longer than `seconds`.
-        ClientDisconnect: the client went away.
-    """
-    tasks = asyncio.ensure_future(work), asyncio.ensure_future(gone)
+    tasks = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
     try:
         await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         task, left = tasks

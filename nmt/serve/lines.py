@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request, WebSocket
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, FailFast, Field
 from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
@@ -21,7 +21,6 @@ from nmt.serve.access import admitting
 from nmt.serve.bodies import KnownKeys, RefusedError, late, while_connected
 from nmt.serve.connection import is_lost
 from nmt.serve.service import Service
-from nmt.serve.websocket import answer_messages
 from nmt.serve.work import Fields, Wish
 
 AHEAD = 64
@@ -67,8 +66,8 @@ class Answer(BaseModel):
     translations: list[list[dict[str, Any]]]
 
 
-def router(service: Service, origins: Sequence[str] = ()) -> APIRouter:
-    """Return the routes; pages of other origins may open a WebSocket only if named here."""
+def router(service: Service) -> APIRouter:
+    """Return the routes."""
     routes = APIRouter(tags=["nmt"], route_class=admitting(service.admit))
 
     @routes.post("/v1/translate")
@@ -102,11 +101,6 @@ def router(service: Service, origins: Sequence[str] = ()) -> APIRouter:
         translations = _translations(service, request, wish)
         first = await anext(translations, b"")  # an error before it has a status of its own
         return Stream(_chained(first, translations), media_type="text/plain; charset=utf-8")
-
-    @routes.websocket("/translate")
-    async def translate_messages(socket: WebSocket) -> None:
-        """Answer each message, lines of text, with as many lines, as marian-server does."""
-        await answer_messages(service, socket, origins)
 
     return routes
 

@@ -9,9 +9,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nmt.messages import say
 
-STATUSES = {"websocket.accept": 101, "websocket.close": 403}
-"""Status of HTTP by the first message to a WebSocket."""
-
 
 class Logged:
     """Says time, client, method, path and status of each answer of an application.
@@ -27,15 +24,11 @@ class Logged:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
-        is_answered = False
 
         async def logged(message: Message) -> None:
-            """Send a message; log the request with the first status."""
-            nonlocal is_answered
-            status = message.get("status", STATUSES.get(message["type"]))
-            if status is not None and not is_answered:
-                is_answered = True
-                say(_line(scope, status))
+            """Send a message; log the request with its status."""
+            if message["type"] == "http.response.start":
+                say(_line(scope, message["status"]))
             await send(message)
 
         await self.app(scope, receive, logged)
@@ -44,5 +37,4 @@ class Logged:
 def _line(scope: Scope, status: int) -> str:
     host, port = scope.get("client") or ("", "")
     time = datetime.now().isoformat(timespec="seconds")
-    method, path = scope.get("method", "WebSocket"), quote(scope["path"])
-    return f"{time} | {host}:{port} | {method} {path} | {status}"
+    return f"{time} | {host}:{port} | {scope['method']} {quote(scope['path'])} | {status}"

@@ -61,8 +61,7 @@ def run(
         http=Connection,  # by h11, which limits the bytes of headers; httptools does not
         timeout_graceful_shutdown=GRACE,
         timeout_keep_alive=KEPT,
-        ws_max_size=service.limits.bytes,
-        ws_per_message_deflate=False,  # else a few bytes hold messages of many megabytes
+        ws="none",
     )
     Connection.header_seconds = service.limits.header_seconds
     server = _Server(config, service)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
-from starlette.requests import HTTPConnection
+from starlette.requests import Request as HttpRequest
 
 from nmt.errors import NmtError
 from nmt.inference import Request
@@ -44,7 +44,7 @@ class Service:
         # Its clients came before it, and all have their answer, 503, a second after the limit.
         return await within(self.limits.seconds + 1, self.models.translate(batch))
 
-    def admit(self, client: HTTPConnection, key: object = None) -> None:
+    def admit(self, client: HttpRequest, key: object = None) -> None:
         """Check the key of a client: the one in its header Authorization, or else `key`.
 
         Raises:
@@ -124,7 +124,7 @@ class Service:
         if lines > self.limits.lines:
             raise RefusedError(413, f"{lines:,} lines; at most {self.limits.lines:,}")
 
-    def spend(self, client: HTTPConnection, lines: int) -> None:
+    def spend(self, client: HttpRequest, lines: int) -> None:
         """Count lines of a client.
 
         Raises:
@@ -135,7 +135,7 @@ class Service:
             raise RefusedError(429, f"too many lines; try again in {seconds} s", seconds)
 
     async def translate(
-        self, client: HTTPConnection, requests: Sequence[Request], wish: Wish
+        self, client: HttpRequest, requests: Sequence[Request], wish: Wish
     ) -> list[list[Fields]]:
         """Return the translations of each line, best first.
 
@@ -161,7 +161,7 @@ class Service:
         return translations
 
 
-def key_in_header(client: HTTPConnection) -> str | None:
+def key_in_header(client: HttpRequest) -> str | None:
     """Return the API key in the header Authorization of a client, if there is one."""
     kind, _, key = client.headers.get("authorization", "").partition(" ")
     return key.strip() if kind.lower() == "bearer" else None
