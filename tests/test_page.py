@@ -106,7 +106,7 @@ def test_the_page_learns_languages_and_limits(tmp_path: Path) -> None:
     units = [(pair["source"], pair["target"], pair["unit"]) for pair in settings["pairs"]]
     assert units == [("en", "de", "words"), ("de", "en", "words"), ("en", "ja", "pieces")]
     assert settings["key_required"]
-    assert (settings["max_lines"], settings["max_characters"]) == (2000, 77)
+    assert settings["max_characters"] == 77
 
 
 def test_every_text_of_the_page_is_in_every_language() -> None:

@@ -63,7 +63,6 @@ class Settings(BaseModel):
 
     pairs: list[Direction]
     key_required: bool
-    max_lines: int
     max_characters: int
 
 
@@ -104,7 +103,6 @@ def router(service: Service, explainer: Explainer) -> APIRouter:
                 for source, target in service.models.pairs
             ],
             key_required=not service.keys.is_open,
-            max_lines=service.limits.lines,
             max_characters=service.limits.characters,
         )
 

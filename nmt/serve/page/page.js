@@ -5,7 +5,6 @@ import { Lines } from "./lines.js";
 import { languageName, speak, text } from "./messages.js";
 import { ask, key, problem, settings as load } from "./server.js";
 import { Source } from "./source.js";
-import { offerUpload } from "./upload.js";
 import { description, Words } from "./words.js";
 
 const PAUSE = 200; // ms without a change before the text is translated
@@ -201,7 +200,6 @@ $("clear").addEventListener("click", () => {
 $("copy").addEventListener("click", copy);
 $("restore").addEventListener("click", restore);
 $("shade").addEventListener("change", ({ target }) => $("target").classList.toggle("shaded", target.checked));
-offerUpload(settings, () => pair, refuse);
 speak($("page-language"), () => {
   offerLanguages();
   words.describe();
