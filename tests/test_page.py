@@ -27,14 +27,12 @@ EXPLAINER = Explainer([], lambda paths: pytest.fail("no model is loaded"))
 MESSAGES: dict[str, dict[str, str]] = json.loads(PAGE["messages.json"])
 
 
-def get(
-    path: str, keys: Path | None = None, explainer: Explainer | None = EXPLAINER
-) -> tuple[int, dict[str, str], bytes]:
+def get(path: str, explainer: Explainer | None = EXPLAINER) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body of an answer of a server from English to German and Japanese."""
     models: Any = SimpleNamespace(
         pairs=[("en", "de"), ("de", "en"), ("en", "ja")], processes=1, submit=None
     )
-    app = application(Service(models, Limits(characters=77), Keys(keys), 64), (), explainer)
+    app = application(Service(models, Limits(characters=77), Keys(None), 64), (), explainer)
     sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:
@@ -98,14 +96,12 @@ def test_the_page_may_be_left_out(path: str) -> None:
     assert get(path, explainer=None)[0] == 404
 
 
-def test_the_page_learns_languages_and_limits(tmp_path: Path) -> None:
-    (tmp_path / "keys").write_text("secret\n")
-    status, _, body = get("/v1/settings", tmp_path / "keys")
+def test_the_page_learns_languages_and_limits() -> None:
+    status, _, body = get("/v1/settings")
     settings = json.loads(body)
     assert status == 200
     units = [(pair["source"], pair["target"], pair["unit"]) for pair in settings["pairs"]]
     assert units == [("en", "de", "words"), ("de", "en", "words"), ("en", "ja", "pieces")]
-    assert settings["key_required"]
     assert settings["max_characters"] == 77
 
 

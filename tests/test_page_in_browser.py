@@ -207,21 +207,9 @@ def test_languages_are_swapped_and_those_of_the_page_chosen(browser: Any, addres
         assert target(page) == back
 
 
-def test_the_page_asks_for_the_key_and_says_what_is_wrong(
-    browser: Any, run: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "keys").write_text("secret\n")
-    options = ("--api-keys", tmp_path / "keys", "--max-characters", 20)
-    with server(run, *options) as (address, _), opened(browser, address) as page:
-        for key in ("wrong", "secret"):
-            page.wait_for_selector("#key:not([hidden])")
-            page.keyboard.type(key)
-            page.keyboard.press("Enter")
-            page.keyboard.type("one ")
-            if key == "wrong":
-                sync_api.expect(page.locator("#problem")).to_contain_text("does not know the key")
-        assert len(target(page)) == 1
-        page.keyboard.type("two three four five six")
+def test_the_page_says_what_is_wrong(browser: Any, run: Path) -> None:
+    with server(run, "--max-characters", 20) as (address, _), opened(browser, address) as page:
+        page.fill("#source", "one two three four five six")
         sync_api.expect(page.locator("#problem")).to_contain_text("at most 20")
 
 

@@ -62,7 +62,6 @@ class Settings(BaseModel):
     """Languages and limits."""
 
     pairs: list[Direction]
-    key_required: bool
     max_characters: int
 
 
@@ -102,7 +101,6 @@ def router(service: Service, explainer: Explainer) -> APIRouter:
                 )
                 for source, target in service.models.pairs
             ],
-            key_required=not service.keys.is_open,
             max_characters=service.limits.characters,
         )
 

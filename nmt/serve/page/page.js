@@ -1,9 +1,8 @@
 // The page: puts the parts together.
 import { Alternatives } from "./alternatives.js";
-import { KeyForm } from "./key.js";
 import { Lines } from "./lines.js";
 import { languageName, speak, text } from "./messages.js";
-import { ask, key, problem, settings as load } from "./server.js";
+import { ask, problem, settings as load } from "./server.js";
 import { Source } from "./source.js";
 import { description, Words } from "./words.js";
 
@@ -16,10 +15,6 @@ const lines = new Lines();
 const source = new Source($("source"), $("mirror"), edited, moved);
 const words = new Words($("target"), choose, point);
 const alternatives = new Alternatives($("target"));
-const keyForm = new KeyForm($("key"), () => {
-  source.focus();
-  translate();
-});
 const prefixes = new Map(); // of lines whose words were chosen
 const timers = {};
 let pair = settings.pairs[0];
@@ -48,12 +43,7 @@ async function translate() {
   } catch (error) {
     $("target").classList.remove("waiting");
     tell(problem(error));
-    refuse(error);
   }
-}
-
-function refuse(error) {
-  if (error.status === 403) keyForm.show();
 }
 
 function show(results) {
@@ -94,7 +84,6 @@ function fillExplain(line) {
   fields.target_lang.value = pair.target;
   fields.line.value = line;
   fields.translation.value = prefixes.get(line) ?? "";
-  fields.api_key.value = key.get();
 }
 
 // The source
@@ -205,5 +194,4 @@ speak($("page-language"), () => {
   words.describe();
   update();
 });
-if (settings.key_required && !key.get()) keyForm.show();
 translate();

@@ -1,4 +1,4 @@
-// Requests to the server, with the key of the reader.
+// Requests to the server.
 import { text } from "./messages.js";
 
 export class Refused extends Error {
@@ -9,17 +9,11 @@ export class Refused extends Error {
   }
 }
 
-export const key = {
-  get: () => sessionStorage.getItem("key") ?? "",
-  set: (value) => sessionStorage.setItem("key", value),
-};
-
 export const settings = async () => (await fetch("v1/settings")).json();
 
 /** Return the answer to values in JSON; an error is `Refused`, or a TypeError without a connection. */
 export async function ask(path, values, signal) {
   const headers = { "Content-Type": "application/json" };
-  if (key.get()) headers.Authorization = `Bearer ${key.get()}`;
   const answer = await fetch(path, { method: "POST", headers, body: JSON.stringify(values), signal });
   if (answer.ok) return answer.json();
   const { error } = await answer.json().catch(() => ({ error: answer.statusText || answer.status }));
@@ -43,8 +37,7 @@ export async function askPatiently(path, values, signal, tell) {
 
 /** Return what went wrong, in the language of the page. */
 export function problem(error) {
-  if (error instanceof TypeError) return text("no_connection");
-  return error.status === 403 ? text("key_wrong") : text("refused", { message: error.message });
+  return error instanceof TypeError ? text("no_connection") : text("refused", { message: error.message });
 }
 
 function pause(milliseconds, signal) {
