@@ -1,4 +1,4 @@
-"""The page of the server: its files, their headers, its texts, and what it asks the server."""
+"""The page of the server: its files, their headers, and what it asks the server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ PAGE["base.css"] = (files("nmt.io") / "page.css").read_bytes()
 HTML = PAGE["page.html"].decode()
 SCRIPTS = "\n".join(PAGE[name].decode() for name in PAGE if name.endswith(".js"))
 EXPLAINER = Explainer([], lambda paths: pytest.fail("no model is loaded"))
-MESSAGES: dict[str, dict[str, str]] = json.loads(PAGE["messages.json"])
 
 
 def get(path: str, explainer: Explainer | None = EXPLAINER) -> tuple[int, dict[str, str], bytes]:
@@ -72,7 +71,7 @@ def test_a_browser_may_load_nothing_from_elsewhere() -> None:
 def test_every_file_of_the_page_is_served_and_packaged(name: str) -> None:
     status, headers, body = get(f"/page/{name}")
     assert (status, body) == (200, PAGE[name])
-    kinds = {"js": "text/javascript", "json": "application/json", "svg": "image/svg+xml"}
+    kinds = {"js": "text/javascript", "svg": "image/svg+xml"}
     kind = name.rpartition(".")[2]
     assert headers["content-type"].partition(";")[0] == kinds.get(kind, f"text/{kind}")
     assert "content-security-policy" in headers
@@ -103,17 +102,6 @@ def test_the_page_learns_languages_and_limits() -> None:
     units = [(pair["source"], pair["target"], pair["unit"]) for pair in settings["pairs"]]
     assert units == [("en", "de", "words"), ("de", "en", "words"), ("en", "ja", "pieces")]
     assert settings["max_characters"] == 77
-
-
-def test_every_text_of_the_page_is_in_every_language() -> None:
-    used = {*re.findall(r'data-(?:text|label|placeholder)="(\w+)"', HTML)}
-    used |= {*re.findall(r'\btext\("(\w+)"', SCRIPTS), "name"}
-    assert {"en", "de", "ja"} <= {*MESSAGES}
-    for language, texts in MESSAGES.items():
-        assert {*texts} == used, language
-        for key, message in texts.items():
-            values = re.findall(r"\{\w+\}", message)
-            assert sorted(values) == sorted(re.findall(r"\{\w+\}", MESSAGES["en"][key])), key
 
 
 def test_the_scripts_know_the_elements_of_the_page() -> None:

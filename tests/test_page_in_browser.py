@@ -60,9 +60,9 @@ def address(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
 
 
 @contextmanager
-def opened(browser: Any, address: str, locale: str = "en-US", **options: Any) -> Iterator[Any]:
+def opened(browser: Any, address: str, **options: Any) -> Iterator[Any]:
     """The page, which may ask nobody but the server, and has no errors."""
-    context = browser.new_context(locale=locale, **options)
+    context = browser.new_context(**options)
     page = context.new_page()
     page.set_default_timeout(60_000)
     wrong: list[str] = []
@@ -189,16 +189,9 @@ def test_a_word_lights_up_with_its_source_and_shows_its_probability(
         assert page.locator("#target.shaded .word[data-doubt]").count()
 
 
-def test_languages_are_swapped_and_those_of_the_page_chosen(browser: Any, address: str) -> None:
-    with opened(browser, address, "de-CH") as page:
-        assert page.title() == "Übersetzung – nmt"
-        assert page.locator("html").get_attribute("lang") == "de"
-        assert page.locator("#from option").all_text_contents() == ["Englisch", "Deutsch"]
-        page.select_option("#page-language", "ja")
-        assert page.locator("h1").text_content() == "翻訳"
-        page.reload()
-        page.wait_for_selector("#from option", state="attached")
-        assert page.locator("html").get_attribute("lang") == "ja"
+def test_languages_are_swapped(browser: Any, address: str) -> None:
+    with opened(browser, address) as page:
+        assert page.locator("#from option").all_text_contents() == ["English", "German"]
         [translated] = type_text(page, address, "one two")
         page.locator("#swap").click()
         assert page.input_value("#source") == translated
@@ -214,7 +207,7 @@ def test_the_page_says_what_is_wrong(browser: Any, run: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("width", [390, 1280])
 def test_the_page_is_accessible_and_fits(
     browser: Any, address: str, scheme: str, width: int
 ) -> None:

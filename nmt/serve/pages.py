@@ -23,7 +23,6 @@ KINDS = {
     "html": "text/html",
     "css": "text/css",
     "js": "text/javascript",
-    "json": "application/json",
     "svg": "image/svg+xml",
 }
 """Media types of the page's files, by their endings."""

@@ -1,5 +1,4 @@
 // The menu of alternatives for a word.
-import { text } from "./messages.js";
 import { problem } from "./server.js";
 
 export class Alternatives {
@@ -22,12 +21,12 @@ export class Alternatives {
     this.#word = node;
     node.setAttribute("aria-expanded", "true");
     this.#menu = this.#box(word);
-    this.#say(text("alternatives_wait"));
+    this.#say("Searching…");
     try {
       const found = await find(signal);
       const others = found.filter(({ next }) => next !== word.text);
       if (signal.aborted) return;
-      if (!others.length) this.#say(text("alternatives_none"));
+      if (!others.length) this.#say("No other word is likely here.");
       else this.#offer(found, word, before, choose);
     } catch (error) {
       if (!signal.aborted) this.#say(problem(error));
@@ -53,7 +52,7 @@ export class Alternatives {
     });
     this.#word.addEventListener("keydown", (event) => event.key === "Escape" && this.close(true), { signal: this.#request.signal });
     this.#pane.after(box);
-    box.setAttribute("aria-label", text("alternatives", { word: word.text }));
+    box.setAttribute("aria-label", `Alternatives for “${word.text}”`);
     return box;
   }
 

@@ -1,7 +1,6 @@
 // The page: puts the parts together.
 import { Alternatives } from "./alternatives.js";
 import { Lines } from "./lines.js";
-import { languageName, speak, text } from "./messages.js";
 import { ask, problem, settings as load } from "./server.js";
 import { Source } from "./source.js";
 import { description, Words } from "./words.js";
@@ -37,7 +36,7 @@ async function translate() {
   }
   $("target").classList.add("waiting");
   try {
-    const wait = (seconds) => tell(seconds ? text("wait", { seconds }) : "");
+    const wait = (seconds) => tell(seconds ? `The server is busy. Trying again in ${seconds} s.` : "");
     const results = await lines.translate(pair, source.lines, prefixes, wait);
     if (results) show(results); // else newer ones are on their way
   } catch (error) {
@@ -68,13 +67,13 @@ const tell = (message) => ($("problem").textContent = message);
 function update() {
   const count = Math.max(...source.lines.map((line) => line.length));
   const most = settings.max_characters;
-  $("count").textContent = count > most / 2 ? text("count", { count, most }) : "";
+  $("count").textContent = count > most / 2 ? `${count} of ${most} characters in the longest line` : "";
   $("restore").hidden = !source.lines.some((line) => prefixes.has(line));
   $("copy").disabled = !shown;
   const line = shown?.[current]?.text ? current : shown?.findIndex((one) => one.text) ?? -1;
   $("explain").hidden = !pair.explained || line < 0;
   $("explain-button").textContent =
-    shown?.length > 1 ? text("explain_line", { line: line + 1 }) : text("explain");
+    shown?.length > 1 ? `Explain line ${line + 1} (new tab)` : "Explain this sentence (new tab)";
   if (line >= 0) fillExplain(shown[line].line);
 }
 
@@ -144,12 +143,23 @@ async function copy() {
     getSelection().selectAllChildren($("target"));
     document.execCommand("copy");
   }
-  $("copy").textContent = text("copied");
-  announce(text("copied"), document.documentElement.lang);
-  later("copied", 2000, () => ($("copy").textContent = text("copy")));
+  $("copy").textContent = "Copied";
+  announce("Copied", document.documentElement.lang);
+  later("copied", 2000, () => ($("copy").textContent = "Copy"));
 }
 
 // Languages
+
+const names = new Intl.DisplayNames(["en"], { type: "language" });
+
+/** Return the name of a language; a code that no one knows is its own name. */
+function languageName(code) {
+  try {
+    return names.of(code.replaceAll("_", "-"));
+  } catch {
+    return code;
+  }
+}
 
 const pairOf = (from, to) => settings.pairs.find((one) => one.source === from && one.target === to);
 
@@ -189,9 +199,5 @@ $("clear").addEventListener("click", () => {
 $("copy").addEventListener("click", copy);
 $("restore").addEventListener("click", restore);
 $("shade").addEventListener("change", ({ target }) => $("target").classList.toggle("shaded", target.checked));
-speak($("page-language"), () => {
-  offerLanguages();
-  words.describe();
-  update();
-});
+offerLanguages();
 translate();

@@ -1,5 +1,4 @@
 // Requests to the server.
-import { text } from "./messages.js";
 
 export class Refused extends Error {
   constructor(status, message, seconds) {
@@ -35,9 +34,9 @@ export async function askPatiently(path, values, signal, tell) {
   }
 }
 
-/** Return what went wrong, in the language of the page. */
+/** Return what went wrong. */
 export function problem(error) {
-  return error instanceof TypeError ? text("no_connection") : text("refused", { message: error.message });
+  return error instanceof TypeError ? "The server does not answer." : `The server refused: ${error.message}`;
 }
 
 function pause(milliseconds, signal) {

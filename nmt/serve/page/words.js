@@ -1,5 +1,4 @@
 // The translation as words: where they come from, how sure the model is, and moving among them by keyboard.
-import { percent, text } from "./messages.js";
 
 const DOUBTS = [0.7, 0.4, 0.15]; // probabilities below which a word is marked, ever more strongly
 
@@ -35,7 +34,7 @@ export class Words {
     this.#pane.classList.toggle("empty", !lines);
     this.#pane.lang = lines ? language : "";
     this.#pane.dir = lines ? "auto" : "";
-    if (!lines) return this.#pane.replaceChildren(text("target_empty"));
+    if (!lines) return this.#pane.replaceChildren("The translation appears here.");
     const focused = this.#place(document.activeElement);
     const shown = before.length ? [...this.#pane.querySelectorAll("p")] : [];
     this.#pane.replaceChildren(
@@ -43,13 +42,6 @@ export class Words {
     );
     this.#enter(this.#first());
     if (focused) this.focus(focused);
-  }
-
-  /** Describe the words again, in another language of the page. */
-  describe() {
-    const lines = this.#lines;
-    this.#lines = [];
-    this.show(lines.length ? lines : null, this.#pane.lang);
   }
 
   /** Light up the words that come from a word of the source, or a word itself. */
@@ -124,8 +116,8 @@ export class Words {
 export function description(line, word) {
   const from = word.sources.map((at) => line.sources[at]?.text).join(" ");
   return [
-    from && text("word_from", { words: from }),
-    word.probability !== undefined && text("word_probability", { percent: percent(word.probability) }),
+    from && `from “${from}”`,
+    word.probability !== undefined && `probability ${Math.round(100 * word.probability)}%`,
   ].filter(Boolean).join(", ");
 }
 
