@@ -25,7 +25,6 @@ from tiny_models import tiny
 from nmt.data.vocabulary import BOS
 from nmt.errors import NmtError
 from nmt.explain import explain
-from nmt.explain.activity import activity
 from nmt.explain.beam import Traced, tree
 from nmt.explain.document import document, listed, packed
 from nmt.explain.explanation import Candidate
@@ -35,7 +34,6 @@ from nmt.inference import SearchConfig, Translator
 from nmt.inference.engines import load_translator
 from nmt.models.base import AttentionMap, Model
 from nmt.models.ensemble import Ensemble
-from nmt.models.recorded_activity import ActivityMap
 from nmt.recipe.config import build
 from nmt.runs import load_model
 from nmt.search import Hypothesis, strategies
@@ -331,12 +329,6 @@ def test_every_kind_of_model_has_a_page(name: str, translator: Translator) -> No
     [[given]] = explain([other], LINES[:1], ["eins zwei"])
     assert {target for _, target in given.alignment} == (set() if name == "bytenet" else {0, 1})
     assert Checker(page(document([explanations], FACTS, packed), name)).open == []
-    has_none = {"encoder linformer"}
-    assert bool(explanations[0].activity) == (name not in has_none)
-    for part in explanations[0].activity:
-        tokens = explanations[0].source if part.kind == "encoder" else explanations[0].target
-        assert part.mean.shape == part.norm.shape == (len(tokens.ids),)
-        assert part.similarity.shape == (len(tokens.ids), len(tokens.ids))
 
 
 def test_a_png_shows_the_picture_of_the_svg(nmt: Command, trained: Path, tmp_path: Path) -> None:
@@ -356,19 +348,6 @@ def test_a_png_shows_the_picture_of_the_svg(nmt: Command, trained: Path, tmp_pat
     centres = [(float(line.get("x1", 0)) + float(line.get("x2", 0))) / 2 for line in strokes]
     assert coloured.min() / 300 * 96 == pytest.approx(min(centres), abs=4)
     assert coloured.max() / 300 * 96 == pytest.approx(max(centres), abs=4)
-
-
-def test_activity_is_made_small() -> None:
-    values = torch.zeros(1, 2, 128)
-    values[0, 0, :2] = torch.tensor([3.0, 4.0])
-    values[0, 1, 0] = 1.0
-    small = activity(ActivityMap("decoder", 2, "state", values))
-    assert (small.kind, small.layer, small.name, small.reach) == ("decoder", 2, "state", None)
-    torch.testing.assert_close(small.norm, torch.tensor([5.0, 1.0]))
-    torch.testing.assert_close(small.mean, torch.tensor([7.0, 1.0]) / 128)
-    torch.testing.assert_close(small.features[:, 0], torch.tensor([3.5, 0.5]))
-    assert small.features.shape == (2, 64)
-    torch.testing.assert_close(small.similarity, torch.tensor([[1.0, 0.6], [0.6, 1.0]]))
 
 
 def test_the_command_writes_a_page_json_or_a_figure(

@@ -31,7 +31,6 @@ const state = {
   scaled: true,
   heads: null,
   mean: false,
-  activity: "",
 };
 let unpacked = new Map();
 /** Models side by side; an ensemble is followed by its members. */

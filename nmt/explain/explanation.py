@@ -11,7 +11,6 @@ from torch import Tensor
 from nmt.data.batches import target_input
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
-from nmt.explain.activity import Activity, activity
 from nmt.explain.beam import Node, Traced, tree
 from nmt.explain.embeddings import forward_with_embeddings
 from nmt.explain.summaries import rollout
@@ -100,8 +99,6 @@ class Explanation:
     steps: list[Step]
     attention: list[AttentionMap]
     """Attention of every layer and head, in a batch of one."""
-    activity: list[Activity]
-    """Gates and states of the layers without attention."""
     reach: tuple[int, int] | None
     """See :meth:`nmt.models.base.Model.source_reach`."""
     rollout: dict[str, Tensor]
@@ -279,7 +276,6 @@ def _explained(translator: Translator, pair: Translated) -> Explanation:
         Side(text, ids, subwords.target_pieces(ids), _whole(units[1], ids)),
         _steps(translator, logits[0].float(), ids),
         maps,
-        [activity(part) for part in model.activity_maps(source, inputs)],
         model.source_reach(),
         rollout(maps),
         vectors,

@@ -15,11 +15,8 @@ function showEmbeddings(model) {
   );
 }
 
-/**
- * A heat map: a row for each label, with a bar for its number if there is one. The range is from
- * 0 to the greatest value that there can be; without one, around 0.
- */
-function heat(title, rows, labels, values, greatest) {
+/** A heat map: a row for each label. The range is around 0. */
+function heat(title, rows, labels) {
   const columns = rows[0].length;
   const canvas = html("canvas", {
     width: columns,
@@ -30,9 +27,9 @@ function heat(title, rows, labels, values, greatest) {
   });
   const context = canvas.getContext("2d");
   const image = context.createImageData(columns, rows.length);
-  const most = greatest || Math.max(...rows.map((row) => Math.max(...row.map(Math.abs)))) || 1;
+  const most = Math.max(...rows.map((row) => Math.max(...row.map(Math.abs)))) || 1;
   const digits = most < 0.1 ? 4 : 2;
-  const range = `from ${greatest ? 0 : number(-most, digits)} to ${number(most, digits)}`;
+  const range = `from ${number(-most, digits)} to ${number(most, digits)}`;
   rows
     .flat()
     .forEach((value, at) =>
@@ -56,23 +53,7 @@ function heat(title, rows, labels, values, greatest) {
     "figure",
     { class: "heat" },
     html("figcaption", {}, `${title}, ${range}`),
-    html("div", { class: "rows" }, names, values ? bars(values, greatest) : null, canvas),
-  );
-}
-
-function bars(values, greatest) {
-  const most = greatest || Math.max(...values) || 1;
-  return html(
-    "div",
-    { class: "bars" },
-    ...values.map((value) =>
-      html(
-        "div",
-        {},
-        html("span", { class: "bar", style: `width:${(3 * value) / most}rem` }),
-        number(value),
-      ),
-    ),
+    html("div", { class: "rows" }, names, canvas),
   );
 }
 

@@ -4,7 +4,6 @@ function show() {
   models.forEach(showSteps);
   models.forEach(showSearch);
   models.forEach(showEmbeddings);
-  showActivity();
 }
 
 makeColumns();
@@ -31,10 +30,6 @@ for (const name of ["sentence", "units", "kind", "layer", "view"])
     if (name === "sentence" || name === "units") show();
     else showAttention();
   });
-$("activity-layer").addEventListener("change", (event) => {
-  state.activity = event.target.value;
-  showActivity();
-});
 $("scaled").addEventListener("change", (event) => {
   state.scaled = event.target.checked;
   showAttention();

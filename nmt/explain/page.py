@@ -9,7 +9,7 @@ from typing import Any
 
 from nmt.io.page import html_page
 
-SCRIPTS = ("elements", "attention", "steps", "heat", "activity", "page")
+SCRIPTS = ("elements", "attention", "steps", "heat", "page")
 """Files of the page's script, in the order in which they are joined."""
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, Literal, Protocol
 
 from torch import Tensor, nn
@@ -21,7 +20,6 @@ from torch import Tensor, nn
 from nmt.data.packing import Packing
 from nmt.errors import NmtError
 from nmt.models.adaptation import Adaptation
-from nmt.models.recorded_activity import ActivityMap, Probe, recorded_activity
 from nmt.recipe.registry import Registry
 
 ResidualPart = Literal["layers", "attention"]
@@ -170,27 +168,6 @@ class Model(nn.Module, ABC):
         except NmtError:
             return []
         return [AttentionMap("cross", 1, weights[:, None])]
-
-    def activity_probes(self) -> list[Probe]:
-        """Return where layers without attention compute their gates and states.
-
-        From the bottom, the encoder's first; none, the default, for models of attention.
-        """
-        return []
-
-    def activity_maps(self, source: Tensor, target: Tensor) -> list[ActivityMap]:
-        """Return the gates and states of layers without attention, for whole targets.
-
-        Args:
-            source: [B, S] int64, as for :meth:`decode`.
-            target: [B, T] int64, as for :meth:`decode`.
-
-        Returns:
-            A map for each of :meth:`activity_probes`.
-        """
-        probes = self.activity_probes()
-        run = partial(self.decode, source, target)
-        return recorded_activity(probes, source, target, run) if probes else []
 
     def source_reach(self) -> tuple[int, int] | None:
         """Return how many source positions before and after its own a step can depend on.

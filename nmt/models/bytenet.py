@@ -24,7 +24,6 @@ from nmt.models.convolution import extend_past, no_past, windows
 from nmt.models.dropout import Dropout
 from nmt.models.filling import filled_if_costly
 from nmt.models.initialization import embedding, glorot
-from nmt.models.recorded_activity import Probe, convolution_probes, output_of
 from nmt.models.state import RecurrentState
 
 
@@ -172,14 +171,6 @@ class ByteNet(Model):
         config = self.config
         reach = config.sets * sum(config.dilations) * (config.kernel - 1)
         return reach // 2 + reach, reach // 2
-
-    def activity_probes(self) -> list[Probe]:
-        """Return what each block adds to the stream."""
-        stacks = [
-            [(block.expand, (block.kernel - 1) * block.dilation) for block in blocks]
-            for blocks in (self.encoder, self.decoder)
-        ]
-        return convolution_probes("state", output_of, *stacks)
 
     def decode_packs(self, source: Tensor, target: Tensor, packing: Packing) -> Tensor:
         """Return the decoder output [P, 2d] at the target's tokens; computes no padding."""

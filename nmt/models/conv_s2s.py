@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,6 @@ from nmt.models.dropout import Dropout
 from nmt.models.embedding import TokenEmbedding
 from nmt.models.filling import filled_if_costly
 from nmt.models.positions import LearnedPositions
-from nmt.models.recorded_activity import Probe, convolution_probes
 from nmt.models.state import RecurrentState
 
 HALF = math.sqrt(0.5)
@@ -291,15 +290,6 @@ class ConvS2S(Model):
             x = layer.all_steps(x, embedded, memory)
         return maps
 
-    def activity_probes(self) -> list[Probe]:
-        """Return the gates of all convolutions."""
-        encoder = [layer for layer in self.encoder if isinstance(layer, Layer)]
-        stacks = [
-            [(layer.convolution, layer.kernel - 1) for layer in layers]
-            for layers in (encoder, self.decoder)
-        ]
-        return convolution_probes("gate", gate_of, *stacks)
-
     def start(self, source: Tensor) -> RecurrentState:
         """Return the encoded sources, and empty pasts."""
         memory = self.encode(source)
@@ -321,11 +311,6 @@ class ConvS2S(Model):
         state.position += 1
         last: Tensor = self.decoder_output(x)
         return last
-
-
-def gate_of(_: Any, output: Tensor) -> Tensor:
-    """Return the gate of a gated linear unit from the output of its convolution."""
-    return output.chunk(2, dim=-1)[1].sigmoid()
 
 
 def layer_sizes(shapes: tuple[Shape, ...]) -> list[tuple[int, int, int]]:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from nmt.models.base import AttentionMap, Model, State
-from nmt.models.recorded_activity import ActivityMap
 
 Average = Literal["probability", "log_probability"]
 
@@ -65,10 +64,6 @@ class Ensemble(Model):
         return torch.stack(weights).sum(0)
 
     def attention_maps(self, source: Tensor, target: Tensor) -> list[AttentionMap]:
-        """Return none: every member has its own."""
-        return []
-
-    def activity_maps(self, source: Tensor, target: Tensor) -> list[ActivityMap]:
         """Return none: every member has its own."""
         return []
 

@@ -21,7 +21,6 @@ from nmt.data.vocabulary import PAD
 from nmt.models.base import Model, ModelConfig, State, architectures, check_rates, check_sizes
 from nmt.models.dropout import Dropout
 from nmt.models.embedding import TokenEmbedding
-from nmt.models.recorded_activity import Probe, output_of
 from nmt.models.recurrent import AdditiveAttention, BothDirections, LSTMStack
 from nmt.models.state import RecurrentState
 
@@ -173,15 +172,6 @@ class GNMT(Model):
         outputs, _ = self._unroll_bottom(target, memory)
         queries = self.decoder_bottom.queries(outputs)
         return self.decoder_bottom.attention.weights_of_all(queries, memory[0], memory[2])
-
-    def activity_probes(self) -> list[Probe]:
-        """Return the hidden states of all LSTMs, before residual connections."""
-        encoder = enumerate([self.encoder_bottom, *self.encoder.layers], 1)
-        decoder = enumerate([self.decoder_bottom, *self.decoder.layers], 1)
-        return [
-            *(Probe("encoder", number, "state", layer, output_of) for number, layer in encoder),
-            *(Probe("decoder", number, "state", layer, output_of) for number, layer in decoder),
-        ]
 
     def _unroll_bottom(self, target: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
         """Return outputs and contexts [B, T, D] of the bottom layer for whole targets."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -20,7 +19,6 @@ from nmt.models.attention import Heads
 from nmt.models.initialization import glorot
 from nmt.models.patterns import AttentionPattern, patterns
 from nmt.models.positions import PositionPart
-from nmt.models.recorded_activity import Probe
 from nmt.models.sentences import Sentences
 from nmt.models.state import BeamAncestry, Cache, TokenMixer
 
@@ -43,22 +41,10 @@ class Recurrence(TokenMixer):
 
     def forward(self, x: Tensor, sentences: Sentences, causal: bool = True) -> Tensor:
         """Mix each token with the tokens before it; see :meth:`TokenMixer.forward`."""
-        _, hidden = self._scan(x, sentences)
-        return self.read(x, hidden)
-
-    def _scan(self, x: Tensor, sentences: Sentences) -> tuple[Tensor, Tensor]:
-        """Return the decays, 0 where a sentence begins, and the states; [..., W]."""
         positions = sentences.positions(x)[:, None]
         decay, inputs = self.gates(x, positions)
-        decay = decay.masked_fill(positions == 0, 0.0)
-        return decay, linear_scan(decay, inputs, sentences.longest(x))
-
-    def probes(self, layer: int) -> list[Probe]:
-        """Return the probes of decay and state, for a layer of the decoder."""
-        return [
-            Probe("decoder", layer, "gate", self, lambda call, _: self._scan(*call[:2])[0]),
-            Probe("decoder", layer, "state", self, lambda call, _: self._scan(*call[:2])[1]),
-        ]
+        decay = decay.masked_fill(positions == 0, 0.0)  # no state leaves its sentence
+        return self.read(x, linear_scan(decay, inputs, sentences.longest(x)))
 
     def step(self, x: Tensor, hidden: Tensor | None, position: int) -> tuple[Tensor, Tensor]:
         """Compute one step.
@@ -97,17 +83,6 @@ def linear_scan(decay: Tensor, inputs: Tensor, longest: int) -> Tensor:
         decay = decay * F.pad(decay[..., :-reach, :], earlier)
         reach *= 2
     return inputs
-
-
-def recurrence_probes(sublayers: Sequence[TokenMixer]) -> list[Probe]:
-    """Return the probes of the recurrences among the sublayers of a decoder."""
-    numbered = enumerate(sublayers, 1)
-    return [
-        probe
-        for number, sublayer in numbered
-        if isinstance(sublayer, Recurrence)
-        for probe in sublayer.probes(number)
-    ]
 
 
 class RecurrentCache(Cache):

@@ -17,7 +17,6 @@ from nmt.data.vocabulary import PAD
 from nmt.models.base import Model, ModelConfig, State, architectures, check_rates, check_sizes
 from nmt.models.dropout import Dropout
 from nmt.models.embedding import TokenEmbedding
-from nmt.models.recorded_activity import Probe, output_of
 from nmt.models.recurrent import AdditiveAttention, BothDirections
 from nmt.models.state import RecurrentState
 
@@ -124,13 +123,6 @@ class RNNsearch(Model):
         keys, values, mask, first = self.encode(source)
         before, _, _ = self._unroll(target, keys, values, mask, first)
         return self.attention.weights_of_all(before, keys, mask)
-
-    def activity_probes(self) -> list[Probe]:
-        """Return the states of both directions of the encoder, and of the decoder after a token."""
-        return [
-            Probe("encoder", 1, "state", self.encoder, output_of),
-            Probe("decoder", 1, "state", self.unit, output_of),
-        ]
 
     def _unroll(
         self, target: Tensor, keys: Tensor, values: Tensor, mask: Tensor, first: Tensor

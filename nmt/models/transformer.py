@@ -29,9 +29,7 @@ from nmt.models.feed_forward import imbalance, unrouted_layers
 from nmt.models.filling import filled_if_costly
 from nmt.models.initialization import embedding
 from nmt.models.multi_head import CrossAttention
-from nmt.models.recorded_activity import Probe
 from nmt.models.recorded_attention import recorded_attention
-from nmt.models.recurrences import recurrence_probes
 from nmt.models.residual import make_norm
 from nmt.models.sentences import Packed, Padded, Sentences, Step
 from nmt.models.state import Memory, TokenMixer
@@ -168,10 +166,6 @@ class Transformer(Model):
     def attention_maps(self, source: Tensor, target: Tensor) -> list[AttentionMap]:
         """Return the attention of every layer, by the function that computes it in training."""
         return recorded_attention(self.encoder, self.decoder, partial(self.decode, source, target))
-
-    def activity_probes(self) -> list[Probe]:
-        """Return the probes of the decoder's recurrences."""
-        return recurrence_probes([layer.attention for layer in self.decoder])
 
     def decode_links(
         self, source: Tensor, target: Tensor, packing: Packing, links: Tensor
