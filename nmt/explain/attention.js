@@ -97,18 +97,15 @@ function showAttention() {
   drawPictures();
 }
 
-/** Why a model has no picture, and how far its convolutions reach. */
+/** Why a model has no picture. */
 function missing(model, matrices) {
-  const { attention, reach } = sentenceOf(model);
+  const { attention } = sentenceOf(model);
   if (attention.length && matrices.length) return "";
   if (attention.length)
     return state.layer !== "rollout" && headsOf(model).length
       ? "Choose a head that this model has."
       : "This model has no such attention.";
-  const reached = reach
-    ? ` Step n can depend on the source from ${reach[0]} positions before n to ${reach[1]} after n, through its convolutions.`
-    : "";
-  return "This model has no attention." + reached;
+  return "This model has no attention.";
 }
 
 const refresh = (id) => () => {

@@ -99,8 +99,6 @@ class Explanation:
     steps: list[Step]
     attention: list[AttentionMap]
     """Attention of every layer and head, in a batch of one."""
-    reach: tuple[int, int] | None
-    """See :meth:`nmt.models.base.Model.source_reach`."""
     rollout: dict[str, Tensor]
     """See :func:`nmt.explain.summaries.rollout`."""
     embeddings: dict[str, Tensor]
@@ -276,7 +274,6 @@ def _explained(translator: Translator, pair: Translated) -> Explanation:
         Side(text, ids, subwords.target_pieces(ids), _whole(units[1], ids)),
         _steps(translator, logits[0].float(), ids),
         maps,
-        model.source_reach(),
         rollout(maps),
         vectors,
         numbered(links, starts),

@@ -169,13 +169,6 @@ class Model(nn.Module, ABC):
             return []
         return [AttentionMap("cross", 1, weights[:, None])]
 
-    def source_reach(self) -> tuple[int, int] | None:
-        """Return how many source positions before and after its own a step can depend on.
-
-        None, the default, where every step can depend on the whole source.
-        """
-        return None
-
     def decode_links(
         self, source: Tensor, target: Tensor, packing: Packing, links: Tensor
     ) -> tuple[Tensor, Tensor]:

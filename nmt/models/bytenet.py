@@ -166,12 +166,6 @@ class ByteNet(Model):
         encoded = F.pad(encoded, (0, 0, 0, missing))  # cuts, if negative
         return self._decode(self._embed(self.target_embedding, target) + encoded)
 
-    def source_reach(self) -> tuple[int, int]:
-        """Return the reach of the encoder to both sides, and before also that of the decoder."""
-        config = self.config
-        reach = config.sets * sum(config.dilations) * (config.kernel - 1)
-        return reach // 2 + reach, reach // 2
-
     def decode_packs(self, source: Tensor, target: Tensor, packing: Packing) -> Tensor:
         """Return the decoder output [P, 2d] at the target's tokens; computes no padding."""
         tokens = len(target)

@@ -151,24 +151,6 @@ def test_a_source_token_moves_every_logit(model: Model) -> None:
 
 
 @torch.no_grad()
-def test_a_step_depends_on_the_source_within_its_reach(model: Model) -> None:
-    reach = model.source_reach()
-    assert (reach is not None) == isinstance(model, ByteNet)
-    if reach is None:
-        return
-    before, after = reach
-    generator = torch.Generator().manual_seed(4)
-    source = torch.randint(EOS + 1, VOCABULARY, (1, 40), generator=generator)
-    target = some_targets(1, 40)
-    for at in (0, 7, 30):
-        changed = source.clone()
-        changed[0, at] = (changed[0, at] - EOS) % (VOCABULARY - EOS - 1) + EOS + 1
-        moved = (model(source, target) != model(changed, target)).any(-1)[0].nonzero()[:, 0]
-        assert moved.min() == max(0, at - after)
-        assert moved.max() == min(39, at + before)
-
-
-@torch.no_grad()
 def test_attention_is_shared_out_among_the_tokens_of_the_source(model: Model) -> None:
     if isinstance(model, (ByteNet, TransformerLM)):
         with pytest.raises(NmtError, match="has no attention, which word alignments and"):
