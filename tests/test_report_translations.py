@@ -11,9 +11,8 @@ import pytest
 from html_checker import Checker
 
 from nmt.data.dataset import Dataset
-from nmt.evaluation.comparison import Resampling, compare
 from nmt.evaluation.metrics import metrics
-from nmt.report.translations import Translations, repeats, significance
+from nmt.report.translations import repeats
 
 Command = Callable[..., Any]
 
@@ -73,36 +72,12 @@ def test_the_translations_have_the_scores_of_the_log(
         assert [row["chrf"] for row in worst] == sorted(row["chrf"] for row in worst)
 
 
-def test_the_best_validations_are_compared(
-    document: dict[str, Any], runs: list[Path], corpus: Path
-) -> None:
-    systems = {
-        run.name: (run / f"validation/update_{facts['best']['update']:07d}.txt").read_text()
-        for run, facts in zip(runs, document["runs"], strict=True)
-    }
-    expected = compare(
-        {name: text.split("\n")[:-1] for name, text in systems.items()},
-        (corpus / "valid.de").read_text().splitlines(),
-        [metrics[name].for_language("de") for name in ("bleu", "chrf")],
-        resampling=Resampling(paired="bs"),
-    )
-    assert document["significance"] == [result.fields() for result in expected]
-    assert document["significance"][1]["p_value"] > 0
-
-
-def test_translations_of_a_single_line_are_not_compared() -> None:
-    kept = Translations("de", ["a"], ["b"], {1: ["b"]}, 1)
-    assert significance({"one": kept, "two": kept}) == []
-    pair = Translations("de", ["a", "c"], ["b", "d"], {1: ["b", "x"]}, 1)
-    assert len(significance({"one": pair, "two": pair})) == 4
-
-
 def test_the_page_shows_it(nmt: Command, runs: list[Path]) -> None:
     done = nmt("report", *runs)
     read = Checker(done.out)
     assert read.open == []
     assert {*read.labelled} <= {*read.ids}
-    for words in ("Significance", "worst of the last validation", "tokens; de: "):
+    for words in ("worst of the last validation", "tokens; de: "):
         assert words in done.out
     assert done.out.count("<details>") > 2 * 20
 

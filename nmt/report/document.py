@@ -18,7 +18,7 @@ from nmt.report.curves import Axis, Curve, averaged, seed_group
 from nmt.report.datasets import dataset_of, facts
 from nmt.report.log import Log, read_log
 from nmt.report.panels import Panel, panels
-from nmt.report.translations import Translations, significance
+from nmt.report.translations import Translations
 from nmt.runs import LOG, Run
 
 NOT_KEPT = "The run keeps no translations: they are written where train.valid_metrics has a metric."
@@ -84,7 +84,6 @@ class Report:
                 averaged, as `means`; None for no means.
         """
         datasets: dict[str, dict[str, Any]] = {}
-        texts: dict[str, Translations] = {}
         described = []
         for name, run in self.runs.items():
             about = self._facts(name)
@@ -92,19 +91,16 @@ class Report:
                 dataset = dataset_of(run)
                 if "missing" in datasets.get(run.data, {"missing": ""}):
                     datasets[run.data] = facts(dataset)
-                kept = Translations.of(run, dataset, self.logs[name].best)
+                kept = Translations.of(run, dataset)
             except NmtError as error:
                 datasets.setdefault(run.data, {"missing": f"The dataset cannot be read: {error}"})
                 about["translations"] = {"missing": f"The validation set cannot be read: {error}"}
             else:
                 about["translations"] = {"missing": NOT_KEPT} if kept is None else kept.facts()
-                if kept is not None:
-                    texts[name] = kept
             described.append(about)
         return {
             "runs": described,
             "datasets": datasets,
-            "significance": significance(texts) if texts else [],
             "differences": self.differences(),
             "curves": curves(self.panels),
             **({"means": means(self.panels, means_by)} if means_by else {}),

@@ -1,4 +1,4 @@
-"""The translations of the validation set that runs keep: errors, changes and comparisons."""
+"""The translations of the validation set that a run keeps: statistics, and the worst ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from nmt.data.dataset import Dataset
-from nmt.evaluation.comparison import Resampling, compare
 from nmt.evaluation.metrics import metrics
 from nmt.languages import count_words, has_spaces
 from nmt.runs import Run
@@ -29,11 +28,9 @@ class Translations:
     sources: Sequence[str]
     references: Sequence[str]
     by_update: Mapping[int, Sequence[str]]
-    best: int | None
-    """The update of the best validation."""
 
     @classmethod
-    def of(cls, run: Run, dataset: Dataset, best: int | None) -> Translations | None:
+    def of(cls, run: Run, dataset: Dataset) -> Translations | None:
         """Read the translations that a run keeps; None if there are none.
 
         Raises:
@@ -45,13 +42,7 @@ class Translations:
         split = dataset.split("valid")
         texts = {update: read_translations(run.path, update, len(split)) for update in updates}
         sources, references = split.source_text(), split.reference_text()
-        return cls(run.target_lang, sources, references, texts, best)
-
-    @property
-    def chosen(self) -> Sequence[str]:
-        """The translations of the best validation, or else of the last."""
-        last = max(self.by_update)
-        return self.by_update.get(last if self.best is None else self.best, self.by_update[last])
+        return cls(run.target_lang, sources, references, texts)
 
     def facts(self) -> dict[str, Any]:
         """Return plain values: statistics of each validation, and the worst last translations."""
@@ -104,27 +95,3 @@ def repeats(text: str, reference: str, unspaced: bool = False) -> bool:
         for line in units
     )
     return any(count > max(1, allowed[ngram]) for ngram, count in counts.items())
-
-
-def significance(translations: Mapping[str, Translations]) -> list[dict[str, Any]]:
-    """Compare the best validations of runs with the first by paired bootstrap resampling.
-
-    Args:
-        translations: of the runs by their names. Those of another validation set than the first
-            are left out.
-
-    Returns:
-        The values of `nmt score --paired bs` for each metric and run; none for a single run or a
-        validation set of a single line.
-    """
-    (first, *_) = translations.values()
-    same = {
-        name: other.chosen
-        for name, other in translations.items()
-        if other.references == first.references and other.sources == first.sources
-    }
-    if len(same) < 2 or len(first.references) < 2:
-        return []
-    chosen = [metrics[name].for_language(first.target_lang) for name in ("bleu", "chrf")]
-    results = compare(same, first.references, chosen, first.sources, Resampling(paired="bs"))
-    return [result.fields() for result in results]

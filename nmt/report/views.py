@@ -1,4 +1,4 @@
-"""Sections of the page about datasets, translations of the validation set, and significance."""
+"""Sections of the page about datasets and translations of the validation set."""
 
 from __future__ import annotations
 
@@ -82,7 +82,6 @@ def translations(document: Mapping[str, Any]) -> str:
         facts = run["translations"]
         parts.append(heading(run["name"]) if len(document["runs"]) > 1 else "")
         parts += [paragraph(facts["missing"])] if "missing" in facts else _translations(facts)
-    parts += _significance(document["significance"])
     return section("translations", "Translations of the validation set", *parts)
 
 
@@ -124,28 +123,3 @@ def _translations(facts: Mapping[str, Any]) -> list[str]:
         paragraph(note),
         folded(title, *worst),
     ]
-
-
-def _significance(results: list[dict[str, Any]]) -> list[str]:
-    if not results:
-        return []
-    rows = [
-        [
-            result["system"],
-            result["metric"],
-            number(result["value"], 2),
-            f"{result['mean']:.2f} ± {result['interval']:.2f}",
-            number(result.get("p_value"), 4),
-        ]
-        for result in results
-    ]
-    first = results[0]
-    signatures = "; ".join(
-        dict.fromkeys(f"{result['metric']} {result['signature']}" for result in results)
-    )
-    note = (
-        f"The best validation of each run, by paired bootstrap resampling against "
-        f"{first['system']} ({first['samples']}). {signatures}"
-    )
-    head = ["run", "metric", "score", "mean ± 95 %", "p"]
-    return [heading("Significance"), table("Significance", head, rows), paragraph(note)]
