@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from html_checker import Checker
 
-from nmt.report import Chart, Curve, Line, averaged, mean, read_log
-from nmt.report.charts import COLOURS, picture
-from nmt.report.curves import seed_group
+from nmt.report.charts import COLOURS, Chart, Line, picture
+from nmt.report.curves import Curve
+from nmt.report.log import read_log
 from nmt.runs import Run
 from nmt.runs.recipe import write_recipe
 
@@ -297,52 +297,6 @@ def points(curve: Curve) -> list[tuple[float, float]]:
     return list(zip(curve.updates, curve.values, strict=True))
 
 
-def test_the_mean_of_seeds_with_its_standard_error() -> None:
-    curves = {
-        "base1": Curve([10, 20, 30], [1, 2, 3], [4.0, 3.0, 2.0]),
-        "base2": Curve([10, 30], [2, 4], [6.0, 4.0]),
-        "other": Curve([5], [1], [1.0]),
-    }
-    means = averaged(curves, "update")
-    assert list(means) == ["base", "other"]
-    assert {seed_group(name) for name in ("1", "2", "30")} == {"runs"}
-    assert means["base"].updates == [10, 20, 30]
-    assert means["base"].values == [5.0, 4.0, 3.0]
-    assert means["base"].minutes == [1.5, 2.5, 3.5]
-    # Two values that differ by 2: a standard deviation of sqrt 2, divided by sqrt 2.
-    assert means["base"].errors == pytest.approx([1.0, 1.0, 1.0])
-    assert means["other"] is curves["other"]
-    by_time = mean([curves["base1"], curves["base2"]], "minutes")
-    assert by_time.minutes == [2.0, 3.0]
-    assert by_time.values == [(3.0 + 6.0) / 2, (2.0 + 5.0) / 2]
-
-
-def test_json_has_the_means_of_seeds(nmt: Command, trained: Path, tmp_path: Path) -> None:
-    for name, losses in (("base-1", [4.0, 3.0]), ("base-2", [6.0, 3.0])):
-        shutil.copytree(trained, tmp_path / name, symlinks=True)
-        reports = [
-            {"record": "train", "update": update, "loss": loss, "lr": 0.1, "seconds": 60.0 * update}
-            for update, loss in zip((10, 20), losses, strict=True)
-        ]
-        write(tmp_path / name / "log.jsonl", reports)
-    runs = [tmp_path / "base-1", tmp_path / "base-2", trained]
-    plain = json.loads(nmt("report", *runs, "--json").out)
-    document = json.loads(nmt("report", *runs, "--json", "--seeds").out)
-    by_time = json.loads(nmt("report", *runs, "--json", "--seeds", "--by", "minutes").out)
-    means = document.pop("means")
-    assert document == plain
-    assert means["loss"]["train"]["base"] == by_time["means"]["loss"]["train"]["base"]
-    assert means["loss"]["train"]["base"] == {
-        "update": [10, 20],
-        "minutes": [10.0, 20.0],
-        "values": [5.0, 3.0],
-        "errors": [pytest.approx(1.0), 0.0],
-    }
-    alone = plain["curves"]["loss"]["train"][trained.name]
-    assert means["loss"]["train"][trained.name] == {**alone, "errors": []}
-    assert means["loss"].keys() == plain["curves"]["loss"].keys()
-
-
 def test_a_run_without_a_report_has_no_training_time(nmt: Command, run: Path) -> None:
     write(run / "log.jsonl", [RECORDS[1]])
     document = json.loads(nmt("report", run, "--json").out)
@@ -384,19 +338,17 @@ def test_the_labels_of_an_axis_are_its_values() -> None:
     assert {"10,000", "40,000", "0.00025", "0.00175"} <= {*texts}
 
 
-def test_svg_of_one_panel_with_the_mean_of_seeds(
-    nmt: Command, trained: Path, tmp_path: Path
-) -> None:
+def test_svg_of_one_panel(nmt: Command, trained: Path, tmp_path: Path) -> None:
     for name in ("base-1", "base-2"):
         shutil.copytree(trained, tmp_path / name, symlinks=True)
     runs = [tmp_path / "base-1", tmp_path / "base-2"]
-    done = nmt("report", *runs, "--svg", "validation.loss", "--by", "minutes", "--seeds")
+    done = nmt("report", *runs, "--svg", "validation.loss", "--by", "minutes")
     texts = [
         element.text for element in ElementTree.fromstring(done.out.encode()).iter(f"{SVG}text")
     ]
-    assert {"minutes of training", "validation loss"} <= {*texts}
-    assert done.out.count(f"stroke: {COLOURS[0]}") == 1
-    assert COLOURS[1] not in done.out
+    assert {"minutes of training", "base-1", "base-2"} <= {*texts}
+    assert all(colour in done.out for colour in COLOURS[:2])
+    assert COLOURS[2] not in done.out
 
 
 @pytest.mark.parametrize("paper", ["#ffffff", "#12161d"])

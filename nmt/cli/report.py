@@ -33,15 +33,7 @@ Svg = Annotated[
 ]
 Axis = Annotated[
     Literal["update", "minutes"],
-    typer.Option("--by", help="Unit of the x axis of --svg, and of the means in --json."),
-]
-Seeds = Annotated[
-    bool,
-    typer.Option(
-        "--seeds",
-        help="Draw the mean, with a band of one standard error, of runs whose names differ only "
-        "in the number at their end; with --json, add these as means.",
-    ),
+    typer.Option("--by", help="Unit of the x axis of --svg."),
 ]
 
 
@@ -51,7 +43,6 @@ def report(
     as_json: AsJson = False,
     svg: Svg = None,
     by: Axis = "update",
-    seeds: Seeds = False,
 ) -> None:
     """Show the curves, the recipe and the data of trainings.
 
@@ -72,14 +63,14 @@ def report(
         from nmt.report.panels import choose
 
         panel = choose(gathered.logs, svg)
-        chart = panel.chart(by, gathered.colours(seeds), seeds, {})
+        chart = panel.chart(by, gathered.colours, {})
         written = picture({panel.title: chart})
     elif as_json:
-        written = json.dumps(gathered.document(by if seeds else None), ensure_ascii=False) + "\n"
+        written = json.dumps(gathered.document(), ensure_ascii=False) + "\n"
     else:
         from nmt.report.page import page
 
-        written = page(gathered, seeds)
+        written = page(gathered)
     content = encodable(written).encode()
     write_document(output, content)
     count = len(gathered.runs)

@@ -46,8 +46,6 @@ class Line:
     name: str
     x: Sequence[float]
     y: Sequence[float]
-    errors: Sequence[float] = ()
-    """Standard errors of y, drawn as a band."""
     colour: int = 0
     """Number of the colour, from 0."""
     thin: bool = False
@@ -142,12 +140,6 @@ class Chart:
             markersize=4,
             gid=line.label,
         )
-        if line.errors:
-            low = [y - error for y, error in zip(line.y, line.errors, strict=True)]
-            high = [y + error for y, error in zip(line.y, line.errors, strict=True)]
-            band = axes.fill_between(line.x, low, high, color=colour, alpha=0.2, linewidth=0)
-            if line.label:
-                band.set_gid(f"{line.label}band")
 
 
 def picture(charts: Mapping[str, Chart]) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -23,8 +22,6 @@ class Curve:
     minutes: Sequence[float]
     """Minutes of training at these updates."""
     values: Sequence[float]
-    errors: Sequence[float] = field(default=())
-    """Standard errors of the values, if these are means."""
 
     def __len__(self) -> int:
         return len(self.updates)
@@ -50,50 +47,6 @@ class Curve:
                 kept |= {int(part[values[part].argmin()]), int(part[values[part].argmax()])}
 
         def take(column: Sequence[float]) -> Sequence[float]:
-            return [column[at] for at in sorted(kept)] if column else ()
+            return [column[at] for at in sorted(kept)]
 
-        columns = (self.updates, self.minutes, self.values, self.errors)
-        return Curve(*map(take, columns))
-
-
-def mean(curves: Sequence[Curve], axis: Axis) -> Curve:
-    """Return the mean of curves with its standard errors.
-
-    The mean has a point wherever one of the curves has a point, in the range that all of them
-    cover. Between their points curves are interpolated linearly.
-
-    Args:
-        curves: at least one; each has at least one point.
-        axis: where values belong together: at the same update, or after the same time.
-    """
-    if len(curves) == 1:
-        return curves[0]
-    first = max(curve.places(axis)[0] for curve in curves)
-    last = min(curve.places(axis)[-1] for curve in curves)
-    places = np.unique(np.concatenate([curve.places(axis) for curve in curves]))
-    places = places[(first <= places) & (places <= last)]
-    columns = {
-        name: np.stack(
-            [np.interp(places, curve.places(axis), getattr(curve, name)) for curve in curves]
-        )
-        for name in ("updates", "minutes", "values")
-    }
-    errors = columns["values"].std(axis=0, ddof=1) / math.sqrt(len(curves))
-    means = {name: list(map(float, column.mean(axis=0))) for name, column in columns.items()}
-    return Curve(**means, errors=list(map(float, errors)))
-
-
-def seed_group(name: str) -> str:
-    """Return the name of a run without the number at its end, as of runs with several seeds.
-
-    Runs whose names are numbers are "runs" together.
-    """
-    return name.rstrip("0123456789").rstrip("-_. ") or "runs"
-
-
-def averaged(curves: Mapping[str, Curve], axis: Axis) -> dict[str, Curve]:
-    """Return the means of the curves whose names differ only in the number at their end."""
-    groups: dict[str, list[Curve]] = {}
-    for name, curve in curves.items():
-        groups.setdefault(seed_group(name), []).append(curve)
-    return {name: mean(group, axis) for name, group in groups.items()}
+        return Curve(take(self.updates), take(self.minutes), take(self.values))

@@ -14,7 +14,7 @@ from nmt.errors import NmtError
 from nmt.io.documents import finite
 from nmt.recipe.config import flatten, json_values
 from nmt.report.charts import Chart
-from nmt.report.curves import Axis, Curve, averaged, seed_group
+from nmt.report.curves import Axis, Curve
 from nmt.report.datasets import dataset_of, facts
 from nmt.report.log import Log, read_log
 from nmt.report.panels import Panel, panels
@@ -42,10 +42,10 @@ class Report:
         """The charts."""
         return list(panels(self.logs))
 
-    def colours(self, seeds: bool = False) -> dict[str, int]:
-        """Return the number of the colour of each run, or of each group of runs with `seeds`."""
-        names = dict.fromkeys(seed_group(name) if seeds else name for name in self.runs)
-        return {name: number for number, name in enumerate(names)}
+    @property
+    def colours(self) -> dict[str, int]:
+        """The number of the colour of each run."""
+        return {name: number for number, name in enumerate(self.runs)}
 
     def marks(self, axis: Axis) -> dict[str, list[float]]:
         """Return where on an axis trainings resumed, and where updates were skipped."""
@@ -55,15 +55,10 @@ class Report:
                 marks[kind] += updates if axis == "update" else log.minutes(updates)
         return marks
 
-    def charts(self, axis: Axis, seeds: bool = False) -> dict[str, Chart]:
-        """Return the charts by their titles.
-
-        Args:
-            axis: what the x axes count.
-            seeds: whether runs whose names differ only in the number at their end are averaged.
-        """
-        colours, marks = self.colours(seeds), self.marks(axis)
-        return {panel.title: panel.chart(axis, colours, seeds, marks) for panel in self.panels}
+    def charts(self, axis: Axis) -> dict[str, Chart]:
+        """Return the charts over an axis by their titles."""
+        marks = self.marks(axis)
+        return {panel.title: panel.chart(axis, self.colours, marks) for panel in self.panels}
 
     def differences(self) -> dict[str, list[object]]:
         """Return the values of each run, by the keys of the recipe whose values differ."""
@@ -76,13 +71,8 @@ class Report:
             if key not in UNSHARED and any(value != values[0] for value in values)
         }
 
-    def document(self, means_by: Axis | None = None) -> dict[str, Any]:
-        """Return plain values for JSON, with every value of every curve.
-
-        Args:
-            means_by: the axis on which runs whose names differ only in the number at their end are
-                averaged, as `means`; None for no means.
-        """
+    def document(self) -> dict[str, Any]:
+        """Return plain values for JSON, with every value of every curve."""
         datasets: dict[str, dict[str, Any]] = {}
         described = []
         for name, run in self.runs.items():
@@ -103,7 +93,6 @@ class Report:
             "datasets": datasets,
             "differences": self.differences(),
             "curves": curves(self.panels),
-            **({"means": means(self.panels, means_by)} if means_by else {}),
         }
 
     def _facts(self, name: str) -> dict[str, Any]:
@@ -152,25 +141,6 @@ def curves(shown: Sequence[Panel], thin: bool = False) -> dict[str, Any]:
     return {
         panel.name: {
             kind: {run: _points(curve.thinned() if thin else curve) for run, curve in runs.items()}
-            for kind, runs in panel.curves.items()
-        }
-        for panel in shown
-    }
-
-
-def means(shown: Sequence[Panel], by: Axis) -> dict[str, Any]:
-    """Return the points of the means of seeds with their standard errors, as :func:`curves` does.
-
-    Args:
-        shown: the panels.
-        by: the axis on which the curves are averaged.
-    """
-    return {
-        panel.name: {
-            kind: {
-                group: {**_points(curve), "errors": curve.errors}
-                for group, curve in averaged(runs, by).items()
-            }
             for kind, runs in panel.curves.items()
         }
         for panel in shown

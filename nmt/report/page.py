@@ -12,7 +12,7 @@ from nmt.io.page import html_page
 from nmt.messages import duration
 from nmt.report import views
 from nmt.report.charts import COLOURS, FRAME, Chart, describe
-from nmt.report.curves import Axis, seed_group
+from nmt.report.curves import Axis
 from nmt.report.document import ABSENT, Report, curves
 from nmt.report.elements import folded, number, paragraph, section, table, titled
 from nmt.report.panels import Panel
@@ -20,13 +20,8 @@ from nmt.report.panels import Panel
 AXES: tuple[Axis, Axis] = ("update", "minutes")
 
 
-def page(report: Report, seeds: bool = False) -> str:
+def page(report: Report) -> str:
     """Return the page of a report.
-
-    Args:
-        report: the runs and their logs.
-        seeds: whether curves of runs whose names differ only in the number at their end are
-            averaged.
 
     Raises:
         NmtError: Matplotlib is not installed.
@@ -36,7 +31,7 @@ def page(report: Report, seeds: bool = False) -> str:
     title = f"Training of {', '.join(names[:4])}{' and others' if names[4:] else ''}"
     sections = [
         section("runs", "Runs", _overview(document)),
-        section("curves", "Curves", *_charts(report, seeds)),
+        section("curves", "Curves", *_charts(report)),
     ]
     if len(names) > 1:
         sections.append(section("differences", "Differences", _differences(document)))
@@ -45,14 +40,13 @@ def page(report: Report, seeds: bool = False) -> str:
         views.datasets(document),
         views.translations(document),
     ]
-    colours = report.colours(seeds)
     drawn = {
         **document,
         "curves": curves(report.panels, thin=True),
         "frame": FRAME,
-        "colours": {name: colours[seed_group(name) if seeds else name] for name in names},
+        "colours": report.colours,
     }
-    style = _asset("page.css") + _switches(len(colours))
+    style = _asset("page.css") + _switches(len(names))
     body = titled(title, _facts(document), sections)
     return html_page(title, body, style, drawn, _asset("page.js"))
 
@@ -92,10 +86,9 @@ def _overview(document: dict[str, Any]) -> str:
     return table("The runs", head, rows) + paragraph(note)
 
 
-def _charts(report: Report, seeds: bool) -> list[str]:
+def _charts(report: Report) -> list[str]:
     """Return the legend with its switches, and a figure for each panel."""
-    colours = report.colours(seeds)
-    charts = {axis: report.charts(axis, seeds) for axis in AXES}
+    charts = {axis: report.charts(axis) for axis in AXES}
     figures = [
         _figure(place, panel, {axis: charts[axis][panel.title] for axis in AXES})
         for place, panel in enumerate(report.panels)
@@ -105,11 +98,9 @@ def _charts(report: Report, seeds: bool) -> list[str]:
         "with Tab and along it with the arrow keys, to read the values. Long curves are drawn with "
         "the smallest and the greatest value of each pixel."
     )
-    if seeds:
-        hint += " A line is the mean of the runs of a group, and its band one standard error."
     return [
         paragraph(hint),
-        f'<div class="controls">{_axes()}{_legend(colours)}{_marks(report)}</div>',
+        f'<div class="controls">{_axes()}{_legend(report.colours)}{_marks(report)}</div>',
         f'<div class="charts">{"".join(figures)}</div>',
     ]
 

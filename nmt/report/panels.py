@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nmt.errors import NmtError
 from nmt.recipe.registry import unknown
 from nmt.report.charts import Chart, Line
-from nmt.report.curves import Axis, Curve, averaged
+from nmt.report.curves import Axis, Curve
 from nmt.report.log import Log
 
 TITLES = {
@@ -47,26 +47,23 @@ class Panel:
     curves: dict[str, dict[str, Curve]]
     """By kind of record, "train" or "validation", then by run."""
 
-    def chart(self, axis: Axis, colours: Mapping[str, int], seeds: bool, marks: Marks) -> Chart:
+    def chart(self, axis: Axis, colours: Mapping[str, int], marks: Marks) -> Chart:
         """Return the chart over an axis.
 
         Args:
             axis: what the x axis counts.
-            colours: number of the colour of each run, or of each group of runs.
-            seeds: whether runs whose names differ only in the number at their end are averaged.
+            colours: number of the colour of each run.
             marks: places to mark, as in :class:`Chart`.
         """
         lines = []
         for kind, runs in self.curves.items():
-            drawn = averaged(runs, axis) if seeds else runs
-            for run, curve in ((run, curve.thinned()) for run, curve in drawn.items() if curve):
+            for run, curve in ((run, curve.thinned()) for run, curve in runs.items() if curve):
                 words = [run] if len(colours) > 1 else []
                 words += [KINDS[kind]] if len(self.curves) > 1 else []
                 line = Line(
                     name=" ".join(words) or self.title,
                     x=curve.places(axis),
                     y=curve.values,
-                    errors=curve.errors,
                     colour=colours[run],
                     thin=kind == "train" and len(self.curves) > 1,
                     label=f"run{colours[run]}.{kind}",
