@@ -148,3 +148,14 @@ def test_the_model_of_a_plugin_is_checked_before_training(
     assert done.status == status, done.err
     assert said in done.err
     assert (tmp_path / "run").exists() == (status == 0)
+
+
+def test_our_model_is_not_checked_because_a_plugin_is_loaded(
+    train: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_nothing.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("nmt.training.run.broken_laws_of", lambda *_: pytest.fail("checked"))
+    done = train(tmp_path / "run", "--plugin", "my_nothing", "--max-updates", 2)
+    sys.modules.pop("my_nothing", None)
+    assert done.status == 0, done.err
