@@ -18,8 +18,7 @@ import pytest
 from html_checker import Checker
 
 from nmt.report.charts import COLOURS, Chart, Line, picture
-from nmt.report.curves import Curve
-from nmt.report.log import read_log
+from nmt.report.log import Curve, read_log
 from nmt.runs import Run
 from nmt.runs.recipe import write_recipe
 

@@ -12,7 +12,7 @@ from html_checker import Checker
 
 from nmt.data.dataset import Dataset
 from nmt.evaluation.metrics import metrics
-from nmt.report.translations import repeats
+from nmt.report.document import repeats
 
 Command = Callable[..., Any]
 

@@ -73,7 +73,7 @@ def inspect(
         print(json.dumps(json_values(MANIFESTS.document(dataset.manifest)), ensure_ascii=False))
         return
     if html is not None:
-        from nmt.report.dataset_page import dataset_page
+        from nmt.report.page import dataset_page
 
         write_document(html, dataset_page(dataset).encode())
         return

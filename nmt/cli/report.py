@@ -59,8 +59,7 @@ def report(
 
     gathered = read_runs(runs)
     if svg:
-        from nmt.report.charts import picture
-        from nmt.report.panels import choose
+        from nmt.report.charts import choose, picture
 
         panel = choose(gathered.logs, svg)
         chart = panel.chart(by, gathered.colours, {})

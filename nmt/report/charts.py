@@ -1,16 +1,43 @@
-"""Charts as SVG, drawn by Matplotlib: for pages, and as files for papers."""
+"""Charts of the numbers in logs, drawn by Matplotlib: for pages, and as SVG files for papers."""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
 from nmt.errors import NmtError, install
 from nmt.messages import encodable
+from nmt.recipe.registry import unknown
+from nmt.report.log import Axis, Curve, Log
+
+TITLES = {
+    "loss": "loss",
+    "perplexity": "perplexity",
+    "reward": "reward",
+    "alignment": "alignment loss",
+    "lr": "learning rate",
+    "grad_norm": "gradient norm",
+    "target_tokens_per_second": "target tokens per second",
+    "padding": "padding",
+    "memory_mb": "memory in MB",
+}
+"""Titles of the panels of numbers in the log, in the order of the report."""
+
+LOGARITHMIC = ("perplexity",)
+
+HIDDEN = ("epoch", "seconds")
+"""Numbers of the log that have no panel."""
+
+KINDS = {"train": "training", "validation": "validation"}
+
+X_LABELS: dict[Axis, str] = {"update": "update", "minutes": "minutes of training"}
+
+Marks = Mapping[str, list[float]]
+"""Places to mark on the x axis by kind, as in :class:`nmt.report.charts.Chart`."""
 
 COLOURS = (
     "#1c7ed6",
@@ -142,6 +169,80 @@ class Chart:
         )
 
 
+@dataclass(frozen=True)
+class Panel:
+    """A chart of one number, of all runs."""
+
+    name: str
+    """Key of the number in the log."""
+    title: str
+    curves: dict[str, dict[str, Curve]]
+    """By kind of record, "train" or "validation", then by run."""
+
+    def chart(self, axis: Axis, colours: Mapping[str, int], marks: Marks) -> Chart:
+        """Return the chart over an axis.
+
+        Args:
+            axis: what the x axis counts.
+            colours: number of the colour of each run.
+            marks: places to mark, as in :class:`Chart`.
+        """
+        lines = []
+        for kind, runs in self.curves.items():
+            for run, curve in ((run, curve.thinned()) for run, curve in runs.items() if curve):
+                words = [run] if len(colours) > 1 else []
+                words += [KINDS[kind]] if len(self.curves) > 1 else []
+                line = Line(
+                    name=" ".join(words) or self.title,
+                    x=curve.places(axis),
+                    y=curve.values,
+                    colour=colours[run],
+                    thin=kind == "train" and len(self.curves) > 1,
+                    label=f"run{colours[run]}.{kind}",
+                )
+                lines.append(line)
+        return Chart(lines, X_LABELS[axis], logarithmic=self.name in LOGARITHMIC, marks=marks)
+
+
+def panels(logs: Mapping[str, Log]) -> Iterator[Panel]:
+    """Yield the panels of logs by run: the known ones in the order of `TITLES`, then metrics.
+
+    Validation metrics come after loss and perplexity.
+    """
+    names = {
+        kind: dict.fromkeys(name for log in logs.values() for name in log.names(kind))
+        for kind in KINDS
+    }
+    metrics = sorted(set(names["validation"]) - set(TITLES))
+    first, later = list(TITLES)[:2], list(TITLES)[2:]
+    others = sorted({*names["train"]} - {*TITLES, *HIDDEN, *metrics})
+    for name in [*first, *metrics, *later, *others]:
+        curves = {
+            kind: {run: curve for run, log in logs.items() if (curve := log.curve(kind, name))}
+            for kind in KINDS
+            if name in names[kind]
+        }
+        if any(curves.values()):
+            yield Panel(name, TITLES.get(name, name), curves)
+
+
+def choose(logs: Mapping[str, Log], wanted: str) -> Panel:
+    """Return a panel by the key of its number, or one kind of it: "validation.loss".
+
+    Raises:
+        NmtError: there is no such panel.
+    """
+    known = {}
+    for panel in panels(logs):
+        known[panel.name] = panel
+        for kind, runs in panel.curves.items():
+            title = f"{KINDS[kind]} {panel.title}"
+            known[f"{kind}.{panel.name}"] = Panel(panel.name, title, {kind: runs})
+    if wanted not in known:
+        raise NmtError(f"--svg: {unknown('panel', wanted, known)}")
+    return known[wanted]
+
+
 def picture(charts: Mapping[str, Chart]) -> str:
     """Return charts, one below another, as an SVG file that stands alone.
 
@@ -152,6 +253,27 @@ def picture(charts: Mapping[str, Chart]) -> str:
         NmtError: Matplotlib is not installed.
     """
     return _drawn(charts, alone=True)
+
+
+def require_matplotlib() -> None:
+    """Import Matplotlib.
+
+    Raises:
+        NmtError: Matplotlib is not installed.
+    """
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        raise NmtError(f"charts need Matplotlib; {install('report')}") from None
+
+
+def describe(lines: Iterable[Line]) -> str:
+    """Return the first, the last, the smallest and the greatest value of lines in words."""
+    return "; ".join(
+        f"{line.name}: from {line.y[0]:.4g} to {line.y[-1]:.4g}, "
+        f"between {min(line.y):.4g} and {max(line.y):.4g}"
+        for line in lines
+    )
 
 
 def _drawn(charts: Mapping[str, Chart], alone: bool) -> str:
@@ -191,27 +313,6 @@ def _drawn(charts: Mapping[str, Chart], alone: bool) -> str:
 def _rounded(path: re.Match[str]) -> str:
     """Return the coordinates of a path with two decimals, a hundredth of a point."""
     return re.sub(r"(\.\d\d)\d+", r"\1", path[0])
-
-
-def require_matplotlib() -> None:
-    """Import Matplotlib.
-
-    Raises:
-        NmtError: Matplotlib is not installed.
-    """
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError:
-        raise NmtError(f"charts need Matplotlib; {install('report')}") from None
-
-
-def describe(lines: Iterable[Line]) -> str:
-    """Return the first, the last, the smallest and the greatest value of lines in words."""
-    return "; ".join(
-        f"{line.name}: from {line.y[0]:.4g} to {line.y[-1]:.4g}, "
-        f"between {min(line.y):.4g} and {max(line.y):.4g}"
-        for line in lines
-    )
 
 
 def _plain(value: float, _: object) -> str:

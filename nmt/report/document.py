@@ -1,4 +1,4 @@
-"""Everything that a report shows, gathered from run directories."""
+"""Everything that a report shows of runs: logs, recipes, datasets, translations."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from nmt.data.dataset import Dataset
+from nmt.data.manifest import SIDES
+from nmt.data.statistics import length_statistics, tokens_in_use
 from nmt.errors import NmtError
+from nmt.evaluation.metrics import metrics
 from nmt.io.documents import finite
+from nmt.languages import count_words, has_spaces
 from nmt.recipe.config import flatten, json_values
-from nmt.report.charts import Chart
-from nmt.report.curves import Axis, Curve
-from nmt.report.datasets import dataset_of, facts
-from nmt.report.log import Log, read_log
-from nmt.report.panels import Panel, panels
-from nmt.report.translations import Translations
+from nmt.report.charts import Chart, Panel, panels
+from nmt.report.log import Axis, Curve, Log, read_log
 from nmt.runs import LOG, Run
+from nmt.runs.translations import kept_translations, read_translations
 
 NOT_KEPT = "The run keeps no translations: they are written where train.valid_metrics has a metric."
 
@@ -28,6 +30,12 @@ UNSHARED = ("train.save_dir",)
 
 ABSENT = "–"
 """Stands for the value of a key that a recipe does not have."""
+
+WORST = 20
+"""Number of sentences with the lowest chrF that are shown."""
+
+NGRAM = 4
+"""Words, or characters of a language without spaces, of a repetition."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +88,7 @@ class Report:
             try:
                 dataset = dataset_of(run)
                 if "missing" in datasets.get(run.data, {"missing": ""}):
-                    datasets[run.data] = facts(dataset)
+                    datasets[run.data] = dataset_facts(dataset)
                 kept = Translations.of(run, dataset)
             except NmtError as error:
                 datasets.setdefault(run.data, {"missing": f"The dataset cannot be read: {error}"})
@@ -131,28 +139,6 @@ class Report:
         return {"update": update, **finite(log.validation.get(update, {}))}
 
 
-def curves(shown: Sequence[Panel], thin: bool = False) -> dict[str, Any]:
-    """Return the points of all curves, by panel, kind of record and run.
-
-    Args:
-        shown: the panels.
-        thin: whether to return only the points that the charts draw.
-    """
-    return {
-        panel.name: {
-            kind: {run: _points(curve.thinned() if thin else curve) for run, curve in runs.items()}
-            for kind, runs in panel.curves.items()
-        }
-        for panel in shown
-    }
-
-
-def _points(curve: Curve) -> dict[str, Sequence[float | None]]:
-    """Return the points of a curve, with None for minutes where no report has a time."""
-    minutes = curve.minutes if any(curve.minutes) else [None] * len(curve)
-    return {"update": curve.updates, "minutes": minutes, "values": curve.values}
-
-
 def read_runs(paths: Sequence[Path]) -> Report:
     """Read runs and their logs; a run may be training meanwhile.
 
@@ -177,3 +163,146 @@ def read_runs(paths: Sequence[Path]) -> Report:
                 "`nmt train` has made"
             )
     return Report(runs, {name: read_log(run.path / LOG) for name, run in runs.items()})
+
+
+def curves(shown: Sequence[Panel], thin: bool = False) -> dict[str, Any]:
+    """Return the points of all curves, by panel, kind of record and run.
+
+    Args:
+        shown: the panels.
+        thin: whether to return only the points that the charts draw.
+    """
+    return {
+        panel.name: {
+            kind: {run: _points(curve.thinned() if thin else curve) for run, curve in runs.items()}
+            for kind, runs in panel.curves.items()
+        }
+        for panel in shown
+    }
+
+
+def dataset_of(run: Run) -> Dataset:
+    """Return the dataset that a run was trained on.
+
+    Raises:
+        NmtError: it is not at the path that the recipe names, or it has changed.
+    """
+    path = Path(str(run.recipe.get("train", {}).get("data")))
+    dataset = Dataset.open(path)
+    if dataset.manifest.fingerprint != run.data:
+        raise NmtError(f"{path}: another dataset than the one that {run.path} was trained on")
+    return dataset
+
+
+def dataset_facts(dataset: Dataset) -> dict[str, Any]:
+    """Return plain values about a dataset: its splits, what cleaning did, and its vocabulary."""
+    manifest = dataset.manifest
+    train = manifest.splits["train"]
+    return {
+        "path": str(dataset.path),
+        "fingerprint": manifest.fingerprint,
+        "languages": [manifest.language(side) for side in SIDES],
+        "splits": {
+            name: {
+                "pairs": counts.pairs,
+                "tokens": [counts.source_tokens, counts.target_tokens],
+                "unknown": [counts.source_unknown, counts.target_unknown],
+                "lengths": [
+                    vars(lengths) if (lengths := length_statistics(dataset, name, side)) else None
+                    for side in SIDES
+                ],
+            }
+            for name, counts in manifest.splits.items()
+        },
+        "dropped": {reason: count for reason, count in train.dropped.items() if count},
+        "rewritten": {step: count for step, count in train.rewritten.items() if count},
+        "examples": {reason: list(map(list, pairs)) for reason, pairs in train.examples.items()},
+        "vocabulary": {
+            "shared": manifest.shared_vocabulary,
+            "sizes": [manifest.vocabulary(side) for side in SIDES],
+            "in_use": [tokens_in_use(dataset, side) for side in SIDES],
+        },
+    }
+
+
+@dataclass(frozen=True)
+class Translations:
+    """The validation set of a run, and its translations after some updates."""
+
+    target_lang: str
+    sources: Sequence[str]
+    references: Sequence[str]
+    by_update: Mapping[int, Sequence[str]]
+
+    @classmethod
+    def of(cls, run: Run, dataset: Dataset) -> Translations | None:
+        """Read the translations that a run keeps; None if there are none.
+
+        Raises:
+            NmtError: a file is damaged.
+        """
+        updates = kept_translations(run.path)
+        if not updates:
+            return None
+        split = dataset.split("valid")
+        texts = {update: read_translations(run.path, update, len(split)) for update in updates}
+        sources, references = split.source_text(), split.reference_text()
+        return cls(run.target_lang, sources, references, texts)
+
+    def facts(self) -> dict[str, Any]:
+        """Return plain values: statistics of each validation, and the worst last translations."""
+        last = self.by_update[max(self.by_update)]
+        chrf = metrics["chrf"].for_sentences()
+        scores = [
+            chrf.score([hypothesis], [reference]).value
+            for hypothesis, reference in zip(last, self.references, strict=True)
+        ]
+        order = sorted(range(len(scores)), key=scores.__getitem__)
+        return {
+            "updates": {
+                update: self._statistics(texts) for update, texts in self.by_update.items()
+            },
+            "worst": [
+                {
+                    "line": at + 1,
+                    "chrf": scores[at],
+                    "source": self.sources[at],
+                    "reference": self.references[at],
+                    "translations": {up: texts[at] for up, texts in self.by_update.items()},
+                }
+                for at in order[:WORST]
+            ],
+        }
+
+    def _statistics(self, texts: Sequence[str]) -> dict[str, Any]:
+        words = sum(map(count_words, self.references))
+        unspaced = not has_spaces(self.target_lang)
+        pairs = zip(texts, self.references, strict=True)
+        return {
+            "chrf": metrics["chrf"].score(texts, self.references).value,
+            "length_ratio": sum(map(count_words, texts)) / max(1, words),
+            "repeating": sum(repeats(text, other, unspaced) for text, other in pairs),
+            "empty": sum(not text.strip() for text in texts),
+        }
+
+
+def repeats(text: str, reference: str, unspaced: bool = False) -> bool:
+    """Return whether an n-gram occurs twice in a translation, and not twice in the reference.
+
+    Args:
+        text: the translation.
+        reference: its reference.
+        unspaced: whether to count n-grams of characters in place of words.
+    """
+    units = [[*line] if unspaced else line.split() for line in (text, reference)]
+    counts, allowed = (
+        Counter(tuple(line[at : at + NGRAM]) for at in range(len(line) - NGRAM + 1))
+        for line in units
+    )
+    return any(count > max(1, allowed[ngram]) for ngram, count in counts.items())
+
+
+def _points(curve: Curve) -> dict[str, Sequence[float | None]]:
+    """Return the points of a curve, with None for minutes where no report has a time."""
+    minutes = curve.minutes if any(curve.minutes) else [None] * len(curve)
+    return {"update": curve.updates, "minutes": minutes, "values": curve.values}

@@ -1,21 +1,20 @@
-"""Reports as one HTML file that needs no network."""
+"""Reports and datasets as one HTML file that needs no network."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any
 
 import yaml
 
+from nmt.data.dataset import Dataset
 from nmt.io.page import html_page
 from nmt.messages import duration
-from nmt.report import views
-from nmt.report.charts import COLOURS, FRAME, Chart, describe
-from nmt.report.curves import Axis
-from nmt.report.document import ABSENT, Report, curves
-from nmt.report.elements import folded, number, paragraph, section, table, titled
-from nmt.report.panels import Panel
+from nmt.report.charts import COLOURS, FRAME, Chart, Panel, describe
+from nmt.report.document import ABSENT, Report, curves, dataset_facts
+from nmt.report.log import Axis
 
 AXES: tuple[Axis, Axis] = ("update", "minutes")
 
@@ -37,8 +36,8 @@ def page(report: Report) -> str:
         sections.append(section("differences", "Differences", _differences(document)))
     sections += [
         section("recipes", "Recipes", *map(_recipe, document["runs"])),
-        views.datasets(document),
-        views.translations(document),
+        datasets(document),
+        translations(document),
     ]
     drawn = {
         **document,
@@ -49,6 +48,22 @@ def page(report: Report) -> str:
     style = _asset("page.css") + _switches(len(names))
     body = titled(title, _facts(document), sections)
     return html_page(title, body, style, drawn, _asset("page.js"))
+
+
+def dataset_page(dataset: Dataset) -> str:
+    """Return one page of HTML about a dataset, which needs no network."""
+    manifest = dataset.manifest
+    document = dataset_facts(dataset)
+    recipe = yaml.safe_dump(manifest.recipe, sort_keys=False, allow_unicode=True)
+    title = f"Dataset {dataset.path.resolve().name}"
+    languages = f"{manifest.source_lang} to {manifest.target_lang}"
+    sections = [
+        section("data", "Data", *dataset_parts(document, is_open=True)),
+        section("recipe", "Recipe", f'<pre tabindex="0">{escape(recipe)}</pre>'),
+    ]
+    body = titled(title, f"{languages}; fingerprint {manifest.fingerprint}", sections)
+    style = _asset("page.css")
+    return html_page(title, body, style, document)
 
 
 def _facts(document: dict[str, Any]) -> str:
@@ -184,6 +199,206 @@ def _value(value: object) -> str:
 def _recipe(run: dict[str, Any]) -> str:
     text = yaml.safe_dump(run["recipe"], sort_keys=False, allow_unicode=True)
     return folded(f"Recipe of {run['name']}", f'<pre tabindex="0">{escape(text)}</pre>')
+
+
+def datasets(document: Mapping[str, Any]) -> str:
+    """Return the section about the dataset of each run."""
+    groups: dict[str, list[str]] = {}
+    for run in document["runs"]:
+        groups.setdefault(run["fingerprint"], []).append(run["name"])
+    parts = []
+    for fingerprint, names in groups.items():
+        facts = document["datasets"][fingerprint]
+        title = f"of {', '.join(names)}" if len(groups) > 1 else ""
+        parts += [heading(f"Dataset {title}")] if title else []
+        parts += [paragraph(facts["missing"])] if "missing" in facts else dataset_parts(facts)
+    return section("data", "Data", *parts)
+
+
+def dataset_parts(facts: Mapping[str, Any], is_open: bool = False) -> list[str]:
+    """Return tables of a dataset: its splits, and what cleaning did, with examples.
+
+    Args:
+        facts: see :func:`nmt.report.document.dataset_facts`.
+        is_open: whether the examples are shown at once.
+    """
+    languages = facts["languages"]
+    head = ["split", "language", "pairs", "tokens", "unknown", "mean length", "median", "90 %"]
+    rows = []
+    for name, split in facts["splits"].items():
+        for side, language in enumerate(languages):
+            lengths = split["lengths"][side]
+            tokens = split["tokens"][side]
+            rows.append(
+                [
+                    name,
+                    language,
+                    number(split["pairs"]),
+                    number(tokens),
+                    f"{100 * split['unknown'][side] / max(1, tokens):.3f} %",
+                    *(
+                        number(lengths and lengths[key], int(key == "mean"))
+                        for key in ("mean", "median", "most", "nearly_all", "greatest")
+                    ),
+                ]
+            )
+    sizes, used = facts["vocabulary"]["sizes"], facts["vocabulary"]["in_use"]
+    uses = "; ".join(
+        f"{language}: {count:,} of {size:,} tokens"
+        for language, count, size in zip(languages, used, sizes, strict=True)
+    )
+    shared = "One vocabulary for both languages. " if facts["vocabulary"]["shared"] else ""
+    parts = [
+        paragraph(f"{facts['path']}; lengths are in tokens, with the end of the sentence."),
+        table("Splits of the dataset", [*head, "99 %", "greatest"], rows),
+        paragraph(f"{shared}In use in training sentences (a sample of 100,000 at most): {uses}."),
+    ]
+    for key, verb in (("dropped", "dropped pairs"), ("rewritten", "rewritten lines")):
+        counts = facts[key]
+        if counts:
+            cells = [[reason.replace("_", " "), number(count)] for reason, count in counts.items()]
+            parts.append(table(f"Training text: {verb}", ["step of cleaning", verb], cells))
+        else:
+            parts.append(paragraph(f"Training text: no {verb}."))
+    for reason, pairs in facts["examples"].items():
+        if pairs:
+            heads = ("before", "after") if reason in facts["rewritten"] else languages
+            title = f"Examples: {reason.replace('_', ' ')}"
+            parts.append(folded(title, texts(title, heads, pairs), is_open=is_open))
+    return parts
+
+
+def translations(document: Mapping[str, Any]) -> str:
+    """Return the section about the translations of the validation set."""
+    parts = []
+    for run in document["runs"]:
+        facts = run["translations"]
+        parts.append(heading(run["name"]) if len(document["runs"]) > 1 else "")
+        parts += [paragraph(facts["missing"])] if "missing" in facts else _translations(facts)
+    return section("translations", "Translations of the validation set", *parts)
+
+
+def _translations(facts: Mapping[str, Any]) -> list[str]:
+    rows = [
+        [
+            number(int(update)),
+            number(values["chrf"], 2),
+            number(values["length_ratio"], 3),
+            number(values["repeating"]),
+            number(values["empty"]),
+        ]
+        for update, values in facts["updates"].items()
+    ]
+    head = ["update", "chrF", "length ratio", "with a repetition", "empty"]
+    note = (
+        "The length ratio is words of the translations by words of the references. A repetition is "
+        "a 4-gram of words, in languages without spaces of characters, that occurs more than once "
+        "and more often than in the reference."
+    )
+    worst = [
+        folded(
+            f"chrF {row['chrf']:.1f}, line {row['line']}: {row['source'][:80]}",
+            texts(
+                f"Line {row['line']}",
+                ("", "text"),
+                [
+                    ("source", row["source"]),
+                    ("reference", row["reference"]),
+                    *((f"update {int(at):,}", text) for at, text in row["translations"].items()),
+                ],
+            ),
+        )
+        for row in facts["worst"]
+    ]
+    title = f"The {len(worst)} worst of the last validation, with their translations over time"
+    return [
+        table("Translations over time", head, rows),
+        paragraph(note),
+        folded(title, *worst),
+    ]
+
+
+def titled(title: str, facts: str, sections: list[str]) -> str:
+    """Return the body of a page: a heading, a line of facts, and sections of HTML."""
+    header = f'<h1>{escape(title)}</h1>\n<p class="hint">{escape(facts)}</p>'
+    return f"<header>\n{header}\n</header>\n<main>\n" + "\n".join(sections) + "\n</main>"
+
+
+def section(name: str, title: str, *parts: str) -> str:
+    """Return a section of the page with its title."""
+    inner = "\n".join(parts)
+    return (
+        f'<section aria-labelledby="h-{name}">\n<h2 id="h-{name}">{escape(title)}</h2>\n'
+        f"{inner}\n</section>"
+    )
+
+
+def heading(text: str) -> str:
+    """Return the title of a part of a section."""
+    return f"<h3>{escape(text)}</h3>"
+
+
+def folded(title: str, *parts: str, is_open: bool = False) -> str:
+    """Return parts that are shown, or hidden if they `is_open`, when their title is clicked."""
+    inner = "\n".join(parts)
+    return f"<details{' open' * is_open}><summary>{escape(title)}</summary>\n{inner}\n</details>"
+
+
+def paragraph(text: str, kind: str = "hint") -> str:
+    """Return a paragraph of plain text."""
+    return f'<p class="{kind}">{escape(text)}</p>'
+
+
+def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table that scrolls where it is wider than the page.
+
+    Args:
+        caption: name of the table.
+        head: heads of the columns.
+        rows: cells of each row; the first is the head of the row. Numbers stand on the right.
+    """
+    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+    body = "".join(_row(row) for row in rows)
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table>'
+        f"<caption>{escape(caption)}</caption>"
+        f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def texts(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table whose cells are sentences, in any direction of writing."""
+    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+    body = "".join(
+        "<tr>" + "".join(f'<td dir="auto">{escape(cell)}</td>' for cell in row) + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<table class="texts"><caption>{escape(caption)}</caption><thead>'
+        f"<tr>{heads}</tr></thead>"
+        f"<tbody>{body}</tbody></table>"
+    )
+
+
+def number(value: object, digits: int = 0) -> str:
+    """Return a number with separators of thousands; a dash for None."""
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def _row(cells: Sequence[object]) -> str:
+    first, *others = cells
+    shown = "".join(f"<td{_kind(cell)}>{escape(str(cell))}</td>" for cell in others)
+    return f'<tr><th scope="row">{escape(str(first))}</th>{shown}</tr>'
+
+
+def _kind(cell: object) -> str:
+    """Return the class of a cell that holds a number."""
+    text = str(cell).replace(",", "").replace("–", "0").replace(":", "")
+    try:
+        float(text)
+    except ValueError:
+        return ""
+    return ' class="number"'
 
 
 def _asset(name: str) -> str:
