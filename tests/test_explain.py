@@ -25,11 +25,9 @@ from tiny_models import tiny
 from nmt.data.vocabulary import BOS
 from nmt.errors import NmtError
 from nmt.explain import explain
-from nmt.explain.beam import Traced, tree
-from nmt.explain.document import document, listed, packed
+from nmt.explain.document import document, listed, packed, page
 from nmt.explain.explanation import Candidate
-from nmt.explain.page import page
-from nmt.explain.summaries import rollout, summarise
+from nmt.explain.summaries import Traced, rollout, summarise, tree
 from nmt.inference import SearchConfig, Translator
 from nmt.inference.engines import load_translator
 from nmt.models.base import AttentionMap, Model

@@ -242,8 +242,7 @@ def _explain(
 def _document(
     explanations: list[list[Explanation]], facts: list[dict[str, Any]], as_json: bool
 ) -> str:
-    from nmt.explain.document import document, listed, packed
-    from nmt.explain.page import page
+    from nmt.explain.document import document, listed, packed, page
 
     if as_json:
         return json.dumps(document(explanations, facts, listed), ensure_ascii=False) + "\n"

@@ -1,3 +1,4 @@
+"use strict";
 /** Queries and keys of the chosen attention. */
 function ends(model) {
   const { source, target } = sentenceOf(model);

@@ -1,10 +1,12 @@
-"""Explanations as plain values for JSON, with tensors as nested lists or packed."""
+"""Explanations as plain values for JSON, and as one HTML file that needs no network."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from html import escape
+from importlib.resources import files
 from typing import Any
 
 import torch
@@ -12,9 +14,13 @@ from torch import Tensor
 
 from nmt.explain.explanation import Explanation
 from nmt.explain.summaries import summarise
+from nmt.io.page import html_page
 
 DIGITS = 6
 """Digits of a number after the point."""
+
+SCRIPTS = ("attention", "page")
+"""Files of the page's script, in the order in which they are joined."""
 
 
 def document(
@@ -37,9 +43,11 @@ def document(
     }
 
 
-def _heads(explanations: Sequence[Explanation]) -> list[dict[str, Any]]:
-    heads = summarise([explanation.attention for explanation in explanations])
-    return [{**vars(head), "attends_to": head.attends_to} for head in heads]
+def page(document: Mapping[str, Any], title: str) -> str:
+    """Return the page of a document whose tensors are packed."""
+    body = _asset("page.html").replace("{{TITLE}}", escape(title))
+    script = "\n".join(_asset(f"{name}.js") for name in SCRIPTS)
+    return html_page(title, body, _asset("page.css"), document, script)
 
 
 def listed(tensor: Tensor) -> Any:
@@ -55,6 +63,11 @@ def packed(tensor: Tensor) -> dict[str, Any]:
     content = steps.numpy().astype("<u2").tobytes()
     shape = list(tensor.shape)
     return {"shape": shape, "low": low, "high": high, "data": base64.b64encode(content).decode()}
+
+
+def _heads(explanations: Sequence[Explanation]) -> list[dict[str, Any]]:
+    heads = summarise([explanation.attention for explanation in explanations])
+    return [{**vars(head), "attends_to": head.attends_to} for head in heads]
 
 
 def _rounded(values: Any) -> Any:
@@ -73,3 +86,7 @@ def _plain(value: Any, numbers: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(part, numbers) for part in value]
     return round(value, DIGITS) if isinstance(value, float) else value
+
+
+def _asset(name: str) -> str:
+    return (files("nmt.explain") / name).read_text(encoding="utf-8")

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nmt.data.batches import target_input
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
-from nmt.explain.beam import Node, Traced, tree
-from nmt.explain.embeddings import forward_with_embeddings
-from nmt.explain.summaries import rollout
+from nmt.explain.summaries import Node, Traced, rollout, tree
 from nmt.inference import SearchConfig, Translator
 from nmt.inference.alignment import linked, numbered, piece_starts, units_of_pieces, word_starts
 from nmt.inference.kernels import is_converted
-from nmt.models.base import AttentionMap
+from nmt.models.base import AttentionMap, Model
+from nmt.models.embedding import TokenEmbedding
 from nmt.models.ensemble import members_of
+from nmt.models.positions import LearnedPositions, SinusoidalPositions
 from nmt.search import Constraint, Hypothesis, Prefixes
 from nmt.search.coverage import with_coverage
 
@@ -78,7 +79,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Branch:
-    """A hypothesis that the search kept after a step; see :class:`~nmt.explain.beam.Node`."""
+    """A hypothesis that the search kept after a step; see :class:`~nmt.explain.summaries.Node`."""
 
     parent: int | None
     step: int
@@ -102,7 +103,7 @@ class Explanation:
     rollout: dict[str, Tensor]
     """See :func:`nmt.explain.summaries.rollout`."""
     embeddings: dict[str, Tensor]
-    """See :func:`nmt.explain.embeddings.forward_with_embeddings`."""
+    """See :func:`nmt.explain.explanation.forward_with_embeddings`."""
     alignment: list[tuple[int, int]]
     """Pairs of a source word and a target word, from 0."""
     hypotheses: list[Candidate]
@@ -170,6 +171,44 @@ def explain(
         for member in _members(translator):
             explanations.append([_explained(member, pair) for pair in alone])
     return explanations
+
+
+def forward_with_embeddings(
+    model: Model, source: Tensor, target: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the logits of one pair, and the vectors that the model looked up.
+
+    Args:
+        model: a model; an ensemble has no vectors, but its members do.
+        source: [1, S] int64.
+        target: [1, T] int64.
+
+    Returns:
+        Logits [1, T, V]; and vectors "source" [S, D], "target" [T, D] and "positions" [n, D],
+        without those that the model does not have. Embeddings are not scaled.
+    """
+    vectors: dict[str, Tensor] = {}
+
+    def record_tokens(_: nn.Module, arguments: Any, output: Tensor) -> None:
+        for name, tokens in (("source", source), ("target", target)):
+            if arguments[0].shape == tokens.shape and bool((arguments[0] == tokens).all()):
+                vectors.setdefault(name, output[0])
+
+    def record_positions(_: nn.Module, arguments: Any, output: Tensor) -> None:
+        if len(output) > len(vectors.get("positions", ())):
+            vectors["positions"] = output
+
+    hooks = []
+    for module in model.modules() if members_of(model) == [model] else ():
+        if isinstance(module, TokenEmbedding):
+            hooks.append(module.register_forward_hook(record_tokens))
+        elif isinstance(module, (SinusoidalPositions, LearnedPositions)):
+            hooks.append(module.register_forward_hook(record_positions))
+    try:
+        return model(source, target), vectors
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _members(translator: Translator) -> Iterator[Translator]:

@@ -11,8 +11,7 @@ from typing import Any
 
 from nmt.errors import NmtError
 from nmt.explain import explain
-from nmt.explain.document import document, packed
-from nmt.explain.page import page
+from nmt.explain.document import document, packed, page
 from nmt.inference import Translator
 from nmt.preprocess.tags import directions_of
 from nmt.runs import find_checkpoint
