@@ -209,8 +209,8 @@ def datasets(document: Mapping[str, Any]) -> str:
     parts = []
     for fingerprint, names in groups.items():
         facts = document["datasets"][fingerprint]
-        title = f"of {', '.join(names)}" if len(groups) > 1 else ""
-        parts += [heading(f"Dataset {title}")] if title else []
+        if len(groups) > 1:
+            parts.append(heading(f"Dataset of {', '.join(names)}"))
         parts += [paragraph(facts["missing"])] if "missing" in facts else dataset_parts(facts)
     return section("data", "Data", *parts)
 
@@ -344,9 +344,9 @@ def folded(title: str, *parts: str, is_open: bool = False) -> str:
     return f"<details{' open' * is_open}><summary>{escape(title)}</summary>\n{inner}\n</details>"
 
 
-def paragraph(text: str, kind: str = "hint") -> str:
+def paragraph(text: str) -> str:
     """Return a paragraph of plain text."""
-    return f'<p class="{kind}">{escape(text)}</p>'
+    return f'<p class="hint">{escape(text)}</p>'
 
 
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
