@@ -16,22 +16,20 @@ from html_checker import Checker
 
 from nmt.serve.access import Keys, Limits
 from nmt.serve.app import application
-from nmt.serve.explaining import Explainer
 from nmt.serve.service import Service
 
 PAGE = {file.name: file.read_bytes() for file in (files("nmt.serve") / "page").iterdir()}
 PAGE["base.css"] = (files("nmt.io") / "page.css").read_bytes()
 HTML = PAGE["page.html"].decode()
 SCRIPTS = "\n".join(PAGE[name].decode() for name in PAGE if name.endswith(".js"))
-EXPLAINER = Explainer([], lambda paths: pytest.fail("no model is loaded"))
 
 
-def get(path: str, explainer: Explainer | None = EXPLAINER) -> tuple[int, dict[str, str], bytes]:
+def get(path: str) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body of an answer of a server from English to German and Japanese."""
     models: Any = SimpleNamespace(
         pairs=[("en", "de"), ("de", "en"), ("en", "ja")], processes=1, submit=None
     )
-    app = application(Service(models, Limits(characters=77), Keys(None), 64), (), explainer)
+    app = application(Service(models, Limits(characters=77), Keys(None), 64))
     sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:
@@ -61,7 +59,7 @@ def test_a_browser_may_load_nothing_from_elsewhere() -> None:
     assert len({*checker.ids}) == len(checker.ids)
     assert {*checker.labelled} <= {*checker.ids}
     for name in checker.referred:
-        assert name.removeprefix("page/") in PAGE or name in ("openapi.json", "v1/explain")
+        assert name.removeprefix("page/") in PAGE or name == "openapi.json"
     assert " style=" not in HTML
     assert "://" not in HTML + SCRIPTS + PAGE["page.css"].decode()
     assert "url(" not in PAGE["page.css"].decode()
@@ -87,12 +85,6 @@ def test_every_file_of_the_page_is_served_and_packaged(name: str) -> None:
 def test_nothing_else_is_served(path: str) -> None:
     status, _, body = get(path)
     assert (status, json.loads(body)) == (404, {"error": "Not Found"})
-
-
-@pytest.mark.parametrize("path", ["/", "/page/page.js", "/v1/settings"])
-def test_the_page_may_be_left_out(path: str) -> None:
-    assert get(path)[0] == 200
-    assert get(path, explainer=None)[0] == 404
 
 
 def test_the_page_learns_languages_and_limits() -> None:

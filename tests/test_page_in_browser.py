@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -228,18 +227,3 @@ def test_the_page_is_accessible_and_fits(
         page.locator(".word").nth(1).click()
         page.wait_for_selector("[role=menuitemradio], .menu p")
         check(page)
-
-
-def test_a_sentence_is_explained_in_a_new_tab(browser: Any, address: str) -> None:
-    with opened(browser, address) as page:
-        _, _, last = type_text(page, address, TEXT)
-        page.locator(".word").last.focus()
-        button = page.locator("#explain-button")
-        sync_api.expect(button).to_have_text("Explain line 3 (new tab)")
-        with page.context.expect_page() as opening:
-            button.press("Enter")
-        explanation = opening.value
-        explanation.wait_for_selector(".token")
-        pieces = explanation.locator("ol.tokens").nth(1).locator(".token").all_text_contents()
-        assert re.sub(r"[_\d]|</s>", "", "".join(pieces)) == last.replace(" ", "")
-        assert explanation.evaluate("origin") == "null"  # without access to the server's page

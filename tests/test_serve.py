@@ -512,10 +512,9 @@ def test_sigterm_finishes_what_was_accepted_and_sighup_loads_the_models_again(
         assert [line[0]["text"] for line in answer["translations"]] == [expected[x] for x in lines]
 
 
-def test_a_server_without_its_page_logs_no_text(trained: Path) -> None:
-    with server(trained, "--no-page", "--log-requests") as (address, process):
-        for path in ("/", "/v1/settings", "/v1/explain"):
-            assert call(f"{address}{path}")[0] == 404
+def test_the_server_logs_no_text(trained: Path) -> None:
+    with server(trained, "--log-requests") as (address, process):
+        assert call(f"{address}/health")[0] == 200
         assert call(f"{address}/translate?q=secret", {"q": "secret"})[0] == 400
         assert call(f"{address}/a%0Ab")[0] == 404
         process.send_signal(signal.SIGTERM)
@@ -523,7 +522,7 @@ def test_a_server_without_its_page_logs_no_text(trained: Path) -> None:
     assert out == ""
     assert "secret" not in err
     for answered in (
-        "GET / | 404",
+        "GET /health | 200",
         "GET /a%0Ab | 404",
         "POST /translate | 400",
     ):

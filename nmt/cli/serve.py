@@ -18,7 +18,6 @@ from nmt.messages import say, warn
 
 if TYPE_CHECKING:
     from nmt.inference import LineTranslator
-    from nmt.serve.explaining import Open
 
 EXAMPLE = "Example: nmt serve --model runs/en-de --model runs/de-en"
 
@@ -137,14 +136,6 @@ Workers = Annotated[
 BatchLines = Annotated[
     int, typer.Option(min=1, help="Most lines of a batch.", rich_help_panel=SPEED)
 ]
-NoPage = Annotated[
-    bool,
-    typer.Option(
-        "--no-page",
-        help="Leave out the page for browsers, and its explanations.",
-        rich_help_panel=INPUT,
-    ),
-]
 LogRequests = Annotated[
     bool,
     typer.Option(
@@ -161,7 +152,6 @@ def serve(
     host: Host = "127.0.0.1",
     port: Port = 5000,
     allow_origin: Origin = None,
-    no_page: NoPage = False,
     log_requests: LogRequests = False,
     api_keys: ApiKeys = None,
     max_lines: Lines = 2000,
@@ -190,7 +180,6 @@ def serve(
 
     try:
         from nmt.serve.access import Keys, Limits
-        from nmt.serve.explaining import Explainer
         from nmt.serve.models import Models
         from nmt.serve.server import listen, run
         from nmt.serve.service import Service
@@ -212,15 +201,7 @@ def serve(
     groups = _groups(model) or [[default_run(recipe)]]
     load = _loader(groups, settings, device, engine, precision, shortlist)
     service = Service(Models(load, workers), limits, keys, batch_lines)
-    explainer = None if no_page else Explainer(groups, _opener(settings))
-    run(service, host, port, allow_origin or (), log_requests, explainer)
-
-
-def _opener(settings: Settings) -> Open:
-    """Return a function that opens a model for explanations, from a language into another."""
-    from nmt.cli.explain import open_models
-
-    return lambda paths, pair: open_models(paths, "cpu", settings, (pair[1], pair[0]))
+    run(service, host, port, allow_origin or (), log_requests)
 
 
 def _groups(models: list[Path] | None) -> list[list[Path]]:

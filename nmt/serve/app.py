@@ -18,7 +18,6 @@ from starlette.responses import JSONResponse, Response
 from nmt import __version__
 from nmt.serve import alternatives, libretranslate, lines, pages
 from nmt.serve.bodies import Ended, RefusedError, WholeBodies
-from nmt.serve.explaining import Explainer
 from nmt.serve.metrics import Counted
 from nmt.serve.service import Service
 
@@ -46,17 +45,12 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 """Refusals for /openapi.json, in the place of the status 422 that FastAPI would name."""
 
 
-def application(
-    service: Service,
-    origins: Sequence[str] = (),
-    explainer: Explainer | None = None,
-) -> FastAPI:
+def application(service: Service, origins: Sequence[str] = ()) -> FastAPI:
     """Return the application of a service.
 
     Args:
         service: translates.
         origins: origins whose pages may use the server (CORS).
-        explainer: explains translations, for the page; None leaves the page out.
     """
 
     @asynccontextmanager
@@ -75,8 +69,7 @@ def application(
     app.include_router(lines.router(service), responses=REFUSALS)
     app.include_router(alternatives.router(service), responses=REFUSALS)
     app.include_router(libretranslate.router(service), responses=REFUSALS)
-    if explainer is not None:
-        app.include_router(pages.router(service, explainer), responses=REFUSALS)
+    app.include_router(pages.router(service), responses=REFUSALS)
     app.add_middleware(WholeBodies, limits=service.limits)
     app.add_middleware(Ended)
     app.add_middleware(Counted, metrics=service.metrics)

@@ -1,22 +1,17 @@
-"""The page of the server: its files, the settings that it asks for, and explanations."""
+"""The page of the server: its files, and the settings that it asks for."""
 
 from __future__ import annotations
 
-import asyncio
 from importlib.resources import files
 from typing import Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 
-from nmt.inference import Request as Line
 from nmt.io.page import STYLE
 from nmt.languages import has_spaces
-from nmt.serve.bodies import while_connected
-from nmt.serve.explaining import Explainer
-from nmt.serve.libretranslate import body_of, form_or_json, text_of
 from nmt.serve.service import Service
 
 KINDS = {
@@ -38,13 +33,6 @@ HEADERS = {
 }
 """Headers by which a browser loads nothing from elsewhere, and tells nobody."""
 
-EXPLANATION_HEADERS = HEADERS | {
-    "Content-Security-Policy": "sandbox allow-scripts; default-src 'none'; "
-    "style-src 'unsafe-inline'; script-src 'unsafe-inline'; frame-ancestors 'none'",
-    "Cache-Control": "no-store",
-}
-"""Headers of a page that carries its script and has no access to the server's page."""
-
 
 class Direction(BaseModel):
     """Languages of a model."""
@@ -53,8 +41,6 @@ class Direction(BaseModel):
     target: str
     unit: Literal["words", "pieces"]
     """Unit of alignments; pieces where a language has no spaces."""
-    explained: bool
-    """Whether `/v1/explain` explains translations."""
 
 
 class Settings(BaseModel):
@@ -64,7 +50,7 @@ class Settings(BaseModel):
     max_characters: int
 
 
-def router(service: Service, explainer: Explainer) -> APIRouter:
+def router(service: Service) -> APIRouter:
     """Return the routes."""
     routes = APIRouter()
     texts = {file.name: file.read_bytes() for file in (files("nmt.serve") / "page").iterdir()}
@@ -89,45 +75,16 @@ def router(service: Service, explainer: Explainer) -> APIRouter:
     @routes.get("/v1/settings", tags=["nmt"])
     async def settings() -> Settings:
         """List the languages and the limits, for the page."""
-        explained = await asyncio.to_thread(explainer.pairs)  # reads the runs
         return Settings(
             pairs=[
                 Direction(
                     source=source,
                     target=target,
                     unit="words" if has_spaces(source) and has_spaces(target) else "pieces",
-                    explained=(source, target) in explained,
                 )
                 for source, target in service.models.pairs
             ],
             max_characters=service.limits.characters,
         )
 
-    _offer_explanations(routes, service, explainer)
     return routes
-
-
-def _offer_explanations(routes: APIRouter, service: Service, explainer: Explainer) -> None:
-    """Add the route of explanations."""
-
-    @routes.post(
-        "/v1/explain",
-        tags=["nmt"],
-        response_class=HTMLResponse,
-        openapi_extra=body_of({"source_lang": "en", "target_lang": "de", "line": "A dog runs."}),
-    )
-    async def explain(request: Request) -> HTMLResponse:
-        """Return a page about how the model translates a line, as `nmt explain` writes it.
-
-        `translation` explains another translation than that of the search.
-        """
-        values = await form_or_json(service, request)
-        names = ("source_lang", "target_lang", "line")
-        source, target, line = (text_of(values.get(name), name) for name in names)
-        translation = text_of(values.get("translation") or "", "translation")
-        pair = service.pair(source, target, line)
-        service.check([Line(line, translation)])
-        service.spend(request, 1)
-        work = explainer.page(pair, line, translation)
-        html = await while_connected(request, work, service.limits.seconds)
-        return HTMLResponse(html, headers=EXPLANATION_HEADERS)

@@ -15,7 +15,6 @@ from nmt.errors import NmtError
 from nmt.messages import say, warn
 from nmt.serve.app import application
 from nmt.serve.connection import Connection
-from nmt.serve.explaining import Explainer
 from nmt.serve.log import Logged
 from nmt.serve.service import Service
 
@@ -34,7 +33,6 @@ def run(
     port: int,
     origins: Sequence[str] = (),
     log: bool = False,
-    explainer: Explainer | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT.
 
@@ -44,14 +42,13 @@ def run(
         port: port, or 0 for any that is free.
         origins: origins whose pages may use the server.
         log: whether to log client, method, path and status of each request.
-        explainer: explains translations, for the page; None leaves the page out.
 
     Raises:
         NmtError: the address cannot be listened at.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a file for each connection
-    app = application(service, origins, explainer)
+    app = application(service, origins)
     config = uvicorn.Config(
         Logged(app) if log else app,
         host=host,

@@ -18,7 +18,6 @@ const prefixes = new Map(); // of lines whose words were chosen
 const timers = {};
 let pair = settings.pairs[0];
 let shown = null; // translations of the lines
-let current = 0; // line of the caret, or of the word that has the focus
 
 function later(name, milliseconds, action) {
   clearTimeout(timers[name]);
@@ -70,19 +69,6 @@ function update() {
   $("count").textContent = count > most / 2 ? `${count} of ${most} characters in the longest line` : "";
   $("restore").hidden = !source.lines.some((line) => prefixes.has(line));
   $("copy").disabled = !shown;
-  const line = shown?.[current]?.text ? current : shown?.findIndex((one) => one.text) ?? -1;
-  $("explain").hidden = !pair.explained || line < 0;
-  $("explain-button").textContent =
-    shown?.length > 1 ? `Explain line ${line + 1} (new tab)` : "Explain this sentence (new tab)";
-  if (line >= 0) fillExplain(shown[line].line);
-}
-
-function fillExplain(line) {
-  const fields = $("explain").elements;
-  fields.source_lang.value = pair.source;
-  fields.target_lang.value = pair.target;
-  fields.line.value = line;
-  fields.translation.value = prefixes.get(line) ?? "";
 }
 
 // The source
@@ -96,8 +82,6 @@ function edited() {
 function moved(line, column) {
   const number = shown?.[line]?.sources.findIndex(({ start, end }) => start <= column && column <= end) ?? -1;
   words.light((at, word) => at === line && word.sources.includes(number));
-  current = line;
-  update();
 }
 
 // Words of the translation
@@ -111,9 +95,6 @@ function point(place) {
   const isThere = word && source.lines[place.line] === line.line;
   const from = isThere ? word.sources.map((at) => line.sources[at]) : [];
   source.mark(from.sort((one, other) => one.start - other.start), place?.line);
-  if (!word) return;
-  current = place.line;
-  update();
 }
 
 /** Offer alternatives for a word. */
