@@ -15,8 +15,8 @@ from starlette.requests import Request as HttpConnection
 from nmt.inference import Request, SearchConfig
 from nmt.recipe.config import build
 from nmt.search import Beam
-from nmt.serve import access, lines
-from nmt.serve.access import Limits, Rates
+from nmt.serve import lines
+from nmt.serve.access import Limits
 from nmt.serve.bodies import Ended, RefusedError, WholeBodies, late, while_connected
 from nmt.serve.lines import AHEAD, Wanted, _arriving, _lines, _translations
 from nmt.serve.work import Wish
@@ -66,7 +66,7 @@ def test_a_line_that_never_ends_is_refused() -> None:
 def test_only_some_lines_of_a_stream_are_under_way() -> None:
     started: list[str] = []
 
-    async def translate(_: Any, requests: list[Request], wish: Wish) -> Any:
+    async def translate(requests: list[Request], wish: Wish) -> Any:
         started.append(requests[0].text)
         await asyncio.sleep(600)
 
@@ -97,8 +97,8 @@ def test_a_line_of_a_stream_is_tried_again_after_the_time_that_a_refusal_names(
 
     monkeypatch.setattr(lines, "asyncio", SimpleNamespace(sleep=sleep))
     service: Any = SimpleNamespace(translate=translate)
-    request, line = client_of(b"one"), Request("one")
-    found = asyncio.run(lines._translated(service, request, line, PLAIN))
+    line = Request("one")
+    found = asyncio.run(lines._translated(service, line, PLAIN))
     assert (found, waited) == ([[{"text": "eins"}]], [7, 3])
 
 
@@ -108,7 +108,7 @@ def test_other_refusals_end_a_stream() -> None:
 
     service: Any = SimpleNamespace(translate=translate)
     with pytest.raises(RefusedError, match="no translation within 2 s"):
-        asyncio.run(lines._translated(service, client_of(b"one"), Request("one"), PLAIN))
+        asyncio.run(lines._translated(service, Request("one"), PLAIN))
 
 
 @pytest.mark.parametrize(
@@ -234,25 +234,3 @@ def test_the_end_of_the_server_is_told_to_its_lifespan() -> None:
     none: Any = None
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(Ended(app)({"type": "lifespan"}, none, none))
-
-
-def test_the_rate_of_a_client_is_kept_over_pauses_and_large_requests(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = 0.0
-    monkeypatch.setattr(access.time, "monotonic", lambda: now)
-    rates = Rates(60)
-    now = 3600.0  # an hour of silence is worth a minute
-    assert rates.spend("one", 60) == 0
-    assert rates.spend("one", 1) == 1
-    now = 7200.0
-    assert rates.spend("one", 90) == 0  # more than a minute has; the next waits for as long
-    assert rates.spend("one", 1) == 31
-
-
-def test_clients_seen_longest_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "MOST_CLIENTS", 2)
-    rates = Rates(60)
-    for client in ("one", "two", "one", "three"):
-        rates.spend(client, 30)
-    assert list(rates.buckets) == ["one", "three"]

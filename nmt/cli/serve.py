@@ -84,15 +84,6 @@ Queue = Annotated[
         min=1, help="Most lines that wait; more are answered with 429.", rich_help_panel=LIMITS
     ),
 ]
-PerMinute = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Most lines of an address in a minute.  [default: no limit]",
-        show_default=False,
-        rich_help_panel=LIMITS,
-    ),
-]
 Timeout = Annotated[
     float,
     typer.Option(
@@ -157,7 +148,6 @@ def serve(
     max_lines: Lines = 2000,
     max_characters: Characters = 5000,
     max_waiting: Queue = 10_000,
-    lines_per_minute: PerMinute = None,
     timeout: Timeout = 120.0,
     *,
     settings: Settings,
@@ -189,13 +179,7 @@ def serve(
     gc.freeze()  # else parsing many JSON lists scans all imports again and again, for a second
     keep_few_kernels()
     listen(host, port).close()  # else a port in use would show only after the models are loaded
-    limits = Limits(
-        lines=max_lines,
-        characters=max_characters,
-        queue=max_waiting,
-        seconds=timeout,
-        lines_per_minute=lines_per_minute,
-    )
+    limits = Limits(lines=max_lines, characters=max_characters, queue=max_waiting, seconds=timeout)
     keys = Keys(api_keys)
     recipe = settings.load()  # imports the plugins, which the models may need
     groups = _groups(model) or [[default_run(recipe)]]

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-import time
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass, field
-from math import ceil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +14,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from nmt.errors import NmtError
-
-MOST_CLIENTS = 100_000
-"""Clients whose rate is remembered; those seen longest ago are forgotten."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +34,6 @@ class Limits:
     """Seconds within which a request's body must arrive."""
     header_seconds: float = 10.0
     """Seconds within which the headers of a request must arrive, also on a new connection."""
-    lines_per_minute: int | None = None
-    """Lines of a client in a minute; None for no limit."""
 
 
 class Keys:
@@ -83,33 +75,6 @@ def _keys(path: Path) -> Iterator[str]:
 
 def _hash(key: str) -> bytes:
     return hashlib.sha256(key.encode(errors="surrogatepass")).digest()
-
-
-@dataclass
-class Rates:
-    """Lines of each client in a minute, as buckets that are filled at a constant rate."""
-
-    lines_per_minute: int | None
-    buckets: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)
-    """For each client, lines left, and when that was."""
-
-    def spend(self, client: str, lines: int) -> int:
-        """Count lines of a client.
-
-        Returns:
-            0, or the seconds after which the client may send so many lines; nothing was counted.
-        """
-        if self.lines_per_minute is None:
-            return 0
-        now, rate = time.monotonic(), self.lines_per_minute / 60
-        left, then = self.buckets.pop(client, (float(self.lines_per_minute), now))
-        left = min(float(self.lines_per_minute), left + rate * (now - then))
-        wanted = min(lines, self.lines_per_minute)  # else it could never be
-        is_allowed = left >= wanted
-        self.buckets[client] = (left - lines if is_allowed else left, now)
-        if len(self.buckets) > MOST_CLIENTS:
-            self.buckets.popitem(last=False)
-        return 0 if is_allowed else ceil((wanted - left) / rate)
 
 
 def admitting(admit: Callable[[Request], None]) -> type[APIRoute]:

@@ -45,7 +45,7 @@ def router(service: Service) -> APIRouter:
         """Propose words that may follow a beginning, each with its whole translation."""
         pair = service.pair(beginning.source_lang, beginning.target_lang, beginning.line)
         wish = Wish(pair, count=beginning.count, alternatives=True)
-        work = service.translate(request, [Line(beginning.line, beginning.prefix)], wish)
+        work = service.translate([Line(beginning.line, beginning.prefix)], wish)
         [translations] = await while_connected(request, work, service.limits.seconds)
         return Alternatives(alternatives=[Alternative(**fields) for fields in translations])
 

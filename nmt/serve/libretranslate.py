@@ -87,7 +87,7 @@ async def _translate(service: Service, request: Request, values: dict[str, Any])
     counts = (1 if form == "html" else text.count("\n") + 1 for text in texts)
     service.check_count(sum(counts))  # before each becomes a request, which takes time
     lines = [[text] if form == "html" else text.split("\n") for text in texts]
-    work = service.translate(request, [Line(line) for text in lines for line in text], wish)
+    work = service.translate([Line(line) for text in lines for line in text], wish)
     translated = iter(await while_connected(request, work, service.limits.seconds))
     by_text = [[next(translated) for _ in text] for text in lines]
     answer: dict[str, Any] = {"translatedText": [_joined(text, 0) for text in by_text]}

@@ -84,7 +84,7 @@ def router(service: Service) -> APIRouter:
         lines = _lines(
             wanted, service.models.config(wish.pair), service.models.has_context(wish.pair)
         )
-        work = service.translate(request, lines, wish)
+        work = service.translate(lines, wish)
         translations = await while_connected(request, work, service.limits.seconds)
         return Answer(translations=translations)
 
@@ -168,7 +168,7 @@ async def _translations(service: Service, request: Request, wish: Wish) -> Async
                 if (line := coming.result()) is None:
                     coming = None
                 else:
-                    work = _translated(service, request, Line(line), wish)
+                    work = _translated(service, Line(line), wish)
                     under_way.append(asyncio.ensure_future(work))
                     coming = asyncio.ensure_future(anext(arriving, None))
             finished: list[bytes] = []
@@ -183,13 +183,11 @@ async def _translations(service: Service, request: Request, wish: Wish) -> Async
             task.cancel()
 
 
-async def _translated(
-    service: Service, request: Request, line: Line, wish: Wish
-) -> list[list[Fields]]:
+async def _translated(service: Service, line: Line, wish: Wish) -> list[list[Fields]]:
     """Return the translations of a line of a stream, which waits when the queue is full."""
     while True:
         try:
-            return await service.translate(request, [line], wish)
+            return await service.translate([line], wish)
         except RefusedError as error:
             if error.status != 429 or error.retry_after is None:
                 raise

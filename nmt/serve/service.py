@@ -12,7 +12,7 @@ from nmt.inference import Request
 from nmt.languages import share_of_letters
 from nmt.markup import Dialect
 from nmt.messages import warn
-from nmt.serve.access import Keys, Limits, Rates
+from nmt.serve.access import Keys, Limits
 from nmt.serve.batching import Batcher, QueueFullError
 from nmt.serve.bodies import RefusedError, within
 from nmt.serve.metrics import Metrics
@@ -33,7 +33,6 @@ class Service:
         self.models = models
         self.limits = limits
         self.keys = keys
-        self.rates = Rates(limits.lines_per_minute)
         self.metrics = Metrics()
         slots = max(1, models.processes)
         self.batcher = Batcher(self._translate, slots, batch_lines, limits.queue, PAUSE)
@@ -124,31 +123,18 @@ class Service:
         if lines > self.limits.lines:
             raise RefusedError(413, f"{lines:,} lines; at most {self.limits.lines:,}")
 
-    def spend(self, client: HttpRequest, lines: int) -> None:
-        """Count lines of a client.
-
-        Raises:
-            RefusedError: the client sends too many in a minute.
-        """
-        host = client.client.host if client.client else ""
-        if seconds := self.rates.spend(host, lines):
-            raise RefusedError(429, f"too many lines; try again in {seconds} s", seconds)
-
-    async def translate(
-        self, client: HttpRequest, requests: Sequence[Request], wish: Wish
-    ) -> list[list[Fields]]:
+    async def translate(self, requests: Sequence[Request], wish: Wish) -> list[list[Fields]]:
         """Return the translations of each line, best first.
 
         Raises:
-            RefusedError: the client sends too much or too often, too many lines wait, the model
-                cannot do what is wished, or a batch takes too long.
+            RefusedError: the client sends too much, too many lines wait, the model cannot do what
+                is wished, or a batch takes too long.
         """
         self.check(requests, wish.dialect)
         try:
             self.batcher.check_room(len(requests))
         except QueueFullError as error:
             raise RefusedError(429, str(error), error.seconds) from None
-        self.spend(client, len(requests))
         try:
             translations = await self.batcher.translate(requests, wish)
         except NmtError as error:
