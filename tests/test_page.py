@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from html_checker import Checker
 
-from nmt.serve.access import Keys, Limits
 from nmt.serve.app import application
+from nmt.serve.limits import Keys, Limits
 from nmt.serve.service import Service
 
 PAGE = {file.name: file.read_bytes() for file in (files("nmt.serve") / "page").iterdir()}

@@ -31,15 +31,12 @@ from starlette.requests import Request as HttpConnection
 from nmt.errors import NmtError
 from nmt.inference import Request
 from nmt.serve import batching, libretranslate
-from nmt.serve.access import Keys, Limits
-from nmt.serve.alternatives import Beginning
 from nmt.serve.app import application
 from nmt.serve.batching import Batcher, QueueFullError
-from nmt.serve.bodies import Ended, RefusedError, within
-from nmt.serve.lines import Wanted, _translations
-from nmt.serve.processes import WorkerKilledError
+from nmt.serve.limits import Ended, Keys, Limits, RefusedError, within
+from nmt.serve.lines import Beginning, Wanted, _translations
 from nmt.serve.service import Service
-from nmt.serve.work import Batch, Translating, Wish
+from nmt.serve.workers import Batch, Translating, Wish, WorkerKilledError
 
 SEARCH = ("--strategy", "beam", "--beam", 2, "--workers", 2)
 PLAIN = Wish(("en", "de"))
@@ -693,11 +690,11 @@ async def settle() -> None:
 def test_a_server_without_its_packages_names_their_extra(
     nmt: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "nmt.serve.access", None)
+    monkeypatch.setitem(sys.modules, "nmt.serve.limits", None)
     done = nmt("serve", "--model", "run")
     assert (done.status, done.err) == (
         1,
-        "nmt: error: serve needs more packages (nmt.serve.access); pip install "
+        "nmt: error: serve needs more packages (nmt.serve.limits); pip install "
         "'nmt-toolkit[serve]', or -e '.[serve]' in a clone\n",
     )
 

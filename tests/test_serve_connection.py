@@ -14,9 +14,8 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from nmt.errors import NmtError
-from nmt.serve.access import Keys, Limits
-from nmt.serve.connection import INVALID, Connection
-from nmt.serve.server import STALLED, _Server, listen, run
+from nmt.serve.limits import Keys, Limits
+from nmt.serve.server import INVALID, STALLED, Connection, _Server, listen, run
 from nmt.serve.service import Service
 
 

@@ -16,10 +16,9 @@ from nmt.inference import Request, SearchConfig
 from nmt.recipe.config import build
 from nmt.search import Beam
 from nmt.serve import lines
-from nmt.serve.access import Limits
-from nmt.serve.bodies import Ended, RefusedError, WholeBodies, late, while_connected
+from nmt.serve.limits import Ended, Limits, RefusedError, WholeBodies, late, while_connected
 from nmt.serve.lines import AHEAD, Wanted, _arriving, _lines, _translations
-from nmt.serve.work import Wish
+from nmt.serve.workers import Wish
 
 PLAIN = Wish(("en", "de"))
 CONFIG = build(SearchConfig, {"strategy": "lexical_beam"}, "search")

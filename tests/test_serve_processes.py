@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmt.serve.processes import Processes, WorkerKilledError
+from nmt.serve.workers import Processes, WorkerKilledError
 
 
 def with_processes(

@@ -169,7 +169,7 @@ def serve(
     from nmt.runtime.memory import keep_few_kernels
 
     try:
-        from nmt.serve.access import Keys, Limits
+        from nmt.serve.limits import Keys, Limits
         from nmt.serve.models import Models
         from nmt.serve.server import listen, run
         from nmt.serve.service import Service

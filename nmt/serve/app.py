@@ -1,13 +1,14 @@
-"""The application: puts the parts together, and answers every error in one form."""
+"""The application: puts the parts together, serves the page, and answers errors."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from importlib.resources import files
+from typing import Any, Literal
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
@@ -16,13 +17,33 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from nmt import __version__
-from nmt.serve import alternatives, libretranslate, lines, pages
-from nmt.serve.bodies import Ended, RefusedError, WholeBodies
-from nmt.serve.metrics import Counted
-from nmt.serve.service import Service
+from nmt.io.page import STYLE
+from nmt.languages import has_spaces
+from nmt.serve import libretranslate, lines
+from nmt.serve.limits import Ended, RefusedError, WholeBodies
+from nmt.serve.service import Counted, Service
 
 GONE = 499
 """Status, in the counts alone, of requests whose client went away."""
+
+KINDS = {
+    "html": "text/html",
+    "css": "text/css",
+    "js": "text/javascript",
+    "svg": "image/svg+xml",
+}
+"""Media types of the page's files, by their endings."""
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; connect-src 'self'; form-action 'none'; base-uri 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+"""Headers by which a browser loads nothing from elsewhere, and tells nobody."""
 
 
 class Refusal(BaseModel):
@@ -43,6 +64,22 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     },
 }
 """Refusals for /openapi.json, in the place of the status 422 that FastAPI would name."""
+
+
+class Direction(BaseModel):
+    """Languages of a model."""
+
+    source: str
+    target: str
+    unit: Literal["words", "pieces"]
+    """Unit of alignments; pieces where a language has no spaces."""
+
+
+class Settings(BaseModel):
+    """Languages and limits."""
+
+    pairs: list[Direction]
+    max_characters: int
 
 
 def application(service: Service, origins: Sequence[str] = ()) -> FastAPI:
@@ -67,9 +104,8 @@ def application(service: Service, origins: Sequence[str] = ()) -> FastAPI:
         title="nmt", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
     )
     app.include_router(lines.router(service), responses=REFUSALS)
-    app.include_router(alternatives.router(service), responses=REFUSALS)
     app.include_router(libretranslate.router(service), responses=REFUSALS)
-    app.include_router(pages.router(service), responses=REFUSALS)
+    app.include_router(_page_router(service), responses=REFUSALS)
     app.add_middleware(WholeBodies, limits=service.limits)
     app.add_middleware(Ended)
     app.add_middleware(Counted, metrics=service.metrics)
@@ -90,6 +126,46 @@ def application(service: Service, origins: Sequence[str] = ()) -> FastAPI:
 
     _answer_errors(app)
     return app
+
+
+def _page_router(service: Service) -> APIRouter:
+    """Return the routes of the page."""
+    routes = APIRouter()
+    texts = {file.name: file.read_bytes() for file in (files("nmt.serve") / "page").iterdir()}
+    texts["base.css"] = STYLE.encode()
+    assets = {
+        name: Response(text, headers=HEADERS, media_type=KINDS[name.rpartition(".")[2]])
+        for name, text in texts.items()
+    }
+
+    @routes.get("/", include_in_schema=False)
+    async def page() -> Response:
+        """Return the page."""
+        return assets["page.html"]
+
+    @routes.get("/page/{name}", include_in_schema=False)
+    async def asset(name: str) -> Response:
+        """Return a file of the page."""
+        if name not in assets:
+            raise HTTPException(404)
+        return assets[name]
+
+    @routes.get("/v1/settings", tags=["nmt"])
+    async def settings() -> Settings:
+        """List the languages and the limits, for the page."""
+        return Settings(
+            pairs=[
+                Direction(
+                    source=source,
+                    target=target,
+                    unit="words" if has_spaces(source) and has_spaces(target) else "pieces",
+                )
+                for source, target in service.models.pairs
+            ],
+            max_characters=service.limits.characters,
+        )
+
+    return routes
 
 
 def _answer_errors(app: FastAPI) -> None:

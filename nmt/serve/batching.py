@@ -11,8 +11,7 @@ from itertools import islice
 from math import ceil
 
 from nmt.inference import Request
-from nmt.serve.processes import WorkerKilledError
-from nmt.serve.work import Batch, Fields, Wish
+from nmt.serve.workers import Batch, Fields, Wish, WorkerKilledError
 
 LINES_PER_TURN = 32
 """Most lines that a job gives to a batch while other jobs wait."""

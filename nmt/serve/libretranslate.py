@@ -10,9 +10,9 @@ from urllib.parse import parse_qsl
 from fastapi import APIRouter, Request
 
 from nmt.inference import Request as Line
-from nmt.serve.bodies import RefusedError, while_connected
+from nmt.serve.limits import RefusedError, while_connected
 from nmt.serve.service import Service, key_in_header
-from nmt.serve.work import Wish
+from nmt.serve.workers import Wish
 
 MOST_FIELDS = 20
 """Most fields of a form."""

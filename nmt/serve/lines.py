@@ -17,16 +17,16 @@ from starlette.types import Receive, Scope, Send
 from nmt.errors import NmtError
 from nmt.inference import Request as Line
 from nmt.inference import SearchConfig
-from nmt.serve.access import admitting
-from nmt.serve.bodies import KnownKeys, RefusedError, late, while_connected
-from nmt.serve.connection import is_lost
+from nmt.serve.limits import KnownKeys, RefusedError, admitting, is_lost, late, while_connected
 from nmt.serve.service import Service
-from nmt.serve.work import Fields, Wish
+from nmt.serve.workers import Fields, Wish
 
 AHEAD = 64
 """Lines of a stream that are translated at the same time."""
+
 MOST_ROWS = 100
 """Most hypotheses that the strategy of a request may keep for its line."""
+
 MOST_PHRASES = 100
 """Most phrases of a request in JSON, with translations of terms in its line, and most characters
 of one: memory is their product."""
@@ -48,6 +48,36 @@ class Wanted(KnownKeys):
     markup: Literal["html", "xliff"] | None = Field(None, description="Markup of the lines.")
 
 
+class Answer(BaseModel):
+    """The translations of each line, best first."""
+
+    translations: list[list[dict[str, Any]]]
+
+
+class Beginning(KnownKeys):
+    """A line, and the beginning of its translation."""
+
+    source_lang: str = "auto"
+    target_lang: str
+    line: str
+    prefix: str = Field("", description="The translation before the word.")
+    count: int = Field(8, ge=1, le=20, description="Next tokens to try.")
+
+
+class Alternative(BaseModel):
+    """A translation with another next word."""
+
+    next: str
+    text: str
+    score: float
+
+
+class Alternatives(BaseModel):
+    """Translations of a line that differ in the next word, best first."""
+
+    alternatives: list[Alternative]
+
+
 class Stream(StreamingResponse):
     """A response that is sent while the body of the request still arrives."""
 
@@ -58,12 +88,6 @@ class Stream(StreamingResponse):
         """
         with suppress(RefusedError, ClientDisconnect):
             await self.stream_response(send)
-
-
-class Answer(BaseModel):
-    """The translations of each line, best first."""
-
-    translations: list[list[dict[str, Any]]]
 
 
 def router(service: Service) -> APIRouter:
@@ -87,6 +111,15 @@ def router(service: Service) -> APIRouter:
         work = service.translate(lines, wish)
         translations = await while_connected(request, work, service.limits.seconds)
         return Answer(translations=translations)
+
+    @routes.post("/v1/alternatives")
+    async def alternatives(beginning: Beginning, request: Request) -> Alternatives:
+        """Propose words that may follow a beginning, each with its whole translation."""
+        pair = service.pair(beginning.source_lang, beginning.target_lang, beginning.line)
+        wish = Wish(pair, count=beginning.count, alternatives=True)
+        work = service.translate([Line(beginning.line, beginning.prefix)], wish)
+        [translations] = await while_connected(request, work, service.limits.seconds)
+        return Alternatives(alternatives=[Alternative(**fields) for fields in translations])
 
     @routes.post(
         "/v1/stream",

@@ -12,8 +12,7 @@ from functools import partial
 from nmt.errors import NmtError
 from nmt.inference import LineTranslator, SearchConfig, Translator
 from nmt.runtime.processes import available_cores
-from nmt.serve.processes import Processes
-from nmt.serve.work import Batch, Fields, Pair, Translating
+from nmt.serve.workers import Batch, Fields, Pair, Processes, Translating
 
 Load = Callable[[], Sequence[LineTranslator]]
 

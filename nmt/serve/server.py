@@ -1,4 +1,4 @@
-"""The process of the server: its socket, and its signals."""
+"""The process of the server: its socket, signals, connections and log."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+from urllib.parse import quote
 
+import h11
 import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from nmt.errors import NmtError
 from nmt.messages import say, warn
 from nmt.serve.app import application
-from nmt.serve.connection import Connection
-from nmt.serve.log import Logged
+from nmt.serve.limits import LOST, RefusedError
 from nmt.serve.service import Service
 
 GRACE = 30
@@ -25,6 +31,8 @@ KEPT = 75
 with its 60, keeps it for the next request, which would else meet a closed one."""
 STALLED = 120
 """Seconds after which a client is cut off that takes nothing of its answer, or has vanished."""
+INVALID = "the request is not valid HTTP/1.1; check headers such as Host and Content-Length"
+"""Refusal of what h11 cannot read."""
 
 
 def run(
@@ -92,6 +100,97 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
+class Connection(H11Protocol):
+    """A connection that is closed if the headers of a request do not arrive in time.
+
+    After an answer, uvicorn waits for some seconds until the next request begins. This class limits
+    the time to the end of its headers, and that of a new connection. An answer that the application
+    does not end is cut off.
+    """
+
+    header_seconds = 10.0
+    _timer: asyncio.TimerHandle | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.app = partial(self._answer, self.app)
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for the first headers."""
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """Take a part of a request."""
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        super().connection_lost(exc)
+        self._stop()
+        if self.scope is not None:
+            self.scope["state"][LOST] = True
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no request, unless an answer has begun; close the connection."""
+        is_head = self.scope is not None and self.scope.get("method") == "HEAD"
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            refusal = RefusedError(400, INVALID).response()
+            headers = [*refusal.raw_headers, (b"connection", b"close")]
+            for event in (
+                h11.Response(status_code=400, reason=b"Bad Request", headers=headers),
+                h11.Data(data=b"" if is_head else bytes(refusal.body)),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event))
+        self.transport.close()
+
+    async def _answer(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the application answer; cut off an answer that has begun and has no end."""
+        cycle = self.cycle
+        await app(scope, receive, send)
+        if cycle.response_started and not cycle.response_complete:
+            cycle.disconnected = True  # else uvicorn logs an error of the server
+            self.transport.close()
+
+    def _watch(self) -> None:
+        """Start the time if headers are missing and it does not run; stop it if none is."""
+        if self.conn.their_state is not h11.IDLE:
+            self._stop()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(self.header_seconds, self.timeout_keep_alive_handler)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Logged:
+    """Says time, client, method, path and status of each answer of an application.
+
+    The path has no query, which may hold texts and keys.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the application answer."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+
+        async def logged(message: Message) -> None:
+            """Send a message; log the request with its status."""
+            if message["type"] == "http.response.start":
+                say(_line(scope, message["status"]))
+            await send(message)
+
+        await self.app(scope, receive, logged)
+
+
 class _Server(uvicorn.Server):
     """Prints the address when ready, and loads the models again on SIGHUP."""
 
@@ -123,3 +222,9 @@ class _Server(uvicorn.Server):
                 warn(f"the models stay as they are: {error or type(error).__name__}")
             else:
                 say("loaded the models again")
+
+
+def _line(scope: Scope, status: int) -> str:
+    host, port = scope.get("client") or ("", "")
+    time = datetime.now().isoformat(timespec="seconds")
+    return f"{time} | {host}:{port} | {scope['method']} {quote(scope['path'])} | {status}"

@@ -1,29 +1,32 @@
-"""The part that all interfaces share: languages, limits and batches."""
+"""The part that all interfaces share: languages, limits, batches, and counts for Prometheus."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from itertools import chain
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.requests import Request as HttpRequest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nmt.errors import NmtError
 from nmt.inference import Request
 from nmt.languages import share_of_letters
 from nmt.markup import Dialect
 from nmt.messages import warn
-from nmt.serve.access import Keys, Limits
 from nmt.serve.batching import Batcher, QueueFullError
-from nmt.serve.bodies import RefusedError, within
-from nmt.serve.metrics import Metrics
+from nmt.serve.limits import Keys, Limits, RefusedError, within
 from nmt.serve.models import Models
-from nmt.serve.processes import WorkerKilledError
-from nmt.serve.work import Batch, Fields, Pair, Wish
+from nmt.serve.workers import Batch, Fields, Pair, Wish, WorkerKilledError
 
 EXAMINED = 1000
 """Characters of a text that tell its language."""
 PAUSE = 0.002
 """Seconds for which a batch that is not full waits for other clients."""
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Service:
@@ -145,6 +148,71 @@ class Service:
             raise RefusedError(500, f"{error}; send fewer or shorter lines") from None
         self.metrics.lines.labels(*wish.pair).inc(len(requests))
         return translations
+
+
+class Metrics:
+    """The numbers at ``/metrics``."""
+
+    def __init__(self) -> None:
+        registry = self._registry = CollectorRegistry()
+        self.requests = Counter(
+            "nmt_requests", "Answers by path and status.", ["path", "status"], registry=registry
+        )
+        self.seconds = Histogram(
+            "nmt_request_seconds", "Time to an answer.", buckets=SECONDS, registry=registry
+        )
+        self.lines = Counter(
+            "nmt_lines", "Lines translated.", ["source", "target"], registry=registry
+        )
+        self.batches = Histogram(
+            "nmt_batch_lines", "Lines of a batch.", buckets=SIZES, registry=registry
+        )
+        self._waiting = Gauge(
+            "nmt_waiting_lines", "Lines that no process has yet.", registry=registry
+        )
+
+    def watch(self, num_waiting: Callable[[], int]) -> None:
+        """Ask for the number of waiting lines whenever the numbers are read."""
+        self._waiting.set_function(num_waiting)
+
+    def text(self) -> bytes:
+        """Return all numbers in the text format of Prometheus."""
+        return generate_latest(self._registry)
+
+
+class Counted:
+    """Counts the answers of an application, and the time to each."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self.app = app
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the application answer."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        start, has_begun = time.monotonic(), False
+
+        def count(status: int) -> None:
+            """Count the answer, once its status is known."""
+            nonlocal has_begun
+            has_begun = True
+            path = getattr(scope.get("route"), "path", "other")
+            self.metrics.requests.labels(path, status).inc()
+            self.metrics.seconds.observe(time.monotonic() - start)
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                count(message["status"])
+            await send(message)
+
+        try:
+            await self.app(scope, receive, counted)
+        except Exception:  # which Starlette answers outside of all middleware
+            if not has_begun:
+                count(500)
+            raise
 
 
 def key_in_header(client: HttpRequest) -> str | None:

@@ -1,23 +1,93 @@
-"""Bodies of requests, within limits of size and time; and work that ends with client or server."""
+"""Who may use the server, and how much: keys, limits of size and time, and refusals."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, model_validator
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nmt.serve.access import Limits
+from nmt.errors import NmtError
 
 T = TypeVar("T")
-
 STREAMS = frozenset({"/v1/stream"})
 """Paths whose bodies are read as they arrive."""
+LOST = "is_lost"
+"""Name in the state of a request, once its connection is lost."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a request, and of all that wait."""
+
+    bytes: int = 4_000_000
+    """Bytes of a request's body."""
+    lines: int = 2000
+    """Lines of a request."""
+    characters: int = 5000
+    """Characters of a line."""
+    queue: int = 10_000
+    """Lines that wait, of all clients."""
+    seconds: float = 120.0
+    """Seconds after which an answer that is not there is given up."""
+    body_seconds: float = 10.0
+    """Seconds within which a request's body must arrive."""
+    header_seconds: float = 10.0
+    """Seconds within which the headers of a request must arrive, also on a new connection."""
+
+
+class Keys:
+    """The API keys of a file, one a line; as hashes, so that comparing takes a constant time."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Read the keys; None lets everybody in.
+
+        Raises:
+            NmtError: the file has no key, or one that begins with "#", or cannot be read.
+        """
+        self.is_open = path is None
+        self._hashes: set[bytes] = set()
+        if path is not None:
+            self._hashes = {_hash(key) for key in _keys(path)}
+            if not self._hashes:
+                raise NmtError(f"{path}: holds no key; write one on each line")
+
+    def admit(self, key: object) -> bool:
+        """Return whether the key of a request, which may be no text, is one of the file."""
+        return self.is_open or (isinstance(key, str) and _hash(key) in self._hashes)
+
+
+def admitting(admit: Callable[[Request], None]) -> type[APIRoute]:
+    """Return a class of routes that admit a client before the body of its request is parsed.
+
+    Args:
+        admit: raises an error for a client that may not.
+    """
+
+    class Admitting(APIRoute):
+        """A route for clients that may."""
+
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            """Return the function that answers a request."""
+            answer = super().get_route_handler()
+
+            async def answer_admitted(request: Request) -> Response:
+                admit(request)
+                return await answer(request)
+
+            return answer_admitted
+
+    return Admitting
 
 
 class RefusedError(Exception):
@@ -163,6 +233,31 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
 def late(seconds: float) -> RefusedError:
     """Return the refusal of a translation that takes longer than `seconds`."""
     return RefusedError(503, f"no translation within {seconds:g} s; send fewer lines", 1)
+
+
+def is_lost(request: Request) -> bool:
+    """Return whether the client of a request went away; thousands of its lines may still wait."""
+    return bool(getattr(request.state, LOST, False))
+
+
+def _keys(path: Path) -> Iterator[str]:
+    """Yield the keys of a file, whose comments begin with "# "."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise NmtError(f"{path}: is not UTF-8; write one key on each line") from None
+    for number, line in enumerate(lines, start=1):
+        key = line.strip()
+        if re.match(r"#\S", key):  # which admitted clients if it were a key
+            raise NmtError(
+                f'{path}, line {number}: a key cannot begin with "#"; begin a comment with "# "'
+            )
+        if key and not key.startswith("#"):
+            yield key
+
+
+def _hash(key: str) -> bytes:
+    return hashlib.sha256(key.encode(errors="surrogatepass")).digest()
 
 
 async def _gone(request: Request) -> None:
