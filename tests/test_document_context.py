@@ -14,7 +14,6 @@ import pytest
 import yaml
 from conftest import ENGLISH, GERMAN, RECIPE
 
-from nmt.cli.interactive import Session
 from nmt.data.columns import Sentences
 from nmt.data.context import DocumentContext
 from nmt.data.dataset import Dataset
@@ -605,20 +604,6 @@ def test_inspect_shows_the_context(here: Path, run: Callable[[str], Path], nmt: 
     assert "context: whole documents; 25 tokens" in nmt("inspect", run("whole")).out
     run("source")
     assert "sentences before, on source" in nmt("inspect", here / "source-bin").out
-
-
-def test_a_conversation_is_a_document_up_to_a_blank_line(run: Callable[[str], Path]) -> None:
-    translator = load_translator(run("source"), strategy="greedy")
-    asked: list[Request] = []
-
-    def form(_: object, lines: Any, numbers: object) -> list[str]:
-        asked.extend(lines)
-        return [""]
-
-    session = Session(None, translator, None, {}, form)  # type: ignore[arg-type]
-    for line in ("one", "two", "", "three"):
-        list(session.answers(line))
-    assert [request.context for request in asked] == [(), ("one",), ()]
 
 
 def test_ctranslate2_translates_documents_like_nmt(

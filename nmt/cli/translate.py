@@ -13,7 +13,6 @@ from nmt.cli.console import check_output, check_stdin
 from nmt.cli.direction import SourceLang, TargetLang
 from nmt.cli.flags import SEARCH_FLAGS, Settings, recipe_flags
 from nmt.cli.habits import ONE_TEXT
-from nmt.cli.interactive import Session, converse
 from nmt.cli.requests import Requests
 from nmt.cli.search import number_format, search_settings
 from nmt.cli.stream import translate_stream, writer
@@ -118,24 +117,16 @@ def translate(
     keeps = as_json or not n_best  # a list takes several lines, and could be cut
     with join(device, WAIT_MINUTES) as world, writer(output, world.is_main, keeps) as target:
         models = model or [default_run(recipe)]
-        typed = lines.is_typed and target.isatty() and world.size == 1 and not wishes
-        workers = _num_workers(workers or (1 if typed else None), world.device)
+        workers = _num_workers(workers or (1 if lines.is_typed else None), world.device)
         execution = _execution(world.device, precision, workers, shortlist, compile)
         chosen = _engine(engine, models, wishes or alignments or markup, execution, world.is_main)
-
-        def load(settings: Settings) -> LineTranslator:
-            opened = chosen(models, execution, settings.trust_plugins)
-            search = search_settings(settings, opened.recipe, n_best or 1)
-            return _into(opened.translator(search), target_lang, source_lang, json_input)
-
-        translator = load(settings)
+        opened = chosen(models, execution, settings.trust_plugins)
+        search = search_settings(settings, opened.recipe, n_best or 1)
+        translator = _into(opened.translator(search), target_lang, source_lang, json_input)
         unit = alignment_unit or translator.usual_unit if alignments else None
         form = forms.chosen(n_best, as_json, unit, markup)
-        if typed:
-            converse(Session(load, translator, settings, FLAGS, form))
-        else:
-            lines.configure(translator.config, translator.subwords.context is not None)
-            translate_stream(translator, lines, target, world, form)
+        lines.configure(translator.config, translator.subwords.context is not None)
+        translate_stream(translator, lines, target, world, form)
 
 
 def _into(
