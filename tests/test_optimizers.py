@@ -13,7 +13,7 @@ from nmt.errors import NmtError
 from nmt.models.attention import Heads
 from nmt.models.feed_forward import GatedFeedForward
 from nmt.models.multi_head import SelfAttention
-from nmt.models.recurrences import RGLRU, SSRU, AverageAttention
+from nmt.models.recurrences import SSRU, AverageAttention
 from nmt.training.config import TrainConfig
 from nmt.training.muon import hidden_matrices, orthogonalize, side_by_side
 from nmt.training.optimizers import optimizers
@@ -201,7 +201,6 @@ def test_gates_of_a_layer_are_matrices_of_their_own() -> None:
         {
             "swiglu": GatedFeedForward(4, 6, 0.0),
             "ssru": SSRU(4),
-            "rg_lru": RGLRU(4, 8.0),
             "average": AverageAttention(4, 7, "relu"),
             "lstm": nn.LSTM(4, 5),
             "gru": nn.GRUCell(4, 5),
@@ -212,7 +211,6 @@ def test_gates_of_a_layer_are_matrices_of_their_own() -> None:
     assert rows == {
         "swiglu.inner.weight": [6, 6],
         "ssru.project_in.weight": [4, 4],
-        "rg_lru.gate.weight": [4, 4],
         "average.gate.weight": [4, 4],
         "lstm.weight_ih_l0": [5, 5, 5, 5],
         "lstm.weight_hh_l0": [5, 5, 5, 5],

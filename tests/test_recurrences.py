@@ -5,13 +5,11 @@ import dataclasses
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from nmt.data.packing import Pack, Rows
 from nmt.models import ModelConfig, architectures
 from nmt.models.patterns import patterns
 from nmt.models.recurrences import (
-    RGLRU,
     SSRU,
     AverageAttention,
     Recurrence,
@@ -32,7 +30,7 @@ def some_input() -> Tensor:
 def recurrences() -> list[Recurrence]:
     torch.manual_seed(1)
     averages = [AverageAttention(WIDTH, 9, name) for name in ("relu", "swish")]
-    return [SSRU(WIDTH), *averages, RGLRU(WIDTH, 8.0)]
+    return [SSRU(WIDTH), *averages]
 
 
 every_recurrence = pytest.mark.parametrize(
@@ -93,51 +91,19 @@ def test_average_attention_has_the_hidden_width_that_is_asked_for() -> None:
     assert patterns["average"].recurrence(8).inner.out_features == 32
 
 
-def test_rg_lru_is_the_papers() -> None:
-    layer, x = RGLRU(WIDTH, 8.0), some_input()
-    hidden, outputs = torch.zeros(2, WIDTH), []
-    base = torch.sigmoid(-layer.softplus_decay)  # a, for softplus(L) = -log sigmoid(-L)
-    for at in range(5):
-        new = layer.project_in(x[:, at])
-        keep, write = torch.sigmoid(layer.gate(new)).chunk(2, -1)
-        decay = base ** (8.0 * keep)
-        hidden = decay * hidden + (1 - decay**2).sqrt() * (write * new)
-        gate = torch.nn.functional.gelu(layer.output_gate(x[:, at]))
-        outputs.append(layer.output(hidden * gate))
-    assert torch.allclose(layer(x, Padded()), torch.stack(outputs, 1), atol=1e-5)
-
-
-def test_a_shut_gate_of_rg_lru_has_finite_gradients() -> None:
-    layer = RGLRU(WIDTH, 8.0)
-    torch.nn.init.constant_(layer.gate.bias, -120.0)
-    layer(some_input(), Padded()).sum().backward()
-    gradients = [weight.grad for weight in layer.parameters()]
-    assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients)
-
-
-@pytest.mark.parametrize("c", [8.0, 1e-4])
-def test_decays_begin_between_their_bounds(c: float) -> None:
-    layer = RGLRU(1000, c)
-    decays = (-c * functional.softplus(layer.softplus_decay)).exp()
-    assert 0.9 <= decays.min() < 0.91
-    assert 0.99 < decays.max() <= 0.9991
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"encoder_attention": "ssru"}, "encoder_attention ssru sees the past alone"),
         (
-            {"decoder_attention": "rg_lru", "residual": "deep_norm"},
-            "deep_norm has no scale for the weights of rg_lru",
+            {"decoder_attention": "ssru", "residual": "deep_norm"},
+            "deep_norm has no scale for the weights of ssru",
         ),
         (
             {"decoder_attention": "average", "positions": "rotary"},
             "decoder_attention average does not have",
         ),
         ({"decoder_attention": {"name": "average", "d_hidden": 0}}, "d_hidden must be at least 1"),
-        ({"decoder_attention": {"name": "rg_lru", "c": 0.0}}, "c must be more than 0 and finite"),
-        ({"decoder_attention": {"name": "rg_lru", "c": "inf"}}, "finite, is inf"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(values: dict[str, object], message: str) -> None:

@@ -59,7 +59,6 @@ PARTS: dict[str, dict[str, object]] = {
         if not patterns[name].is_bidirectional
     },
     "no feed-forward": {"decoder_attention": "ssru", "decoder_feed_forward": False},
-    "encoder linformer": {"encoder_attention": {"name": "linformer", "rank": 4}},
     "neighbours": {
         "encoder_attention": {"name": "neighbourhood", "radius": 2},
         "decoder_attention": {"name": "neighbourhood", "radius": 2},

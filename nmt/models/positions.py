@@ -227,7 +227,7 @@ class Learned(PositionPart):
 class Rotary(PositionPart):
     """Rotary position embedding: queries and keys turn with their position (Su et al. 2021)."""
 
-    patterns: ClassVar[tuple[str, ...] | None] = ("full", "neighbourhood", "performer")
+    patterns: ClassVar[tuple[str, ...] | None] = ("full", "neighbourhood")
 
     base: float = 10000.0
     """Pair i of a head's d features turns by base^(-2i/d) for every position."""

@@ -27,7 +27,7 @@ def recorded_attention(
 ) -> list[AttentionMap]:
     """Return the attention of all layers in a forward pass on padded sentences.
 
-    Layers that do not attend to tokens, as a recurrence or a Linformer, have no map. A model that
+    Layers that do not attend to tokens, such as recurrences, have no map. A model that
     was converted for inference calls no hooks.
     """
     places = [*_self_attention("encoder", encoder), *_self_attention("decoder", decoder)]
@@ -99,9 +99,7 @@ def _self_attention(
 ) -> Iterator[Place]:
     for number, layer in enumerate(layers, 1):
         if isinstance(layer.attention, SelfAttention):
-            attend = layer.attention.attend
-            if getattr(_innermost(attend.attention_fn), "attends_to_tokens", True):
-                yield stack, number, attend
+            yield stack, number, layer.attention.attend
 
 
 def _innermost(function: nn.Module) -> nn.Module:

@@ -6,7 +6,6 @@ gate depends on the state, so training computes all steps of a sentence in a par
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -196,56 +195,4 @@ class AverageAttention(Recurrence):
         mean = self.outer(self.activation(self.inner(hidden.to(x.dtype))))
         present, past = torch.sigmoid(self.gate(torch.cat((x, mean), dim=-1))).chunk(2, dim=-1)
         output: Tensor = present * x + past * mean
-        return output
-
-
-@patterns.register("rg_lru")
-@dataclass(frozen=True, kw_only=True)
-class RGLRUPart(RecurrencePart):
-    """Real-gated linear recurrent unit of Griffin (De et al. 2024), without the convolution.
-
-    r, i = sigmoid(W [u]), a = exp(-c softplus(L) r), h_t = a h_{t-1} + sqrt(1 - a^2) (i u), where u
-    = W_u x; the output is W_o (h * GELU(W_g x)).
-    """
-
-    c: float = 8.0
-    """Strength of the gate on the decay."""
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.c < math.inf:
-            raise ValueError(f"c must be more than 0 and finite, is {self.c}")
-
-    def recurrence(self, width: int) -> Recurrence:
-        """Return an RG-LRU with a gated output."""
-        return RGLRU(width, self.c)
-
-
-class RGLRU(Recurrence):
-    """See :class:`RGLRUPart`."""
-
-    def __init__(self, width: int, c: float) -> None:
-        super().__init__()
-        self.c = c
-        self.project_in = glorot(nn.Linear(width, width))
-        self.output_gate = glorot(nn.Linear(width, width))
-        self.gate = glorot(nn.Linear(width, 2 * width))
-        self.output = glorot(nn.Linear(width, width))
-        # Decays between 0.9 and 0.999 where the gate is open (section 2.4 of the paper).
-        decay = torch.empty(width).uniform_(0.9, 0.999)
-        rate = -torch.log(decay) / c
-        inverse = torch.log(torch.expm1(rate))  # of softplus, which is the identity above 20
-        self.softplus_decay = nn.Parameter(torch.where(rate > 20.0, rate, inverse))
-
-    def gates(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the decays, and the gated inputs at the scale that keeps the state's variance."""
-        new = self.project_in(x)
-        keep, write = torch.sigmoid(self.gate(new).float()).chunk(2, dim=-1)
-        log_decay = -self.c * F.softplus(self.softplus_decay) * keep
-        # The derivative of the root is infinite at 0, where the gate is shut.
-        scale = (-torch.expm1(2 * log_decay)).clamp(min=1e-12).sqrt()
-        return log_decay.exp(), scale * write * new
-
-    def read(self, x: Tensor, hidden: Tensor) -> Tensor:
-        """Return the projected state times the output's gate."""
-        output: Tensor = self.output(hidden.to(x.dtype) * F.gelu(self.output_gate(x)))
         return output

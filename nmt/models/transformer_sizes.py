@@ -15,7 +15,7 @@ from nmt.models.attention import Heads
 from nmt.models.base import ModelConfig, check_rates, check_sizes
 from nmt.models.feed_forward import FeedForwardPart, feed_forwards
 from nmt.models.multi_head import CrossAttention
-from nmt.models.patterns import AttentionPattern, check_stacks, patterns
+from nmt.models.patterns import AttentionPattern, patterns
 from nmt.models.positions import Layout, PositionPart, position_parts
 from nmt.models.residual import (
     DeepNorm,
@@ -59,8 +59,7 @@ class TransformerSizes(ModelConfig):
     dropout: float = 0.1
     """Dropout rate (P_drop) on sublayer outputs and embedding sums."""
     attention_dropout: float = 0.0
-    """Dropout on attention weights; the paper has none. A performer has no weights: with a
-    performer, this key affects only decoder and cross-attention."""
+    """Dropout on attention weights; the paper has none."""
     activation_dropout: float = 0.0
     """Dropout inside the feed-forward layer; the paper has none."""
     attention_bias: bool = True
@@ -92,7 +91,7 @@ class TransformerSizes(ModelConfig):
     """Attention pattern of the encoder's self-attention."""
     decoder_attention: AttentionPattern = patterns["full"]
     """Attention pattern of the decoder's self-attention, over earlier positions; or a recurrence in
-    its place, whose steps are cheaper: ssru, average or rg_lru."""
+    its place, whose steps are cheaper: ssru or average."""
     decoder_feed_forward: bool = True
     """Whether decoder layers have a feed-forward layer; Marian's smallest students have none."""
     alignment_layer: MayChange[int | None] = None
@@ -127,7 +126,11 @@ class TransformerSizes(ModelConfig):
             raise ValueError(f"{self.heads} heads cannot share {shared} key_value_heads evenly")
         for name in ("encoder_attention", "decoder_attention"):
             self.positions.check_pattern(name, getattr(self, name).name)
-        check_stacks(self.encoder_attention, self.decoder_attention)
+        if not self.encoder_attention.is_bidirectional:
+            raise ValueError(
+                f"encoder_attention {self.encoder_attention.name} sees the past alone; use it for "
+                "decoder_attention"
+            )
         if self.residual == "deep_norm" and not self.decoder_attention.is_bidirectional:
             raise ValueError(
                 f"deep_norm has no scale for the weights of {self.decoder_attention.name}; "

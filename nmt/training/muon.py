@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nmt.models.feed_forward import GatedFeedForward
 from nmt.models.multi_head import CrossAttention, SelfAttention
-from nmt.models.recurrences import RGLRU, SSRU, AverageAttention
+from nmt.models.recurrences import SSRU, AverageAttention
 from nmt.runtime.precision import pick_precision
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -67,7 +67,7 @@ def _shared_layers(part: nn.Module) -> Iterator[tuple[nn.Module, Sequence[int]]]
         yield part.project_memory, part.attend.sizes[1:]
     elif isinstance(part, GatedFeedForward):
         yield part.inner, 2 * [part.inner.out_features // 2]
-    elif isinstance(part, (RGLRU, AverageAttention)):
+    elif isinstance(part, AverageAttention):
         yield part.gate, 2 * [part.gate.out_features // 2]
     elif isinstance(part, SSRU):
         yield part.project_in, 2 * [part.project_in.out_features // 2]
