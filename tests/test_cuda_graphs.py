@@ -17,7 +17,6 @@ from nmt.data.loader import Update
 from nmt.data.packing import GRAIN
 from nmt.errors import NmtError
 from nmt.models import architectures
-from nmt.models.feed_forward import feed_forwards
 from nmt.models.patterns import patterns
 from nmt.runtime.distributed import World
 from nmt.training import cuda_graphs
@@ -131,12 +130,6 @@ def test_what_cannot_be_recorded_is_refused_with_the_remedy(
         (True, replace(gpu, size=2), criterion(), "one process with a GPU"),
         (False, gpu, criterion(), "plain attention"),
         (True, gpu, criterion(decoder_attention=patterns["ssru"]), "plain attention"),
-        (
-            True,
-            gpu,
-            criterion(feed_forward=feed_forwards["mixture_of_experts"]),
-            "mixtures",
-        ),
     ):
         monkeypatch.setattr(cuda_graphs, "is_compilable", lambda *_, value=is_compilable: value)
         monkeypatch.setattr(cuda_graphs, "has_own_kernels", lambda: True)

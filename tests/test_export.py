@@ -253,7 +253,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"arch": "rnnsearch_small"}, "arch rnnsearch_small"),
     ({"arch": "conv_s2s_small"}, "arch conv_s2s_small"),
     ({**SMALL, "positions": "alibi"}, "positions alibi"),
-    ({**SMALL, "feed_forward": "mixture_of_experts"}, "feed_forward mixture_of_experts"),
     ({**SMALL, "decoder_attention": "neighbourhood"}, "decoder_attention neighbourhood"),
     ({**SMALL, "d_k": 2, "d_v": 3}, "d_k other than d_v"),
 ]

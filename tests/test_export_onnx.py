@@ -198,7 +198,6 @@ def test_an_imported_model_is_exported_with_the_ids_it_had(tmp_path: Path) -> No
 def test_what_no_graph_can_hold_is_refused_by_name(trained: Path, tmp_path: Path) -> None:
     model = {
         **SMALL,
-        "feed_forward": "mixture_of_experts",
         "encoder_attention": {"name": "neighbourhood", "radius": 2},
     }
     config = build(ModelConfig, model, "model")  # type: ignore[type-abstract]
@@ -206,8 +205,8 @@ def test_what_no_graph_can_hold_is_refused_by_name(trained: Path, tmp_path: Path
     with pytest.raises(NmtError) as error:
         ONNX.write(loaded, "int8", tmp_path)
     assert str(error.value) == (
-        f"{trained}: no model with --precision int8, feed_forward mixture_of_experts, "
-        "encoder_attention neighbourhood can be exported to onnx; translate with nmt itself"
+        f"{trained}: no model with --precision int8, encoder_attention "
+        "neighbourhood can be exported to onnx; translate with nmt itself"
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_models import PARTS, VOCABULARY, some_sources, tiny
+from tiny_models import VOCABULARY, some_sources, tiny
 from torch import Tensor, nn
 from trained_runs import assert_same_checkpoint, records
 
@@ -94,22 +94,6 @@ def test_the_second_pass_of_simcut_alone_is_cut_off() -> None:
         assert torch.equal(first, second) is not differs
 
 
-def test_the_two_passes_of_simcut_balance_experts_as_one_pass_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = build("feed-forward mixture_of_experts")
-    packing = Packing.of(*LENGTHS)
-    source, target = (torch.randint(4, VOCABULARY, (int(side.sum()),)) for side in LENGTHS)
-
-    def cost(outputs: Tensor, _: nn.Linear, labels: Tensor, __: None) -> tuple[Tensor, Tensor]:
-        return outputs.new_zeros(()), outputs.new_zeros(())
-
-    penalties = iter((1.0, 3.0))
-    monkeypatch.setattr(model, "auxiliary_loss", lambda: next(penalties))
-    loss = CutoffCriterion(model, cost, 0.5)(Batch(source, target, target, packing))["loss"]
-    assert loss == 2.0 * len(target)
-
-
 def test_simcut_without_divergence_is_the_cross_entropy() -> None:
     torch.manual_seed(1)
     output, hidden = nn.Linear(4, 7), torch.randn(3, 4)
@@ -157,9 +141,6 @@ def test_every_weight_has_a_gradient_where_all_layers_are_left_out(name: str) ->
 def test_models_whose_layers_cannot_be_left_out_are_refused() -> None:
     with pytest.raises(NmtError, match=r"layer_dropout: RNNsearch has no layers that can be left"):
         drop_layers(build("rnnsearch"), 0.1)
-    assert "feed-forward mixture_of_experts" in PARTS
-    with pytest.raises(NmtError, match=r"layer_dropout: a mixture of experts balances"):
-        drop_layers(build("feed-forward mixture_of_experts"), 0.1)
 
 
 @pytest.mark.parametrize(

@@ -39,11 +39,6 @@ PARTS: dict[str, dict[str, object]] = {
     "separate positions": {"positions": {"name": "learned", "separate": True}},
     "positions from 2": {"positions": {"name": "sinusoidal", "offset": 2}},
     **{f"feed-forward {name}": {"feed_forward": name} for name in feed_forwards},
-    # So few experts that of the few tokens here some go to each.
-    "feed-forward mixture_of_experts": {
-        "feed_forward": {"name": "mixture_of_experts", "experts": 3}
-    },
-    "one expert": {"feed_forward": {"name": "mixture_of_experts", "experts": 2, "chosen": 1}},
     "pre-norm": {"residual": "pre_norm"},
     "deep norm": {"residual": "deep_norm"},
     "rms norm": {"norm": "rms_norm"},

@@ -87,8 +87,6 @@ class OnnxFormat(TransformerFormat):
 
     def missing_parts(self, config: TransformerConfig, model: Transformer) -> Iterator[str]:
         """Yield the parts that no graph can hold, by the names of the recipe."""
-        if config.feed_forward.name == "mixture_of_experts":  # values decide which expert computes
-            yield f"feed_forward {config.feed_forward.name}"
         if config.encoder_attention.name == "neighbourhood":  # torch finds no size for its blocks
             yield f"encoder_attention {config.encoder_attention.name}"
         for stack, layers in (("encoder", model.encoder), ("decoder", model.decoder)):

@@ -206,10 +206,6 @@ class Model(nn.Module, ABC):
             "layer out"
         )
 
-    def auxiliary_loss(self) -> Tensor | float:
-        """Return the loss per target token that the last training pass of :meth:`decode` adds."""
-        return 0.0
-
     @abstractmethod
     def start(self, source: Tensor) -> State:
         """Return the state before any target token, with one row per sentence.

@@ -20,12 +20,10 @@ from typing import cast
 from torch import Tensor, nn
 
 from nmt.data.packing import Packing
-from nmt.data.vocabulary import PAD
 from nmt.errors import NmtError
 from nmt.models.attention import Attend
 from nmt.models.base import AttentionMap, Model, ResidualPart, State
 from nmt.models.dropout import Dropout
-from nmt.models.feed_forward import imbalance, unrouted_layers
 from nmt.models.filling import filled_if_costly
 from nmt.models.initialization import embedding
 from nmt.models.multi_head import CrossAttention
@@ -71,7 +69,6 @@ class Transformer(Model):
         self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
         self.alignment_layer = cast("int", config.resolved().alignment_layer)
         self.alignment_head = config.alignment_head
-        self.tokens: tuple[Tensor, Tensor]  # of the last source and target, False at padding
         self.target_embedding = embedding(target_vocabulary, config.d_model)
         self.source_embedding = (
             self.target_embedding if tied == "all" else embedding(source_vocabulary, config.d_model)
@@ -100,8 +97,9 @@ class Transformer(Model):
             scale_for_deep_norm(encoder, decoder)
 
     def fsdp_modules(self) -> Iterable[nn.Module]:
-        """Return the linear layers, without the experts, which a batch may not use."""
-        return (part for part in unrouted_layers(self) if part is not self.output)
+        """Return the linear layers."""
+        linear = (part for part in self.modules() if isinstance(part, nn.Linear))
+        return (part for part in linear if part is not self.output)
 
     def residual_modules(self, part: ResidualPart) -> Iterable[nn.Module]:
         """Return the layers of both stacks, or the attention in them."""
@@ -133,7 +131,6 @@ class Transformer(Model):
         x = self._embed_target(target, targets)
         for layer, keys_values in zip(self.decoder, memory.layers, strict=True):
             x = layer(x, keys_values, targets, memory.sentences)
-        self.tokens = (source != PAD, target != PAD)
         last: Tensor = self.decoder_end(x)
         return last
 
@@ -147,7 +144,6 @@ class Transformer(Model):
         y = self._embed_target(target, targets)
         for layer in self.decoder:
             y = layer(y, layer.cross.project(encoded, sources), targets, across)
-        self.tokens = source != PAD, target != PAD
         last: Tensor = self.decoder_end(y)
         return last[:tokens]
 
@@ -189,12 +185,6 @@ class Transformer(Model):
             raise NmtError(f"layer {layer}: the decoder has {len(self.decoder)} layers")
         if layer != self.alignment_layer:
             self.alignment_layer, self.alignment_head = layer, None
-
-    def auxiliary_loss(self) -> Tensor | float:
-        """Return the load-balancing loss of all mixtures of experts, per target token."""
-        sources, targets = self.tokens
-        parts = [(layer.feed_forward, sources) for layer in self.encoder]
-        return imbalance([*parts, *((layer.feed_forward, targets) for layer in self.decoder)])
 
     def start(self, source: Tensor) -> TransformerState:
         """Return the encoded sources, and empty caches."""

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from nmt.data.packing import Packing
-from nmt.data.vocabulary import PAD
 from nmt.models.attention import Attend, Heads
 from nmt.models.base import (
     AttentionMap,
@@ -28,7 +27,7 @@ from nmt.models.base import (
     check_sizes,
 )
 from nmt.models.dropout import Dropout
-from nmt.models.feed_forward import FeedForwardPart, feed_forwards, imbalance, unrouted_layers
+from nmt.models.feed_forward import FeedForwardPart, feed_forwards
 from nmt.models.filling import filled_if_costly
 from nmt.models.initialization import embedding
 from nmt.models.patterns import patterns
@@ -120,11 +119,11 @@ class TransformerLM(Model):
         self.output = nn.Linear(config.d_model, vocabulary, bias=False)
         self.output.weight = self.target_embedding.weight
         self.packs = all(part.is_plain for part in self.modules() if isinstance(part, Attend))
-        self.tokens: Tensor  # of the last target, False at padding
 
     def fsdp_modules(self) -> Iterable[nn.Module]:
-        """Return the linear layers, without the experts, which a batch may not use."""
-        return (part for part in unrouted_layers(self) if part is not self.output)
+        """Return the linear layers."""
+        linear = (part for part in self.modules() if isinstance(part, nn.Linear))
+        return (part for part in linear if part is not self.output)
 
     def residual_modules(self, part: ResidualPart) -> Iterable[nn.Module]:
         """Return the layers, or the attention in them."""
@@ -145,10 +144,6 @@ class TransformerLM(Model):
         """Return the self-attention of every layer."""
         return recorded_attention([], self.decoder, partial(self.decode, source, target))
 
-    def auxiliary_loss(self) -> Tensor | float:
-        """Return the load-balancing loss of all mixtures of experts, per target token."""
-        return imbalance([(layer.feed_forward, self.tokens) for layer in self.decoder])
-
     def start(self, source: Tensor) -> TransformerState:
         """Return empty caches; of each source there is nothing to know."""
         nothing = torch.empty(len(source), 0, device=source.device)
@@ -167,7 +162,6 @@ class TransformerLM(Model):
 
     def _decode(self, target: Tensor, sentences: Sentences) -> Tensor:
         """Return the decoder output [B, T, D] or [P, D] of targets [B, T] or [P]."""
-        self.tokens = target != PAD
         x = self._embed(target, sentences)
         for layer in self.decoder:
             x = layer(x, sentences)

@@ -40,7 +40,7 @@ class Criterion(nn.Module, ABC):
         """Return sums over a batch: float32 scalars, of which only "loss" has a gradient.
 
         Returns:
-            "loss", including the model's auxiliary loss; "nll", the negative log-likelihood of the
+            "loss"; "nll", the negative log-likelihood of the
             references in nats; and if translations are sampled, "reward", the mean reward of each
             sentence's samples, summed over the sentences.
         """
@@ -72,7 +72,7 @@ class TokenCriterion(Criterion):
         batch = batch.repeated(self.passes)
         decoder_output = self.decoder_output(batch.source, batch.target_input, batch.packing)
         loss, nll = self.cost(decoder_output, self.model.output, labels, weights)
-        return {"loss": loss + len(labels) * self.model.auxiliary_loss(), "nll": nll}
+        return {"loss": loss, "nll": nll}
 
 
 class CutoffCriterion(Criterion):
@@ -98,14 +98,13 @@ class CutoffCriterion(Criterion):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return "loss" and "nll", summed over the batch's target tokens."""
-        labels, auxiliary = batch.target_output, self.model.auxiliary_loss
         sentences = batch.source, batch.target_input, batch.packing
-        whole, balance = self.decoder_output(*sentences), auxiliary()
+        whole = self.decoder_output(*sentences)
         with cutoff_of(self.model, self.cutoff):
             cut = self.decoder_output(*sentences)
-        loss, nll = self.cost(torch.cat((whole, cut)), self.model.output, labels, batch.weights)
-        balance = (balance + auxiliary()) / 2  # the mean of the passes
-        return {"loss": loss + len(labels) * balance, "nll": nll}
+        outputs = torch.cat((whole, cut))
+        loss, nll = self.cost(outputs, self.model.output, batch.target_output, batch.weights)
+        return {"loss": loss, "nll": nll}
 
 
 def _compiled_in_training(layer: nn.Module) -> Callable[..., Any]:

@@ -23,7 +23,6 @@ from nmt.data.batches import Batch
 from nmt.data.packing import GRAIN, Packing
 from nmt.errors import NmtError
 from nmt.models import Model
-from nmt.models.feed_forward import MixtureOfExperts
 from nmt.models.multi_head import SelfAttention
 from nmt.models.packed_attention import is_compilable
 from nmt.models.transformer import Transformer
@@ -201,10 +200,9 @@ def check_recordable(criterion: nn.Module, model: Model, world: World) -> None:
     is_plain = isinstance(model, Transformer) and all(
         isinstance(layer.attention, SelfAttention) for layer in (*model.encoder, *model.decoder)
     )
-    is_routed = any(isinstance(part, MixtureOfExperts) for part in model.modules())
     can_record = is_compilable(model, world.device) and has_own_kernels()
-    if not is_plain or is_routed or not can_record:
+    if not is_plain or not can_record:
         raise NmtError(
-            "train.cuda_graphs is for Transformers with plain attention and without mixtures of "
-            f"experts, in bf16 or fp16, on a GPU where Triton works; {remedy}"
+            "train.cuda_graphs is for Transformers with plain attention, in bf16 or fp16, on a "
+            f"GPU where Triton works; {remedy}"
         )

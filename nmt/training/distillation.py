@@ -155,7 +155,7 @@ class DistillationCriterion(Criterion):
                 for teacher in self.teachers
             ]
         loss, nll = self.loss(decoder_output, self.model.output, labels, batch.weights, teachings)
-        return {"loss": loss + len(labels) * self.model.auxiliary_loss(), "nll": nll}
+        return {"loss": loss, "nll": nll}
 
 
 def load_teachers(paths: Sequence[str], run: Run, device: torch.device) -> list[Model]:

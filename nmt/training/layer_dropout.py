@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from nmt.errors import NmtError
 from nmt.models import Model
-from nmt.models.feed_forward import MixtureOfExperts
 
 
 def drop_layers(model: Model, rate: float) -> None:
@@ -31,11 +30,6 @@ def drop_layers(model: Model, rate: float) -> None:
         raise NmtError(
             f"train.layer_dropout: {type(model).__name__} has no layers that can be left out; take "
             "0, and a higher dropout"
-        )
-    if any(isinstance(module, MixtureOfExperts) for module in model.modules()):
-        raise NmtError(
-            "train.layer_dropout: a mixture of experts balances the tokens of all layers, so none "
-            "can be left out; take 0, or another feed_forward"
         )
     for layer in layers:
         layer.forward = _left_out_at_times(layer, rate)

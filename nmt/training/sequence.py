@@ -174,9 +174,8 @@ class SequenceCriterion(Criterion):
         is_sentence = candidates.counts.any(1)  # False for the rows of an empty batch
         cost = self.loss.cost(log_probabilities, candidates)[is_sentence].sum()
         nll = -log_probabilities[:, 0].sum()
-        penalty = len(batch.target_output) * self.model.auxiliary_loss()
         return {
-            "loss": cost + self.loss.likelihood * nll + penalty,
+            "loss": cost + self.loss.likelihood * nll,
             "nll": nll.detach(),
             "reward": (candidates.counts * candidates.rewards).sum() / self.loss.samples,
         }

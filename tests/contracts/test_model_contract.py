@@ -118,7 +118,7 @@ def test_a_pack_without_targets_has_a_gradient_of_zero(model: Model) -> None:
     packing = Packing.of(np.array([1]), np.array([0]))
     output = model.decode_packs(torch.tensor([EOS]), torch.tensor([], dtype=torch.int64), packing)
     assert len(output) == 0
-    (output.sum() + 0 * model.auxiliary_loss()).backward()
+    output.sum().backward()
     gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
     assert all((gradient == 0).all() for gradient in gradients)
 
@@ -136,7 +136,7 @@ def test_a_later_target_token_never_moves_an_earlier_logit(model: Model) -> None
     changed = target.clone()
     changed[:, 4] = (changed[:, 4] - EOS) % (VOCABULARY - EOS - 1) + EOS + 1
     before, after = model(source, target), model(source, changed)
-    # Not to the bit: products may be rounded by their number of rows, which experts change.
+    # Not to the bit: products may be rounded by their number of rows.
     torch.testing.assert_close(after[:, :4], before[:, :4], atol=1e-6, rtol=0.0)
     assert not torch.equal(after[:, 4:], before[:, 4:])
 
