@@ -58,24 +58,11 @@ def test_a_test_set_is_fetched_once(home: Path, archive: Path) -> None:
     assert testsets.by_name("tiny/full", "en-de") == found
 
 
-def test_the_command_prints_it_for_a_pipeline(home: Path, nmt: Any, tmp_path: Path) -> None:
-    flags = ("testset", "tiny/full", "-l", "en-de")
-    assert nmt(*flags).out == SOURCE
-    assert nmt(*flags, "--side", "reference").out == REFERENCE
+def test_translations_of_it_are_scored(home: Path, nmt: Any, tmp_path: Path) -> None:
     (tmp_path / "output").write_text("eins zwei\nvier\n")
     named = nmt("score", "--testset", "tiny/full", "-l", "en-de", tmp_path / "output")
     given = nmt("score", "--reference", tmp_path / "t.de", tmp_path / "output")
     assert named.out == given.out != ""
-
-
-def test_the_command_prints_what_there_is(nmt: Any) -> None:
-    assert "--language-pair is that of a test set" in nmt("testset", "-l", "en-de").err
-    without = nmt("testset", "wmt14/full", "--side", "reference")
-    assert (without.status, without.out) == (2, "")
-    assert "--side is of one language pair" in without.err
-    names = nmt("testset").out.splitlines()
-    assert {"wmt14", "wmt14/full", "multi30k/2016"} <= set(names)
-    assert "en-de\n" in nmt("testset", "wmt14/full").out
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,6 @@ COMMANDS = {
     "rescore": "rescore.rescore",
     "tune": "tune.tune",
     "filter": "filter.filter_pairs",
-    "testset": "testset.print_testset",
     "score": "score.score",
 }
 """Module and function of each command, in the order of ``nmt --help``."""

@@ -80,7 +80,7 @@ NamedTestSet = Annotated[
     typer.Option(
         "--testset",
         metavar="NAME",
-        help="Test set that sacreBLEU knows, such as wmt14/full; see nmt testset.",
+        help="Test set that sacreBLEU knows, such as wmt14/full; sacrebleu --list prints all.",
         show_default=False,
         rich_help_panel=INPUT,
     ),

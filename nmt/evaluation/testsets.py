@@ -34,22 +34,6 @@ class TestSet:
         return f"{self.name}, {len(self.references):,} lines"
 
 
-def names() -> list[str]:
-    """Return the names of all test sets, such as ``wmt14/full``."""
-    return sorted(DATASETS)
-
-
-def language_pairs(name: str) -> list[str]:
-    """Return the language pairs of a test set, such as ``en-de``.
-
-    Raises:
-        NmtError: there is no such test set.
-    """
-    if name not in DATASETS:
-        raise NmtError(unknown("test set", name, DATASETS))
-    return sorted(DATASETS[name].langpairs)
-
-
 def by_name(name: str, pair: str) -> TestSet:
     """Return a test set, after downloading it if necessary.
 
@@ -57,7 +41,9 @@ def by_name(name: str, pair: str) -> TestSet:
         NmtError: there is no such test set or language pair, the test set has more than one
             reference, the download fails, or an earlier download is damaged.
     """
-    if pair not in language_pairs(name):
+    if name not in DATASETS:
+        raise NmtError(unknown("test set", name, DATASETS))
+    if pair not in DATASETS[name].langpairs:
         raise NmtError(f"{name}: {unknown('language pair', pair, DATASETS[name].langpairs)}")
     with _fetching(name):
         dataset: Any = DATASETS[name]

@@ -316,7 +316,6 @@ HABITS = {
         ),
         Habit("use --reference FILE", "--ref"),
         Habit("use --testset NAME", sacrebleu="--test-set"),
-        Habit("use nmt testset", sacrebleu="--list --echo --download"),
         Habit("use --metric NAME, once for each metric", sacrebleu="--metrics"),
         Habit("use --metric chrf++, with a word order of 2", sacrebleu="--chrf-word-order -cw"),
         Habit(
