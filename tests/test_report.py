@@ -409,30 +409,3 @@ def test_a_browser_shows_the_values_of_the_log(
         assert f"{1 + 100_000 % 97} (update 100,000)" in text
         assert wrong == [written.as_uri()]
         browser.close()
-
-
-def test_train_draws_the_curves_of_its_run(train: Command, run: Path) -> None:
-    done = train(run, "--plot")
-    assert done.status == 0
-    root = ElementTree.parse(run / "curves.svg").getroot()
-    texts = [element.text for element in root.iter(f"{SVG}text")]
-    assert {"loss", "validation", "learning rate"} <= {*texts}
-
-
-def test_train_without_a_report_ends_as_it_does_otherwise(train: Command, run: Path) -> None:
-    (run / "log.jsonl").write_text("")
-    done = train(run, "--dry-run", "--plot")
-    assert (done.status, done.out) == (0, f"{run}\n")
-    assert "no report yet" in done.err
-    assert not (run / "curves.svg").exists()
-
-
-def test_train_asks_for_matplotlib_before_it_trains(
-    train: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    done = train(tmp_path / "run", "--plot")
-    assert (done.status, done.out) == (1, "")
-    remedy = "pip install 'nmt-toolkit[report]', or -e '.[report]' in a clone\n"
-    assert done.err.endswith(f"need Matplotlib; {remedy}")
-    assert not (tmp_path / "run").exists()

@@ -77,18 +77,10 @@ DryRun = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
-Plot = Annotated[
-    bool,
-    typer.Option(
-        "--plot",
-        help="Draw the log as curves.svg in the run directory; needs Matplotlib.",
-        rich_help_panel=OUTPUT,
-    ),
-]
 
 
 @recipe_flags(FLAGS)
-def train(*, settings: Settings, dry_run: DryRun = False, plot: Plot = False) -> None:
+def train(*, settings: Settings, dry_run: DryRun = False) -> None:
     """Train a model on a dataset, or resume a run.
 
     Run the same command again to resume an interrupted run. Before the first update a preflight
@@ -100,10 +92,6 @@ def train(*, settings: Settings, dry_run: DryRun = False, plot: Plot = False) ->
     from nmt.training.run import train as run_training
 
     experiment = _experiment(settings)
-    if plot:
-        from nmt.report.charts import require_matplotlib
-
-        require_matplotlib()
     keep_few_kernels()
     with (
         # Rank 0 removes a new run at SIGTERM. A launcher sends that to its peers, too, when one
@@ -122,8 +110,6 @@ def train(*, settings: Settings, dry_run: DryRun = False, plot: Plot = False) ->
                 if signal is None:
                     raise
                 redirect_to_null(1)  # Ctrl-C has ended the reader, too
-            if plot:
-                _plot(run)
     if signal is not None:
         raise typer.Exit(128 + signal)
 
@@ -175,22 +161,6 @@ def _trained(path: Path) -> "Run | None":
     except NmtError:  # training names it, if it needs the weights
         return None
     return run if run.checkpoint_paths() else None
-
-
-def _plot(run: "Run") -> None:
-    """Draw the curves of the run's log as ``curves.svg``."""
-    from nmt.io.files import whole_file
-    from nmt.report.document import read_runs
-
-    try:
-        charts = read_runs([run.path]).charts("update")
-    except NmtError as error:  # the run itself is complete
-        warn(str(error))
-        return
-    from nmt.report.charts import picture
-
-    with whole_file(run.path / "curves.svg") as partial:
-        partial.write_text(picture(charts), encoding="utf-8")
 
 
 def _signal(reason: str) -> Signals | None:
