@@ -448,7 +448,6 @@ def test_alignments_are_refused_where_given_subwords_bring_a_tag(
     ("train", "keys", "message"),
     [
         (DIRECTIONS, {"alignments": True}, "alignments go without tags; leave out one of them"),
-        (DIRECTIONS, {"clean": ["near_duplicates"]}, "would take a pair and its reverse for equal"),
         ([("en", "en")], {}, "source_lang and target_lang are both 'en'"),
         ([("en", "")], {}, "not given: --target-lang; say it there or in the recipe"),
     ],

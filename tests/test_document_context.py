@@ -358,7 +358,6 @@ def test_documents_are_whole_wherever_they_stand_in_a_corpus(
         ({"documents": {"whole": True, "sides": "source"}}, "joined on both sides"),
         ({"documents": {"whole": True, "context": 1}}, "whole joins all sentences of a document"),
         ({"documents": {}, "clean": ["duplicates"]}, "clean has duplicates, which would tear"),
-        ({"documents": {}, "clean": ["near_duplicates"]}, "clean has near_duplicates"),
         ({"documents": {}, "target_order": "right_to_left"}, "target_order left_to_right alone"),
         ({"documents": {}, "sentence_weights": True}, "documents go without sentence_weights"),
         ({"documents": {}, "alignments": True}, "documents go without alignments"),

@@ -5,7 +5,6 @@ Importing this package registers every cleaning step.
 
 from nmt.preprocess.cleaning_steps import Step, steps
 from nmt.preprocess.language import Language
-from nmt.preprocess.near_duplicates import NearDuplicates
 from nmt.preprocess.numbers import Numbers
 
-__all__ = ["Language", "NearDuplicates", "Numbers", "Step", "steps"]
+__all__ = ["Language", "Numbers", "Step", "steps"]

@@ -12,8 +12,7 @@ split for one reason, the first of these that applies:
 3. ``duplicates``: an equal pair came before (:mod:`nmt.preprocess.duplicates`). This check runs
    here, after all steps and limits, wherever ``duplicates`` stands in ``clean``. A pair that a
    step or a limit dropped is neither counted nor compared.
-4. ``near_duplicates``: a nearly equal pair came before (:mod:`nmt.preprocess.near_duplicates`).
-5. ``not_sampled``: ``weight`` or ``max_pairs`` of the corpus takes fewer pairs than are left
+4. ``not_sampled``: ``weight`` or ``max_pairs`` of the corpus takes fewer pairs than are left
    (:mod:`nmt.preprocess.selection`, which also drops the duplicates).
 
 With ``preprocess.shard``, a pair that belongs to another shard does not count as dropped. The
@@ -39,7 +38,6 @@ import numpy.typing as npt
 from nmt.data.manifest import Lengths, reasons
 from nmt.errors import NmtError
 from nmt.preprocess.cleaning_steps import Duplicates, Filtering, HeldOut, Rewriting, Step
-from nmt.preprocess.near_duplicates import NearDuplicates
 
 MAX_EXAMPLES = 10
 
@@ -98,8 +96,8 @@ class Cleaning:
 
     clean: tuple[Step, ...] = ()
     """Steps that rewrite the training text or drop pairs, in this order, before it is cut into
-    subwords. Only ``duplicates`` and ``near_duplicates`` always run last, after the limits in
-    tokens. No steps by default: only pairs that training cannot use are dropped."""
+    subwords. Only ``duplicates`` always runs last, after the limits in tokens. No steps by default:
+    only pairs that training cannot use are dropped."""
 
     on_empty: Literal["drop", "error"] = "drop"
     """Whether a training pair with an empty side (no tokens) is dropped, or is an error."""
@@ -142,11 +140,6 @@ class Cleaning:
         """Whether only the first of equal pairs is kept."""
         return any(isinstance(step, Duplicates) for step in self.clean)
 
-    @property
-    def near_duplicates(self) -> NearDuplicates | None:
-        """The step that drops nearly equal pairs, if there is one."""
-        return next((step for step in self.clean if isinstance(step, NearDuplicates)), None)
-
     def rewritten(self, lines: list[str]) -> list[str]:
         """Return the lines after all rewriting steps, one line for each."""
         for step in self.clean:
@@ -157,7 +150,7 @@ class Cleaning:
     def cleaned(
         self, source: list[str], target: list[str], held_out: frozenset[str], stats: CleaningStats
     ) -> tuple[npt.NDArray[np.intp], list[str], list[str]]:
-        """Apply the steps, except ``duplicates`` and ``near_duplicates``, to training pairs.
+        """Apply the steps, except ``duplicates``, to training pairs.
 
         Args:
             source: lines of text.

@@ -129,11 +129,6 @@ class PreprocessConfig(Cleaning, SubwordTraining):
             for key, language in (("source_lang", source), ("target_lang", target)):
                 if language:
                     check_language(key, language)
-        if self.near_duplicates and len(self.directions) > 1:
-            raise ValueError(
-                "near_duplicates would take a pair and its reverse for equal; clean each direction "
-                "by itself, before"
-            )
         if self.alignments and self.target_order == "right_to_left":
             raise ValueError(
                 "alignments go with target_order left_to_right alone; leave out one of them"
@@ -154,9 +149,8 @@ class PreprocessConfig(Cleaning, SubwordTraining):
         assert self.documents
         if self.documents.whole and self.documents.context is not None:
             raise ValueError("documents: whole joins all sentences of a document; unset context")
-        torn = "duplicates" if self.drops_duplicates else "near_duplicates"
-        if self.drops_duplicates or self.near_duplicates:
-            raise ValueError(f"documents: clean has {torn}, which would tear documents apart")
+        if self.drops_duplicates:
+            raise ValueError("documents: clean has duplicates, which would tear documents apart")
         if self.alignments or self.sentence_weights:
             beside = "alignments" if self.alignments else "sentence_weights"
             raise ValueError(f"documents go without {beside}; unset one of them")

@@ -41,8 +41,8 @@ def mark_repeated(keys: Path, marks: Path, scratch: Path) -> None:
     # Written, because a disk that is full when a hole is filled through a map kills the process.
     marks.write_bytes(np.zeros(keys.stat().st_size // 16, np.bool_).data)
     repeated = open_marks(marks)
-    for _, others in repetitions(_blocks(keys), scratch):
-        repeated[others] = True
+    for indices in _repetitions(_blocks(keys), scratch):
+        repeated[indices] = True
 
 
 def open_marks(path: Path) -> npt.NDArray[np.bool_]:
@@ -50,17 +50,14 @@ def open_marks(path: Path) -> npt.NDArray[np.bool_]:
     return np.memmap(path, np.bool_, "r+") if path.stat().st_size else np.zeros(0, np.bool_)
 
 
-def repetitions(
+def _repetitions(
     blocks: Iterable[tuple[int, Keys]], scratch: Path
-) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-    """Yield the repeated keys of a stream, some of them at once.
+) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the indices of the keys that came before, some of them at once.
 
     Args:
         blocks: keys in blocks [k, 2], each with the index of its first key.
         scratch: directory to make, which needs 24 bytes a key.
-
-    Yields:
-        For each key that came before: the index of the first equal key, and the key's own.
     """
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
@@ -82,9 +79,7 @@ def repetitions(
         order = np.lexsort((entries["low"], entries["high"]))  # stable: the first comes first
         high, low, index = (entries[name][order] for name in ("high", "low", "index"))
         again = np.flatnonzero((high[1:] == high[:-1]) & (low[1:] == low[:-1])) + 1
-        firsts = np.arange(len(index))
-        firsts[again] = 0
-        yield index[np.maximum.accumulate(firsts)[again]], index[again]
+        yield index[again]
 
 
 def _blocks(keys: Path) -> Iterator[tuple[int, Keys]]:

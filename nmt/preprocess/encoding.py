@@ -27,7 +27,6 @@ from nmt.preprocess.corpus import Block, Chunk
 from nmt.preprocess.duplicates import Keys, joined
 from nmt.preprocess.joining import Joiner, document_numbers
 from nmt.preprocess.links import count_words, read_links
-from nmt.preprocess.near_duplicates import Signatures, signatures
 from nmt.preprocess.subwords import Subwords
 from nmt.preprocess.tags import Tags
 from nmt.preprocess.weights import read_weights
@@ -43,8 +42,6 @@ class Encoded:
     target: Sentences
     keys: Keys
     """Hashes of the pairs [n, 2], equal for equal pairs; [0, 2] if they are not needed."""
-    signatures: Signatures
-    """Signatures of the pairs, similar for similar pairs; none if they are not needed."""
     weights: npt.NDArray[np.float32]
     """Weights of the pairs in the loss; none if there are none."""
     stats: CleaningStats
@@ -121,7 +118,6 @@ class Encoder:
             source=source.begun(tags[0]),
             target=target.begun(tags[1]),
             keys=pairs.keys,
-            signatures=signatures(*(pairs.texts if cleaning.near_duplicates else ([], []))),
             weights=weights[pairs.lines] if len(weights) else weights,
             stats=stats,
             block=replace(block, source=b"", target=b"", beside=()),

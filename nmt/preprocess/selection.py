@@ -24,7 +24,7 @@ def select_pairs(
 ) -> list[int]:
     """Write the spooled pairs to a split, without duplicates and sampled by corpus.
 
-    The reasons ``duplicates``, ``near_duplicates`` and ``not_sampled`` are decided here, after all
+    The reasons ``duplicates`` and ``not_sampled`` are decided here, after all
     cleaning.
 
     Args:
@@ -37,7 +37,7 @@ def select_pairs(
         The number of pairs of each corpus.
     """
     stats = spool.progress.tally
-    marks = _marks(spool, config)
+    repeated = spool.repeated() if config.drops_duplicates else None
     start = 0
     wanted = [0] * len(config.corpora)
     with spool.reader() as read:
@@ -48,9 +48,9 @@ def select_pairs(
             if subwords.directions:
                 direction = subwords.directions.number(corpus.direction)
             new = size
-            for reason, marked in marks.items():
-                dropped = int(np.count_nonzero(marked[start : start + size]))
-                stats.drop(reason, dropped)
+            if repeated is not None:
+                dropped = int(np.count_nonzero(repeated[start : start + size]))
+                stats.drop("duplicates", dropped)
                 new -= dropped
             draw = CopyCounts(new, _wanted(corpus, new, config), (config.seed, number))
             wanted[number] = draw.wanted
@@ -60,10 +60,10 @@ def select_pairs(
                 last = min(first + SELECTED_AT_ONCE, start + size)
                 source, target, *links = read(last - first)
                 again = np.zeros(last - first, np.bool_)
-                for reason, marked in marks.items():
-                    again |= marked[first:last]
-                    shown = np.flatnonzero(marked[first:last])[:MAX_EXAMPLES]
-                    stats.drop(reason, 0, _text(source, target, shown, subwords))
+                if repeated is not None:
+                    again = repeated[first:last]
+                    shown = np.flatnonzero(again)[:MAX_EXAMPLES]
+                    stats.drop("duplicates", 0, _text(source, target, shown, subwords))
                 copies = draw.copies(~again)
                 split.append(source.keep(copies), target.keep(copies), direction)
                 if config.sentence_weights:
@@ -77,16 +77,6 @@ def select_pairs(
         stats.examples,
     )
     return wanted
-
-
-def _marks(spool: Spool, config: PreprocessConfig) -> dict[str, npt.NDArray[np.bool_]]:
-    """Return for each reason the marks of the pairs [n] that it drops; no pair has two."""
-    marks = {}
-    if config.drops_duplicates:
-        marks["duplicates"] = spool.repeated()
-    if step := config.near_duplicates:
-        marks[step.name] = spool.similar(marks.get("duplicates"), step.min_similarity)
-    return marks
 
 
 def _wanted(corpus: Corpus, pairs: int, config: PreprocessConfig) -> int:

@@ -19,9 +19,8 @@ from nmt.io import files
 from nmt.preprocess.cleaning import CleaningStats
 from nmt.preprocess.duplicates import mark_repeated, open_marks
 from nmt.preprocess.encoding import Encoded
-from nmt.preprocess.near_duplicates import mark_similar
 
-NUMBERS = ("keys", "signatures", "weights")
+NUMBERS = ("keys", "weights")
 """Fields of :class:`~nmt.preprocess.encoding.Encoded` with numbers of each pair; empty where they
 are not needed."""
 
@@ -134,25 +133,6 @@ class Spool:
         scratch, marks = self.directory / "parts", self.directory / "repeated"
         mark_repeated(self.directory / "keys", marks, scratch)
         return open_marks(marks)
-
-    def similar(
-        self, repeated: npt.NDArray[np.bool_] | None, min_similarity: float
-    ) -> npt.NDArray[np.bool_]:
-        """Return for every pair [n] whether a similar one came before, mapped from a file.
-
-        Args:
-            repeated: pairs that are dropped already, which are not marked; None for none.
-            min_similarity: see :class:`nmt.preprocess.near_duplicates.NearDuplicates`.
-        """
-        path = self.directory / "similar"
-        path.write_bytes(bytes(sum(self.progress.pairs)))
-        marks = open_marks(path)
-        if repeated is not None:
-            marks[:] = repeated
-        mark_similar(self.directory / "signatures", marks, self.directory / "parts", min_similarity)
-        if repeated is not None:
-            marks ^= repeated
-        return marks
 
     def _open(self, name: str) -> BinaryIO:
         file = (self.directory / name).open("ab")
