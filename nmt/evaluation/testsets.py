@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from sacrebleu.dataset import DATASETS
 from sacrebleu.utils import SACREBLEU_DIR
 
 from nmt.errors import NmtError
-from nmt.evaluation.fetching import fetching, reason
 from nmt.io.lines import Lines
 from nmt.recipe.registry import unknown
 
@@ -45,34 +43,29 @@ def by_name(name: str, pair: str) -> TestSet:
         raise NmtError(unknown("test set", name, DATASETS))
     if pair not in DATASETS[name].langpairs:
         raise NmtError(f"{name}: {unknown('language pair', pair, DATASETS[name].langpairs)}")
-    with _fetching(name):
-        dataset: Any = DATASETS[name]
+    home = Path(SACREBLEU_DIR) / name
+    damaged = NmtError(f"{name}: damaged; remove {home}, so that it is fetched again")
+    dataset: Any = DATASETS[name]
+    try:
         source, references = dataset.get_source_file(pair), dataset.get_reference_files(pair)
+    except FileNotFoundError:  # in the unpacked archive: a kill interrupted the unpacking
+        raise damaged from None
+    except (Exception, SystemExit) as error:
+        raise NmtError(
+            f"{name}: cannot be fetched: {reason(error)}; remove {home} before another attempt; "
+            f"where the network does not allow it, copy {SACREBLEU_DIR} from a machine where it "
+            "does, or give the files with --reference"
+        ) from None
     if len(references) != 1:
         raise NmtError(f"{name}: {len(references)} references for each line; choose one with one")
     sources, translations = (Lines.open(Path(path)).read() for path in (source, *references))
     if len(sources) != len(translations) or not sources:
-        raise _damaged(name)
+        raise damaged
     return TestSet(f"{name} {pair}", translations, sources, pair.partition("-")[2])
 
 
-def _damaged(name: str) -> NmtError:
-    home = Path(SACREBLEU_DIR) / name
-    return NmtError(f"{name}: damaged; remove {home}, so that it is fetched again")
-
-
-@contextmanager
-def _fetching(name: str) -> Iterator[None]:
-    """Turn each failure into an NmtError, and remove the files of a failed attempt."""
-    root = Path(SACREBLEU_DIR)
-    try:
-        with fetching(root, name):
-            yield
-    except (Exception, SystemExit) as error:
-        # A file of the unpacked archive is missing: a kill interrupted the unpacking.
-        if isinstance(error, FileNotFoundError) and (root / name).exists():
-            raise _damaged(name) from None
-        raise NmtError(
-            f"{name}: cannot be fetched: {reason(error)}; where the network does not allow it, "
-            f"copy {SACREBLEU_DIR} from a machine where it does, or give the files with --reference"
-        ) from None
+def reason(error: BaseException) -> str:
+    """Return why sacreBLEU could not fetch a file, on one line."""
+    if isinstance(error, SystemExit):
+        return "the downloaded file does not match its checksum"
+    return " ".join(str(getattr(error, "reason", error)).split())

@@ -7,18 +7,15 @@ then one word, and BLEU is 0 for nearly every translation.
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
 from sacrebleu.utils import SACREBLEU_DIR
 
 from nmt import languages
 from nmt.errors import NmtError
-from nmt.evaluation.fetching import fetching, reason
+from nmt.evaluation.testsets import reason
 from nmt.messages import warn
 from nmt.recipe.registry import unknown
 
@@ -72,13 +69,12 @@ def bleu(tokenize: str, **settings: Any) -> BLEU:
     """
     name = BLEU.TOKENIZER_DEFAULT if tokenize == AUTO else tokenize
     try:
-        with fetching(Path(SACREBLEU_DIR), "models") if name in SPM_MODELS else nullcontext():
-            return BLEU(tokenize=name, **settings)
+        return BLEU(tokenize=name, **settings)
     except (OSError, SystemExit) as error:
         raise NmtError(
-            f"tokenizer {name}: its model cannot be fetched: {reason(error)}; where the network "
-            f"does not allow it, copy {SACREBLEU_DIR} from a machine where it does, or choose "
-            "another tokenize"
+            f"tokenizer {name}: its model cannot be fetched: {reason(error)}; remove "
+            f"{SACREBLEU_DIR}/models before another attempt; where the network does not allow it, "
+            "copy that directory from a machine where it does, or choose another tokenize"
         ) from None
     except (AssertionError, ImportError, RuntimeError) as error:
         raise NmtError(f"tokenizer {name}: {' '.join(str(error).split())}") from None
