@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 from flash_stand_in import flash_attention_on_cpus
-from tiny_models import PARTS, VOCABULARY, some_sources, tiny
+from tiny_models import PLAIN, VOCABULARY, some_sources, tiny
 from torch import Tensor
 from torch import distributed as dist
 from trained_runs import assert_same_checkpoint
@@ -92,7 +92,7 @@ def assert_near(values: dict[str, Tensor], expected: dict[str, Tensor], error: f
 
 
 @on_each_device
-@pytest.mark.parametrize("name", [*architectures, *PARTS])
+@pytest.mark.parametrize("name", PLAIN)
 def test_packs_are_padded_sentences(name: str, device: torch.device) -> None:
     torch.manual_seed(1)
     config = tiny(name)
@@ -158,9 +158,11 @@ def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @on_each_device
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize("shared", [False, True], ids=["heads", "shared-keys"])
-@pytest.mark.parametrize("lengths", [LENGTHS, LONG], ids=["short", "long"])
+@pytest.mark.parametrize(
+    ("lengths", "shared", "precision"),
+    [(LENGTHS, False, "bf16"), (LENGTHS, True, "fp16"), (LONG, False, "fp16")],
+    ids=["short-heads-bf16", "short-shared-keys-fp16", "long-heads-fp16"],
+)
 @pytest.mark.parametrize("width", [8, 16, 32, 64, 96])
 def test_the_kernels_for_packs_are_attention_within_each_sentence(
     width: int,
@@ -198,7 +200,7 @@ def test_the_kernels_for_packs_are_attention_within_each_sentence(
 
 
 @on_each_device
-@pytest.mark.parametrize("name", [*architectures, *PARTS])
+@pytest.mark.parametrize("name", PLAIN)
 def test_a_search_finds_what_it_finds_on_a_cpu(name: str, device: torch.device) -> None:
     torch.manual_seed(1)
     model = tiny(name).build(VOCABULARY, VOCABULARY, True).eval()

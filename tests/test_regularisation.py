@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_models import VOCABULARY, some_sources, tiny
+from tiny_models import KINDS, VOCABULARY, some_sources, tiny
 from torch import Tensor, nn
 from trained_runs import assert_same_checkpoint, records
 
@@ -16,7 +16,7 @@ from nmt.data.batches import Batch
 from nmt.data.packing import Packing
 from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
-from nmt.models import Model, architectures
+from nmt.models import Model
 from nmt.models.embedding import TokenEmbedding, cutoff_of, set_cutoff
 from nmt.training.config import TrainConfig
 from nmt.training.criterion import CutoffCriterion
@@ -49,7 +49,7 @@ def test_the_share_of_tokens_without_embedding_is_that_of_the_cutoff() -> None:
     assert torch.equal(table.eval()(tokens), nn.functional.embedding(tokens, table.weight))
 
 
-@pytest.mark.parametrize("name", architectures)
+@pytest.mark.parametrize("name", KINDS)
 def test_every_architecture_can_cut_off_tokens_in_training_alone(name: str) -> None:
     model, sources = build(name).eval(), some_sources()
     expected = model(sources, sources)

@@ -7,22 +7,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tiny_models import VOCABULARY, some_sources, tiny
+from tiny_models import KINDS_AND_STRATEGIES, VOCABULARY, some_sources, tiny
 from torch import Tensor
 
 from nmt.data.shortlist import Origin, Shortlist
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.inference.kernels import convert
 from nmt.inference.shortlister import Shortlister
-from nmt.models import Model, architectures
+from nmt.models import Model
 from nmt.models.ensemble import Ensemble
 from nmt.runtime.precision import InferencePrecision, autocast
 from nmt.search import Constraint, Hypothesis, Prefixes, Strategy, strategies
 from nmt.search.constraints import Forbidden, NoRepeatNgram
 
-every_pair = pytest.mark.parametrize(
-    ("arch", "strategy"), [(arch, strategy) for arch in architectures for strategy in strategies]
-)
+every_pair = pytest.mark.parametrize(("arch", "strategy"), KINDS_AND_STRATEGIES)
 MAX_LENGTHS = torch.tensor([7, 3, 9])
 ORIGIN = Origin(
     subwords="",

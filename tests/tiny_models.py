@@ -1,6 +1,8 @@
 """Every registered architecture at tiny size, and the plain Transformer with each other part."""
 
 import dataclasses
+from collections.abc import Iterable
+from itertools import cycle, product
 
 import torch
 from torch import Tensor
@@ -11,7 +13,8 @@ from nmt.models.adaptation import adaptation_weights
 from nmt.models.feed_forward import feed_forwards
 from nmt.models.patterns import patterns
 from nmt.models.positions import position_parts
-from nmt.recipe.config import build
+from nmt.recipe.config import build, dump
+from nmt.search import strategies
 
 VOCABULARY = 23
 TINY = {
@@ -85,13 +88,49 @@ ADAPTED: dict[str, dict[str, object]] = {
 """Models with parts that were put on them, by a name of their own."""
 
 
+COMBINED = [
+    "positions alibi + feed-forward gelu + multi-query",
+    "positions learned + deep norm",
+    "positions none + feed-forward relu",
+    "positions relative + feed-forward swiglu",
+    "positions rotary + feed-forward swish + rms norm + encoder neighbourhood",
+    "separate positions + pre-norm",
+    "positions from 2 + feed-forward gelu_tanh + decoder average",
+]
+"""Models with several parts at once, by the names of the parts."""
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """The names without those of models that are, at tiny size, an earlier one with other rates."""
+    models: dict[str, str] = {}
+    for name in names:
+        values = dump(tiny(name)).items()
+        key = {name: value for name, value in values if name != "arch" and "dropout" not in name}
+        models.setdefault(f"{type(tiny(name))} {key}", name)
+    return list(models.values())
+
+
 def tiny(name: str) -> ModelConfig:
-    changes = {"arch": name, **PARTS.get(name, {}), **ADAPTED.get(name, {})}
+    changes: dict[str, object] = {"arch": name}
+    for part in name.split(" + "):
+        changes |= {**PARTS, **ADAPTED}.get(part, {})
     if changes["arch"] not in architectures:
         changes["arch"] = "transformer_base"
     fields = {field.name for field in dataclasses.fields(architectures[str(changes["arch"])])}
     sizes = {key: size for key, size in TINY.items() if key in fields}
     return build(ModelConfig, {**sizes, **changes}, "model")
+
+
+KINDS = distinct(architectures)
+"""The architectures that differ at tiny size."""
+COMBINED += [name for name in PARTS if not any(name in model.split(" + ") for model in COMBINED)]
+KINDS_AND_STRATEGIES = sorted(
+    {*product(KINDS, ["beam"]), *product(["transformer_base"], strategies)}
+    | {*zip(KINDS, cycle(strategies), strict=False)}
+)
+"""Each kind of model with the beam and another strategy, and a Transformer with each."""
+PLAIN = distinct([*KINDS, *COMBINED])
+"""Every kind of model and every part, without anything put on it."""
 
 
 def tiny_model(name: str) -> Model:

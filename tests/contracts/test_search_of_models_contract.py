@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_models import VOCABULARY, some_sources, tiny
+from tiny_models import KINDS_AND_STRATEGIES, VOCABULARY, some_sources, tiny
 from torch import Tensor
 
 from nmt.data.vocabulary import BOS, EOS, PAD
-from nmt.models import Model, architectures
+from nmt.models import Model
 from nmt.models.base import State
 from nmt.search import Hypothesis, strategies
 
-every_pair = pytest.mark.parametrize(
-    ("arch", "strategy"), [(arch, strategy) for arch in architectures for strategy in strategies]
-)
+every_pair = pytest.mark.parametrize(("arch", "strategy"), KINDS_AND_STRATEGIES)
 MAX_LENGTHS = torch.tensor([7, 3, 9])
 
 
