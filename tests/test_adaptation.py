@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from for_each import for_each
 from tiny_models import ADAPTED, VOCABULARY, some_sources, tiny, tiny_model
 from torch import nn
 from trained_runs import assert_same_checkpoint
@@ -132,7 +133,7 @@ def test_what_cannot_be_adapted_is_refused() -> None:
             )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("values", "message"),
     [
         ({"targets": []}, "targets must have a pattern, or nothing is trained"),

@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 import torch
 import yaml
+from for_each import for_each
 
 from nmt.advice import advise, held_out
 from nmt.advice.corpus import Pair, Sketch, lines_that_occur_once, survey
@@ -82,7 +83,7 @@ def sections_of(values: list[Choice]) -> Any:
     return yaml.safe_load(as_text(values, ["head"]))
 
 
-every_case = pytest.mark.parametrize(
+every_case = for_each(
     ("pairs", "device", "minutes"), list(itertools.product(PAIRS, SPEEDS, MINUTES))
 )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
+from for_each import for_each
 
 from nmt.data.vocabulary import EOS
 from nmt.inference import Translation
@@ -17,7 +17,7 @@ from nmt.preprocess.subwords import Subwords
 from nmt.search import Hypothesis
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "offsets", "words"),
     [
         ("ab cd", [0, 1, 2, 3, 4], [0, 0, 1, 1, 1]),
@@ -32,7 +32,7 @@ def test_a_piece_belongs_to_the_word_in_which_it_begins(
     assert words_of_pieces(text, offsets) == words
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "starts"),
     [
         ("ab1, c_d", [0, 3, 5]),
@@ -86,7 +86,7 @@ def test_pieces_are_linked_one_by_one_and_the_bytes_of_a_character_together() ->
     assert piece_starts([0, 1, 1]) == [0, 1]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "text", "unit", "links"),
     [
         (("a b", [0, 2]), ("c.", [0, 1]), "words", ((2, 0),)),
@@ -150,7 +150,7 @@ def test_pieces_begin_where_the_text_says() -> None:
     assert subwords.target_offsets([]) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("languages", "unit"),
     [(("en", "de"), "words"), (("en", "ja"), "pieces"), (("zh", "en"), "pieces")],
 )

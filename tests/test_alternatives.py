@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import GERMAN
+from for_each import for_each
 from table_model import TableModel
 from torch import Tensor
 
@@ -102,7 +103,7 @@ class Given(ModelTranslator):
             yield at, [Hypothesis([*sentence.prefix], -at, -at, finished=True)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("prefix", "languages", "count", "words"),
     [
         ("one ", ("en", "de"), 2, ["two", "three"]),  # "x" would continue the first word

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from for_each import for_each
 from trained_runs import assert_resumes_as_if_it_never_stopped
 
 from nmt.data.batches import make_batch
@@ -94,7 +95,7 @@ def test_a_typo_leaves_doubles_replaces_or_swaps_a_letter_and_keeps_its_case() -
     assert typos("x AB") == {"x A", "x ABB", "x AX", "x AA", "x AB", "x BA"}
 
 
-@pytest.mark.parametrize("name", augmentations)
+@for_each("name", augmentations)
 def test_every_augmentation_takes_any_text_and_is_a_function_of_its_random_numbers(
     name: str,
 ) -> None:
@@ -236,7 +237,7 @@ def test_a_resumed_run_with_augmentation_is_the_one_that_never_stopped(
     assert_resumes_as_if_it_never_stopped(train, tmp_path, "--set", chosen)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("values", "problem"),
     [
         ("tpyos", "unknown augmentation 'tpyos'; did you mean 'typos'?"),

@@ -4,6 +4,7 @@ import pickle
 from random import Random
 
 import pytest
+from for_each import for_each
 
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 from nmt.errors import NmtError
@@ -39,7 +40,7 @@ def pieces_of(codes: str, text: str, **tokenisation: object) -> list[str]:
     return segmenter.pieces(ids)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("codes", "text", "expected"),
     [
         (CODES, "the thing and our hour", "the th@@ ing and our h@@ our"),
@@ -141,7 +142,7 @@ def test_what_codes_cannot_do_is_refused():
         _ = both.begins_word
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "message"),
     [
         ("", "there are no merges"),

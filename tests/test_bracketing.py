@@ -1,4 +1,5 @@
 import pytest
+from for_each import for_each
 
 from nmt.errors import NmtError
 from nmt.evaluation.bracketing import (
@@ -37,7 +38,7 @@ def test_a_tree_matches_itself_whatever_its_root_tags_and_traces() -> None:
     assert result.f1 == 100.0
 
 
-@pytest.mark.parametrize("root", ["", "TOP", "S1", "ROOT"])
+@for_each("root", ["", "TOP", "S1", "ROOT"])
 def test_no_root_is_a_bracket_though_evalb_knows_top_alone(root: str) -> None:
     result = score_brackets(trees(GOLD), trees(GOLD.replace("TOP", root)))
     assert result == Bracketing(sentences=1, matched=4, gold=4, proposed=4, complete=1)
@@ -102,7 +103,7 @@ def test_trees_without_brackets_score_nothing() -> None:
     assert (nothing.precision, nothing.recall, nothing.f1) == (0.0, 0.0, 0.0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "message"),
     [
         ("(S (NN dog)", "here: 1 brackets are not closed"),

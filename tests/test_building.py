@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from for_each import for_each
 from torch import Tensor, nn
 
 from nmt.errors import NmtError
@@ -32,7 +33,7 @@ def build_tiny(**changes: Any) -> Model:
     return config.build(50, 50, True)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "message"),
     [
         ({"encoder_layers": 10_000_000}, "the model is larger than the weights of the checkpoint$"),
@@ -97,7 +98,7 @@ def test_a_tensor_beside_the_weights_is_not_larger_without_bound() -> None:
         build_with(lambda: Unusual(1 << 25), weights)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "make",
     [
         lambda: torch.zeros(1).expand(1 << 25),
@@ -215,6 +216,7 @@ def test_an_error_outside_the_plugins_keeps_its_traceback() -> None:
         build_new(lambda: build_tiny().widht, ["wave"])  # type: ignore[arg-type, return-value]
 
 
+@pytest.mark.full
 def test_building_imports_no_sympy() -> None:
     """On the meta device ``torch.arange`` would import it, for a third of a second."""
     code = (

@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 import torch
+from for_each import for_each
 
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
@@ -74,7 +75,7 @@ def test_what_enters_the_blocks_begins_at_unit_variance() -> None:
     assert variances == pytest.approx([1.0, 1.0], rel=0.05)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("values", "message"),
     [
         ({"kernel": 2}, "kernel must be odd"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from nmt.data.columns import Sentences
 from nmt.data.dataset import Dataset
@@ -35,7 +36,7 @@ TEXT = [
 ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "text", "marks"),
     [
         ("the old man", "the old man", {}),

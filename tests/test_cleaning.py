@@ -2,6 +2,7 @@ import sys
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from nmt.errors import NmtError
 from nmt.preprocess.cleaning import Cleaning, CleaningStats, nothing_left
@@ -26,7 +27,7 @@ def rewritten(text, step):
     return pair[0]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("step", "before", "after"),
     [
         ("unicode", "e\u0301 ﬁ", "é ﬁ"),
@@ -44,7 +45,7 @@ def test_a_step_that_rewrites(step, before, after):
     assert rewritten(before, step) == after
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("step", "kept", "dropped"),
     [
         ("identical", ("a", "b"), ("a", "a")),
@@ -73,7 +74,7 @@ def test_a_step_that_filters(step, kept, dropped):
     assert tally.examples == {name: [list(dropped)]}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "target", "kept"),
     [
         ("1,000 men in 2010", "2010: 1.000 Mann", True),
@@ -96,7 +97,7 @@ def test_numbers_of_the_sides_are_compared(source, target, kept):
     assert steps["numbers"].keep([source], [target], frozenset()) == [kept]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("language", "own", "foreign"),
     [
         ("ja", "ラーメンを食べる。", "я ем"),
@@ -157,12 +158,12 @@ def test_tallies_add_up():
     assert shown == ["0a", "0b", "0c", "0d", "1a", "1b", "1c", "1d", "2a", "2b"]
 
 
-@pytest.mark.parametrize("name", list(steps))
+@for_each("name", list(steps))
 def test_every_step_is_built_from_what_it_dumps(name):
     assert build(Step, dump(steps[name]), "step") == steps[name]
 
 
-@pytest.mark.parametrize("name", list(steps))
+@for_each("name", list(steps))
 def test_no_step_makes_lines_or_loses_them(name):
     lines = ["", " ", "\x00\u2028\x85", "a\r", "ﬁ\u0301", "好", "\ud7ff", "🙂 x"]
     step = steps[name]
@@ -172,7 +173,7 @@ def test_no_step_makes_lines_or_loses_them(name):
         assert len(step.keep(lines, lines[::-1], frozenset())) == len(lines)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("clean", "message"),
     [
         (["duplicate"], "unknown cleaning step 'duplicate'; did you mean 'duplicates'"),

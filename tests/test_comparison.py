@@ -6,6 +6,7 @@ import os
 import random
 
 import pytest
+from for_each import for_each
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
@@ -155,7 +156,7 @@ def test_a_mean_and_an_interval_of_zero_are_told() -> None:
     assert "p_value" not in fields
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("resampling", "written"),
     [
         (Resampling(), ""),

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 import yaml
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,7 +83,7 @@ def test_what_is_not_given_keeps_its_default():
     assert build(Train, None, "train") == Train()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("key", "text", "value"),
     [
         ("updates", "7", 7),
@@ -117,7 +118,7 @@ def test_a_yaml_value_becomes_the_type_of_its_field(key: str, text: str, value: 
     assert type(made) is type(value)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("key", "text", "message"),
     [
         ("updates", "2.5", "train.updates: expected a whole number, not 2.5"),
@@ -319,7 +320,7 @@ def test_dump_gives_plain_values():
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("before", "path", "after"),
     [
         ({}, "a", {"a": 1}),
@@ -347,14 +348,14 @@ def test_an_assignment_is_a_path_and_a_yaml_value():
     assert parse_assignment("a.b =") == ("a.b", None)
 
 
-@pytest.mark.parametrize("text", ["train.updates", "=3", ""])
+@for_each("text", ["train.updates", "=3", ""])
 def test_an_assignment_needs_a_path_and_an_equals_sign(text: str):
     with pytest.raises(NmtError) as error:
         parse_assignment(text)
     assert str(error.value) == f"--set {text}: expected section.key=value"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "message"),
     [
         ("a: 1\nb: [1", "file: line 2: not valid YAML: expected ',' or ']', but got"),
@@ -383,7 +384,7 @@ def _bomb(opening: str, item: str, closing: str) -> str:
 LISTS, MERGES = _bomb("[", "*a{}", "]"), _bomb("{<<: [", "*a{}", "]}")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "message"),
     [
         (LISTS, "file: line 5: not valid YAML: more than 20,000 values, aliases counted"),
@@ -401,7 +402,6 @@ LISTS, MERGES = _bomb("[", "*a{}", "]"), _bomb("{<<: [", "*a{}", "]}")
         ("a: !!int ''", "file: line 1: not valid YAML: '' is not a value of type int"),
         ("a: !!timestamp x", "file: line 1: not valid YAML: 'x' is not a value of type timestamp"),
     ],
-    ids=lambda text: text[:12],
 )
 def test_yaml_that_stands_for_too_much_costs_one_line_at_once(text: str, message: str):
     began = time.process_time()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from for_each import for_each
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -86,7 +87,7 @@ def test_forbidden_tokens_that_the_vocabulary_lacks_are_no_matter() -> None:
     assert forbidden(reduced) == {5}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("values", "message"),
     [
         ({"name": "forbidden", "tokens": [3]}, "tokens are ids from 0 and not 3, the end of the"),

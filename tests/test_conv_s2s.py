@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 import torch
+from for_each import for_each
 
 from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
@@ -68,7 +69,7 @@ def test_the_encoder_s_gradient_is_divided_by_twice_the_layers_that_attend() -> 
     torch.testing.assert_close(scaled, torch.full_like(scaled, 3 / 6))  # three positions
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("values", "message"),
     [
         ({"encoder": [[2, 8, 4]]}, "kernels of the encoder must be odd"),

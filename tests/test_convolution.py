@@ -1,12 +1,12 @@
-import pytest
 import torch
+from for_each import for_each
 from torch import nn
 from torch.nn import functional as F
 
 from nmt.models.convolution import extend_past, no_past, weight_normalised, windows
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kernel", "dilation", "causal"), [(3, 1, False), (5, 2, False), (1, 1, True), (4, 3, True)]
 )
 def test_a_linear_layer_over_windows_is_a_convolution(
@@ -21,7 +21,7 @@ def test_a_linear_layer_over_windows_is_a_convolution(
     assert torch.allclose(own, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(("kernel", "dilation"), [(1, 1), (3, 1), (3, 4)])
+@for_each(("kernel", "dilation"), [(1, 1), (3, 1), (3, 4)])
 def test_the_past_gives_the_windows_one_by_one(kernel: int, dilation: int) -> None:
     x = torch.randn(2, 12, 3)
     past = no_past(2, 3, kernel, dilation, like=x)

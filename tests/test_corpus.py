@@ -3,6 +3,7 @@ import random
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from nmt.errors import NmtError
 from nmt.preprocess.annotations import DOCUMENT_IDS
@@ -99,7 +100,7 @@ def test_a_line_that_is_too_long_is_named_before_memory_is_full(tmp_path, monkey
         list(files.chunks())
 
 
-@pytest.mark.parametrize("tag", ["s", "unk", "pad"])
+@for_each("tag", ["s", "unk", "pad"])
 def test_a_tag_that_is_a_special_piece_is_refused(tag):
     with pytest.raises(ValueError, match=f"tag {tag}: <{tag}> is a special piece"):
         Corpus(path="c", tag=tag)
@@ -247,7 +248,7 @@ def test_every_pair_is_judged_by_itself():
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("limits", "message"),
     [
         ({"min_tokens_per_sentence": 0}, "min_tokens_per_sentence must be at least 1, not 0"),

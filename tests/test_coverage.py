@@ -7,6 +7,7 @@ import random
 
 import pytest
 import torch
+from for_each import for_each
 from table_model import TableModel, random_sources, unpad
 from torch import Tensor
 
@@ -44,7 +45,7 @@ def test_the_penalty_is_that_of_the_paper() -> None:
     assert found.log_probability == -3.0
 
 
-@pytest.mark.parametrize("seed", range(8))
+@for_each("seed", range(8))
 def test_a_wide_beam_finds_what_exhaustive_search_finds(seed: int) -> None:
     model, source, beam = Attending(seed), random_sources(seed, 2), Beam(beam=200)
     wide = Beam(beam=200, stop="all_finished")
@@ -62,7 +63,7 @@ def test_a_wide_beam_finds_what_exhaustive_search_finds(seed: int) -> None:
         assert best.score == pytest.approx(scores[tuple(best.output)], abs=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@for_each("seed", range(4))
 def test_a_batch_gives_what_its_sentences_give_alone(seed: int) -> None:
     model, source, beam = Attending(seed), random_sources(seed, 5), Beam(stop="all_finished")
     max_lengths = torch.tensor([4, 1, 7, 3, 9])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from nmt.data.direction_sampler import DirectionSampler
 from nmt.data.sampler import RandomSampler
@@ -21,7 +22,7 @@ def drawn(sampled: RandomSampler, epoch: int) -> np.ndarray:
     return np.bincount(np.concatenate(sampled.epoch(epoch)), minlength=len(LENGTHS))
 
 
-@pytest.mark.parametrize("temperature", [1.0, 2.0, 5.0, 1e6])
+@for_each("temperature", [1.0, 2.0, 5.0, 1e6])
 def test_the_pairs_of_an_epoch_are_in_the_proportions_of_the_paper(temperature: float) -> None:
     sampled = sampler(temperature)
     expected = np.array([800, 100, 30]) ** (1 / temperature)

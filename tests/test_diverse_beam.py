@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from for_each import for_each
 from table_model import Sentence, TableModel, random_sources, unpad
 
 from nmt.data.vocabulary import BOS, EOS, PAD
@@ -37,7 +38,7 @@ def plain_diverse_greedy(
     return alive
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_groups_of_one_give_what_plain_ones_give(seed: int) -> None:
     model, source = TableModel(seed, vocabulary=9), random_sources(seed, 4)
     beam = DiverseBeam(beam=3, groups=3, diversity=0.7, stop="first_beam")
@@ -50,7 +51,7 @@ def test_groups_of_one_give_what_plain_ones_give(seed: int) -> None:
         assert {tuple(it.output) for it in hypotheses} == ended
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_one_group_is_a_beam_and_the_first_of_several_a_narrower_one(seed: int) -> None:
     model, source = TableModel(seed, vocabulary=9), random_sources(seed, 4)
     plain = Beam(stop="all_finished").search(model, source, MAX_LENGTHS)
@@ -89,7 +90,7 @@ def test_groups_do_not_share_sequences_where_a_list_is_asked_for() -> None:
     assert max(map(len, alone)) == 2  # as both groups find the same
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("values", "message"),
     [
         ({"beam": 4, "groups": 3}, "a beam of 4 cannot be divided into 3 groups"),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from for_each import for_each
 
 from nmt.errors import NmtError
 from nmt.io.documents import MAX_BYTES, DocumentFormat, _checksum
@@ -79,7 +80,7 @@ def _loaded(text: bytes) -> object:
         return None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("values", "problem"),
     {
         "NaN": ({"books": float("nan")}, "values.books: expected a whole number, not nan"),
@@ -121,10 +122,9 @@ def test_another_version_is_refused_with_both() -> None:
         SHELVES.parse(changed(version=2), "here")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     ["[" * 100_000, '{"a":' * 100_000, "9" * 100_000, "", "null", "[]", '{"version": 3', b"\xff"],
-    ids=["brackets", "braces", "digits", "empty", "null", "list", "torn", "not UTF-8"],
 )
 def test_what_is_no_document_costs_one_line(text: str | bytes) -> None:
     with pytest.raises(NmtError, match=r"^here: damaged: .*; build it again$"):

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 
 from nmt.cli.recipe import load
 from nmt.evaluation import ScoreConfig
@@ -79,7 +80,7 @@ def test_an_unknown_size_of_multi30k_is_refused() -> None:
     assert done.stderr.endswith("run.sh [tiny|tiny_teacher|small]\n")
 
 
-@pytest.mark.parametrize("arguments", [[], ["huge"], ["base", "--dryrun"]])
+@for_each("arguments", [[], ["huge"], ["base", "--dryrun"]])
 def test_an_unknown_recipe_or_flag_of_wmt14_is_refused(arguments: list[str]) -> None:
     done = subprocess.run(
         ["bash", EXAMPLES / "wmt14/run.sh", *arguments], capture_output=True, text=True, check=False

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from for_each import for_each
 from foreign_models import ENGLISH, GERMAN, MODELS, UNION, marian_model, pieces_of
 from tiny_models import tiny
 
@@ -124,7 +125,7 @@ def test_pieces_are_learned_from_text_as_casing_and_order_leave_it() -> None:
     assert new.decode_source([title]) == ["Aorta"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("lines", "size", "message"),
     [
         (RUSSIAN, 60, "vocab_size 60 leaves no room behind the 60 pieces"),
@@ -176,8 +177,8 @@ CONFIGURATIONS = {
 }
 
 
-@pytest.mark.parametrize("config", CONFIGURATIONS.values(), ids=CONFIGURATIONS.keys())
-@pytest.mark.parametrize("name", ["shared BPE", "separate"])
+@for_each("config", CONFIGURATIONS.values())
+@for_each("name", ["shared BPE", "separate"])
 def test_a_new_piece_has_the_mean_logit_of_its_old_pieces(config: ModelConfig, name: str) -> None:
     old = SUBWORDS[name]
     if not old.shared and getattr(config, "tied_embeddings", None) == "all":

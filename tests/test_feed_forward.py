@@ -1,7 +1,7 @@
 import math
 
-import pytest
 import torch
+from for_each import for_each
 from torch.nn import functional as F
 
 from nmt.models.feed_forward import FeedForwardPart, feed_forwards
@@ -35,7 +35,7 @@ def test_swish_and_the_approximated_gelu_are_their_equations() -> None:
     torch.testing.assert_close(layer(x), layer.outer(0.5 * inner * (1 + slope.tanh())))
 
 
-@pytest.mark.parametrize("name", feed_forwards)
+@for_each("name", feed_forwards)
 def test_every_feed_forward_layer_drops_inner_activations_in_training_alone(name: str) -> None:
     layer, x = feed_forwards[name].build(8, 16, 0.5), torch.randn(5, 8)
     assert not torch.equal(layer(x), layer(x))

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 import torch
+from for_each import for_each
 from torch import nn
 
 from nmt.errors import NmtError
@@ -15,7 +16,7 @@ def model() -> nn.Module:
     return nn.ModuleDict({"encoder": layers, "output": nn.Linear(2, 2)})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("patterns", "trained"),
     [
         ([], 6),
@@ -32,7 +33,7 @@ def test_weights_are_frozen_by_the_patterns_of_their_names(
     assert sum(weight.requires_grad for weight in it.parameters()) == trained
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pattern", "nearest"),
     [
         ("encodr.*", "encoder.*"),

@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 import torch
+from for_each import for_each
 
 from nmt.errors import NmtError
 from nmt.models import ModelConfig, architectures
@@ -44,7 +45,7 @@ def test_weights_begin_uniform_within_the_stated_range() -> None:
     assert 0.0399 < weights.abs().max() <= 0.04
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("values", "message"),
     [
         ({"decoder_layers": 1}, "decoder_layers must be at least 2, not 1"),

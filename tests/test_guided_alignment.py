@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Command
+from for_each import for_each
 from tiny_models import VOCABULARY, tiny
 from torch import Tensor
 from trained_runs import assert_same_checkpoint, records
@@ -67,7 +68,7 @@ def gradients(model: Model, loss: Tensor) -> list[Tensor]:
     return [weight.grad for weight in model.parameters() if weight.grad is not None]
 
 
-@pytest.mark.parametrize("name", ["transformer_tiny", "rnnsearch", "gnmt", "multi-query"])
+@for_each("name", ["transformer_tiny", "rnnsearch", "gnmt", "multi-query"])
 def test_the_cost_is_the_cross_entropy_of_links_and_attention(name: str) -> None:
     model, batch = build(name), some_batch()
     if name == "gnmt":
@@ -237,7 +238,7 @@ def test_a_dataset_without_alignments_is_refused(train: Command, tmp_path: Path)
     assert "train.guided_alignment: the dataset has no word alignments; write them" in done.err
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("values", "message"),
     [
         ({"guided_alignment": -0.1}, "guided_alignment must not be negative, is -0.1"),

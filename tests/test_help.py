@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import typer
+from for_each import for_each
 
 from nmt.cli.app import app
 
@@ -63,7 +64,7 @@ def test_the_program_has_panels_at_a_terminal() -> None:
         assert re.search(rf"│ {name} +{command.get_short_help_str(200)[:20]}", text)
 
 
-@pytest.mark.parametrize("command", ["", "translate", "train", "preprocess", "score"])
+@for_each("command", ["", "translate", "train", "preprocess", "score"])
 def test_help_imports_no_library_that_takes_long(command: str) -> None:
     program = [sys.executable, "-X", "importtime", "-m", "nmt", *command.split(), "--help"]
     done = subprocess.run(program, capture_output=True, text=True, check=True)

@@ -1,6 +1,7 @@
 import sys
 
 import pytest
+from for_each import for_each
 
 from nmt.errors import NmtError
 from nmt.preprocess import language, steps
@@ -11,7 +12,7 @@ GERMAN = "Ein Mann geht mit seinem Hund über die Straße."
 ENGLISH = "A man crosses the street with his dog."
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "target", "kept"),
     [
         (ENGLISH, GERMAN, True),

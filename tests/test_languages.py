@@ -6,12 +6,12 @@ import re
 import sys
 import unicodedata
 
-import pytest
+from for_each import for_each
 
 from nmt import languages
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("code", "scripts"),
     [
         ("ja", ("Jpan",)),
@@ -54,7 +54,7 @@ def test_every_script_has_letters_whose_names_begin_so() -> None:
             assert any(name.startswith(f"{beginning} ") for name in names), script
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "words"),
     [
         ("a  small test.", 3),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from for_each import for_each
 from table_model import TableModel, random_sources, unpad
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -21,7 +22,7 @@ from nmt.search.lexical import LexicalBeamState, phrase_progress
 PHRASES = torch.tensor([[[4, 5, 6], [5, 7, PAD], [PAD, PAD, PAD]]])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("tokens", "count", "is_whole", "lacking"),
     [
         ([], 0, False, [4, 5, PAD]),
@@ -124,7 +125,7 @@ def test_memory_does_not_grow_with_the_square_of_the_candidates() -> None:
     assert max(sizes) < candidates**2 / 4
 
 
-@pytest.mark.parametrize("stop", ["optimistic", "all_finished", "first_beam", "current_length"])
+@for_each("stop", ["optimistic", "all_finished", "first_beam", "current_length"])
 def test_at_a_greatest_length_nothing_goes_on_after_its_end(stop: str) -> None:
     phrases = torch.tensor([[[7]], [[PAD]]])  # the second sentence has none
     for seed in range(8):
@@ -139,7 +140,7 @@ def test_at_a_greatest_length_nothing_goes_on_after_its_end(stop: str) -> None:
                 assert it.log_probability == pytest.approx(score, abs=1e-5)
 
 
-@pytest.mark.parametrize("key", ["pruning", "pruning_tokens", "pruning_finished"])
+@for_each("key", ["pruning", "pruning_tokens", "pruning_finished"])
 def test_pruning_is_refused(key: str) -> None:
     with pytest.raises(NmtError) as error:
         build(Strategy, {"name": "lexical_beam", key: 3}, "s")  # type: ignore[type-abstract]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from nmt.data.dataset import Dataset
 from nmt.data.vocabulary import EOS
@@ -124,7 +125,7 @@ def test_a_sample_is_spread_over_the_pairs(dataset: Path) -> None:
     assert Pairs.sample(split, 200).lengths.tolist() == split.source_lengths.tolist()
 
 
-@pytest.mark.parametrize("key", ["first", "best", "max_pairs", "iterations"])
+@for_each("key", ["first", "best", "max_pairs", "iterations"])
 def test_counts_below_one_are_refused(key: str) -> None:
     with pytest.raises(ValueError, match=f"{key} must be at least 1, not 0"):
         LexiconConfig(**{key: 0})

@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -78,8 +79,8 @@ def test_bytes_that_are_not_utf8_are_an_error_with_their_line(
     assert str(error.value) == f"text:3: byte 0xe9 is not UTF-8; convert it with iconv{choice}"
 
 
-@pytest.mark.parametrize("on_invalid_utf8", [None, "error", "replace"])
-@pytest.mark.parametrize(
+@for_each("on_invalid_utf8", [None, "error", "replace"])
+@for_each(
     ("mark", "encoding"), [(codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")]
 )
 def test_text_in_utf16_is_named_with_the_command_that_converts_it(

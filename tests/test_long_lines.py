@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +16,7 @@ def test_parts_fit_and_are_the_line(line: str, most: int) -> None:
     assert all(len(part) <= most for part in divided)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "expected"),
     [
         ("One two. Three, four five six.", ["One two.", " Three, four five six."]),
@@ -66,7 +66,7 @@ def test_the_ends_of_sentences_come_before_those_of_clauses_and_words(
     assert parts(line, lambda it: len(it) <= 22) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("begin", "rest"),
     [
         *((f"one two{mark}", " three, four five six") for mark in ".!?…"),
@@ -87,7 +87,7 @@ def test_a_character_that_does_not_fit_is_a_part() -> None:
     assert parts("ab", lambda it: next(refusals)) == ["a", "b"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("part", "source", "target", "space"),
     [
         (" Two.", "en", "de", " "),

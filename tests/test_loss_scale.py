@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 import torch
+from for_each import for_each
 
 from nmt.errors import NmtError
 from nmt.runtime.distributed import World
@@ -59,9 +60,7 @@ def test_it_goes_on_where_it_was() -> None:
     assert other.state() == it.state()
 
 
-@pytest.mark.parametrize(
-    ("others", "expected"), [((), True), (("fp16",), True), (("bf16", "fp16"), None)]
-)
+@for_each(("others", "expected"), [((), True), (("fp16",), True), (("bf16", "fp16"), None)])
 def test_all_processes_scale_the_loss_or_none(others: tuple[str, ...], expected: Any) -> None:
     class Among(World):
         def gather(self, value: Any) -> list[Any]:

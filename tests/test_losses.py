@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from for_each import for_each
 
 from nmt.training.losses import TokenLoss, losses
 
@@ -19,7 +20,7 @@ def value(loss: TokenLoss, label: int = 0, pad: int = 0) -> float:
     return loss(hidden, output, torch.tensor([order.index(label)]))[0].item()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("definition", "pad", "expected"),
     [
         ("fairseq", 1, 0.6530500),
@@ -105,8 +106,8 @@ def test_in_bf16_a_label_that_is_nearly_certain_keeps_its_likelihood_and_gradien
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-2, atol=0.0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", ["cross_entropy", "label_smoothed_cross_entropy"])
+@for_each("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@for_each("name", ["cross_entropy", "label_smoothed_cross_entropy"])
 def test_a_label_whose_probability_is_rounded_to_zero_costs_what_it_should(
     name: str, dtype: torch.dtype
 ) -> None:

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
 from conftest import Command
+from for_each import for_each
 
 from nmt.inference.alignment import token_starts
 from nmt.markup import Dialect, Fragment, Segment, parse
@@ -93,7 +93,7 @@ EXAMPLES = {
 }
 
 
-@pytest.mark.parametrize("line", EXAMPLES)
+@for_each("line", EXAMPLES)
 def test_tags_stand_around_the_words_of_their_own(line: str) -> None:
     assert shown(line) == EXAMPLES[line]
 
@@ -108,7 +108,7 @@ REVERSED = {
 }
 
 
-@pytest.mark.parametrize("line", REVERSED)
+@for_each("line", REVERSED)
 def test_tags_move_with_their_words(line: str) -> None:
     assert shown(line, reverse=True) == REVERSED[line]
 
@@ -131,7 +131,7 @@ XLIFF = {
 }
 
 
-@pytest.mark.parametrize("line", XLIFF)
+@for_each("line", XLIFF)
 def test_all_elements_of_xliff_are_inline(line: str) -> None:
     assert shown(line, dialect="xliff") == XLIFF[line]
 
@@ -194,7 +194,7 @@ def test_what_is_kept_replaces_its_translation_or_itself() -> None:
         assert segment.rendered(text, links, (starts, token_starts(text))) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [
         ("siehe {x}{x} dort {x}", "siehe {x} dort <kbd>Esc</kbd>"),
@@ -209,7 +209,7 @@ def test_what_a_translation_repeats(text: str, expected: str) -> None:
     assert segment.rendered(text, [], starts) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     "line",
     [
         "Use un<code>set</code> now",

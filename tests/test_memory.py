@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from for_each import for_each
 
 from nmt.runtime.memory import giving_back_memory, is_out_of_memory
 
@@ -34,7 +35,7 @@ def faults(call: str) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "error",
     [
         MemoryError(),
@@ -46,7 +47,6 @@ def faults(call: str) -> int:
         RuntimeError("Resource temporarily unavailable"),  # of a thread in C++
         SystemError("error return without exception set"),  # of Python without memory for one
     ],
-    ids=repr,
 )
 def test_memory_that_is_used_up_is_known_by_what_each_library_says(error: Exception) -> None:
     assert is_out_of_memory(error)
@@ -58,14 +58,13 @@ def test_memory_that_torch_cannot_have_is_known() -> None:
     assert is_out_of_memory(error.value)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "error",
     [
         OSError(errno.ENOSPC, "No space left on device"),
         RuntimeError("could not create a primitive descriptor for an LSTM"),
         ImportError("No module named 'absent'"),
     ],
-    ids=repr,
 )
 def test_other_errors_are_not_taken_for_a_want_of_memory(error: Exception) -> None:
     assert not is_out_of_memory(error)

@@ -10,6 +10,7 @@ from io import StringIO
 
 import pytest
 import sacrebleu
+from for_each import for_each
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 from tqdm import tqdm
@@ -58,7 +59,7 @@ def test_bleu_smooths_an_order_without_a_match_and_multi_bleu_does_not():
     assert metrics["tokenized_bleu"].score(hypothesis, reference).value == 0
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_tokenized_bleu_is_multi_bleu_on_the_words_as_they_are(seed: int):
     rng = random.Random(seed)
     hypotheses = [random_line(rng, ["a", "b", "A", "b.", "(b"]) for _ in range(5)]
@@ -103,7 +104,7 @@ def test_ter_settings_reach_sacrebleu():
     assert "asian:yes" in Ter(asian=True).score(["a"], ["a"]).signature
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "split"),
     [
         ("rich-text format", "rich ##AT##-##AT## text format"),
@@ -172,7 +173,7 @@ def test_paper_bleu_tokenises_by_the_rules_of_the_target_language():
     assert "hyp_len = 3 " in PaperBleu().score(["l'eau"], ["l'eau"]).details  # l ' eau
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_paper_bleu_is_the_protocol_step_by_step(seed: int):
     rng = random.Random(seed)
     pieces = [
@@ -206,7 +207,7 @@ def test_paper_bleu_is_the_protocol_step_by_step(seed: int):
     assert metrics["paper_bleu"].score(hypotheses, references).value == expected.score
 
 
-@pytest.mark.parametrize("name", BY_REFERENCE)
+@for_each("name", BY_REFERENCE)
 def test_a_perfect_translation_scores_best(name: str):
     metric = metrics[name]
     lines = ["Das ist ein kleiner Test .", "Und noch ein zweiter !"]
@@ -216,27 +217,27 @@ def test_a_perfect_translation_scores_best(name: str):
     assert score.higher_is_better == metric.higher_is_better
 
 
-@pytest.mark.parametrize("name", BY_REFERENCE)
+@for_each("name", BY_REFERENCE)
 def test_a_score_is_printed_with_its_name_and_whole_signature(name: str):
     score = metrics[name].score(HYPOTHESIS, REFERENCE)
     assert str(score) == f"{name} = {score.value:.2f} {score.details} {score.signature}"
     assert f"version:{version('sacrebleu')}" in score.signature
 
 
-@pytest.mark.parametrize("name", BY_REFERENCE)
+@for_each("name", BY_REFERENCE)
 def test_empty_translations_are_scored_as_any_other(name: str):
     metric = metrics[name]
     worst = metric.score(["", ""], ["ein Satz", "noch einer"])
     assert worst.value == pytest.approx(0 if metric.higher_is_better else 100)
 
 
-@pytest.mark.parametrize("name", BY_REFERENCE)
+@for_each("name", BY_REFERENCE)
 def test_hypotheses_and_references_must_pair_up(name: str):
     with pytest.raises(NmtError, match=r"^3 hypotheses but 2 references; line n of both"):
         metrics[name].score(["a", "b", "c"], ["a", "b"])
 
 
-@pytest.mark.parametrize("name", BY_REFERENCE)
+@for_each("name", BY_REFERENCE)
 def test_an_empty_test_set_has_no_score(name: str):
     with pytest.raises(NmtError, match=r"^nothing to score: no hypotheses and no references$"):
         metrics[name].score([], [])
@@ -277,7 +278,7 @@ def test_a_metric_that_needs_the_source_says_so():
         Exact(name="mine").score(["a"], ["a"], ["x", "y"])
 
 
-@pytest.mark.parametrize("name", ["bleu", "chrf", "chrf++", "ter"])
+@for_each("name", ["bleu", "chrf", "chrf++", "ter"])
 def test_the_score_of_one_sentence_is_what_sacrebleu_gives_it(name: str):
     rng = random.Random(name)
     theirs = {
@@ -328,7 +329,7 @@ def test_the_section_takes_a_single_name():
     assert build(ScoreConfig, {"metrics": "ter"}, "score").metrics == (metrics["ter"],)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("values", "message"),
     [
         ({"metrics": []}, "score: metrics must name at least one of bleu, chrf, chrf++"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
+from for_each import for_each
 
 from nmt.training.config import TrainConfig
 from nmt.training.milestones import Milestones
@@ -17,7 +17,7 @@ def milestones(state: dict[str, Any], last_update: int = 100, **config: Any) -> 
     return Milestones(TrainConfig(max_updates=100, **config), TrainerState(**state), last_update)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("state", "config", "last_update", "reason"),
     [
         ({"update": 99, "seconds": 1e9, "validations_since_best": 99}, {}, 100, None),
@@ -35,7 +35,7 @@ def test_training_ends_at_the_first_limit(
     assert milestones(state, last_update, **config).reason_to_stop() == reason
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("state", "reason", "is_due"),
     [
         ({"update": 0}, "max_updates", False),
@@ -57,7 +57,7 @@ def test_validation_is_due_by_updates_by_minutes_and_at_a_planned_end(
     assert due == is_due
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("state", "is_due"),
     [
         ({"update": 9}, False),

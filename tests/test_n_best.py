@@ -9,6 +9,7 @@ from typing import Any
 
 import fake_comet
 import pytest
+from for_each import for_each
 
 from nmt.cli.n_best import Candidate, parse_weights, rescored
 from nmt.errors import NmtError
@@ -83,7 +84,7 @@ def test_a_feature_may_have_several_values() -> None:
     assert candidate.score == -6.5
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("candidates", "message"),
     [
         (["a ||| b"], 'list:1: not "id ||| text ||| name= value ... ||| score", as nmt translate'),

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from for_each import for_each
 from tiny_models import VOCABULARY, tiny
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -69,7 +70,7 @@ def test_adafactor_clips_a_weight_whose_steps_are_longer() -> None:
     assert steps(1.2).tolist() == pytest.approx([0.12] * 4, rel=1e-4)
 
 
-@pytest.mark.parametrize("clip", [0.5, 0.0, -1.0])
+@for_each("clip", [0.5, 0.0, -1.0])
 def test_adafactor_refuses_a_clip_below_one(clip: float) -> None:
     with pytest.raises(ValueError, match=f"clip must be at least 1, not {clip:g}"):
         replace(optimizers["adafactor"], clip=clip)  # type: ignore[call-arg]
@@ -239,7 +240,7 @@ def test_muon_learns_with_a_scaled_loss(train: Any, tmp_path: Path) -> None:
     assert losses[-1] < 0.8 * losses[0]
 
 
-@pytest.mark.parametrize("name", optimizers)
+@for_each("name", optimizers)
 def test_a_skipped_step_allocates_the_state_of_a_taken_one(name: str) -> None:
     shapes = []
     for found_inf in (1.0, 0.0):
@@ -266,10 +267,8 @@ class HostReads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("found_inf", [0.0, 1.0])
-@pytest.mark.parametrize(
-    "name", ["adam", "adamw", "sgd", "muon", "schedule_free_adamw", "adadelta"]
-)
+@for_each("found_inf", [0.0, 1.0])
+@for_each("name", ["adam", "adamw", "sgd", "muon", "schedule_free_adamw", "adadelta"])
 def test_the_host_reads_no_tensor_to_skip_a_step(name: str, found_inf: float) -> None:
     model = nn.Linear(2, 2)
     optimizer = optimizers[name].build(model)

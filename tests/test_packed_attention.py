@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from for_each import for_each
 
 from nmt.models import ModelConfig
 from nmt.recipe.config import build
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "packs"),
     [
         ({}, True),

@@ -3,6 +3,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 
 from nmt.errors import NmtError
 from nmt.evaluation.bracketing import read_trees
@@ -39,7 +40,7 @@ def test_each_symbol_is_aligned_to_the_word_that_comes_next() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         JOHN,
@@ -56,7 +57,7 @@ def test_restoring_is_the_inverse_of_linearising(text: str) -> None:
     assert is_whole
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("symbols", "restored"),
     [
         (f"VP) {SYMBOLS} NN NN", JOHN),

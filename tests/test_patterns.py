@@ -1,5 +1,5 @@
-import pytest
 import torch
+from for_each import for_each
 
 from nmt.models.attention import mix_values
 from nmt.models.patterns import NeighbourhoodAttention
@@ -10,7 +10,7 @@ def heads(length: int) -> list[torch.Tensor]:
     return [torch.randn(2, 3, length, 8, requires_grad=True) for _ in range(3)]
 
 
-@pytest.mark.parametrize("kind", ["full", "masked", "causal"])
+@for_each("kind", ["full", "masked", "causal"])
 def test_full_attention_finds_the_same_with_and_without_gradients(kind: str) -> None:
     queries, keys, values = heads(5)
     mask = (torch.arange(5) < torch.tensor([[5], [3]]))[:, None, None] if kind == "masked" else None
@@ -20,8 +20,8 @@ def test_full_attention_finds_the_same_with_and_without_gradients(kind: str) -> 
     assert torch.allclose(found, trained, atol=1e-6)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("length", "radius"), [(1, 3), (7, 1), (8, 4), (23, 5), (9, 30)])
+@for_each("causal", [False, True])
+@for_each(("length", "radius"), [(1, 3), (7, 1), (8, 4), (23, 5), (9, 30)])
 def test_a_neighbourhood_is_full_attention_with_a_mask(
     length: int, radius: int, causal: bool
 ) -> None:

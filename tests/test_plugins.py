@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 
 from nmt.cli.recipe import load
 from nmt.errors import NmtError
@@ -41,7 +42,7 @@ def message(module: str, directory: Path | None) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize("value", [5, "mymodel", {"a": 1}, [""], [".x"], ["a..b"], ["a/b"], [1]])
+@for_each("value", [5, "mymodel", {"a": 1}, [""], [".x"], ["a..b"], ["a/b"], [1]])
 def test_plugins_that_are_no_list_of_modules_cost_one_line(value: object) -> None:
     with pytest.raises(NmtError) as error:
         plugin_names(value, "nmt.yaml")

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from for_each import for_each
 
 from nmt.errors import NmtError
 from nmt.models import ModelConfig
@@ -143,7 +144,7 @@ def test_the_rates_of_concatenated_sinusoids_end_at_a_ten_thousandth() -> None:
     assert torch.equal(sinusoids(3, 2, "concatenated"), sinusoids(3, 2, "halves"))
 
 
-@pytest.mark.parametrize("length", [255, 256, 257, 600])
+@for_each("length", [255, 256, 257, 600])
 def test_the_table_of_sinusoids_grows_with_the_longest_input(length: int) -> None:
     positions = SinusoidalPositions(4, offset=1)
     assert torch.equal(positions(0, length, CPU), sinusoids(length + 1, 4)[1:])

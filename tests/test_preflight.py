@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from for_each import for_each
 from fuzz.seals import seal
 from trained_runs import trainer_state
 
@@ -277,7 +278,7 @@ def test_the_time_of_ordinary_batches_on_a_gpu_does_not_include_work_before(
     assert seconds == (ORDINARY + 1) / (2 * ORDINARY)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("device", "changes", "expected"),
     [
         ("cuda", {}, True),
@@ -361,7 +362,7 @@ def test_the_longest_batch_holds_the_longest_pairs_that_fit(dataset: Path) -> No
     assert longest_batch(split, max_tokens=10**9).num_sentences == len(split)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("updates", "seconds", "limit", "warning"),
     [
         (100_000, 10.0, 600.0, "11 hours on this machine, training after 10 minutes, before it"),

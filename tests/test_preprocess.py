@@ -21,6 +21,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import typer
+from for_each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -706,8 +707,8 @@ def test_a_shard_without_pairs_is_answered_with_the_remedy(here):
         preprocess(config(shard="7/1000"))
 
 
-@pytest.mark.parametrize("blocks_of_a_corpus", [1, 3, 40])
-@pytest.mark.parametrize("shards", [2, 3, 4, 8])
+@for_each("blocks_of_a_corpus", [1, 3, 40])
+@for_each("shards", [2, 3, 4, 8])
 def test_the_documents_of_all_corpora_are_spread_over_the_shards(blocks_of_a_corpus, shards):
     files = Bitext(Path("a.en"), Path("a.de"))
     counts = Counter(

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 
 QUICKSTART = Path(__file__).resolve().parents[1] / "examples" / "quickstart"
 sys.path.insert(0, str(QUICKSTART))
@@ -374,7 +375,7 @@ WORKED_CASES = {
 }
 
 
-@pytest.mark.parametrize("phenomenon", WORKED_CASES)
+@for_each("phenomenon", WORKED_CASES)
 def test_a_worked_case(phenomenon):
     pair, english_sentence, german_sentence = WORKED_CASES[phenomenon]
     assert pair == (english_sentence, german_sentence)
@@ -488,7 +489,7 @@ def test_sentences_begin_with_a_capital_end_with_a_mark_and_have_single_blanks(p
             assert not sentence.endswith((",.", ",?"))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("english_words", "german_words", "line"),
     [
         ("The bus to Venice will leave at 0:50.", "Der Bus nach Venedig wird um 0.50 Uhr abfahren.",

@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 import sentencepiece
+from for_each import for_each
 
 from nmt.preprocess.extension import with_pieces
 from nmt.preprocess.segmenters import SentencePiece
@@ -47,7 +48,7 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@for_each("options", OPTIONS)
 def test_bpe_that_leaves_no_merge_out_gives_the_ids_of_sentencepiece(
     options: dict[str, object],
 ) -> None:
@@ -58,8 +59,8 @@ def test_bpe_that_leaves_no_merge_out_gives_the_ids_of_sentencepiece(
     assert all(len(letter) == 1 for letter in letters)
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@for_each("options", OPTIONS)
+@for_each("kind", ["bpe", "unigram"])
 def test_all_segmentations_spell_the_line(kind: str, options: dict[str, object]) -> None:
     segmenter, draw = trained(kind, **options), Random(1)
     whole = segmenter.decode(segmenter.encode(LINES))

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 
 from nmt.cli.recipe import Recipe, load, read
 from nmt.errors import NmtError
@@ -153,7 +154,7 @@ def test_training_takes_the_dataset_that_the_recipe_makes_unless_it_names_anothe
     assert "data" not in load(None, None, {}).section("search")
 
 
-@pytest.mark.parametrize("text", ["", "# nothing\n", "train:\n", "train: {}\n"])
+@for_each("text", ["", "# nothing\n", "train:\n", "train: {}\n"])
 def test_a_recipe_or_a_section_may_be_empty(text: str):
     write(text)
     assert load(None, None, {}).section("train") == {}
@@ -177,7 +178,7 @@ def test_a_plugin_that_cannot_be_imported_is_named():
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [
         ("trian: {}", "nmt.yaml: unknown section 'trian'; did you mean 'train'?"),
@@ -244,7 +245,7 @@ def test_a_recipe_that_is_asked_for_may_come_from_a_pipe():
         os.close(read_end)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("assignment", "expected"),
     [
         ("trian.seed=1", "--set trian.seed: unknown section 'trian'; did you mean 'train'?"),

@@ -4,6 +4,7 @@ from dataclasses import KW_ONLY, FrozenInstanceError, dataclass
 from typing import ClassVar
 
 import pytest
+from for_each import for_each
 
 from nmt.errors import NmtError
 from nmt.recipe.registry import Registry, nearest, unknown
@@ -113,7 +114,7 @@ PRECISIONS = "auto bf16 fp16 fp32 int8"
 SCHEDULES = "constant cosine inverse_sqrt linear plateau"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "known", "meant"),
     [
         ("transformer_wmt_en_de_big", ARCHITECTURES, "transformer_big"),

@@ -49,7 +49,7 @@ def test_the_share_of_tokens_without_embedding_is_that_of_the_cutoff() -> None:
     assert torch.equal(table.eval()(tokens), nn.functional.embedding(tokens, table.weight))
 
 
-@pytest.mark.parametrize("name", KINDS)
+@for_each("name", KINDS)
 def test_every_architecture_can_cut_off_tokens_in_training_alone(name: str) -> None:
     model, sources = build(name).eval(), some_sources()
     expected = model(sources, sources)
@@ -127,7 +127,7 @@ def test_layers_are_left_out_with_their_probability_and_in_training_alone() -> N
     assert torch.equal(decoded(model), decoded(build().eval()))
 
 
-@pytest.mark.parametrize("name", ["transformer_tiny", "positions rotary", "pre-norm"])
+@for_each("name", ["transformer_tiny", "positions rotary", "pre-norm"])
 def test_every_weight_has_a_gradient_where_all_layers_are_left_out(name: str) -> None:
     model = build(name)
     drop_layers(model, 0.999)
@@ -143,7 +143,7 @@ def test_models_whose_layers_cannot_be_left_out_are_refused() -> None:
         drop_layers(build("rnnsearch"), 0.1)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("values", "message"),
     [
         ({"token_dropout": 1.0}, r"token_dropout lies in \[0, 1\), not 1.0"),

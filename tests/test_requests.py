@@ -12,6 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from for_each import for_each
 
 from nmt.cli.requests import Requests
 from nmt.data.vocabulary import BOS, PAD
@@ -45,7 +46,7 @@ def test_a_phrase_to_avoid_that_a_shortlist_lacks_masks_nothing() -> None:
     assert reduced.phrases.tolist() == [[[4, 6, 0], [0, 0, 0]]]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "message"),
     [
         ({"txt": "a"}, 'line 1: expected an object with the field "text"'),
@@ -120,7 +121,7 @@ def test_only_terms_in_the_line_make_the_pattern(monkeypatch: pytest.MonkeyPatch
     finditer.assert_called_once_with("term\\ 7", "term 7")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("request_", "message"),
     [
         (Request("one", avoid="eins"), "avoid: expected a list of lines, not one string"),
@@ -292,7 +293,7 @@ def test_a_line_that_the_constraints_leave_no_translation_is_shown(
     assert done.err.endswith("leave no translation at all; loosen one of them (line 'two six')\n")
 
 
-@pytest.mark.parametrize("line", ["one", "x" * 80, "这" * 81, "one two " * 20])
+@for_each("line", ["one", "x" * 80, "这" * 81, "one two " * 20])
 def test_a_message_shows_the_beginning_of_its_line(line: str) -> None:
     with pytest.raises(NmtError) as error, naming_line(line):
         raise NmtError("bad")

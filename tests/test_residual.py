@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 import torch
+from for_each import for_each
 
 from nmt.errors import NmtError
 from nmt.models import ModelConfig
@@ -12,7 +13,7 @@ from nmt.recipe.config import build
 TINY = {"arch": "transformer_tiny", "d_model": 8, "d_ff": 12, "heads": 2}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("layers", "encoder", "decoder"),
     [
         (6, (1.4179, 0.4970), (2.0598, 0.3433)),
@@ -100,7 +101,7 @@ def test_the_plain_transformer_has_the_weights_it_always_had() -> None:
     assert layer == {f"{name}.{kind}" for name in names for kind in ("weight", "bias")}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("values", "message"),
     [
         (

@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 import pytest
+from for_each import for_each
 
 from nmt.errors import NmtError
 from nmt.evaluation.rewards import Reward, rewards
@@ -12,7 +13,7 @@ from nmt.recipe.config import build, dump
 CAT = "the cat sat on the mat"
 
 
-@pytest.mark.parametrize("name", list(rewards))
+@for_each("name", list(rewards))
 def test_a_reward_is_one_for_the_reference_and_nothing_without_a_word_of_it(name: str) -> None:
     reward = rewards[name]
     assert reward(CAT, CAT) == pytest.approx(1.0)
@@ -20,13 +21,13 @@ def test_a_reward_is_one_for_the_reference_and_nothing_without_a_word_of_it(name
     assert 0.0 < reward("the cat", CAT) < reward("the cat sat on", CAT) < 1.0
 
 
-@pytest.mark.parametrize("name", list(rewards))
+@for_each("name", list(rewards))
 def test_a_bare_name_and_written_values_give_the_registered_entry(name: str) -> None:
     assert build(Reward, name, "reward") == rewards[name]
     assert build(Reward, dump(rewards[name]), "reward") == rewards[name]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("hypothesis", "expected"),
     [
         # Of 6 + 5 + 4 + 3 n-grams: 3 + 2 + 1 are there, of 3 + 2 + 1.

@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 import torch
+from for_each import for_each
 from table_model import TableModel, unpad
 
 from nmt.data.vocabulary import BOS, EOS, UNK
@@ -154,7 +155,7 @@ def test_draws_are_those_of_cumulative_sums_and_nothing_impossible() -> None:
         assert torch.equal(tokens[:, 2:], expected[:, 2:, 0])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("key", "value", "message"),
     [
         ("samples", 0, "samples must be at least 1, not 0"),

@@ -1,13 +1,14 @@
 from dataclasses import replace
 
 import pytest
+from for_each import for_each
 
 from nmt.training.schedules import Schedule, schedules
 
 PAPER = schedules["inverse_sqrt"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("update", "base", "big"),
     [
         (1, 1.746928e-7, 1.235265e-7),
@@ -48,13 +49,13 @@ def test_linear_and_cosine_end_where_they_should() -> None:
     assert (cosine.rate(200, 1, 110), cosine.rate(10, 1, 10)) == pytest.approx((0.1, 0.1))
 
 
-@pytest.mark.parametrize("name", ["constant", "linear", "cosine"])
+@for_each("name", ["constant", "linear", "cosine"])
 def test_a_schedule_without_a_formula_needs_a_learning_rate(name: str) -> None:
     with pytest.raises(ValueError, match=f"the {name} schedule needs lr"):
         schedules[name].rate(9999, 512, 10)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("schedule", "values", "message"),
     [
         (PAPER, {"lr": 1e-3, "factor": 2.0}, "give one"),

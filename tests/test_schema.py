@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
+from for_each import for_each
 
 from nmt.cli.recipe import DEFAULT_ARCH, SCHEMA, SECTIONS
 from nmt.evaluation import ScoreConfig
@@ -57,7 +58,7 @@ def plain(value: Any) -> Any:
     return tuple(map(plain, value)) if isinstance(value, tuple) else value
 
 
-@pytest.mark.parametrize("section", SECTIONS)
+@for_each("section", SECTIONS)
 def test_the_schema_is_that_of_the_dataclasses(section: str) -> None:
     where, _, name = SECTIONS[section].partition(" ")[0].rpartition(".")
     if section == "model":

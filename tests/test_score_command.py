@@ -15,6 +15,7 @@ from unittest import mock
 import fake_comet
 import pytest
 import typer
+from for_each import for_each
 from typer.testing import CliRunner, Result
 
 from nmt.cli import score
@@ -153,7 +154,7 @@ def test_a_dataset_without_a_test_set_is_scored_by_its_validation_set(files: Pat
     assert output(*valid, stdin="a b c d f\nÜ\n").startswith("ter = 0.00")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "flags",
     [
         ("--reference", "test.zh"),
@@ -229,7 +230,7 @@ def test_an_unknown_metric_is_answered_with_the_nearest():
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "told"),
     [
         ([], "give one of --reference, --data, --testset, --alignments and --model"),
@@ -300,7 +301,7 @@ def test_one_system_has_an_interval(two: list[str], monkeypatch: pytest.MonkeyPa
     assert line.endswith("|bs:1000|seed:5\n")
 
 
-@pytest.mark.parametrize("flags", [("--confidence",), ("--paired", "bs"), ("--paired", "ar")])
+@for_each("flags", [("--confidence",), ("--paired", "bs"), ("--paired", "ar")])
 def test_a_single_line_is_not_resampled(flags: tuple[str, ...]):
     Path("other.txt").write_text("a b\n")
     systems = ("--reference", "test.de", "output.txt", "other.txt")
@@ -431,7 +432,7 @@ def test_comet_takes_the_source_from_where_it_is(data_bin: Path, monkeypatch: py
     assert "--source goes with --reference or --model" in result.stderr
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("flags", "told"),
     [
         (["--paired", "bs", "a"], "--paired compares systems: give two or more, the baseline"),

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from for_each import for_each
 from table_model import Sentence, TableModel, random_sources, unpad
 from tiny_models import VOCABULARY, some_sources, tiny
 from torch import Tensor
@@ -48,9 +49,9 @@ def plain_beam_search(
     return finished or [(tokens, total / penalty) for tokens, total in alive]
 
 
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("penalty", PENALTIES, ids=lambda it: it.name)
-@pytest.mark.parametrize("width", [1, 2, 4])
+@for_each("seed", range(10))
+@for_each("penalty", PENALTIES)
+@for_each("width", [1, 2, 4])
 def test_beam_search_gives_what_a_plain_one_without_early_stop_gives(
     width: int, penalty: LengthPenalty, seed: int
 ) -> None:
@@ -79,7 +80,7 @@ def test_the_optimistic_stop_saves_steps() -> None:
     assert steps[0] < steps[1] < 60
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_greedy_is_a_beam_of_one_that_stops_at_its_first_end(seed: int) -> None:
     model, source = TableModel(seed), random_sources(seed, 5)
     max_lengths = torch.tensor([8, 2, 8, 1, 5])
@@ -87,7 +88,7 @@ def test_greedy_is_a_beam_of_one_that_stops_at_its_first_end(seed: int) -> None:
     assert Greedy().search(model, source, max_lengths) == one.search(model, source, max_lengths)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_greedy_search_without_constraints_finds_what_the_common_loop_finds(seed: int) -> None:
     model, source = TableModel(seed), random_sources(seed, 5)
     max_lengths = torch.tensor([8, 2, 8, 1, 5])
@@ -108,7 +109,7 @@ def test_greedy_search_may_run_where_gradients_are_recorded() -> None:
     ] == [[hypothesis.tokens for hypothesis in hypotheses] for hypotheses in expected]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_the_papers_beam_of_one_is_never_worse_than_greedy(seed: int) -> None:
     # It is not the same: an end that was second best may win once the best has gone on.
     model, source, max_lengths = TableModel(seed), random_sources(seed, 5), torch.full((5,), 30)
@@ -218,7 +219,7 @@ def test_what_is_far_below_the_best_that_is_finished_is_so_by_its_score() -> Non
     assert best(beam, model) == ([4, 4], True)
 
 
-@pytest.mark.parametrize("strategy", [Greedy(), Beam(), Beam(beam=1)], ids=repr)
+@for_each("strategy", [Greedy(), Beam(), Beam(beam=1)])
 def test_equals_go_to_the_lowest_id(strategy: Strategy) -> None:
     model = Given({(): {UNK: 1 / 3, 4: 1 / 3, 5: 1 / 3}})
     (found,) = strategy.search(model, torch.tensor([[7, EOS]]), torch.tensor([5]))
@@ -255,7 +256,7 @@ def test_half_precision_logits_give_log_probabilities_in_full_precision() -> Non
     assert values.max().item() == pytest.approx(-6.907755, abs=1e-5)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("length", "expected"),
     [(1, 1.0), (5, 1.358655), (7, 1.515717), (10, 1.732862), (20, 2.354362), (50, 3.778565)],
 )
@@ -263,7 +264,7 @@ def test_the_gnmt_penalty_has_the_papers_values(length: int, expected: float) ->
     assert divisor(length_penalties["gnmt"], length) == pytest.approx(expected, abs=2e-6)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("penalty", "power"),
     [
         (NONE, 0.0),
@@ -271,7 +272,6 @@ def test_the_gnmt_penalty_has_the_papers_values(length: int, expected: float) ->
         (replace(length_penalties["power"], alpha=0.6), 0.6),
         (length_penalties["gnmt"], 0.4979),  # 0.6 log(35/25) / log(30/20)
     ],
-    ids=str,
 )
 def test_the_nearest_power_of_a_penalty(penalty: LengthPenalty, power: float) -> None:
     assert penalty.nearest_power == power
@@ -285,7 +285,7 @@ def test_gnmt_and_power_penalties_of_one_alpha_differ() -> None:
     assert divisor(power, 25) / divisor(power, 20) == pytest.approx(1.1433, abs=1e-4)
 
 
-@pytest.mark.parametrize("penalty", PENALTIES, ids=lambda it: it.name)
+@for_each("penalty", PENALTIES)
 def test_a_penalty_never_falls_with_length(penalty: LengthPenalty) -> None:
     alpha = random.Random(1).random() * 3
     values = {"name": penalty.name} | ({"alpha": alpha} if hasattr(penalty, "alpha") else {})
@@ -294,7 +294,7 @@ def test_a_penalty_never_falls_with_length(penalty: LengthPenalty) -> None:
     assert (divisors.diff() >= 0).all()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("values", "message"),
     [
         ({"name": "beam", "beam": 0}, "s: beam must be at least 1, not 0"),
@@ -326,8 +326,8 @@ def test_a_mistaken_recipe_is_one_line(values: dict[str, object], message: str) 
     assert str(error.value) == message
 
 
-@pytest.mark.parametrize("find", [top, top_on_gpu])
-@pytest.mark.parametrize("vocabulary", [700, 1280, 1283])
+@for_each("find", [top, top_on_gpu])
+@for_each("vocabulary", [700, 1280, 1283])
 def test_the_largest_values_are_found_wherever_they_lie(
     vocabulary: int, find: Callable[[Tensor, int], tuple[Tensor, Tensor]]
 ) -> None:

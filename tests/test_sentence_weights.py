@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from for_each import for_each
 from torch import Tensor, nn
 from trained_runs import assert_same_checkpoint, records
 
@@ -31,7 +32,7 @@ Command = Callable[..., Any]
 TOKEN_LOSSES = [name for name in losses if isinstance(losses[name], TokenLoss)]
 
 
-@pytest.mark.parametrize("name", TOKEN_LOSSES)
+@for_each("name", TOKEN_LOSSES)
 def test_a_weight_multiplies_the_loss_of_its_token(name: str) -> None:
     loss = losses[name]
     assert isinstance(loss, TokenLoss)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from for_each import for_each
 from torch import Tensor
 from trained_runs import assert_same_checkpoint, records
 
@@ -246,7 +247,7 @@ def test_log_probabilities_of_slices_are_those_of_all(monkeypatch: pytest.Monkey
         torch.testing.assert_close(mine, theirs)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("values", "message"),
     [
         ({"name": "minimum_risk", "samples": 1}, "samples must be at least 2, not 1"),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 from conftest import RECIPE
+from for_each import for_each
 from trained_runs import assert_same_checkpoint, records
 
 from nmt.data.dataset import Dataset
@@ -45,7 +46,7 @@ def counts(pairs: np.ndarray) -> dict[str, int]:
     return {name: int(np.isin(pairs, indices).sum()) for name, indices in CORPORA.items()}
 
 
-@pytest.mark.parametrize("tokens", [3, 20, 200, 3000, 30_000])
+@for_each("tokens", [3, 20, 200, 3000, 30_000])
 def test_what_is_drawn_in_each_stage_equals_the_ratios(tokens: int) -> None:
     order = sampler(tokens=tokens)
     for first, last, mix in zip((1, 48, 149), ENDS, MIXES, strict=True):
@@ -125,7 +126,7 @@ def test_updates_behind_the_last_stage_can_be_tried() -> None:
         assert len(ended.update(update)[0])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("ends", "problem"),
     [
         ((20, 20, None), "a stage after update 20 ends at 20; let until increase"),
@@ -142,7 +143,7 @@ def test_stages_follow_each_other_to_the_end(ends: Any, problem: str) -> None:
         check_stages(stages, max_updates=100)
 
 
-@pytest.mark.parametrize("end", [100, 101, None])
+@for_each("end", [100, 101, None])
 def test_the_last_stage_may_end_with_the_training_or_later(end: int | None) -> None:
     check_stages([Stage(until=20, mix=MIXES[0]), Stage(until=end, mix=MIXES[1])], max_updates=100)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import sentencepiece
+from for_each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -137,7 +138,7 @@ def test_the_smallest_size_that_a_message_names_can_be_used(byte_fallback):
     assert Subwords(model).source_size == size
 
 
-@pytest.mark.parametrize("sentences", [[], ["", " "], ["a " * 2097]])
+@for_each("sentences", [[], ["", " "], ["a " * 2097]])
 def test_text_without_text_is_refused(sentences):
     with pytest.raises(NmtError) as error:
         train_subwords(sentences, SubwordTraining())
@@ -147,7 +148,7 @@ def test_text_without_text_is_refused(sentences):
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("setting", "message"),
     [
         ({"vocab_size": 4}, "vocab_size must be more than the 4 special pieces, not 4"),

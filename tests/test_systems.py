@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import get_args
 
-import pytest
 import torch
+from for_each import for_each
 
 from nmt.models import architectures
 from nmt.models.feed_forward import feed_forwards
@@ -26,10 +26,9 @@ def number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "source", "target", "count", "printed"),
     ROWS,
-    ids=[f"{row[0]}-{row[1]}" for row in ROWS],
 )
 def test_every_model_has_its_documented_number_of_parameters(
     name: str, source: str, target: str, count: str, printed: str
@@ -39,9 +38,7 @@ def test_every_model_has_its_documented_number_of_parameters(
     assert model.num_parameters() == number(count)
 
 
-@pytest.mark.parametrize(
-    ("count", "printed"), [(row[3], row[4]) for row in ROWS if row[4]], ids=lambda text: text
-)
+@for_each(("count", "printed"), [(row[3], row[4]) for row in ROWS if row[4]])
 def test_documented_numbers_are_the_printed_ones(count: str, printed: str) -> None:
     if "(6)" in printed:  # GNMT's, of which it is not said what was counted
         assert round(number(count) / 1e6) == 281

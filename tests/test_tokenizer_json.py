@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from conftest import ENGLISH, GERMAN
+from for_each import for_each
 
 from nmt.data.vocabulary import EOS
 from nmt.export.huggingface_files import Layout
@@ -28,7 +29,7 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "settings",
     [
         {"model_type": "bpe"},
@@ -37,7 +38,6 @@ LINES = [
         {"model_type": "unigram", "user_defined_symbols": ("<tag>", "(*)")},
         {"model_type": "bpe", "user_defined_symbols": ("<tag>", "(*)")},
     ],
-    ids=str,
 )
 def test_a_fast_tokenizer_cuts_and_joins_text_as_the_subwords_do(settings: dict[str, Any]) -> None:
     sentences = [f"{one} {two} {one}ty-{two}" for one in ENGLISH for two in GERMAN]

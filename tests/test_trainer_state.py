@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import Command
+from for_each import for_each
 from fuzz.seals import seal
 
 from nmt.errors import NmtError
@@ -32,7 +33,7 @@ def test_the_state_is_as_it_was_saved() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("values", "message"),
     [
         ({"seconds": []}, ".seconds: expected a number, not []"),

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 import torch
+from for_each import for_each
 from trained_runs import assert_same_checkpoint, records
 
 from nmt.data.dataset import Dataset
@@ -629,9 +630,7 @@ def test_the_panel_and_the_time_to_go_begin_with_training_and_agree(
     assert "1:01:40" not in screen.getvalue()
 
 
-@pytest.mark.parametrize(
-    "values", [[1.0], [2.0, 2.0], [3.0, 1.0, 2.0], [0.1 * n for n in range(99)]]
-)
+@for_each("values", [[1.0], [2.0, 2.0], [3.0, 1.0, 2.0], [0.1 * n for n in range(99)]])
 def test_a_sparkline_has_the_least_and_the_greatest_bar(values: list[float]) -> None:
     line = sparkline(values, 8)
     assert len(line) == min(8, len(values))
@@ -1025,7 +1024,7 @@ def test_fp16_learns_what_fp32_learns_and_keeps_its_scale(train: Any, tmp_path: 
     assert sum(progress["loss_scale"]) > 2.0
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch compiles for a CPU with g++")
 def test_a_compiled_model_learns_the_same(train: Any, tmp_path: Path) -> None:
     losses = {}

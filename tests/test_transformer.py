@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from for_each import for_each
 
 from nmt.errors import NmtError
 from nmt.inference.kernels import convert
@@ -27,7 +28,7 @@ def both_layers(layers: int) -> dict[str, Any]:
     return {"encoder_layers": layers, "decoder_layers": layers}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "millions"),
     [
         ({}, 65),
@@ -50,7 +51,7 @@ def test_the_rows_of_table_3_have_the_printed_numbers_of_parameters(
     assert round(parameters(config, 40960) / 1e6) == millions
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "bias", "expected"),
     [
         ("transformer_base", False, 63_045_632),
@@ -173,8 +174,8 @@ def test_positions_beyond_the_table_are_those_of_a_longer_table() -> None:
     torch.testing.assert_close(later(254, 5, device), sinusoids(261, 8)[256:])
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@for_each("rate", [0.1, 0.3, 0.5])
+@for_each("dtype", [torch.float32, torch.bfloat16])
 def test_dropout_zeroes_the_stated_share_and_keeps_the_mean(
     rate: float, dtype: torch.dtype
 ) -> None:
@@ -220,7 +221,7 @@ def test_tied_matrices_are_one_and_untied_ones_are_not() -> None:
     assert none.output.weight is not none.target_embedding.weight
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("values", "message"),
     [
         ({"d_model": 15, "heads": 3}, "sinusoidal positions need an even d_model, not 15"),
@@ -279,8 +280,8 @@ def aligner(**values: Any) -> ModelConfig:
     return build(ModelConfig, {"arch": "transformer_base", **sizes, **values}, "model")  # type: ignore[type-abstract]
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("masks", [None, (2, 1, 1, 7), (2, 1, 5, 7), (2, 6, 1, 7)])
+@for_each("causal", [False, True])
+@for_each("masks", [None, (2, 1, 1, 7), (2, 1, 5, 7), (2, 6, 1, 7)])
 def test_groups_of_heads_attend_as_if_each_head_had_keys_of_its_own(
     masks: tuple[int, ...] | None, causal: bool
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from for_each import for_each
 from table_model import TableModel
 from torch import Tensor
 
@@ -110,7 +111,7 @@ def test_a_list_has_different_texts_and_begins_with_the_translation() -> None:
     assert len(set(several.subwords.decode_target([it.tokens for it in found]))) < len(found) == 4
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("count", "lists"),
     [(4, [4, 8, 16, 32]), (50, [50, 100, 200, 256]), (100, [100, 200, 256]), (200, [200, 400])],
 )
@@ -133,7 +134,7 @@ def batches(translator: Translator) -> list[Tensor]:
     return translator.model.batches
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_as_many_lines_come_out_as_went_in_and_in_order(seed: int) -> None:
     generator = random.Random(seed)
     lines = [
@@ -203,7 +204,7 @@ def test_batches_are_bounded_with_the_rows_of_the_search() -> None:
     assert [batch.shape for batch in batches(wide)] == [(2, 2), (2, 2)]
 
 
-@pytest.mark.parametrize(("workers", "sizes"), [(1, [16]), (2, [2] * 8), (16, [1] * 16)])
+@for_each(("workers", "sizes"), [(1, [16]), (2, [2] * 8), (16, [1] * 16)])
 def test_workers_have_several_batches_each(workers: int, sizes: list[int]) -> None:
     config = build(SearchConfig, {"strategy": "greedy"}, "search")
     execution = Execution(workers=workers)
@@ -283,7 +284,7 @@ def test_a_request_says_what_a_translation_begins_with_and_what_it_holds() -> No
     assert list(asking.translate([Request(" ", prefix="k")])) == [""]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "languages", "expected"),
     [
         ("ab。cd", ("zh", "en"), "ba dc"),
@@ -346,7 +347,7 @@ def test_the_metric_of_the_consensus_is_that_of_the_target_language() -> None:
     assert chinese.config.mbr == replace(metrics["bleu"], tokenize="zh", effective_order=True)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("strategy", "most", "remedy"),
     [
         ({"name": "beam", "beam": 3}, 3, "raise search.strategy.beam to at least 4"),
@@ -432,7 +433,7 @@ def test_the_precision_is_that_of_the_models_products() -> None:
         assert model.product.dtype == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("key", "value", "message"),
     [
         ("max_length_ratio", -0.5, "max_length_ratio must be at least 0, not -0.5"),

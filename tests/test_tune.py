@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from for_each import for_each
 
 from nmt.evaluation.metrics import Metric, metrics
 from nmt.evaluation.tuning import TuningSet
@@ -30,7 +31,7 @@ def table(sentences: int, seed: int, metric: Metric) -> tuple[Any, ...]:
     return features, metric.checked_counts(texts, [reference] * len(texts)), sizes, metric
 
 
-@pytest.mark.parametrize("name", ["bleu", "chrf", "ter"])
+@for_each("name", ["bleu", "chrf", "ter"])
 def test_the_best_point_of_a_line_is_no_worse_than_any_that_is_tried(name: str) -> None:
     sign = 1 if metrics[name].higher_is_better else -1
     for seed in range(5):

@@ -1,6 +1,7 @@
 import io
 
 import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from sentencepiece import SentencePieceTrainer
@@ -49,7 +50,7 @@ def test_a_sign_that_models_take_for_a_space_is_left_to_sentencepiece(normalizat
     assert_same(WordEncoder(processor), processor, lines)
 
 
-@pytest.mark.parametrize("normalization", ["nmt_nfkc", "nfkc_cf", "identity"])
+@for_each("normalization", ["nmt_nfkc", "nfkc_cf", "identity"])
 def test_lines_get_the_ids_that_sentencepiece_gives_them(normalization):
     processor = subwords(normalization=normalization).source.processor
     assert cuts_at_spaces(processor)
@@ -73,7 +74,7 @@ def test_words_are_known_again_and_forgotten_when_they_are_too_many(shared, monk
         assert len(encode._words.tokens) < 40
 
 
-@pytest.mark.parametrize(
+@for_each(
     "setting",
     [
         {"model_type": "unigram"},

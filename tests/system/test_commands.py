@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import typer
+from for_each import for_each
 
 from nmt.cli.app import app
 from nmt.runs import Run
@@ -101,13 +102,14 @@ def test_the_help_of_the_program_names_every_command(nmt: Any) -> None:
     assert re.findall(r"^  ([a-z]\S+)  ", commands, re.MULTILINE) == COMMANDS
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@for_each("name", COMMANDS)
 def test_no_flag_of_a_command_means_two_things(name: str) -> None:
     command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
     flags = [flag for parameter in command.params for flag in parameter.opts]
     assert len(flags) == len(set(flags))
 
 
+@pytest.mark.full
 def test_the_example_of_every_help_runs_one_after_the_other(nmt: Any, shell: Shell) -> None:
     # The example of preprocess asks for more subwords than six numbers have.
     subprocess.run(
@@ -168,6 +170,7 @@ def test_a_mistake_in_a_real_process_costs_one_line(shell: Shell) -> None:
     )
 
 
+@pytest.mark.full
 def test_without_a_recipe_each_command_finds_what_the_one_before_it_left(
     nmt: Any, here: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +191,7 @@ def test_without_a_recipe_each_command_finds_what_the_one_before_it_left(
     assert nmt("translate", *greedy, stdin=here / "input.txt").out == translated
 
 
+@pytest.mark.full
 def test_a_reader_that_goes_away_gives_status_141_and_no_message(trained: Path) -> None:
     piped = f"yes eins | {sys.executable} -m nmt translate --model {trained} --window 8"
     script = f"set -o pipefail; {piped} 2> err | head -1 > /dev/null; echo ${{PIPESTATUS[1]}}"
