@@ -11,17 +11,21 @@ PYTEST := $(BIN)/python -m pytest -q -n auto \
     -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 TESTS ?= tests
 
-.PHONY: demo test test-avx2 test-slow fuzz lint docs docs-serve clean
+.PHONY: demo test test-full test-avx2 test-slow fuzz lint docs docs-serve clean
 
 demo: $(INSTALLED)
 	PATH="$(abspath $(BIN)):$$PATH" bash examples/quickstart/run.sh
 
 test: $(READY)
-	$(PYTEST) -m "not slow" $(TESTS)
+	$(PYTEST) -m "not full and not slow" $(TESTS)
+
+# The tests that `make test` leaves out.
+test-full: $(READY)
+	$(PYTEST) -m "full and not slow" $(TESTS)
 
 # As on a processor that has AVX2 alone.
 test-avx2: $(READY)
-	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=default $(PYTEST) -m "not slow" $(TESTS)
+	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=default $(PYTEST) -m "not full and not slow" $(TESTS)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -q -m slow $(TESTS)

@@ -19,6 +19,8 @@ from trained_runs import assert_same_run, last_update
 
 import nmt as package
 
+pytestmark = pytest.mark.full
+
 CLUSTER = Path(__file__).parents[1] / "examples/cluster"
 PROGRAMS = {
     "srun": 'echo $$ > step; exec "$@"',

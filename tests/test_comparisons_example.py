@@ -119,6 +119,7 @@ class LabLoss(LabelSmoothedCrossEntropy):
 """
 
 
+@pytest.mark.full
 def test_a_plugin_beside_the_common_recipe_is_compared(
     tmp_path: Path, recipe: Path, dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +135,7 @@ def test_a_plugin_beside_the_common_recipe_is_compared(
     assert scores.keys() == {"bleu", "chrf", "loss"}
 
 
+@pytest.mark.full
 def test_an_interruption_ends_the_trainings_with_one_line(tmp_path: Path) -> None:
     stub = tmp_path / "python"
     stub.write_text("#!/bin/sh\necho $$\nexec sleep 90\n")
@@ -255,6 +257,7 @@ def test_an_unknown_row_is_refused(
     assert "no row 'lstm'" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_a_comparison_ends_in_a_table(
     tmp_path: Path,
     recipe: Path,

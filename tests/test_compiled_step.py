@@ -16,6 +16,8 @@ from nmt.models import Model
 from nmt.models.ensemble import Ensemble, members_of
 from nmt.search import Beam
 
+pytestmark = pytest.mark.full
+
 LENGTHS = torch.tensor([12, 9, 7])
 
 

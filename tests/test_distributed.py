@@ -124,6 +124,7 @@ def test_two_processes_see_the_same_sums_maxima_and_values() -> None:
 LATE = f"import os, time\ntime.sleep(int(os.environ['RANK']))\n{TOGETHER}"
 
 
+@pytest.mark.full
 def test_processes_that_are_started_again_find_each_other_and_not_those_before(
     launcher_store: TCPStore,
 ) -> None:
@@ -152,6 +153,7 @@ def launcher_store() -> TCPStore:
 HANG, DIE, STOP = "time.sleep(60)", "os._exit(1)", "os.kill(os.getpid(), signal.SIGSTOP)"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("does", [HANG, DIE, STOP])
 @pytest.mark.parametrize("missing", [0, 1])
 def test_the_process_that_does_not_answer_is_named_in_time(does: str, missing: int) -> None:
@@ -179,6 +181,7 @@ except LostPeerError as error:
 """
 
 
+@pytest.mark.full
 def test_a_process_that_was_busy_for_too_long_names_the_key_to_raise() -> None:
     first, second = (process.communicate(timeout=120)[0] for process in start(BUSY, 2))
     assert second == (
@@ -192,6 +195,7 @@ def test_a_process_that_was_busy_for_too_long_names_the_key_to_raise() -> None:
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("missing", [0, 1])
 def test_the_process_that_does_not_start_is_named_in_time(missing: int) -> None:
     ranks = sorted({0, 1, 2} - {missing})
@@ -213,6 +217,7 @@ def lost_processes(code: str, agent: TCPStore | None = None) -> dict[int, str]:
     return {int(rank): said for rank, said in re.findall("nmt: error: rank (.): (.*)", err)}
 
 
+@pytest.mark.full
 def test_processes_that_cannot_find_each_other_are_told_what_to_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

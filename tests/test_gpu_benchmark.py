@@ -18,6 +18,8 @@ from nmt.models import architectures
 from nmt.recipe.config import build
 from nmt.training.config import TrainConfig
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[1]
 
 

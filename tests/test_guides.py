@@ -21,6 +21,8 @@ from trained_runs import turn
 import nmt as package
 from nmt.data.dataset import Dataset
 
+pytestmark = pytest.mark.full
+
 DOCS = Path(__file__).parents[1] / "docs"
 
 # torchrun as one process: what it starts is tested in tests/system.

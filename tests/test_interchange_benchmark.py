@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -35,7 +37,7 @@ def test_a_run_is_compared_with_its_export_in_transformers(trained: Path, corpus
     assert found["nmt"]["lines_per_second"] > 0 < found["huggingface"]["lines_per_second"]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_run_is_compared_with_its_export_in_onnxruntime(trained: Path, corpus: Path) -> None:
     found = compare("onnx", "--run", trained, "--source", corpus / "test.en", "--beam", 1)
     assert found["equal_translations"] == 1.0

@@ -12,6 +12,8 @@ import pytest
 
 from nmt.runtime import own_kernels
 
+pytestmark = pytest.mark.full
+
 with_triton = pytest.mark.skipif(
     not importlib.util.find_spec("triton"), reason="Triton is not installed"
 )

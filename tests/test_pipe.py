@@ -122,7 +122,7 @@ def test_hostile_lines_come_out_as_many_and_in_order(copier: Translator, seed: i
     check_hostile_lines(copier, 1_000, seed)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_hundred_thousand_hostile_lines_come_out_in_order(copier: Translator) -> None:
     check_hostile_lines(copier, 10_000, 7)
     before = peak_memory_mb()

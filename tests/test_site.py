@@ -118,6 +118,7 @@ def test_text_of_help_is_not_taken_for_markdown(reference: dict[str, Any]) -> No
     assert reference["_prose"](text) == (r"a\_b\_c \<path\> \| `nmt score x` of `--top-k`, \*x\*")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("mkdocs", "material", "mkdocstrings")),
     reason="needs the extra docs",

@@ -17,6 +17,8 @@ import nmt as package
 from nmt.data.dataset import Dataset
 from nmt.preprocess.subwords import Subwords
 
+pytestmark = pytest.mark.full
+
 pytest.importorskip("snakemake")
 ROOT = Path(__file__).parents[1] / "examples/students"
 SETTINGS = """

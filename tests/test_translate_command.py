@@ -186,7 +186,7 @@ def test_any_number_of_workers_gives_the_same(run: Path, tmp_path: Path, flags: 
     assert invoke(run, tmp_path, text, *flags) == expected(run, LINES * 3)
 
 
-@pytest.mark.parametrize("count", [150, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [150, pytest.param(1000, marks=pytest.mark.full)])
 def test_many_lines_give_what_each_of_them_gives_alone(run: Path, count: int) -> None:
     draw = random.Random(5)
     words = ["the", "cat", "sat", "on", "a", "mat", "and", "dog", "\u2028", "?!"]

@@ -269,6 +269,7 @@ def test_python_runs_no_code_of_a_run_without_consent(
     assert has_run(strange)
 
 
+@pytest.mark.full
 def test_no_file_of_the_current_directory_passes_for_a_library(strange: Path) -> None:
     for name in ("typer", "sacremoses", "torch", "yaml"):
         (strange / f"{name}.py").write_text(PAYLOAD)

@@ -18,6 +18,8 @@ from trained_runs import assert_same_checkpoint, last_update, records
 
 from nmt.runs import Checkpoint
 
+pytestmark = pytest.mark.full
+
 REPEATABLE = "nmt: error: interrupted; run the same command again"
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -17,6 +17,8 @@ from unittest import mock
 import pytest
 from trained_runs import assert_same_run, last_update
 
+pytestmark = pytest.mark.full
+
 UPDATES = 60
 OPTIONS = (
     *("--max-updates", UPDATES, "--save-every", 4, "--valid-every", 6),

@@ -20,6 +20,8 @@ from trained_runs import assert_same_checkpoint, assert_same_run, last_update
 
 from nmt.runs import Checkpoint
 
+pytestmark = pytest.mark.full
+
 FAILING = """
 import os
 from dataclasses import dataclass

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from conftest import Command
 
+pytestmark = pytest.mark.full
+
 NOUNS = {"cat": "猫", "dog": "犬", "bird": "カナリア"}
 VERBS = {"sees": "見る", "likes": "好む"}
 

@@ -24,6 +24,8 @@ import yaml
 
 import nmt as package
 
+pytestmark = pytest.mark.full
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "wmt14"
 WORDS = {
     "en": ["one", "two", "three", "four", "five", "six"],
