@@ -26,16 +26,8 @@ SECTIONS = {
     "score": ScoreConfig,
 }
 
-every_recipe = pytest.mark.parametrize(
-    "recipe",
-    sorted(EXAMPLES.glob("*/*.yaml")),
-    ids=lambda path: str(path.relative_to(EXAMPLES)),
-)
-every_script = pytest.mark.parametrize(
-    "script",
-    sorted(EXAMPLES.glob("*/*.sh")),
-    ids=lambda path: str(path.relative_to(EXAMPLES)),
-)
+every_recipe = for_each("recipe", sorted(EXAMPLES.glob("*/*.yaml")))
+every_script = for_each("script", sorted(EXAMPLES.glob("*/*.sh")))
 
 
 @every_recipe

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
+from for_each import for_each
 from table_model import Sentence, TableModel, random_sources, unpad
 from torch import Tensor
 
@@ -73,7 +74,7 @@ def with_seeds(strategies: Sequence[Strategy]) -> pytest.MarkDecorator:
 
 every_strategy = pytest.mark.parametrize("strategy", variants(), ids=ids)
 every_strategy_with_seeds = with_seeds(variants())
-every_seed = pytest.mark.parametrize("seed", range(8))
+every_seed = for_each("seed", range(8))
 
 
 def same(left: list[Hypothesis], right: list[Hypothesis]) -> bool:
@@ -225,8 +226,8 @@ def keeps(constraint: Constraint, output: tuple[int, ...]) -> bool:
     raise AssertionError(constraint)
 
 
-@every_constraint
 @every_strategy
+@for_each("constraint", CONSTRAINTS)
 def test_constraints_are_kept_in_a_batch_as_alone(
     strategy: Strategy, constraint: Constraint
 ) -> None:
@@ -244,8 +245,8 @@ def test_constraints_are_kept_in_a_batch_as_alone(
             assert it.log_probability == pytest.approx(model.score(unpad(row), output), abs=1e-5)
 
 
-@every_seed
 @every_constraint
+@every_seed
 def test_a_wide_beam_finds_the_best_of_what_a_constraint_allows(
     constraint: Constraint, seed: int
 ) -> None:
@@ -279,8 +280,8 @@ def test_beginnings_are_kept_in_a_batch_as_alone(strategy: Strategy, seed: int) 
             assert it.log_probability == pytest.approx(model.score(sentence, (*it.output,)))
 
 
-@every_seed
 @pytest.mark.parametrize("prefix", [(4,), (5, 4)], ids=str)
+@every_seed
 def test_a_wide_beam_finds_the_best_of_what_begins_so(prefix: tuple[int], seed: int) -> None:
     model, source, wide = TableModel(seed), random_sources(seed, 1), Beam(beam=200)
     beginning = Prefixes(tokens=torch.tensor([prefix]))
@@ -350,7 +351,7 @@ def test_without_phrases_the_search_is_that_of_a_beam(strategy: Beam, seed: int)
 
 
 @can_place_phrases
-@pytest.mark.parametrize("phrases", [[[4, 5]], [[UNK, PAD], [5, PAD]], [[5, 5], [5, 4]]], ids=str)
+@for_each("phrases", [[[4, 5]], [[UNK, PAD], [5, PAD]], [[5, 5], [5, 4]]])
 def test_a_wide_beam_finds_the_best_of_what_holds_the_phrases(
     phrases: list[list[int]], strategy: Beam, seed: int
 ) -> None:
@@ -362,11 +363,7 @@ def test_a_wide_beam_finds_the_best_of_what_holds_the_phrases(
     assert tuple(found.output) == max(allowed, key=lambda output: scores[output])
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    [it for it in variants() if type(it).open_with is Strategy.open_with],
-    ids=ids,
-)
+@for_each("strategy", [it for it in variants() if type(it).open_with is Strategy.open_with])
 def test_other_strategies_refuse_phrases(strategy: Strategy) -> None:
     with pytest.raises(NmtError) as error:
         strategy.search(TableModel(0), random_sources(0, 4), torch.tensor([9] * 4), (), PHRASES)
@@ -375,7 +372,7 @@ def test_other_strategies_refuse_phrases(strategy: Strategy) -> None:
     )
 
 
-@every_strategy
+@for_each("strategy", variants())
 def test_constraints_that_leave_nothing_are_an_error(strategy: Strategy) -> None:
     nothing = Forbidden(tokens=(UNK, 4, 5))
     with pytest.raises(NmtError, match="leave no translation at all; loosen one of them"):
@@ -384,14 +381,14 @@ def test_constraints_that_leave_nothing_are_an_error(strategy: Strategy) -> None
         )
 
 
-@every_strategy
+@for_each("strategy", variants())
 def test_sentences_that_are_done_leave_the_batch(strategy: Strategy) -> None:
     model, source = TableModel(1), random_sources(1, 3)
     strategy.search(model, source, torch.tensor([1, 1, 2]))
     assert model.sentences_stepped <= 4
 
 
-@every_strategy
+@for_each("strategy", variants())
 def test_logits_that_are_not_numbers_are_an_error_with_the_step(strategy: Strategy) -> None:
     class Diverged(TableModel):
         def step(self, tokens, state):  # type: ignore[no-untyped-def]
@@ -405,7 +402,7 @@ def test_logits_that_are_not_numbers_are_an_error_with_the_step(strategy: Strate
         strategy.search(Diverged(0), random_sources(0, 2), torch.tensor([5, 5]))
 
 
-@every_strategy
+@for_each("strategy", variants())
 def test_a_greatest_length_below_one_is_an_error(strategy: Strategy) -> None:
     with pytest.raises(ValueError, match="a max_length must be at least 1, not 0"):
         strategy.search(TableModel(0), random_sources(0, 2), torch.tensor([3, 0]))

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from for_each import for_each
 
 from nmt.recipe.config import build, dump
 from nmt.training.losses import Loss, RDrop, SimCut, TokenLoss, losses
@@ -19,13 +20,13 @@ PARTS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "registry", "name"), PARTS, ids=[part[2] for part in PARTS])
+@for_each(("kind", "registry", "name"), PARTS)
 def test_a_bare_name_and_written_values_give_the_registered_entry(kind, registry, name) -> None:
     assert build(kind, name, "part") == registry[name]
     assert build(kind, dump(registry[name]), "part") == registry[name]
 
 
-@pytest.mark.parametrize("name", list(schedules))
+@for_each("name", schedules)
 def test_a_schedule_rises_to_its_peak_and_never_exceeds_it(name: str) -> None:
     schedule = dataclasses.replace(schedules[name], lr=0.5, warmup_updates=10)
     rates = [schedule.rate(update, 512, 100) for update in range(1, 101)]
@@ -79,7 +80,7 @@ def test_an_optimizer_goes_downhill(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(optimizers))
-@pytest.mark.parametrize("failures", [(1,), (0, 2)])
+@for_each("failures", [(1,), (0, 2)])
 def test_an_optimizer_takes_no_step_where_a_gradient_was_not_finite(
     name: str, failures: tuple[int, ...]
 ) -> None:
@@ -128,7 +129,7 @@ def plain(loss: TokenLoss, logits: torch.Tensor, labels: torch.Tensor) -> torch.
     return cross_entropy - loss.constant(vocabulary) * len(labels) + divergence
 
 
-@pytest.mark.parametrize("bias", [False, True])
+@for_each("bias", [False, True])
 @pytest.mark.parametrize("name", TOKEN_LOSSES)
 def test_the_sliced_loss_and_its_gradients_are_those_of_the_plain_one(
     name: str, bias: bool, monkeypatch: pytest.MonkeyPatch
@@ -156,7 +157,7 @@ def test_the_sliced_loss_and_its_gradients_are_those_of_the_plain_one(
         torch.testing.assert_close(own, other, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", TOKEN_LOSSES)
+@for_each("name", TOKEN_LOSSES)
 def test_a_loss_of_no_tokens_is_zero_and_so_is_its_gradient(name: str) -> None:
     output = torch.nn.Linear(8, 23)
     loss, nll = losses[name](torch.randn(0, 8), output, torch.zeros(0, dtype=torch.int64))
@@ -179,7 +180,7 @@ def test_under_autocast_a_loss_keeps_float32_gradients_near_the_exact_ones(name:
     assert output.weight.grad.dtype == torch.float32
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("part", "values", "message"),
     [
         (optimizers["adam"], {"betas": (0.9, 1.0)}, r"betas lies in \[0, 1\), not 1.0"),
