@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from for_each import for_each
 from tiny_models import KINDS, VOCABULARY, some_sources, tiny
 from torch import Tensor, nn
 from trained_runs import assert_same_checkpoint, records
