@@ -33,13 +33,13 @@ from nmt.inference import Request
 from nmt.serve import batching, libretranslate
 from nmt.serve.app import application
 from nmt.serve.batching import Batcher, QueueFullError
-from nmt.serve.limits import Ended, Keys, Limits, RefusedError, within
-from nmt.serve.lines import Beginning, Wanted, _translations
+from nmt.serve.limits import Keys, Limits, RefusedError, ShutdownMiddleware, with_timeout
+from nmt.serve.lines import AlternativesRequest, TranslateRequest, _translations
 from nmt.serve.service import Service
-from nmt.serve.workers import Batch, Translating, Wish, WorkerKilledError
+from nmt.serve.workers import Batch, BatchTranslator, Options, WorkerKilledError
 
 SEARCH = ("--strategy", "beam", "--beam", 2, "--workers", 2)
-PLAIN = Wish(("en", "de"))
+PLAIN = Options(("en", "de"))
 
 
 @contextmanager
@@ -376,7 +376,7 @@ def test_work_that_takes_too_long_is_given_up() -> None:
     async def ask() -> asyncio.Task[None]:
         work = asyncio.create_task(asyncio.sleep(600))
         with pytest.raises(RefusedError, match="no translation within 0 s") as refused:
-            await within(0, work)
+            await with_timeout(0, work)
         assert refused.value.status == 503
         return work
 
@@ -441,9 +441,9 @@ def test_a_mistake_is_answered_with_one_line(
 
 def test_mistakes_without_number_are_refused_at_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValidationError) as refused:
-        Wanted.model_validate({"target_lang": "de", "lines": [1] * 1000})
+        TranslateRequest.model_validate({"target_lang": "de", "lines": [1] * 1000})
     assert {error["loc"][1] for error in refused.value.errors()} == {0}
-    for kind in (Wanted, Beginning):
+    for kind in (TranslateRequest, AlternativesRequest):
         with pytest.raises(RefusedError, match="unknown key '0'"):
             kind.model_validate({str(key): 1 for key in range(1000)})
     monkeypatch.setattr(libretranslate, "Line", None)  # no line becomes a request
@@ -544,7 +544,7 @@ def test_a_request_that_the_end_of_the_server_cancels_is_answered_or_cut_off(
         await asyncio.sleep(60)
 
     async def cancel() -> None:
-        request = asyncio.ensure_future(Ended(app)({"type": "http"}, send, send))
+        request = asyncio.ensure_future(ShutdownMiddleware(app)({"type": "http"}, send, send))
         await settle()
         request.cancel()
         await request
@@ -561,7 +561,7 @@ def test_sighup_before_the_server_is_ready_loads_the_models_again(trained: Path)
 
 def test_lines_that_wait_are_refused_when_the_models_change_to_other_languages() -> None:
     with pytest.raises(NmtError, match="en-de is not served any more"):
-        Translating({})(Batch(PLAIN, [Request("one")]))
+        BatchTranslator({})(Batch(PLAIN, [Request("one")]))
 
 
 def _num_waiting(address: str) -> float:
@@ -678,8 +678,8 @@ def gather(steps: Callable[[Batcher, Processes], Any], slots: int = 1, queue: in
     return asyncio.run(run())
 
 
-def ask(batcher: Batcher, lines: Sequence[str], wish: Wish = PLAIN) -> asyncio.Task[Any]:
-    return asyncio.create_task(batcher.translate([Request(line) for line in lines], wish))
+def ask(batcher: Batcher, lines: Sequence[str], options: Options = PLAIN) -> asyncio.Task[Any]:
+    return asyncio.create_task(batcher.translate([Request(line) for line in lines], options))
 
 
 async def settle() -> None:

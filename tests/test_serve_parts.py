@@ -16,11 +16,18 @@ from nmt.inference import Request, SearchConfig
 from nmt.recipe.config import build
 from nmt.search import Beam
 from nmt.serve import lines
-from nmt.serve.limits import Ended, Limits, RefusedError, WholeBodies, late, while_connected
-from nmt.serve.lines import AHEAD, Wanted, _arriving, _lines, _translations
-from nmt.serve.workers import Wish
+from nmt.serve.limits import (
+    BodyMiddleware,
+    Limits,
+    RefusedError,
+    ShutdownMiddleware,
+    timeout_refusal,
+    while_connected,
+)
+from nmt.serve.lines import AHEAD, TranslateRequest, _arriving, _lines, _translations
+from nmt.serve.workers import Options
 
-PLAIN = Wish(("en", "de"))
+PLAIN = Options(("en", "de"))
 CONFIG = build(SearchConfig, {"strategy": "lexical_beam"}, "search")
 
 
@@ -65,7 +72,7 @@ def test_a_line_that_never_ends_is_refused() -> None:
 def test_only_some_lines_of_a_stream_are_under_way() -> None:
     started: list[str] = []
 
-    async def translate(requests: list[Request], wish: Wish) -> Any:
+    async def translate(requests: list[Request], options: Options) -> Any:
         started.append(requests[0].text)
         await asyncio.sleep(600)
 
@@ -103,7 +110,7 @@ def test_a_line_of_a_stream_is_tried_again_after_the_time_that_a_refusal_names(
 
 def test_other_refusals_end_a_stream() -> None:
     async def translate(*_: Any) -> Any:
-        raise late(2.0)
+        raise timeout_refusal(2.0)
 
     service: Any = SimpleNamespace(translate=translate)
     with pytest.raises(RefusedError, match="no translation within 2 s"):
@@ -117,10 +124,10 @@ def test_other_refusals_end_a_stream() -> None:
 )
 def test_markup_goes_without_each_of_the_others(other: dict[str, Any]) -> None:
     wanted = {"target_lang": "de", "lines": ["a"], "markup": "html"}
-    assert _lines(Wanted.model_validate(wanted), CONFIG, False) == [Request("a")]
+    assert _lines(TranslateRequest.model_validate(wanted), CONFIG, False) == [Request("a")]
     with pytest.raises(RefusedError, match="markup goes without requests, n_best, scores and"):
-        _lines(Wanted.model_validate(wanted | other), CONFIG, False)
-    plain = Wanted.model_validate(wanted | other | {"markup": None})
+        _lines(TranslateRequest.model_validate(wanted | other), CONFIG, False)
+    plain = TranslateRequest.model_validate(wanted | other | {"markup": None})
     assert len(_lines(plain, CONFIG, False)) == len(plain.lines)
 
 
@@ -146,7 +153,7 @@ def test_requests_may_ask_for_a_hundred_of_each_and_no_more(
 ) -> None:
     def read(fields: dict[str, Any]) -> list[Request]:
         wanted = {"target_lang": "de", "lines": [{"text": "a"} | fields]}
-        return _lines(Wanted.model_validate(wanted), CONFIG, False)
+        return _lines(TranslateRequest.model_validate(wanted), CONFIG, False)
 
     assert len(read(most)) == 1
     with pytest.raises(RefusedError, match="line 1: at most 100 "):
@@ -157,13 +164,15 @@ def test_a_list_that_is_too_long_is_refused_by_its_length() -> None:
     class Many(Beam):
         max_hypotheses = 500
 
-    wanted = Wanted.model_validate({"target_lang": "de", "lines": [{"text": "a", "n_best": 101}]})
+    wanted = TranslateRequest.model_validate(
+        {"target_lang": "de", "lines": [{"text": "a", "n_best": 101}]}
+    )
     with pytest.raises(RefusedError, match="line 1: at most 100 hypotheses, not 101"):
         _lines(wanted, replace(CONFIG, strategy=Many()), False)
 
 
 def test_a_refusal_for_now_says_when_to_try_again() -> None:
-    assert late(2.5).response().headers["retry-after"] == "1"
+    assert timeout_refusal(2.5).response().headers["retry-after"] == "1"
     assert RefusedError(429, "full", 30).response().headers["retry-after"] == "30"
     assert "retry-after" not in RefusedError(400, "wrong").response().headers
 
@@ -196,7 +205,7 @@ def test_the_application_sees_a_body_only_if_it_is_whole_and_within_the_limits(
         seen.append((await receive())["body"])
         await send({"type": "http.response.start", "status": 200})
 
-    whole = WholeBodies(app, Limits(bytes=5, body_seconds=600.0 if parts else 0.01))
+    whole = BodyMiddleware(app, Limits(bytes=5, body_seconds=600.0 if parts else 0.01))
     asyncio.run(whole({"type": "http", "path": "/"}, receive, send))
     assert seen == [b"abcde"] * (status == 200)
     assert sent[:1] == [status] * (status is not None)
@@ -232,4 +241,4 @@ def test_the_end_of_the_server_is_told_to_its_lifespan() -> None:
 
     none: Any = None
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(Ended(app)({"type": "lifespan"}, none, none))
+        asyncio.run(ShutdownMiddleware(app)({"type": "lifespan"}, none, none))

@@ -25,7 +25,7 @@ def with_processes(
     """What the steps return with two processes that apply the function."""
 
     async def run() -> Any:
-        processes = Processes(function, 2, (signal.SIGTERM,))
+        processes = Processes(function, 2)
         try:
             return await asyncio.wait_for(steps(processes), 60)
         finally:
@@ -145,7 +145,7 @@ def test_a_process_whose_work_is_cancelled_is_replaced() -> None:
 
 def test_nothing_holds_on_to_retired_processes_and_their_files() -> None:
     async def steps(processes: Processes[Any, Any]) -> None:
-        others = Processes(int, 2, ())
+        others = Processes(int, 2)
         assert await others.apply("1") == 1
         held = [weakref.ref(process) for process in others._all]
         others.retire()

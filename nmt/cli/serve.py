@@ -29,7 +29,7 @@ FLAGS = {"Search": SEARCH_FLAGS}
 
 
 def _ensemble(context: typer.Context, models: list[Path] | None) -> list[Path] | None:
-    """Return the models; those of the variable NMT_MODEL are the members of one ensemble."""
+    """Return the models; the variable NMT_MODEL names the members of one ensemble."""
     source = context.get_parameter_source("model")
     if models and source is not None and source.name == "ENVIRONMENT":
         return [Path(",".join(map(str, models)))]

@@ -20,11 +20,11 @@ from nmt import __version__
 from nmt.io.page import STYLE
 from nmt.languages import has_spaces
 from nmt.serve import libretranslate, lines
-from nmt.serve.limits import Ended, RefusedError, WholeBodies
-from nmt.serve.service import Counted, Service
+from nmt.serve.limits import BodyMiddleware, RefusedError, ShutdownMiddleware
+from nmt.serve.service import CountingMiddleware, Service
 
 GONE = 499
-"""Status, in the counts alone, of requests whose client went away."""
+"""Status of requests whose client disconnected; only the counts show it."""
 
 KINDS = {
     "html": "text/html",
@@ -63,7 +63,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         "description": "No translation within the time limit, or the server is shutting down.",
     },
 }
-"""Refusals for /openapi.json, in the place of the status 422 that FastAPI would name."""
+"""Refusals for /openapi.json, instead of the status 422 that FastAPI would name."""
 
 
 class Direction(BaseModel):
@@ -106,9 +106,9 @@ def application(service: Service, origins: Sequence[str] = ()) -> FastAPI:
     app.include_router(lines.router(service), responses=REFUSALS)
     app.include_router(libretranslate.router(service), responses=REFUSALS)
     app.include_router(_page_router(service), responses=REFUSALS)
-    app.add_middleware(WholeBodies, limits=service.limits)
-    app.add_middleware(Ended)
-    app.add_middleware(Counted, metrics=service.metrics)
+    app.add_middleware(BodyMiddleware, limits=service.limits)
+    app.add_middleware(ShutdownMiddleware)
+    app.add_middleware(CountingMiddleware, metrics=service.metrics)
     if origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]

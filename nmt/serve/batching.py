@@ -1,4 +1,4 @@
-"""Batches over the requests of all clients: what waits at the same time travels together."""
+"""Batches over the requests of all clients: lines that wait at the same time share a batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import islice
 from math import ceil
 
 from nmt.inference import Request
-from nmt.serve.workers import Batch, Fields, Wish, WorkerKilledError
+from nmt.serve.workers import Batch, Fields, Options, WorkerKilledError
 
 LINES_PER_TURN = 32
 """Most lines that a job gives to a batch while other jobs wait."""
@@ -34,7 +34,7 @@ class QueueFullError(Exception):
 class Job:
     """The lines of one client's request."""
 
-    wish: Wish
+    options: Options
     requests: Sequence[Request]
     results: list[list[Fields] | None]
     waiting: list[int]
@@ -71,11 +71,11 @@ class Job:
 class Batcher:
     """Gathers the lines of all clients into batches for a few processes.
 
-    The jobs take turns. A free process gets the next lines of the job whose turn it is, and with
-    them lines of the jobs behind it that have the same wish. A job gives a few dozen at a time, so
-    that a long document holds up nobody. Only lines half to twice as long as the first go with it,
-    since the longest line holds up a whole batch. No process takes more than its share of all
-    lines, so that another does not stand idle.
+    The jobs take turns. A free process gets the next lines of the job whose turn it is, and lines
+    of later jobs with the same options. A job gives a few dozen lines at a time, so that a long
+    document delays nobody. A batch holds only lines half to twice as long as its first, since the
+    longest line delays the whole batch. No process takes more than its share of all lines, so that
+    no other process is idle.
     """
 
     def __init__(
@@ -88,8 +88,8 @@ class Batcher:
             slots: number of batches that are translated at the same time.
             batch_lines: most lines of a batch.
             queue_lines: most lines that wait.
-            pause: seconds for which a batch that is not full waits for more lines, if another is
-                under way.
+            pause: seconds for which a batch that is not full waits for more lines while another
+                batch is translated.
         """
         self._translate_batch = translate
         self.free = asyncio.Semaphore(slots)
@@ -118,17 +118,17 @@ class Batcher:
         if waiting and waiting + lines > self.queue_lines:
             raise QueueFullError(max(1, round(waiting / self.speed)) if self.speed else 1)
 
-    async def translate(self, requests: Sequence[Request], wish: Wish) -> list[list[Fields]]:
-        """Return the translations of each line. If the caller is cancelled, lines that wait go.
+    async def translate(self, requests: Sequence[Request], options: Options) -> list[list[Fields]]:
+        """Return the translations of each line. Cancelling the caller drops its waiting lines.
 
         Raises:
-            NmtError: the model cannot do what is wished.
+            NmtError: the model does not support the options.
         """
         if not requests:
             return []
         numbers = list(range(len(requests)))
         done = asyncio.get_running_loop().create_future()
-        job = Job(wish, requests, [None] * len(requests), numbers, len(requests), done)
+        job = Job(options, requests, [None] * len(requests), numbers, len(requests), done)
         self.jobs.append(job)
         self.arrived.set()
         try:
@@ -165,7 +165,7 @@ class Batcher:
         share = ceil((self.num_waiting + self.num_running) / self.slots)
         room = min(share, self.batch_lines)
         chosen: list[tuple[Job, int]] = []
-        turns = deque(job for job in self.jobs if job.wish == first.wish)
+        turns = deque(job for job in self.jobs if job.options == first.options)
         while turns and room:
             job = turns.popleft()
             if lines := job.take(min(LINES_PER_TURN, room), size):
@@ -188,18 +188,18 @@ class Batcher:
         self.speed = 0.9 * self.speed + 0.1 * speed if self.speed else speed
 
     async def _translate(self, lines: list[tuple[Job, int]], is_again: bool = False) -> None:
-        """Give each job its results; after an error, each job is tried alone.
+        """Give each job its results; after an error, try each job alone.
 
-        So an error, or a line whose translation kills its process, is that of one job. A job that
-        is alone is tried twice, for it may not be to blame: perhaps the machine lacked memory. No
-        job is tried whose client went away.
+        So an error, or a line that kills its process, fails one job alone. A job that kills its
+        process alone is tried once more: perhaps the machine lacked memory for another reason.
+        Jobs whose clients disconnected are not tried.
         """
         lines = [(job, line) for job, line in lines if not job.done.done()]
         jobs = list(dict.fromkeys(job for job, _ in lines))
         if not jobs:
             return
         try:
-            batch = Batch(jobs[0].wish, [job.requests[line] for job, line in lines])
+            batch = Batch(jobs[0].options, [job.requests[line] for job, line in lines])
             results = await self._translate_batch(batch)
         except Exception as error:
             if len(jobs) > 1:

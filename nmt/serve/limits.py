@@ -22,8 +22,8 @@ from nmt.errors import NmtError
 T = TypeVar("T")
 STREAMS = frozenset({"/v1/stream"})
 """Paths whose bodies are read as they arrive."""
-LOST = "is_lost"
-"""Name in the state of a request, once its connection is lost."""
+DISCONNECTED = "is_disconnected"
+"""Name of the flag in the state of a request whose connection is lost."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Limits:
     queue: int = 10_000
     """Lines that wait, of all clients."""
     seconds: float = 120.0
-    """Seconds after which an answer that is not there is given up."""
+    """Seconds after which a request without an answer is given up."""
     body_seconds: float = 10.0
     """Seconds within which a request's body must arrive."""
     header_seconds: float = 10.0
@@ -63,19 +63,19 @@ class Keys:
                 raise NmtError(f"{path}: holds no key; write one on each line")
 
     def admit(self, key: object) -> bool:
-        """Return whether the key of a request, which may be no text, is one of the file."""
+        """Return whether the file holds the key of a request; JSON may give any value."""
         return self.is_open or (isinstance(key, str) and _hash(key) in self._hashes)
 
 
-def admitting(admit: Callable[[Request], None]) -> type[APIRoute]:
-    """Return a class of routes that admit a client before the body of its request is parsed.
+def admitting_route(admit: Callable[[Request], None]) -> type[APIRoute]:
+    """Return a class of routes that check the key before they parse the body.
 
     Args:
-        admit: raises an error for a client that may not.
+        admit: raises an error for a client without a valid key.
     """
 
     class Admitting(APIRoute):
-        """A route for clients that may."""
+        """A route that checks the key first."""
 
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             """Return the function that answers a request."""
@@ -91,7 +91,7 @@ def admitting(admit: Callable[[Request], None]) -> type[APIRoute]:
 
 
 class RefusedError(Exception):
-    """A request that is answered with an error; `status` is that of HTTP."""
+    """A request that is refused; `status` is the status of HTTP."""
 
     def __init__(self, status: int, message: str, retry_after: int | None = None) -> None:
         super().__init__(message.encode(errors="replace").decode())  # JSON may hold "\\ud800"
@@ -124,7 +124,7 @@ class KnownKeys(BaseModel):
         return values
 
 
-class WholeBodies:
+class BodyMiddleware:
     """Reads the body of each request before the application sees it, within the limits."""
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
@@ -171,8 +171,8 @@ class WholeBodies:
             ) from None
 
 
-class Ended:
-    """Answers requests that the end of the server cancels; an answer that has begun is cut off."""
+class ShutdownMiddleware:
+    """Answers requests that a shutdown cancels; an answer that has begun is cut off."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -197,11 +197,11 @@ class Ended:
 
 
 async def while_connected(request: Request, work: Awaitable[T], seconds: float) -> T:
-    """Return the result of the work, which is cancelled if the client goes away.
+    """Return the result of the work, which is cancelled if the client disconnects.
 
     Raises:
         RefusedError: the work takes longer than `seconds`.
-        ClientDisconnect: the client went away.
+        ClientDisconnect: the client disconnected.
     """
     tasks = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
     try:
@@ -211,14 +211,14 @@ async def while_connected(request: Request, work: Awaitable[T], seconds: float) 
             return task.result()
         if left.done():
             raise ClientDisconnect
-        raise late(seconds)
+        raise timeout_refusal(seconds)
     finally:
         for one in tasks:
             one.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)  # else asyncio logs a late error
 
 
-async def within(seconds: float, work: Awaitable[T]) -> T:
+async def with_timeout(seconds: float, work: Awaitable[T]) -> T:
     """Return the result of the work.
 
     Raises:
@@ -227,17 +227,17 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
     try:
         return await asyncio.wait_for(work, seconds)
     except asyncio.TimeoutError:
-        raise late(seconds) from None
+        raise timeout_refusal(seconds) from None
 
 
-def late(seconds: float) -> RefusedError:
+def timeout_refusal(seconds: float) -> RefusedError:
     """Return the refusal of a translation that takes longer than `seconds`."""
     return RefusedError(503, f"no translation within {seconds:g} s; send fewer lines", 1)
 
 
-def is_lost(request: Request) -> bool:
-    """Return whether the client of a request went away; thousands of its lines may still wait."""
-    return bool(getattr(request.state, LOST, False))
+def is_disconnected(request: Request) -> bool:
+    """Return whether the client of a request disconnected; thousands of its lines may wait."""
+    return bool(getattr(request.state, DISCONNECTED, False))
 
 
 def _keys(path: Path) -> Iterator[str]:

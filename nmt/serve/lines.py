@@ -1,4 +1,4 @@
-"""The interface of this toolkit: lines in, lines out, with all that ``nmt translate`` can do."""
+"""The interface of this toolkit: lines in, lines out, with the options of ``nmt translate``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,19 @@ from starlette.types import Receive, Scope, Send
 from nmt.errors import NmtError
 from nmt.inference import Request as Line
 from nmt.inference import SearchConfig
-from nmt.serve.limits import KnownKeys, RefusedError, admitting, is_lost, late, while_connected
+from nmt.serve.limits import (
+    KnownKeys,
+    RefusedError,
+    admitting_route,
+    is_disconnected,
+    timeout_refusal,
+    while_connected,
+)
 from nmt.serve.service import Service
-from nmt.serve.workers import Fields, Wish
+from nmt.serve.workers import Fields, Options
 
 AHEAD = 64
-"""Lines of a stream that are translated at the same time."""
+"""Lines of a stream that wait or are translated at the same time."""
 
 MOST_ROWS = 100
 """Most hypotheses that the strategy of a request may keep for its line."""
@@ -32,8 +39,8 @@ MOST_PHRASES = 100
 of one: memory is their product."""
 
 
-class Wanted(KnownKeys):
-    """Lines to translate, and what is wanted of them."""
+class TranslateRequest(KnownKeys):
+    """Lines to translate, and the fields to return."""
 
     source_lang: str = "auto"
     target_lang: str
@@ -54,7 +61,7 @@ class Answer(BaseModel):
     translations: list[list[dict[str, Any]]]
 
 
-class Beginning(KnownKeys):
+class AlternativesRequest(KnownKeys):
     """A line, and the beginning of its translation."""
 
     source_lang: str = "auto"
@@ -82,7 +89,7 @@ class Stream(StreamingResponse):
     """A response that is sent while the body of the request still arrives."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it; the usual class would take the body's messages to look for a disconnect.
+        """Send the response; the parent would consume the body's messages to see a disconnect.
 
         After an error the connection is cut, so that the client knows that lines are missing.
         """
@@ -92,13 +99,13 @@ class Stream(StreamingResponse):
 
 def router(service: Service) -> APIRouter:
     """Return the routes."""
-    routes = APIRouter(tags=["nmt"], route_class=admitting(service.admit))
+    routes = APIRouter(tags=["nmt"], route_class=admitting_route(service.admit))
 
     @routes.post("/v1/translate")
-    async def translate(wanted: Wanted, request: Request) -> Answer:
+    async def translate(wanted: TranslateRequest, request: Request) -> Answer:
         """Translate lines, with the fields of `nmt translate --json`."""
         service.check_count(len(wanted.lines))  # before each is read, which takes time
-        wish = Wish(
+        options = Options(
             pair=service.pair(wanted.source_lang, wanted.target_lang, _text_of(wanted.lines)),
             count=wanted.n_best,
             scored=wanted.scores or wanted.alignments is not None,
@@ -106,18 +113,18 @@ def router(service: Service) -> APIRouter:
             dialect=wanted.markup,
         )
         lines = _lines(
-            wanted, service.models.config(wish.pair), service.models.has_context(wish.pair)
+            wanted, service.models.config(options.pair), service.models.has_context(options.pair)
         )
-        work = service.translate(lines, wish)
+        work = service.translate(lines, options)
         translations = await while_connected(request, work, service.limits.seconds)
         return Answer(translations=translations)
 
     @routes.post("/v1/alternatives")
-    async def alternatives(beginning: Beginning, request: Request) -> Alternatives:
+    async def alternatives(wanted: AlternativesRequest, request: Request) -> Alternatives:
         """Propose words that may follow a beginning, each with its whole translation."""
-        pair = service.pair(beginning.source_lang, beginning.target_lang, beginning.line)
-        wish = Wish(pair, count=beginning.count, alternatives=True)
-        work = service.translate([Line(beginning.line, beginning.prefix)], wish)
+        pair = service.pair(wanted.source_lang, wanted.target_lang, wanted.line)
+        options = Options(pair, count=wanted.count, alternatives=True)
+        work = service.translate([Line(wanted.line, wanted.prefix)], options)
         [translations] = await while_connected(request, work, service.limits.seconds)
         return Alternatives(alternatives=[Alternative(**fields) for fields in translations])
 
@@ -130,19 +137,19 @@ def router(service: Service) -> APIRouter:
         request: Request, target_lang: str, source_lang: str = Query(...)
     ) -> StreamingResponse:
         """Translate a long text line by line; translations are sent while lines still arrive."""
-        wish = Wish(service.pair(source_lang, target_lang))
-        translations = _translations(service, request, wish)
+        options = Options(service.pair(source_lang, target_lang))
+        translations = _translations(service, request, options)
         first = await anext(translations, b"")  # an error before it has a status of its own
         return Stream(_chained(first, translations), media_type="text/plain; charset=utf-8")
 
     return routes
 
 
-def _lines(wanted: Wanted, config: SearchConfig, has_context: bool) -> list[Line]:
-    """Return the lines with what is wanted of each, for a model with or without context.
+def _lines(wanted: TranslateRequest, config: SearchConfig, has_context: bool) -> list[Line]:
+    """Return a request for each line, for a model with or without context.
 
     Raises:
-        RefusedError: a request is wrong, or goes without markup.
+        RefusedError: a request is wrong, or markup was combined with another option.
     """
     has_requests = any(isinstance(line, dict) for line in wanted.lines)
     if wanted.markup and (has_requests or wanted.n_best > 1 or wanted.scores or wanted.alignments):
@@ -177,8 +184,10 @@ def _request(fields: dict[str, Any], where: str, config: SearchConfig, has_conte
     return request
 
 
-async def _translations(service: Service, request: Request, wish: Wish) -> AsyncIterator[bytes]:
-    """Yield a line for each line of the body, once known; only some are under way at a time."""
+async def _translations(
+    service: Service, request: Request, options: Options
+) -> AsyncIterator[bytes]:
+    """Yield the translation of each line of the body as soon as it is known, in order."""
     arriving = _arriving(request, service.limits.characters)
     coming: asyncio.Future[str | None] | None = asyncio.ensure_future(anext(arriving, None))
     under_way: deque[asyncio.Future[list[list[Fields]]]] = deque()
@@ -192,16 +201,16 @@ async def _translations(service: Service, request: Request, wish: Wish) -> Async
                 awaited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
             )
             if not done and under_way:
-                raise late(seconds)
+                raise timeout_refusal(seconds)
             if not done:
                 raise RefusedError(408, f"no line within {seconds:g} s")
-            if is_lost(request):
+            if is_disconnected(request):
                 raise ClientDisconnect
             if coming in awaited and coming.done():
                 if (line := coming.result()) is None:
                     coming = None
                 else:
-                    work = _translated(service, Line(line), wish)
+                    work = _translated(service, Line(line), options)
                     under_way.append(asyncio.ensure_future(work))
                     coming = asyncio.ensure_future(anext(arriving, None))
             finished: list[bytes] = []
@@ -216,11 +225,11 @@ async def _translations(service: Service, request: Request, wish: Wish) -> Async
             task.cancel()
 
 
-async def _translated(service: Service, line: Line, wish: Wish) -> list[list[Fields]]:
+async def _translated(service: Service, line: Line, options: Options) -> list[list[Fields]]:
     """Return the translations of a line of a stream, which waits when the queue is full."""
     while True:
         try:
-            return await service.translate([line], wish)
+            return await service.translate([line], options)
         except RefusedError as error:
             if error.status != 429 or error.retry_after is None:
                 raise

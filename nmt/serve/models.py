@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from asyncio import wrap_future
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,7 @@ from functools import partial
 from nmt.errors import NmtError
 from nmt.inference import LineTranslator, SearchConfig, Translator
 from nmt.runtime.processes import available_cores
-from nmt.serve.workers import Batch, Fields, Pair, Processes, Translating
+from nmt.serve.workers import Batch, BatchTranslator, Fields, Pair, Processes
 
 Load = Callable[[], Sequence[LineTranslator]]
 
@@ -101,16 +100,14 @@ class _Running:
         self.configs = {pair: translator.config for pair, translator in by_pair.items()}
         self.with_context = {pair for pair, one in by_pair.items() if one.subwords.context}
         self.processes = processes
-        translating = Translating(by_pair)
+        translator = BatchTranslator(by_pair)
         self.apply: Callable[[Batch], Awaitable[list[list[Fields]]]]
         self.retire: Callable[[], None]
         self.close: Callable[[], None]
         if can_fork:
-            # A terminal or systemd may send its signals to the processes, too.
-            ignored = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-            pool = Processes(translating, processes, ignored)
+            pool = Processes(translator, processes)
             self.apply, self.retire, self.close = pool.apply, pool.retire, pool.close
         else:
             thread = ThreadPoolExecutor(1)
-            self.apply = lambda batch: wrap_future(thread.submit(translating, batch))
+            self.apply = lambda batch: wrap_future(thread.submit(translator, batch))
             self.retire = self.close = partial(thread.shutdown, wait=False)

@@ -21,16 +21,16 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from nmt.errors import NmtError
 from nmt.messages import say, warn
 from nmt.serve.app import application
-from nmt.serve.limits import LOST, RefusedError
+from nmt.serve.limits import DISCONNECTED, RefusedError
 from nmt.serve.service import Service
 
 GRACE = 30
 """Seconds that accepted requests have after SIGTERM."""
-KEPT = 75
+KEEP_ALIVE = 75
 """Seconds for which a connection stays open after an answer: longer than a proxy, such as nginx
-with its 60, keeps it for the next request, which would else meet a closed one."""
+with its 60, keeps it; else the proxy would send requests on closed connections."""
 STALLED = 120
-"""Seconds after which a client is cut off that takes nothing of its answer, or has vanished."""
+"""Seconds after which a client that reads nothing, or has vanished, is cut off."""
 INVALID = "the request is not valid HTTP/1.1; check headers such as Host and Content-Length"
 """Refusal of what h11 cannot read."""
 
@@ -58,14 +58,14 @@ def run(
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a file for each connection
     app = application(service, origins)
     config = uvicorn.Config(
-        Logged(app) if log else app,
+        LoggingMiddleware(app) if log else app,
         host=host,
         port=port,
         log_level="warning",
         access_log=False,  # its lines have the query
         http=Connection,  # by h11, which limits the bytes of headers; httptools does not
         timeout_graceful_shutdown=GRACE,
-        timeout_keep_alive=KEPT,
+        timeout_keep_alive=KEEP_ALIVE,
         ws="none",
     )
     Connection.header_seconds = service.limits.header_seconds
@@ -103,9 +103,9 @@ def listen(host: str, port: int) -> socket.socket:
 class Connection(H11Protocol):
     """A connection that is closed if the headers of a request do not arrive in time.
 
-    After an answer, uvicorn waits for some seconds until the next request begins. This class limits
-    the time to the end of its headers, and that of a new connection. An answer that the application
-    does not end is cut off.
+    Uvicorn limits the time from an answer to the beginning of the next request. This class limits
+    the time to the end of its headers, also on a new connection. If the application leaves an
+    answer unfinished, the connection is cut.
     """
 
     header_seconds = 10.0
@@ -130,10 +130,10 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
         self._stop()
         if self.scope is not None:
-            self.scope["state"][LOST] = True
+            self.scope["state"][DISCONNECTED] = True
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no request, unless an answer has begun; close the connection."""
+        """Answer an invalid request, unless an answer has begun; close the connection."""
         is_head = self.scope is not None and self.scope.get("method") == "HEAD"
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             refusal = RefusedError(400, INVALID).response()
@@ -167,7 +167,7 @@ class Connection(H11Protocol):
             self._timer = None
 
 
-class Logged:
+class LoggingMiddleware:
     """Says time, client, method, path and status of each answer of an application.
 
     The path has no query, which may hold texts and keys.

@@ -16,9 +16,9 @@ from nmt.languages import share_of_letters
 from nmt.markup import Dialect
 from nmt.messages import warn
 from nmt.serve.batching import Batcher, QueueFullError
-from nmt.serve.limits import Keys, Limits, RefusedError, within
+from nmt.serve.limits import Keys, Limits, RefusedError, with_timeout
 from nmt.serve.models import Models
-from nmt.serve.workers import Batch, Fields, Pair, Wish, WorkerKilledError
+from nmt.serve.workers import Batch, Fields, Options, Pair, WorkerKilledError
 
 EXAMINED = 1000
 """Characters of a text that tell its language."""
@@ -30,7 +30,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Service:
-    """Translates for clients that may, within the limits."""
+    """Checks keys and limits, translates and counts."""
 
     def __init__(self, models: Models, limits: Limits, keys: Keys, batch_lines: int) -> None:
         self.models = models
@@ -43,8 +43,8 @@ class Service:
 
     async def _translate(self, batch: Batch) -> list[list[Fields]]:
         self.metrics.batches.observe(len(batch.requests))
-        # Its clients came before it, and all have their answer, 503, a second after the limit.
-        return await within(self.limits.seconds + 1, self.models.translate(batch))
+        # A second after the limit, all clients of the batch have got 503.
+        return await with_timeout(self.limits.seconds + 1, self.models.translate(batch))
 
     def admit(self, client: HttpRequest, key: object = None) -> None:
         """Check the key of a client: the one in its header Authorization, or else `key`.
@@ -59,7 +59,7 @@ class Service:
         """Return the languages of a model.
 
         Args:
-            source: language, or "auto" for that of the text.
+            source: language, or "auto" to detect it from the text.
             target: language.
             text: what is to be translated.
 
@@ -88,7 +88,7 @@ class Service:
         return {source: share for source, share in shares.items() if share == most}
 
     def check(self, requests: Sequence[Request], dialect: Dialect | None = None) -> None:
-        """Refuse requests with more lines, or longer ones, than the limits allow.
+        """Refuse more or longer lines than the limits allow.
 
         Args:
             requests: a line each.
@@ -126,27 +126,27 @@ class Service:
         if lines > self.limits.lines:
             raise RefusedError(413, f"{lines:,} lines; at most {self.limits.lines:,}")
 
-    async def translate(self, requests: Sequence[Request], wish: Wish) -> list[list[Fields]]:
+    async def translate(self, requests: Sequence[Request], options: Options) -> list[list[Fields]]:
         """Return the translations of each line, best first.
 
         Raises:
-            RefusedError: the client sends too much, too many lines wait, the model cannot do what
-                is wished, or a batch takes too long.
+            RefusedError: the client sends too much, too many lines wait, the model does not support
+                the options, or a batch takes too long.
         """
-        self.check(requests, wish.dialect)
+        self.check(requests, options.dialect)
         try:
             self.batcher.check_room(len(requests))
         except QueueFullError as error:
             raise RefusedError(429, str(error), error.seconds) from None
         try:
-            translations = await self.batcher.translate(requests, wish)
+            translations = await self.batcher.translate(requests, options)
         except NmtError as error:
             raise RefusedError(400, str(error)) from None
         except WorkerKilledError as error:
             count = "1 line" if len(requests) == 1 else f"{len(requests)} lines"
             warn(f"{error}, twice, a request of {count}; perhaps memory is short")
             raise RefusedError(500, f"{error}; send fewer or shorter lines") from None
-        self.metrics.lines.labels(*wish.pair).inc(len(requests))
+        self.metrics.lines.labels(*options.pair).inc(len(requests))
         return translations
 
 
@@ -180,7 +180,7 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-class Counted:
+class CountingMiddleware:
     """Counts the answers of an application, and the time to each."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:

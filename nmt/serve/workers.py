@@ -11,7 +11,7 @@ import atexit
 import pickle
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -41,8 +41,8 @@ SIZE = 8
 
 
 @dataclass(frozen=True)
-class Wish:
-    """Languages and form of translations; only lines with the same wish travel together."""
+class Options:
+    """Languages and form of translations; the lines of a batch share their options."""
 
     pair: Pair
     """Languages."""
@@ -62,12 +62,12 @@ class Wish:
 class Batch:
     """Lines that are translated at once."""
 
-    wish: Wish
+    options: Options
     requests: list[Request]
 
 
-class Translating:
-    """Translates batches by the model of their languages; runs in the worker processes."""
+class BatchTranslator:
+    """Translates a batch with the model of its languages; runs in the worker processes."""
 
     def __init__(self, translators: Mapping[Pair, LineTranslator]) -> None:
         self.translators = translators
@@ -76,31 +76,35 @@ class Translating:
         """Return the translations of each line, best first.
 
         Raises:
-            NmtError: the models loaded last have other languages, or cannot do what is wished.
+            NmtError: no loaded model has these languages, or it does not support the options.
         """
-        wish, translator = batch.wish, self.translators.get(batch.wish.pair)
+        options, translator = batch.options, self.translators.get(batch.options.pair)
         if translator is None:
-            raise NmtError(f"{'-'.join(wish.pair)} is not served any more")
-        if wish.dialect:
+            raise NmtError(f"{'-'.join(options.pair)} is not served any more")
+        if options.dialect:
             lines = [request.text for request in batch.requests]
-            return [[{"text": text}] for text in translate_markup(translator, lines, wish.dialect)]
-        if wish.alternatives:
-            proposed = alternatives(translator, batch.requests, wish.count)
+            return [
+                [{"text": text}] for text in translate_markup(translator, lines, options.dialect)
+            ]
+        if options.alternatives:
+            proposed = alternatives(translator, batch.requests, options.count)
             return [[vars(alternative) for alternative in line] for line in proposed]
-        by_line = translator.translations(batch.requests, wish.count, wish.scored, wish.aligned)
-        if not wish.scored:
+        by_line = translator.translations(
+            batch.requests, options.count, options.scored, options.aligned
+        )
+        if not options.scored:
             return [[{"text": translation.text} for translation in line] for line in by_line]
         written = []
         for line in by_line:
-            fields = [translator.fields(translation, wish.aligned) for translation in line]
-            if wish.aligned:
-                fields[0][f"source_{wish.aligned}"] = line[0].units()[0]
+            fields = [translator.fields(translation, options.aligned) for translation in line]
+            if options.aligned:
+                fields[0][f"source_{options.aligned}"] = line[0].units()[0]
             written.append(fields)
         return written
 
 
 class WorkerKilledError(Exception):
-    """A process was killed while it worked; another has taken its place."""
+    """A process was killed while it worked."""
 
 
 class Processes(Generic[T, R]):
@@ -110,21 +114,17 @@ class Processes(Generic[T, R]):
     weights of a model.
     """
 
-    def __init__(
-        self, function: Callable[[T], R], count: int, ignored: Sequence[signal.Signals] = ()
-    ) -> None:
+    def __init__(self, function: Callable[[T], R], count: int) -> None:
         """Start the processes.
 
         Args:
             function: applied to each item.
             count: number of processes.
-            ignored: signals that this process handles for all.
 
         Raises:
             OSError: a process cannot be started; none stays.
         """
         self._function = function
-        self._ignored = ignored
         self._is_retired = False
         self._all: set[_Process] = set()
         try:
@@ -163,10 +163,10 @@ class Processes(Generic[T, R]):
         return result
 
     def _start(self) -> _Process:
-        return _Process(self._function, self._ignored)
+        return _Process(self._function)
 
     def _living(self, process: _Process) -> _Process:
-        """Return the process, or a new one in the place of one that was killed."""
+        """Return the process, or a new one if it was killed."""
         if process.is_alive():
             return process
         started = self._start()
@@ -189,13 +189,13 @@ class Processes(Generic[T, R]):
 class _Process:
     """A process, and this end of its socket."""
 
-    def __init__(self, function: Callable[[Any], Any], ignored: Sequence[signal.Signals]) -> None:
+    def __init__(self, function: Callable[[Any], Any]) -> None:
         self._socket, theirs = socket.socketpair()
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         try:
             with theirs:
                 self._process = get_context("fork").Process(
-                    target=_work, args=(function, theirs, ignored), daemon=True
+                    target=_work, args=(function, theirs), daemon=True
                 )
                 self._process.start()
         except OSError:
@@ -245,12 +245,11 @@ def _framed(thing: Any) -> bytes:
     return len(pickled).to_bytes(SIZE, "little") + pickled
 
 
-def _work(
-    function: Callable[[Any], Any], end: socket.socket, ignored: Sequence[signal.Signals]
-) -> None:
+def _work(function: Callable[[Any], Any], end: socket.socket) -> None:
     """Apply the function to what arrives, in a new process, until the other end is closed."""
     torch.set_num_threads(1)
-    for number in ignored:  # the main process handles these for all
+    # A terminal or systemd may send these to all processes; the main process handles them.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     leave_sockets(end.fileno())
     end_with_parent()

@@ -4,7 +4,7 @@ import { askPatiently } from "./server.js";
 const MOST_KNOWN = 2000;
 const LINES = 64; // of a request
 
-/** What is wanted beside the text, from all to nothing: models may lack attention. */
+/** Fields to ask for, from many to none: models may lack attention. */
 const FORMS = [(unit) => ({ alignments: unit }), () => ({ scores: true }), () => ({})];
 
 export class Lines {
