@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from nmt.data.packing import Packing
 from nmt.data.vocabulary import EOS
 from nmt.models import architectures
-from nmt.runtime.memory import keep_few_kernels, keep_freed_memory
+from nmt.runtime.machine import keep_few_kernels, keep_freed_memory
 from nmt.runtime.precision import Precision, autocast
-from nmt.training.activation_checkpointing import CheckpointedPart, checkpoint_activations
-from nmt.training.losses import TokenLoss, losses
-from nmt.training.report import peak_memory_mb
+from nmt.training.losses.token import TokenLoss, losses
+from nmt.training.model_options import CheckpointedPart, checkpoint_activations
+from nmt.training.reporting.report import peak_memory_mb
 
 CPU = torch.device("cpu")
 

@@ -19,8 +19,8 @@ import torch
 from translation_batches import sources
 
 from nmt.data.vocabulary import EOS, PAD
-from nmt.export import Export
-from nmt.export.ctranslate2 import vocabularies
+from nmt.formats import Export
+from nmt.formats.ctranslate2 import vocabularies
 
 
 def main() -> None:

@@ -26,8 +26,7 @@ import torch
 from toolkits import TOOLKITS
 
 import nmt
-from nmt.export import export_formats, export_run
-from nmt.imports import import_formats
+from nmt.formats import export_formats, export_run, import_formats
 
 RULES = {
     "huggingface": ("current_length", {"max_length_ratio": 0.0, "max_length_offset": 255}),
@@ -39,7 +38,7 @@ RULES = {
 IMPORT = """
 import sys
 from pathlib import Path
-from nmt.imports import import_model
+from nmt.formats import import_model
 status = Path("/proc/self/status")  # getrusage begins with the memory of the parent
 before = status.read_text()
 import_model(*map(Path, sys.argv[1:3]), None, *sys.argv[3:])

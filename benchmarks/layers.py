@@ -21,11 +21,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from nmt.models.attention import Heads
-from nmt.models.convolution import windows
-from nmt.models.multi_head import SelfAttention
-from nmt.models.patterns import NeighbourhoodAttention
-from nmt.models.sentences import Padded
+from nmt.models.layers.attention import Heads
+from nmt.models.layers.sentences import Padded
+from nmt.models.rivals.convolution import windows
+from nmt.models.transformer.multi_head import SelfAttention
+from nmt.models.transformer.patterns import NeighbourhoodAttention
 
 Layer = Callable[[Tensor], Tensor]
 COMPLEXITY = {

@@ -41,7 +41,7 @@ from nmt.data.sampler import RandomSampler
 from nmt.data.vocabulary import EOS
 from nmt.data.writer import DatasetWriter, staging
 from nmt.preprocess.corpus import Bitext
-from nmt.preprocess.learning import SubwordTraining, train_subwords
+from nmt.subwords.learning import SubwordTraining, train_subwords
 
 CLEANING = ("unicode", "control_characters", "spaces", "length", "identical", "held_out")
 

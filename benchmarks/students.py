@@ -44,15 +44,15 @@ from translation import (
 
 from nmt.data.dataset import Dataset
 from nmt.evaluation import Metric
-from nmt.export import export_formats, export_run
+from nmt.formats import export_formats, export_run
 from nmt.inference import Translator
-from nmt.inference.calibration import measure_ranges
 from nmt.inference.engines import load_translator
-from nmt.preprocess.lexicon import LexiconConfig, learn_shortlist
+from nmt.inference.fast.calibrated import measure_ranges
+from nmt.preprocess.alignment.lexicon import LexiconConfig, learn_shortlist
 from nmt.runs import Run, load_model
 from nmt.runs.calibration import Calibration
 from nmt.runs.checkpoint import WEIGHTS
-from nmt.runtime.memory import keep_freed_memory
+from nmt.runtime.machine import keep_freed_memory
 
 Row = tuple[str, int]
 """A side and its beam; 1 is greedy search."""

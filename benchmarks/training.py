@@ -50,13 +50,13 @@ from nmt.data.sampler import BucketSampler
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.data.writer import DatasetWriter, staging
 from nmt.models import Model, ModelConfig
-from nmt.models.transformer import Transformer, TransformerConfig
+from nmt.models.transformer.model import Transformer, TransformerConfig
 from nmt.recipe.config import build
 from nmt.runtime.distributed import World, join, pick_device
-from nmt.runtime.memory import keep_few_kernels, keep_freed_memory
+from nmt.runtime.machine import keep_few_kernels, keep_freed_memory
 from nmt.runtime.precision import LOW, autocast, pick_precision
 from nmt.training.config import TrainConfig
-from nmt.training.report import peak_memory_mb
+from nmt.training.reporting.report import peak_memory_mb
 from nmt.training.trainer import Trainer
 
 Step = Callable[[Update], object]

@@ -35,14 +35,14 @@ import torch
 
 from nmt.data.vocabulary import EOS
 from nmt.evaluation import Metric
-from nmt.export import Export, export_formats, export_run
-from nmt.export.ctranslate2 import vocabularies
+from nmt.formats import Export, export_formats, export_run
+from nmt.formats.ctranslate2 import vocabularies
 from nmt.inference import SearchConfig, Translator
 from nmt.inference.engines import load_translator
 from nmt.models import ModelConfig
 from nmt.recipe.config import build
 from nmt.runs import Run, weights_of
-from nmt.runtime.memory import keep_freed_memory
+from nmt.runtime.machine import keep_freed_memory
 from nmt.runtime.processes import end_with_parent
 
 BEAM = 4

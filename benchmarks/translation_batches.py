@@ -23,11 +23,11 @@ from torch.profiler import ProfilerActivity, profile
 
 from nmt.data.vocabulary import EOS, PAD
 from nmt.inference.ensembles import compile_steps
-from nmt.inference.kernels import choose_attention, convert
+from nmt.inference.fast.kernels import choose_attention, convert
 from nmt.models import Model, ModelConfig
 from nmt.recipe.config import build
 from nmt.runtime.distributed import pick_device
-from nmt.runtime.memory import keep_freed_memory
+from nmt.runtime.machine import keep_freed_memory
 from nmt.runtime.precision import InferencePrecision, autocast, pick_precision
 from nmt.search import Beam, Greedy
 

@@ -8,7 +8,7 @@ def main() -> None:
     from nmt.cli.interruption import end_at_interrupt
 
     end_at_interrupt()
-    from nmt.runtime.control_groups import keep_threads_within_limit
+    from nmt.runtime.machine import keep_threads_within_limit
 
     keep_threads_within_limit()
     from nmt.cli.app import main as run

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from nmt.data.packing import Pack, Packing
-from nmt.models.fused_attention import PackAttention
-from nmt.models.row_attention import RowAttention
+from nmt.models.kernels.packs import RowAttention
+from nmt.models.kernels.triton import PackAttention
 
 HEADS = 2
 LENGTHS = np.array([[60, 2, 5, 170, 9, 9, 1, 33], [70, 1, 3, 150, 20, 8, 2, 40]])

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import torch
 
-from nmt.training.output_slices import Masses
-from nmt.training.sliced_loss import differentiate_
+from nmt.training.losses.output_layer import differentiate_
+from nmt.training.losses.slices import Masses
 
 TOKENS, VOCABULARY = 5, 9000
 """The vocabulary is no multiple of what the kernel computes at once, and more than that."""
@@ -18,7 +18,7 @@ TOKENS, VOCABULARY = 5, 9000
 
 def errors(dtype: torch.dtype, weighted: bool, device: str) -> list[float]:
     """The errors of three terms and of the gradient; the first token is sure of its label."""
-    from nmt.training import fused_loss  # needs Triton
+    from nmt.training.losses import kernels  # needs Triton
 
     generator = torch.Generator().manual_seed(1)
     logits = (3 * torch.randn(TOKENS, VOCABULARY, generator=generator)).to(dtype)
@@ -27,7 +27,7 @@ def errors(dtype: torch.dtype, weighted: bool, device: str) -> list[float]:
     masses = Masses(0.9, 0.1 / VOCABULARY, 0.05)
     weights = torch.rand(TOKENS, generator=generator).to(device) if weighted else None
     outcomes = []
-    for differentiate, to in ((fused_loss.differentiate_, dtype), (differentiate_, torch.float32)):
+    for differentiate, to in ((kernels.differentiate_, dtype), (differentiate_, torch.float32)):
         terms = torch.empty(3, 2 * TOKENS, device=device)[:, :TOKENS]
         table = logits.to(device, to, copy=True)
         gradient = differentiate(table, labels.to(device), masses, weights, terms, True)

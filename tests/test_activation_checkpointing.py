@@ -16,11 +16,11 @@ from nmt.data.packing import Packing
 from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
 from nmt.models import Model, architectures
-from nmt.models.sentences import Padded
-from nmt.models.transformer import Transformer
+from nmt.models.layers.sentences import Padded
+from nmt.models.transformer.model import Transformer
 from nmt.runs import weights_of
-from nmt.training.activation_checkpointing import CheckpointedPart, checkpoint_activations
 from nmt.training.config import TrainConfig
+from nmt.training.model_options import CheckpointedPart, checkpoint_activations
 
 LENGTHS = np.array([[5, 1, 9, 3], [7, 2, 4, 4]])
 TRANSFORMERS = [
@@ -86,7 +86,7 @@ def test_outputs_and_gradients_are_the_same_bits_and_less_is_kept(
 def test_only_training_recomputes(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     monkeypatch.setattr(
-        "nmt.training.activation_checkpointing.checkpoint",
+        "nmt.training.model_options.checkpoint",
         lambda forward, *arguments, use_reentrant: calls.append(1) or forward(*arguments),
     )
     model, source = build("transformer_tiny", "layers"), torch.tensor([[5, EOS]])

@@ -17,17 +17,21 @@ import torch
 import yaml
 from for_each import for_each
 
-from nmt.advice import advise, held_out
-from nmt.advice.corpus import Pair, Sketch, lines_that_occur_once, survey
+from nmt.advice import advise
+from nmt.advice import facts as held_out
+from nmt.advice.facts import Pair, Sketch, lines_that_occur_once, survey
 from nmt.advice.machine import Machine
-from nmt.advice.recipe import (
+from nmt.advice.rules import (
+    SIZES,
     Choice,
     CorpusFacts,
     as_text,
+    candidates,
     choices,
     plan,
+    scale,
+    subword_sampling,
 )
-from nmt.advice.rules import SIZES, candidates, scale, subword_sampling
 from nmt.data.dataset import Dataset
 from nmt.errors import NmtError
 from nmt.evaluation import ScoreConfig
@@ -36,8 +40,8 @@ from nmt.models import ModelConfig
 from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import Bitext
 from nmt.recipe.config import build
+from nmt.training.augmentation import SampledSplit
 from nmt.training.config import TrainConfig
-from nmt.training.subword_sampling import SampledSplit
 
 LANGUAGES = ("en", "de")
 SECTIONS = {
@@ -228,7 +232,7 @@ def test_repeated_pairs_are_counted_in_a_corpus_beyond_the_sample() -> None:
 
 
 def test_distinct_pairs_are_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nmt.advice.corpus.COUNTED", 30_000)
+    monkeypatch.setattr("nmt.advice.facts.COUNTED", 30_000)
     pairs = [(f"s{n % 20_000}", "t") for n in range(50_000)]
     seen = sketch(pairs, 2000).survey()
     assert not seen.is_whole

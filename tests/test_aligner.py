@@ -16,16 +16,16 @@ from conftest import Command
 from nmt.data.columns import Sentences
 from nmt.data.vocabulary import EOS, UNK
 from nmt.evaluation.alignments import AlignmentErrorRate
-from nmt.preprocess import hmm
-from nmt.preprocess.aligner import (
+from nmt.preprocess.alignment import hmm
+from nmt.preprocess.alignment.aligner import (
     MAX_PAIR_WORDS,
     CorpusAligner,
     Link,
     Vocabulary,
     grow_diag_final_and,
 )
-from nmt.preprocess.hmm import HiddenMarkovModel
-from nmt.preprocess.lexicon import Lexicon
+from nmt.preprocess.alignment.hmm import HiddenMarkovModel
+from nmt.preprocess.alignment.lexicon import Lexicon
 
 SIZE = 9
 

@@ -11,10 +11,10 @@ from for_each import for_each
 from nmt.data.vocabulary import EOS
 from nmt.inference import Translation
 from nmt.inference.alignment import linked, piece_starts, token_starts, words_of_pieces
-from nmt.inference.forced_decoder import ForcedDecoder
-from nmt.preprocess.learning import SubwordTraining, train_subwords
-from nmt.preprocess.subwords import Subwords
+from nmt.inference.lines import ForcedDecoder
 from nmt.search import Hypothesis
+from nmt.subwords.learning import SubwordTraining, train_subwords
+from nmt.subwords.subwords import Subwords
 
 
 @for_each(

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import nmt as package
-from nmt.cli.translate import _num_workers
+from nmt.cli.translate.command import _num_workers
 from nmt.errors import NmtError
 from nmt.evaluation.metrics import metrics
 from nmt.inference import Execution, engines
-from nmt.inference.markup import translate_markup
+from nmt.inference.markup.lines import translate_markup
 from nmt.runtime import precision
 
 

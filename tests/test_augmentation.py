@@ -19,13 +19,12 @@ from nmt.data.directions import Directions
 from nmt.data.vocabulary import UNK
 from nmt.data.writer import DatasetWriter, staging
 from nmt.errors import NmtError
-from nmt.preprocess.learning import SubwordTraining, train_subwords
-from nmt.preprocess.subwords import Subwords
-from nmt.preprocess.tags import tagged
 from nmt.recipe.config import build
-from nmt.training.augmentation import Augmentation, Pair, augmentations
+from nmt.subwords.learning import SubwordTraining, train_subwords
+from nmt.subwords.subwords import Subwords
+from nmt.subwords.tags import tagged
+from nmt.training.augmentation import Augmentation, Pair, SampledSplit, augmentations
 from nmt.training.augmented_split import AugmentedSplit
-from nmt.training.subword_sampling import SampledSplit
 
 PAIR = ("The iron house isn't big .", "Das Haus aus Eisen ist nicht groß .")
 NOUNS = ("house", "boat", "tree", "work", "shop", "garden")

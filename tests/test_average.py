@@ -13,9 +13,9 @@ import torch
 from conftest import Command
 
 from nmt.errors import NmtError
-from nmt.preprocess.subwords import Subwords
 from nmt.runs import Checkpoint, Run, average, load_model, weights_of
-from nmt.runs.weights import similarity
+from nmt.runs.checkpoint import similarity
+from nmt.subwords.subwords import Subwords
 from nmt.training.average import average_run, pick_best, pick_last
 
 

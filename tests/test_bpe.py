@@ -8,8 +8,8 @@ from for_each import for_each
 
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 from nmt.errors import NmtError
-from nmt.preprocess.bpe import BPE_CODES, BpePieces, parse_codes
-from nmt.preprocess.subwords import Subwords
+from nmt.subwords.bpe import BPE_CODES, BpePieces, parse_codes
+from nmt.subwords.subwords import Subwords
 
 CODES = "#version: 0.2\nt h\nth e</w>\ni n\nin g</w>\na n\nan d</w>\no u\nou r</w>\n"
 OLD = "t h\ne </w>\nth e</w>\ni n\nin g\ning </w>\n"

@@ -7,7 +7,7 @@ from for_each import for_each
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
 from nmt.models import ModelConfig, architectures
-from nmt.models.bytenet import ByteNetConfig
+from nmt.models.rivals.bytenet import ByteNetConfig
 from nmt.recipe.config import build
 
 

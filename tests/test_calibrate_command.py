@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import Command
 
-from nmt.inference.int8 import has_fixed_kernels
+from nmt.inference.fast.int8 import has_fixed_kernels
 from nmt.runs import load_model
 from nmt.runs.calibration import Calibration
 

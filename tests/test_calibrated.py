@@ -14,17 +14,17 @@ from torch import nn
 from nmt.data.batches import as_rows
 from nmt.data.vocabulary import EOS, PAD
 from nmt.errors import NmtError
-from nmt.inference import int8
-from nmt.inference.calibration import _note, measure_ranges
-from nmt.inference.int8 import FewRowsLinear, ManyRowsLinear, Quantisation, has_fixed_kernels
-from nmt.inference.kernels import PackedLinear, convert
+from nmt.inference.fast import int8
+from nmt.inference.fast.calibrated import _note, measure_ranges
+from nmt.inference.fast.int8 import FewRowsLinear, ManyRowsLinear, Quantisation, has_fixed_kernels
+from nmt.inference.fast.kernels import PackedLinear, convert
 from nmt.models import Model
-from nmt.models.feed_forward import feed_forwards
-from nmt.models.patterns import patterns
-from nmt.models.positions import position_parts
-from nmt.models.transformer import TransformerConfig
+from nmt.models.layers.feed_forward import feed_forwards
+from nmt.models.transformer.model import TransformerConfig
+from nmt.models.transformer.patterns import patterns
+from nmt.models.transformer.positions import position_parts
 from nmt.search import Beam, Greedy, Hypothesis, Strategy
-from nmt.search.coverage import with_coverage
+from nmt.search.ranking import with_coverage
 
 pytestmark = pytest.mark.skipif(
     not has_fixed_kernels(), reason="this torch has no products with a fixed quantisation"

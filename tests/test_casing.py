@@ -18,13 +18,13 @@ from nmt.data.directions import Directions
 from nmt.data.vocabulary import EOS
 from nmt.data.writer import DatasetWriter, staging
 from nmt.inference import Request
-from nmt.preprocess.casing import CAPITALS, MARKS, TITLE, UPPER, in_lower_case
-from nmt.preprocess.learning import SubwordTraining, train_subwords
-from nmt.preprocess.order import TokenOrder
-from nmt.preprocess.segmenters import SentencePiece
-from nmt.preprocess.subwords import Subwords
-from nmt.preprocess.tags import tagged, without_tags
-from nmt.training.subword_sampling import SampledSplit
+from nmt.subwords.casing import CAPITALS, MARKS, TITLE, UPPER, in_lower_case
+from nmt.subwords.learning import SubwordTraining, train_subwords
+from nmt.subwords.segmenters import SentencePiece
+from nmt.subwords.subwords import Subwords
+from nmt.subwords.tags import tagged, without_tags
+from nmt.subwords.wrappers import TokenOrder
+from nmt.training.augmentation import SampledSplit
 
 Command = Callable[..., Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nmt.cli.chosen_model import Places, default_dataset, model_or_default, only_model
+from nmt.cli.options import Places, default_dataset, model_or_default, only_model
 from nmt.training.config import TrainConfig
 
 

@@ -5,8 +5,8 @@ import pytest
 from for_each import for_each
 
 from nmt.errors import NmtError
-from nmt.preprocess.cleaning import Cleaning, CleaningStats, nothing_left
-from nmt.preprocess.cleaning_steps import Filtering, Rewriting, Step, steps
+from nmt.preprocess.cleaning.pipeline import Cleaning, CleaningStats, nothing_left
+from nmt.preprocess.cleaning.steps import Filtering, Rewriting, Step, steps
 from nmt.preprocess.config import PreprocessConfig
 from nmt.recipe.config import build, dump
 

@@ -14,8 +14,7 @@ from sacremoses import MosesPunctNormalizer, MosesTokenizer
 from nmt.errors import NmtError
 from nmt.evaluation import Score
 from nmt.evaluation.comparison import SEED_VARIABLE, Paired, Resampling, Result, compare
-from nmt.evaluation.metrics import metrics
-from nmt.evaluation.paper import split_compounds
+from nmt.evaluation.metrics import metrics, split_compounds
 
 THEIRS = {"bleu": BLEU, "chrf": CHRF, "ter": TER}
 WORDS = ["das", "Haus", "ist", "grün-blau", ",", "“klein”", "und", "ein", "Hund", "bellt", "."]

@@ -107,7 +107,7 @@ LAB = """
 from dataclasses import dataclass
 
 from nmt.models import architectures
-from nmt.training.losses import LabelSmoothedCrossEntropy, losses
+from nmt.training.losses.token import LabelSmoothedCrossEntropy, losses
 
 architectures.add("lab_model", architectures["transformer_tiny"])
 

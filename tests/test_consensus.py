@@ -13,10 +13,9 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from nmt.errors import NmtError
-from nmt.evaluation.consensus import expected_utilities
 from nmt.evaluation.metrics import metrics
 from nmt.inference import SearchConfig
-from nmt.inference.bayes_risk import by_consensus
+from nmt.inference.lists import by_consensus, expected_utilities
 from nmt.recipe.config import build
 from nmt.search import Hypothesis
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nmt.runtime import control_groups
-from nmt.runtime.control_groups import core_limit, keep_threads_within_limit, memory_limit
-from nmt.runtime.memory import host_memory
+from nmt.runtime import machine
+from nmt.runtime.machine import core_limit, host_memory, keep_threads_within_limit, memory_limit
 from nmt.runtime.processes import available_cores
 
 GIB = 1 << 30
@@ -16,8 +15,8 @@ GIB = 1 << 30
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a directory for groups, and for the file `cgroup` that names those of the process."""
-    monkeypatch.setattr(control_groups, "ROOT", tmp_path)
-    monkeypatch.setattr(control_groups, "GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(machine, "ROOT", tmp_path)
+    monkeypatch.setattr(machine, "GROUPS", tmp_path / "cgroup")
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     return tmp_path
 

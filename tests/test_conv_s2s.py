@@ -8,7 +8,7 @@ from for_each import for_each
 from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
 from nmt.models import ModelConfig, architectures
-from nmt.models.conv_s2s import ConvS2SConfig
+from nmt.models.rivals.conv_s2s import ConvS2SConfig
 from nmt.recipe.config import build
 
 

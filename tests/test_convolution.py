@@ -3,7 +3,7 @@ from for_each import for_each
 from torch import nn
 from torch.nn import functional as F
 
-from nmt.models.convolution import extend_past, no_past, weight_normalised, windows
+from nmt.models.rivals.convolution import extend_past, no_past, weight_normalised, windows
 
 
 @for_each(

@@ -7,7 +7,7 @@ from for_each import for_each
 
 from nmt.errors import NmtError
 from nmt.preprocess.annotations import DOCUMENT_IDS
-from nmt.preprocess.cleaning import Cleaning, CleaningResult, judge
+from nmt.preprocess.cleaning.pipeline import Cleaning, CleaningResult, judge
 from nmt.preprocess.corpus import Bitext, Corpus
 
 

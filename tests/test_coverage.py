@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nmt.data.vocabulary import EOS, PAD
 from nmt.search import Beam, Hypothesis
-from nmt.search.coverage import with_coverage
+from nmt.search.ranking import with_coverage
 
 
 class Attending(TableModel):

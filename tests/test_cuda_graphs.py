@@ -17,15 +17,20 @@ from nmt.data.loader import Update
 from nmt.data.packing import GRAIN
 from nmt.errors import NmtError
 from nmt.models import architectures
-from nmt.models.patterns import patterns
+from nmt.models.transformer.patterns import patterns
 from nmt.runtime.distributed import World
-from nmt.training import cuda_graphs
 from nmt.training.config import TrainConfig
-from nmt.training.cuda_graphs import SENTENCES, TOKENS, RecordedProcess, check_recordable, filled_up
-from nmt.training.losses import losses
-from nmt.training.parallel import SingleProcess
-from nmt.training.state import TrainerState
-from nmt.training.trainer import Trainer
+from nmt.training.losses.token import losses
+from nmt.training.parallel import cuda_graphs
+from nmt.training.parallel.cuda_graphs import (
+    SENTENCES,
+    TOKENS,
+    RecordedProcess,
+    check_recordable,
+    filled_up,
+)
+from nmt.training.parallel.processes import SingleProcess
+from nmt.training.trainer import Trainer, TrainerState
 
 SOURCE = torch.tensor([[5, 6, 3], [7, 3, 0]])
 TARGET = torch.tensor([[8, 9, 10, 3], [11, 3, 0, 0]])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nmt.errors import NmtError
-from nmt.preprocess.changes import differences
+from nmt.preprocess.config import differences
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from for_each import for_each
 
-from nmt.data.direction_sampler import DirectionSampler
-from nmt.data.sampler import RandomSampler
+from nmt.data.sampler import DirectionSampler, RandomSampler
 
 DIRECTIONS = np.repeat([0, 2, 5], [800, 100, 30])  # of a shard, not every number is there
 LENGTHS = np.random.default_rng(1).integers(2, 12, len(DIRECTIONS))

@@ -16,16 +16,15 @@ from conftest import RECIPE
 from trained_runs import assert_same_checkpoint, records
 
 import nmt as package
-from nmt.data.dataset import Dataset
+from nmt.data.dataset import Dataset, Subset
 from nmt.data.directions import Directions
-from nmt.data.subset import Subset
 from nmt.errors import NmtError
 from nmt.inference import Request
 from nmt.inference.alternatives import alternatives
 from nmt.inference.engines import load_translator
-from nmt.preprocess.subwords import Subwords
-from nmt.preprocess.tags import tags_of
 from nmt.runs import Run
+from nmt.subwords.subwords import Subwords
+from nmt.subwords.tags import tags_of
 
 Command = Callable[..., Any]
 

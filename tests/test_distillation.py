@@ -23,11 +23,11 @@ from nmt.data.vocabulary import EOS, PAD
 from nmt.errors import NmtError
 from nmt.models import Model
 from nmt.runs import Run
-from nmt.runs.plugins import write_plugins
-from nmt.training.distillation import DistillationCriterion, WordDistillation
-from nmt.training.losses import losses
-from nmt.training.output_slices import SLICE_ELEMENTS
-from nmt.training.sliced_distillation import Teaching
+from nmt.runs.recipe import write_plugins
+from nmt.training.losses.distillation import DistillationCriterion, WordDistillation
+from nmt.training.losses.output_layer import Teaching
+from nmt.training.losses.slices import SLICE_ELEMENTS
+from nmt.training.losses.token import losses
 
 LOSS: Any = losses["word_distillation"]
 

@@ -16,10 +16,9 @@ from nmt.runtime.distributed import World
 from nmt.training.config import TrainConfig
 from nmt.training.divergence import FiniteWatch, FirstNonFinite
 from nmt.training.loop import TrainingLoop
-from nmt.training.loss_scale import LossScale
-from nmt.training.report import Report
-from nmt.training.schedules import schedules
-from nmt.training.trainer import Trainer
+from nmt.training.optim.schedules import schedules
+from nmt.training.reporting.report import Report
+from nmt.training.trainer import LossScale, Trainer
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ import typer
 
 import nmt.training
 from nmt.cli.app import app
-from nmt.training.report import Record
-from nmt.training.state import TrainerState
+from nmt.training.reporting.report import Record
+from nmt.training.trainer import TrainerState
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [

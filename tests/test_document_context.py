@@ -24,12 +24,13 @@ from nmt.inference import Request, Translation
 from nmt.inference.documents import fit, in_documents, translate_joined
 from nmt.inference.engines import load_translator
 from nmt.preprocess.corpus import Chunk
-from nmt.preprocess.joining import JoinedSegmenter, Joiner, joined
-from nmt.preprocess.segmenters import SEPARATOR
-from nmt.preprocess.subwords import Subwords
+from nmt.preprocess.documents import Joiner, joined
 from nmt.runs.translations import read_translations
 from nmt.search import Hypothesis
-from nmt.training.subword_sampling import SampledSplit
+from nmt.subwords.segmenters import SEPARATOR
+from nmt.subwords.subwords import Subwords
+from nmt.subwords.wrappers import JoinedSegmenter
+from nmt.training.augmentation import SampledSplit
 
 Command = Callable[..., Any]
 

@@ -14,8 +14,7 @@ import pytest
 from for_each import for_each
 
 from nmt.errors import NmtError
-from nmt.io.documents import MAX_BYTES, DocumentFormat, _checksum
-from nmt.io.reading import FileFacts
+from nmt.io.documents import MAX_BYTES, DocumentFormat, FileFacts, _checksum
 
 
 @dataclass(frozen=True, kw_only=True)

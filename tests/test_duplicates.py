@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from nmt.preprocess import duplicates
-from nmt.preprocess.duplicates import joined, mark_repeated
+from nmt.preprocess.cleaning import duplicates
+from nmt.preprocess.cleaning.duplicates import joined, mark_repeated
 
 
 @pytest.mark.parametrize("block", [1 << 17, 3])

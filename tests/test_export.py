@@ -19,17 +19,17 @@ from fuzz.seals import seal
 
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
-from nmt.export import Export, export_formats, export_run
+from nmt.formats import Export, export_formats, export_run
 from nmt.inference import Execution, Request, SearchConfig, Translator
 from nmt.inference.ctranslate2 import CTranslate2Translator, search_options
 from nmt.inference.engines import load_translator
 from nmt.inference.request import Sentence
 from nmt.models import ModelConfig, architectures
-from nmt.models.transformer import TransformerConfig
-from nmt.preprocess.subwords import Subwords
+from nmt.models.transformer.model import TransformerConfig
 from nmt.recipe.config import build
 from nmt.runs import Run, load_model, weights_of
 from nmt.search import Greedy, Hypothesis
+from nmt.subwords.subwords import Subwords
 
 needs_ctranslate2 = pytest.mark.skipif(
     find_spec("ctranslate2") is None, reason="CTranslate2 is not installed"

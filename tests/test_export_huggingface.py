@@ -15,8 +15,7 @@ from sentencepiece import SentencePieceProcessor
 import nmt
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
-from nmt.export import export_formats, export_run
-from nmt.imports import import_model
+from nmt.formats import export_formats, export_run, import_model
 from nmt.models import ModelConfig
 from nmt.recipe.config import build
 from nmt.runs import Run, load_model, weights_of

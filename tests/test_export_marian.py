@@ -20,11 +20,10 @@ from test_import_marian import NAMES, import_named
 import nmt
 from nmt.data.vocabulary import BOS, EOS
 from nmt.errors import NmtError
-from nmt.export import export_formats, export_run
-from nmt.export.huggingface_files import Layout
-from nmt.export.marian import vocabulary_list
-from nmt.imports import import_model
-from nmt.imports.marian_vocabulary import read_pieces
+from nmt.formats import export_formats, export_run, import_model
+from nmt.formats.marian import vocabulary_list
+from nmt.formats.marian_files import read_pieces
+from nmt.formats.tokenizer_files import TokenLayout
 from nmt.models import ModelConfig
 from nmt.recipe.config import build
 from nmt.runs import load_model, weights_of
@@ -59,7 +58,7 @@ def test_an_imported_model_keeps_its_vocabulary_when_it_is_trained(tmp_path: Pat
     MARIAN.write(loaded, "fp32", tmp_path / "exported")
     vocabulary = (tmp_path / "transformer" / "vocab.spm").read_bytes()
     assert (tmp_path / "exported" / "source.spm").read_bytes() == vocabulary
-    assert Layout.of(loaded).special["eos"] == 0
+    assert TokenLayout.of(loaded).special["eos"] == 0
 
 
 @pytest.mark.parametrize(

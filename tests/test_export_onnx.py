@@ -17,8 +17,7 @@ from foreign_models import ENGLISH, marian_model
 import nmt
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
-from nmt.export import Export, export_formats, export_run
-from nmt.imports import import_model
+from nmt.formats import Export, export_formats, export_run, import_model
 from nmt.models import ModelConfig
 from nmt.recipe.config import build
 from nmt.runs import LoadedModel, load_model
@@ -223,7 +222,7 @@ def test_a_model_that_torch_cannot_export_costs_one_line(
         1,
         f"nmt: error: {trained}: torch cannot export the model to onnx: no such operator\n",
     )
-    monkeypatch.setattr("nmt.export.onnx.find_spec", lambda name: None)
+    monkeypatch.setattr("nmt.formats.onnx.find_spec", lambda name: None)
     assert nmt(*command).err == (
         "nmt: error: exporting to onnx needs onnxscript; pip install 'nmt-toolkit[onnx]', or "
         "-e '.[onnx]' in a clone\n"

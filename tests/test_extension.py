@@ -15,18 +15,13 @@ from tiny_models import tiny
 import nmt as nmt_api
 from nmt.data.vocabulary import BOS, EOS, UNK, Vocabulary
 from nmt.errors import NmtError
-from nmt.imports import import_model
+from nmt.formats import import_model
 from nmt.models import ModelConfig
-from nmt.preprocess.extension import (
-    added_pieces,
-    read_pieces,
-    with_learned_pieces,
-    with_pieces,
-)
-from nmt.preprocess.learning import SubwordTraining, train_subwords
-from nmt.preprocess.subwords import Subwords
 from nmt.runs import set_weights
-from nmt.training.extension import extended_weights
+from nmt.subwords.extension import added_pieces, read_pieces, with_learned_pieces, with_pieces
+from nmt.subwords.learning import SubwordTraining, train_subwords
+from nmt.subwords.subwords import Subwords
+from nmt.training.start import extended_weights
 
 PIECES = ["▁>>fra<<", "▁Aorta", "itis", "guten▁Abend", "日本", *(f"▁begriff{n}" for n in range(95))]
 """Pieces that occur in none of the old texts."""

@@ -4,7 +4,7 @@ import torch
 from for_each import for_each
 from torch.nn import functional as F
 
-from nmt.models.feed_forward import FeedForwardPart, feed_forwards
+from nmt.models.layers.feed_forward import FeedForwardPart, feed_forwards
 from nmt.recipe.config import build
 
 

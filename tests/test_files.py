@@ -13,7 +13,7 @@ import pytest
 from conftest import files_of_at_most
 
 from nmt.errors import NmtError, explain
-from nmt.io import files, reading
+from nmt.io import documents, files
 
 FAILURES = (ValueError, OSError, KeyboardInterrupt, SystemExit)
 
@@ -206,7 +206,7 @@ def test_what_a_live_process_is_making_or_replacing_is_not_swept_away(
 
 def test_the_checksum_is_sha_256(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"abc")  # the first example of FIPS 180-2
-    assert reading.sha256(tmp_path / "file") == (
+    assert documents.sha256(tmp_path / "file") == (
         "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     )
 
@@ -216,8 +216,8 @@ def test_a_file_is_read_where_it_is_as_expected(tmp_path: Path) -> None:
     path.write_bytes(b"abc")
     link.symlink_to(path)
     for place in (path, link):
-        assert reading.read_checked(place, reading.FileFacts.of(path), "mend it") == b"abc"
-        reading.check(place, reading.FileFacts.of(path), "mend it")
+        assert documents.read_checked(place, documents.FileFacts.of(path), "mend it") == b"abc"
+        documents.check(place, documents.FileFacts.of(path), "mend it")
 
 
 def _pipe(path: Path) -> None:
@@ -230,7 +230,7 @@ def _directory(path: Path) -> None:
     path.mkdir()
 
 
-@pytest.mark.parametrize("read", [reading.read_checked, reading.check])
+@pytest.mark.parametrize("read", [documents.read_checked, documents.check])
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -243,13 +243,13 @@ def _directory(path: Path) -> None:
 )
 def test_a_file_that_is_not_as_expected_is_named(
     tmp_path: Path,
-    read: Callable[[Path, reading.FileFacts, str], object],
+    read: Callable[[Path, documents.FileFacts, str], object],
     damage: Callable[[Path], object],
     message: str,
 ) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"abc")
-    facts = reading.FileFacts.of(path)
+    facts = documents.FileFacts.of(path)
     damage(path)
     with pytest.raises(NmtError, match=f"file: {message}"):
         read(path, facts, "mend it")

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from nmt.data.packing import Packing
-from nmt.models.filling import filled
+from nmt.models.kernels.packs import filled
 
 LENGTHS = np.array([[5, 1, 9, 3], [7, 2, 4, 4]])
 

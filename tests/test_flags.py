@@ -9,9 +9,11 @@ from typing import Any
 import typer
 from test_schema import documentation, owners, plain
 
-from nmt.cli import preprocess, score, train, translate
+from nmt.cli import preprocess, train
 from nmt.cli.app import app
-from nmt.cli.flags import Flag, flags_of, summary
+from nmt.cli.options import Flag, flags_of, summary
+from nmt.cli.score import command as score
+from nmt.cli.translate import command as translate
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 TABLES = {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmt.models import flash_attention
+from nmt.models.kernels import gpu
 
 
 @pytest.mark.parametrize(
@@ -30,16 +30,16 @@ def test_the_fused_kernel_is_for_half_precision_on_a_newer_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(flash_attention, "_has_varlen_attn", lambda: True)
+    monkeypatch.setattr(gpu, "_has_varlen_attn", lambda: True)
     usual = {
         "device": torch.device("cuda"),
         "dtype": torch.bfloat16,
         "widths": (64, 64),
         "dropout": 0.0,
     }
-    assert flash_attention.has_flash(**{**usual, **changes}) is expected
+    assert gpu.has_flash(**{**usual, **changes}) is expected
 
 
 def test_the_signature_that_is_called_is_that_of_torch() -> None:
     pytest.importorskip("torch.nn.attention.varlen")
-    assert flash_attention._has_varlen_attn()
+    assert gpu._has_varlen_attn()

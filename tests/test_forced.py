@@ -10,8 +10,8 @@ from tiny_models import VOCABULARY, tiny
 from torch import Tensor
 
 from nmt.data.vocabulary import EOS
-from nmt.inference import forced
-from nmt.inference.forced import (
+from nmt.inference import alignment
+from nmt.inference.alignment import (
     POSITIONS,
     attention_weights,
     next_log_probabilities,
@@ -45,7 +45,7 @@ def test_pairs_have_in_batches_what_they_have_alone_and_token_by_token(
     model = tiny("transformer_tiny").build(VOCABULARY, VOCABULARY, True).eval()
     sources = [[*range(4, 4 + length), EOS] for length in (7, 1, 3, 4, 2)]
     targets = [[*range(9, 9 + length), EOS] for length in (2, 9, 1, 0, 4)]
-    monkeypatch.setattr(forced, "POSITIONS", 20)
+    monkeypatch.setattr(alignment, "POSITIONS", 20)
     log_probs = token_log_probabilities(model, sources, targets, CPU)
     weights = attention_weights(model, sources, targets, CPU)
     for source, target, row, matrix in zip(sources, targets, log_probs, weights, strict=True):

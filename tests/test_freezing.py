@@ -8,7 +8,7 @@ from torch import nn
 
 from nmt.errors import NmtError
 from nmt.runs import Checkpoint
-from nmt.training.freezing import freeze
+from nmt.training.model_options import freeze
 
 
 def model() -> nn.Module:

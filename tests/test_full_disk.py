@@ -16,7 +16,7 @@ from trained_runs import turn
 
 from nmt.errors import NmtError, UnfinishedError, explain
 from nmt.io import files
-from nmt.preprocess import duplicates
+from nmt.preprocess.cleaning import duplicates
 from nmt.runs import checkpoint
 from nmt.runs.locking import locked_for_training
 

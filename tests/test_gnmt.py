@@ -6,7 +6,7 @@ from for_each import for_each
 
 from nmt.errors import NmtError
 from nmt.models import ModelConfig, architectures
-from nmt.models.gnmt import GNMTConfig
+from nmt.models.rivals.gnmt import GNMTConfig
 from nmt.recipe.config import build
 
 

@@ -30,14 +30,16 @@ from nmt.data.dataset import Dataset
 from nmt.data.packing import Packing
 from nmt.data.vocabulary import EOS
 from nmt.inference.ensembles import compile_steps
-from nmt.models import Model, architectures, flash_attention, packed_attention
-from nmt.models.transformer import TransformerConfig
+from nmt.models import Model, architectures
+from nmt.models.kernels import gpu
+from nmt.models.kernels import packs as packed_attention
+from nmt.models.transformer.model import TransformerConfig
 from nmt.runtime.distributed import World
 from nmt.runtime.precision import InferencePrecision, autocast
 from nmt.search import Beam
-from nmt.training import cuda_graphs
 from nmt.training.config import TrainConfig
-from nmt.training.parallel import DataParallel, FullyShardedDataParallel
+from nmt.training.parallel import cuda_graphs
+from nmt.training.parallel.processes import DataParallel, FullyShardedDataParallel
 from nmt.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -182,9 +184,9 @@ def test_the_kernels_for_packs_are_attention_within_each_sentence(
     expected = Model.decode_packs(model, source, target, packing)
     expected_gradients = gradients(model, expected)
     called = count_calls(monkeypatch)
-    fits, own = flash_attention._fits_own_kernels, []
+    fits, own = gpu._fits_own_kernels, []
     monkeypatch.setattr(
-        flash_attention,
+        gpu,
         "_fits_own_kernels",
         lambda *arguments: own.append(fits(*arguments)) or own[-1],
     )

@@ -24,14 +24,13 @@ from nmt.data.vocabulary import EOS, PAD
 from nmt.errors import NmtError
 from nmt.evaluation.alignments import AlignmentErrorRate
 from nmt.models import Model
-from nmt.preprocess.subwords import Subwords
-from nmt.training.activation_checkpointing import checkpoint_activations
+from nmt.subwords.subwords import Subwords
+from nmt.training.augmentation import SampledSplit
 from nmt.training.config import TrainConfig
-from nmt.training.criterion import CutoffCriterion, TokenCriterion
-from nmt.training.guided_alignment import GuidedCriterion, WordLinks
-from nmt.training.layer_dropout import drop_layers
-from nmt.training.losses import losses
-from nmt.training.subword_sampling import SampledSplit
+from nmt.training.losses.criterion import CutoffCriterion, TokenCriterion
+from nmt.training.losses.guided_alignment import GuidedCriterion, WordLinks
+from nmt.training.losses.token import losses
+from nmt.training.model_options import checkpoint_activations, drop_layers
 
 LENGTHS = np.array([[5, 2, 9, 3], [7, 2, 4, 4]])
 """Source and target tokens of some pairs."""

@@ -15,9 +15,9 @@ import yaml
 import nmt
 from nmt.data.vocabulary import BOS, EOS
 from nmt.errors import NmtError
-from nmt.export.base import export_formats, export_run
-from nmt.imports import import_formats, import_model
-from nmt.imports.fairseq_text import dictionary
+from nmt.formats import import_formats, import_model
+from nmt.formats.exporting import export_formats, export_run
+from nmt.formats.fairseq import dictionary
 from nmt.inference import SearchConfig
 from nmt.recipe.config import build
 from nmt.runs import load_model

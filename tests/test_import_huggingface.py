@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 import nmt
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
-from nmt.export.huggingface_names import POSITIONS
-from nmt.imports import import_model
+from nmt.formats import import_model
+from nmt.formats.huggingface import POSITIONS
 from nmt.runs import load_model
 
 transformers = pytest.importorskip("transformers")
@@ -364,7 +364,7 @@ def test_what_cannot_be_imported_is_refused_in_one_line(
 GROWTH = """
 import sys
 from pathlib import Path
-from nmt.imports import import_model
+from nmt.formats import import_model
 status = Path("/proc/self/status")
 before = status.read_text()
 import_model(*map(Path, sys.argv[1:]))

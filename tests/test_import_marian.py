@@ -19,9 +19,9 @@ import yaml
 import nmt
 from nmt.data.vocabulary import BOS, EOS
 from nmt.errors import NmtError
-from nmt.imports import import_formats, import_model
-from nmt.imports.marian_vocabulary import read_pieces
-from nmt.models.transformer import Transformer
+from nmt.formats import import_formats, import_model
+from nmt.formats.marian_files import read_pieces
+from nmt.models.transformer.model import Transformer
 from nmt.runs import load_model
 
 FILES = Path(__file__).parent / "marian"

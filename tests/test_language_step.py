@@ -4,8 +4,9 @@ import pytest
 from for_each import for_each
 
 from nmt.errors import NmtError
-from nmt.preprocess import language, steps
-from nmt.preprocess.cleaning_steps import Step
+from nmt.preprocess import steps
+from nmt.preprocess.cleaning import steps as language
+from nmt.preprocess.cleaning.steps import Step
 from nmt.recipe.config import build
 
 GERMAN = "Ein Mann geht mit seinem Hund über die Straße."

@@ -93,7 +93,7 @@ PLUGIN = """
 from dataclasses import dataclass
 
 from nmt.models import architectures
-from nmt.models.transformer import Transformer, TransformerConfig
+from nmt.models.transformer.model import Transformer, TransformerConfig
 
 
 class Peeking(Transformer):

@@ -12,8 +12,14 @@ from for_each import for_each
 
 from nmt.data.dataset import Dataset
 from nmt.data.vocabulary import EOS
-from nmt.preprocess import lexicon
-from nmt.preprocess.lexicon import Lexicon, LexiconConfig, Pairs, learn_shortlist, measured
+from nmt.preprocess.alignment import lexicon
+from nmt.preprocess.alignment.lexicon import (
+    Lexicon,
+    LexiconConfig,
+    Pairs,
+    learn_shortlist,
+    measured,
+)
 
 A, B, X, Y = 4, 5, 4, 5
 

@@ -17,8 +17,8 @@ from nmt.errors import NmtError
 from nmt.preprocess import corpus
 from nmt.preprocess.binarize import preprocess
 from nmt.preprocess.config import PreprocessConfig
-from nmt.preprocess.subwords import Subwords
 from nmt.recipe.config import build
+from nmt.subwords.subwords import Subwords
 
 Link = tuple[int, int]
 SOURCE = ["one", "two,", "three", "fourteen", "fifty-one", "six", "“seven”", "ﬁve"]

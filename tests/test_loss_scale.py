@@ -6,7 +6,7 @@ from for_each import for_each
 
 from nmt.errors import NmtError
 from nmt.runtime.distributed import World
-from nmt.training.loss_scale import INTERVAL, LossScale, is_fp16
+from nmt.training.trainer import INTERVAL, LossScale, is_fp16
 
 FINE, OVERFLOW = torch.tensor(True), torch.tensor(False)
 

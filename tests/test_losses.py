@@ -5,7 +5,7 @@ import pytest
 import torch
 from for_each import for_each
 
-from nmt.training.losses import TokenLoss, losses
+from nmt.training.losses.token import TokenLoss, losses
 
 LOGITS = [2.0, 1.0, 0.0, -2.0]
 SMOOTHED = losses["label_smoothed_cross_entropy"]

@@ -14,8 +14,8 @@ from conftest import Command
 from for_each import for_each
 
 from nmt.inference.alignment import token_starts
-from nmt.markup import Dialect, Fragment, Segment, parse
-from nmt.markup.nodes import Element, Node, raw_of
+from nmt.inference.markup import Dialect, Fragment, Segment, parse
+from nmt.inference.markup.units import Element, Node, raw_of
 
 VOID = {"br", "hr", "img", "wbr", "x"}
 BLOCKS = {"p", "li", "ul", "div", "br", "hr", "td", "tr", "table", "script"}

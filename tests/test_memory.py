@@ -11,11 +11,11 @@ import pytest
 import torch
 from for_each import for_each
 
-from nmt.runtime.memory import giving_back_memory, is_out_of_memory
+from nmt.runtime.machine import giving_back_memory, is_out_of_memory
 
 FAULTS = """
 import resource, torch
-from nmt.runtime.memory import keep_freed_memory
+from nmt.runtime.machine import keep_freed_memory
 {call}
 size = (1 << 23) + 4096  # a little over 32 MiB
 for _ in range(10):
@@ -80,7 +80,7 @@ def test_freed_memory_is_used_again_without_the_kernel() -> None:
 
 KERNELS = """
 import torch
-from nmt.runtime.memory import keep_few_kernels
+from nmt.runtime.machine import keep_few_kernels
 {call}
 weight = torch.ones(64, 64, dtype=torch.bfloat16)
 for rows in [*range(8, 308), 8]:

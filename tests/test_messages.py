@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import nmt
-from nmt.evaluation import sacre_log
+from nmt.evaluation import metrics
 from nmt.messages import LONGEST_DURATION, LONGEST_MESSAGE, duration, one_line, say, warn
-from nmt.training.report import Report
+from nmt.training.reporting.report import Report
 
 
 class Pipe(io.RawIOBase):
@@ -38,7 +38,7 @@ def _report(message: str) -> None:
 
 
 def _warn_as_sacrebleu(message: str) -> None:
-    sacre_log.Teller().emit(logging.LogRecord("", logging.WARNING, "", 1, message, None, None))
+    metrics.Teller().emit(logging.LogRecord("", logging.WARNING, "", 1, message, None, None))
 
 
 @pytest.mark.parametrize("print_line", [say, warn, _report, _warn_as_sacrebleu])

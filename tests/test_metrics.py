@@ -16,8 +16,16 @@ from sacremoses import MosesPunctNormalizer, MosesTokenizer
 from tqdm import tqdm
 
 from nmt.errors import NmtError
-from nmt.evaluation.metrics import Bleu, Chrf, Metric, ScoreConfig, Ter, metrics
-from nmt.evaluation.paper import PaperBleu, split_compounds
+from nmt.evaluation.metrics import (
+    Bleu,
+    Chrf,
+    Metric,
+    PaperBleu,
+    ScoreConfig,
+    Ter,
+    metrics,
+    split_compounds,
+)
 from nmt.evaluation.rewards import Gleu
 from nmt.recipe.config import build, dump
 

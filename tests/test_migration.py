@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from nmt.cli.recipe import load
-from nmt.inference.config import SearchConfig
 from nmt.migration import TOOLKITS, recipe_of
 from nmt.migration.habits import HABITS
 from nmt.migration.options import Options
 from nmt.models import ModelConfig
 from nmt.preprocess.config import PreprocessConfig
 from nmt.recipe.config import build
+from nmt.search.config import SearchConfig
 from nmt.training.config import TrainConfig
 
 WMT16_BIG = r"""

@@ -8,9 +8,9 @@ from typing import Any
 from for_each import for_each
 
 from nmt.training.config import TrainConfig
-from nmt.training.milestones import Milestones
-from nmt.training.schedules import schedules
-from nmt.training.state import TrainerState
+from nmt.training.loop import Milestones
+from nmt.training.optim.schedules import schedules
+from nmt.training.trainer import TrainerState
 
 
 def milestones(state: dict[str, Any], last_update: int = 100, **config: Any) -> Milestones:

@@ -10,7 +10,7 @@ from nmt.data.dataset import Dataset
 from nmt.runs import Checkpoint, load_model
 from nmt.runtime.distributed import World
 from nmt.training.config import TrainConfig
-from nmt.training.moving_average import MovingAverage
+from nmt.training.optim.moving_average import MovingAverage
 from nmt.training.trainer import Trainer
 
 FINITE = torch.tensor(True)

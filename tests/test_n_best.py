@@ -11,7 +11,7 @@ import fake_comet
 import pytest
 from for_each import for_each
 
-from nmt.cli.n_best import Candidate, parse_weights, rescored
+from nmt.cli.score.rescore import Candidate, parse_weights, rescored
 from nmt.errors import NmtError
 from nmt.io.lines import Lines
 

@@ -11,13 +11,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trained_runs import records
 
 from nmt.errors import NmtError
-from nmt.models.attention import Heads
-from nmt.models.feed_forward import GatedFeedForward
-from nmt.models.multi_head import SelfAttention
-from nmt.models.recurrences import SSRU, AverageAttention
+from nmt.models.layers.attention import Heads
+from nmt.models.layers.feed_forward import GatedFeedForward
+from nmt.models.transformer.multi_head import SelfAttention
+from nmt.models.transformer.recurrences import SSRU, AverageAttention
 from nmt.training.config import TrainConfig
-from nmt.training.muon import hidden_matrices, orthogonalize, side_by_side
-from nmt.training.optimizers import optimizers
+from nmt.training.optim.muon import hidden_matrices, orthogonalize, side_by_side
+from nmt.training.optim.optimizers import optimizers
 
 
 def test_adam_has_the_paper_s_values() -> None:
@@ -148,7 +148,7 @@ def test_muon_refuses_a_model_without_hidden_matrices() -> None:
 def test_orthogonalized_matrices_keep_their_singular_vectors(
     shape: tuple[int, int], precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nmt.training.muon.pick_precision", lambda *_: precision)
+    monkeypatch.setattr("nmt.training.optim.muon.pick_precision", lambda *_: precision)
     generator = torch.Generator().manual_seed(3)
     left, _, right = torch.linalg.svd(torch.randn(shape, generator=generator), full_matrices=False)
     matrix = left @ torch.linspace(5.0, 0.5, min(shape)).diag() @ right

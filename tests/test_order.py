@@ -17,9 +17,9 @@ from nmt.errors import NmtError
 from nmt.inference import Request
 from nmt.inference.alternatives import alternatives
 from nmt.inference.engines import load_translator
-from nmt.preprocess.order import ReversedSegmenter
-from nmt.preprocess.subwords import Subwords
-from nmt.training.subword_sampling import SampledSplit
+from nmt.subwords.subwords import Subwords
+from nmt.subwords.wrappers import ReversedSegmenter
+from nmt.training.augmentation import SampledSplit
 
 Command = Callable[..., Any]
 

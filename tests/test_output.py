@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt.cli.stream import is_written_in_place, writer
+from nmt.cli.translate.io import is_written_in_place, writer
 
 
 def write(path: Path, text: bytes) -> None:

@@ -1,8 +1,8 @@
 import torch
 from for_each import for_each
 
-from nmt.models.attention import mix_values
-from nmt.models.patterns import NeighbourhoodAttention
+from nmt.models.layers.attention import mix_values
+from nmt.models.transformer.patterns import NeighbourhoodAttention
 
 
 def heads(length: int) -> list[torch.Tensor]:

@@ -20,16 +20,16 @@ import torch
 from table_model import TableModel
 from torch import Tensor
 
-from nmt.cli.stream import translate_stream
+from nmt.cli.translate.io import translate_stream
 from nmt.data.vocabulary import EOS
 from nmt.inference import SearchConfig, Translator
-from nmt.inference.translation import Counts
+from nmt.inference.request import Counts
 from nmt.io.lines import Lines
 from nmt.models.base import State
-from nmt.preprocess.learning import SubwordTraining, train_subwords
-from nmt.preprocess.subwords import Subwords
 from nmt.runtime.distributed import World
 from nmt.search import strategies
+from nmt.subwords.learning import SubwordTraining, train_subwords
+from nmt.subwords.subwords import Subwords
 
 REAL = Path(__file__).read_text(encoding="utf-8").splitlines()
 

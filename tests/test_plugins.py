@@ -12,14 +12,14 @@ from for_each import for_each
 
 from nmt.cli.recipe import load
 from nmt.errors import NmtError
-from nmt.plugins import (
+from nmt.recipe.plugins import (
     import_copies,
     import_plugins,
     is_trusted,
     plugin_names,
     plugin_sources,
 )
-from nmt.runs.plugins import differing, import_plugins_of_run, read_plugins, write_plugins
+from nmt.runs.recipe import differing, import_plugins_of_run, read_plugins, write_plugins
 
 
 @pytest.fixture(autouse=True)

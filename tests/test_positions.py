@@ -8,9 +8,10 @@ from for_each import for_each
 
 from nmt.errors import NmtError
 from nmt.models import ModelConfig
-from nmt.models.attention import FullAttention, Heads
-from nmt.models.multi_head import SelfAttention
-from nmt.models.positions import (
+from nmt.models.layers.attention import FullAttention, Heads
+from nmt.models.layers.cache import KeyValueCache, OrderedCache, SharedCache
+from nmt.models.transformer.multi_head import SelfAttention
+from nmt.models.transformer.positions import (
     AlibiAttention,
     LearnedPositions,
     RelativeAttention,
@@ -20,7 +21,6 @@ from nmt.models.positions import (
     position_parts,
     sinusoids,
 )
-from nmt.models.state import KeyValueCache, OrderedCache, SharedCache
 from nmt.recipe.config import build
 
 CPU = torch.device("cpu")

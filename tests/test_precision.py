@@ -16,10 +16,10 @@ from tiny_models import VOCABULARY, tiny
 
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
-from nmt.inference.int8 import MANY, WIDE, Int8Linear
-from nmt.inference.kernels import PackedLinear, convert
+from nmt.inference.fast.int8 import MANY, WIDE, Int8Linear
+from nmt.inference.fast.kernels import PackedLinear, convert
 from nmt.models import Model, architectures
-from nmt.models.transformer import Transformer
+from nmt.models.transformer.model import Transformer
 from nmt.runtime import precision as precisions
 from nmt.runtime.precision import InferencePrecision, autocast, check_precision, pick_precision
 
@@ -116,7 +116,7 @@ def test_an_lstm_trains_and_translates_in_bf16_where_onednn_has_no_kernel_for_it
 import torch
 from tiny_models import VOCABULARY, tiny
 from nmt.runtime.precision import autocast, check_precision, pick_precision
-from nmt.inference.kernels import convert
+from nmt.inference.fast.kernels import convert
 cpu = torch.device("cpu")
 assert pick_precision("auto", cpu) == "fp32"
 assert check_precision("bf16", cpu)

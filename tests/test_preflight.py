@@ -24,13 +24,18 @@ from nmt.runs.locking import locked_for_training
 from nmt.runtime.distributed import World
 from nmt.training import preflight
 from nmt.training.config import TrainConfig
-from nmt.training.micro_batches import fit_micro_batches
-from nmt.training.report import Report
-from nmt.training.schedule_warnings import misfit, unfinished_decay
-from nmt.training.schedules import schedules
+from nmt.training.optim.schedules import schedules
+from nmt.training.preflight import (
+    ORDINARY,
+    fit_micro_batches,
+    longest_batch,
+    misfit,
+    time_ordinary_batches,
+    try_checkpoint,
+    unfinished_decay,
+)
+from nmt.training.reporting.report import Report
 from nmt.training.trainer import Trainer
-from nmt.training.trial_batches import ORDINARY, longest_batch, time_ordinary_batches
-from nmt.training.trial_checkpoint import try_checkpoint
 from nmt.training.validation import Validation
 
 

@@ -35,9 +35,9 @@ from nmt.preprocess import binarize, corpus, encoding, selection
 from nmt.preprocess.binarize import preprocess
 from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import Bitext, Block
-from nmt.preprocess.learning import SubwordTraining, train_subwords
-from nmt.preprocess.subwords import Subwords
 from nmt.recipe.config import build
+from nmt.subwords.learning import SubwordTraining, train_subwords
+from nmt.subwords.subwords import Subwords
 
 WORDS = {
     "en": ["one", "two", "three", "four", "five", "six"],
@@ -495,7 +495,7 @@ def test_no_held_out_line_is_trained_on(here):
 MOMENTS = [
     ("nmt.preprocess.dataset_subwords.train_subwords", 1),
     *[("nmt.preprocess.encoding.Encoder.__call__", count) for count in (1, 6, 7, 11, 4)],
-    ("nmt.preprocess.spool.mark_repeated", 1),
+    ("nmt.preprocess.encoding.mark_repeated", 1),
     ("nmt.preprocess.selection.CopyCounts.copies", 2),
     ("nmt.data.writer.DatasetWriter.finish", 1),
     ("pathlib.Path.replace", 1),  # of the manifest

@@ -16,8 +16,9 @@ from test_import_fairseq import copy_model as copy_fairseq_model
 
 import nmt as package
 from nmt.errors import NmtError
-from nmt.imports import base, import_model, pretrained
-from nmt.imports.hub import is_hub_name
+from nmt.formats import import_model, importing
+from nmt.inference import pretrained
+from nmt.inference.pretrained import is_hub_name
 from nmt.runs import Run
 
 pytest.importorskip("transformers")
@@ -111,7 +112,7 @@ def test_an_import_that_fails_leaves_no_run(
     foreign: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
     with monkeypatch.context() as context:
-        context.setattr(base.Run, "save", lambda *arguments, **settings: 1 / 0)
+        context.setattr(importing.Run, "save", lambda *arguments, **settings: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             pretrained.find_model(foreign)
     assert [path.suffix for path in (cache / "imports").iterdir()] == [".lock"]

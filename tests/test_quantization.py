@@ -14,7 +14,7 @@ from trained_runs import assert_same_checkpoint, records
 from nmt.errors import NmtError
 from nmt.models import Model
 from nmt.models.adaptation import adaptations
-from nmt.training.quantization import RoundedLinear, round_linear_layers
+from nmt.training.model_options import RoundedLinear, round_linear_layers
 
 
 def layer() -> nn.Linear:

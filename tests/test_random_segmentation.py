@@ -15,9 +15,9 @@ import pytest
 import sentencepiece
 from for_each import for_each
 
-from nmt.preprocess.extension import with_pieces
-from nmt.preprocess.segmenters import SentencePiece
-from nmt.preprocess.subwords import Subwords
+from nmt.subwords.extension import with_pieces
+from nmt.subwords.segmenters import SentencePiece
+from nmt.subwords.subwords import Subwords
 
 TEXT = [f"the {a}{b}s are in {b}{a} <x>{b}" for a in ("house", "boat", "é") for b in "abcdefgh"]
 LINES = [*TEXT, "", " ", "<x><x> <x>es", "a\u2581b  c", "ﬁne", "日本"]
@@ -125,7 +125,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from random import Random
-from nmt.preprocess.segmenters import SentencePiece
+from nmt.subwords.segmenters import SentencePiece
 segmenter = SentencePiece(Path(sys.argv[1]).read_bytes())
 print(*segmenter.sample("the houses are in a boat", 0.2, Random(5)))
 """

@@ -23,10 +23,10 @@ from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.evaluation.metrics import metrics
 from nmt.io.lines import zstd
 from nmt.models import architectures
-from nmt.models.residual import Residual
+from nmt.models.layers.basic import Residual
 from nmt.search import strategies
-from nmt.training.losses import losses
-from nmt.training.schedules import schedules
+from nmt.training.losses.token import losses
+from nmt.training.optim.schedules import schedules
 
 ROOT = Path(__file__).parents[1]
 Command = Callable[..., Any]

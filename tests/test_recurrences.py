@@ -8,16 +8,11 @@ from torch import Tensor
 
 from nmt.data.packing import Pack, Rows
 from nmt.models import ModelConfig, architectures
-from nmt.models.patterns import patterns
-from nmt.models.recurrences import (
-    SSRU,
-    AverageAttention,
-    Recurrence,
-    linear_scan,
-)
-from nmt.models.sentences import Packed, Padded
-from nmt.models.state import BeamAncestry
-from nmt.models.transformer import TransformerConfig
+from nmt.models.layers.cache import BeamAncestry
+from nmt.models.layers.sentences import Packed, Padded
+from nmt.models.transformer.model import TransformerConfig
+from nmt.models.transformer.patterns import patterns
+from nmt.models.transformer.recurrences import SSRU, AverageAttention, Recurrence, linear_scan
 from nmt.recipe.config import build
 
 WIDTH = 6

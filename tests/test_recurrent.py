@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from nmt.models import recurrent
-from nmt.models.recurrent import AdditiveAttention, BothDirections, LSTMStack, turn_around
+from nmt.models.rivals import recurrent
+from nmt.models.rivals.recurrent import AdditiveAttention, BothDirections, LSTMStack, turn_around
 
 MASK = torch.tensor([[True, True, True, True], [True, True, False, False]])
 

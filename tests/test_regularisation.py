@@ -18,11 +18,11 @@ from nmt.data.packing import Packing
 from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
 from nmt.models import Model
-from nmt.models.embedding import TokenEmbedding, cutoff_of, set_cutoff
+from nmt.models.layers.basic import TokenEmbedding, cutoff_of, set_cutoff
 from nmt.training.config import TrainConfig
-from nmt.training.criterion import CutoffCriterion
-from nmt.training.layer_dropout import drop_layers
-from nmt.training.losses import losses
+from nmt.training.losses.criterion import CutoffCriterion
+from nmt.training.losses.token import losses
+from nmt.training.model_options import drop_layers
 
 LENGTHS = np.array([[5, 1, 9, 3], [7, 2, 4, 4]])
 

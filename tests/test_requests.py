@@ -14,7 +14,7 @@ import pytest
 import torch
 from for_each import for_each
 
-from nmt.cli.requests import Requests
+from nmt.cli.translate.io import Requests
 from nmt.data.vocabulary import BOS, PAD
 from nmt.errors import NmtError
 from nmt.inference import Request, SearchConfig

@@ -7,7 +7,7 @@ from for_each import for_each
 
 from nmt.errors import NmtError
 from nmt.models import ModelConfig
-from nmt.models.residual import DeepNorm, PostNorm, PreNorm, deep_norm_scales
+from nmt.models.layers.basic import DeepNorm, PostNorm, PreNorm, deep_norm_scales
 from nmt.recipe.config import build
 
 TINY = {"arch": "transformer_tiny", "d_model": 8, "d_ff": 12, "heads": 2}

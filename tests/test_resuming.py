@@ -15,7 +15,7 @@ import pytest
 from nmt.errors import NmtError
 from nmt.runs import Run
 from nmt.runtime.distributed import World
-from nmt.training.resuming import SavedTraining, read_newest
+from nmt.training.start import SavedTraining, read_newest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ import torch
 
 from nmt.errors import NmtError
 from nmt.models import ModelConfig, architectures
-from nmt.models.rnnsearch import RNNsearchConfig
+from nmt.models.rivals.rnnsearch import RNNsearchConfig
 from nmt.recipe.config import build
 
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from nmt.data.packing import Packing
-from nmt.models.attention import Heads
-from nmt.models.dropout import keep_mask
-from nmt.models.multi_head import SelfAttention
-from nmt.models.sentences import Packed
+from nmt.models.layers.attention import Heads
+from nmt.models.layers.basic import keep_mask
+from nmt.models.layers.sentences import Packed
+from nmt.models.transformer.multi_head import SelfAttention
 
 LENGTHS = np.array([[5, 1, 9, 3], [7, 2, 4, 4]])
 

@@ -22,12 +22,12 @@ from conftest import files_of_at_most
 from nmt.data.dataset import Dataset
 from nmt.data.directions import DIRECTIONS_FILE
 from nmt.errors import NmtError, explain
-from nmt.io import files, reading
-from nmt.preprocess.subwords import Subwords
+from nmt.io import documents, files
 from nmt.runs import LOG, Checkpoint, Run, load_model, set_weights, weights_of
 from nmt.runs.locking import locked, locked_for_training
-from nmt.runs.plugins import PLUGINS
+from nmt.runs.recipe import PLUGINS
 from nmt.runs.translations import DIRECTORY as TRANSLATIONS
+from nmt.subwords.subwords import Subwords
 
 WEIGHTS = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([[3.0], [4.0]])}
 OPTIMIZER = {"a/exp_avg": torch.tensor([0.5, 0.5]), "a/step": torch.tensor(7.0)}
@@ -464,7 +464,7 @@ def test_a_dataset_of_other_languages_is_that_of_a_multilingual_run_alone(empty:
     empty.check_languages(here, ("en", "de"))
     with pytest.raises(NmtError, match=r"data: is de to en, but .* is en to de; give the dataset"):
         empty.check_languages(here, ("de", "en"))
-    facts = reading.FileFacts(bytes=1, sha256="0" * 64)
+    facts = documents.FileFacts(bytes=1, sha256="0" * 64)
     replace(empty, files={DIRECTIONS_FILE: facts}).check_languages(here, ("de", "en"))
 
 

@@ -16,7 +16,7 @@ from nmt.errors import NmtError
 from nmt.recipe.config import build
 from nmt.search import Avoided, Constraint, Greedy, Sample, Strategy
 from nmt.search.constraints import MaxLength, MinLength, NoRepeatNgram
-from nmt.search.continuations import BLOCK, Continuations
+from nmt.search.hypotheses import BLOCK, Continuations
 from nmt.search.sample import LEAST_TEMPERATURE, drawn
 
 SOURCE = torch.tensor([[7, 8, EOS]])

@@ -11,8 +11,8 @@ from trained_runs import assert_same_checkpoint, records
 
 from nmt.runs import Checkpoint, load_model
 from nmt.training.config import TrainConfig
-from nmt.training.optimizers import optimizers
-from nmt.training.schedule_free import ScheduleFreeAdamW, ScheduleFreeAverage
+from nmt.training.optim.optimizers import optimizers
+from nmt.training.optim.schedule_free import ScheduleFreeAdamW, ScheduleFreeAverage
 
 NAME = "schedule_free_adamw"
 OPTIONS = ("--set", f"train.optimizer={NAME}", "--set", "train.schedule.name=constant")

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 from for_each import for_each
 
-from nmt.training.schedules import Schedule, schedules
+from nmt.training.optim.schedules import Schedule, schedules
 
 PAPER = schedules["inverse_sqrt"]
 

@@ -18,7 +18,7 @@ import typer
 from for_each import for_each
 from typer.testing import CliRunner, Result
 
-from nmt.cli import score
+from nmt.cli.score import command as score
 from nmt.data.columns import Sentences
 from nmt.data.writer import DatasetWriter, staging
 from nmt.errors import NmtError
@@ -560,7 +560,7 @@ def test_an_empty_name_of_a_device_or_a_split_is_none_of_them(
 def test_scoring_does_not_wait_for_torch(data_bin: Path):
     Path("two.de").write_text("a b c d e\na\n")
     program = (
-        "import sys; from nmt.cli.score import score; from pathlib import Path\n"
+        "import sys; from nmt.cli.score.command import score; from pathlib import Path\n"
         "score([Path('two.de')], reference=[Path('two.de')], confidence=True)\n"
         "score([Path('data-bin/test.de')], data=Path('data-bin'), metric=['paper_bleu'])\n"
         "sys.exit('torch' in sys.modules)"

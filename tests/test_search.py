@@ -18,7 +18,7 @@ from nmt.errors import NmtError
 from nmt.recipe.config import build
 from nmt.search import Beam, Greedy, LengthPenalty, Strategy, length_penalties
 from nmt.search.constraints import Forbidden
-from nmt.search.continuations import Continuations, top, top_on_gpu
+from nmt.search.hypotheses import Continuations, top, top_on_gpu
 
 NONE = length_penalties["none"]
 PENALTIES = [length_penalties[name] for name in length_penalties]

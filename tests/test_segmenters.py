@@ -8,8 +8,8 @@ from foreign_models import ENGLISH, GERMAN, MODELS, UNION, pieces_of
 
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK, VOCABULARIES, Vocabulary
 from nmt.errors import NmtError
-from nmt.preprocess.segmenters import ListedPieces
-from nmt.preprocess.subwords import Subwords
+from nmt.subwords.segmenters import ListedPieces
+from nmt.subwords.subwords import Subwords
 
 
 def listed(pieces=UNION):

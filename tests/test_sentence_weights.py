@@ -20,12 +20,12 @@ from nmt.data.dataset import Dataset
 from nmt.data.manifest import Manifest, fingerprint_of
 from nmt.data.vocabulary import PAD
 from nmt.errors import NmtError
-from nmt.io.reading import FileFacts
+from nmt.io.documents import FileFacts
 from nmt.preprocess.annotations import WEIGHTS
 from nmt.preprocess.corpus import Chunk
-from nmt.preprocess.subwords import Subwords
-from nmt.preprocess.weights import read_weights
-from nmt.training.losses import TokenLoss, losses
+from nmt.preprocess.links import read_weights
+from nmt.subwords.subwords import Subwords
+from nmt.training.losses.token import TokenLoss, losses
 
 Command = Callable[..., Any]
 

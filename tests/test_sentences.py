@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from nmt.data.packing import Packing
-from nmt.models import packed_attention
-from nmt.models.attention import LONG, Heads
-from nmt.models.multi_head import CrossAttention, SelfAttention
-from nmt.models.positions import Rotation, SinusoidalPositions
-from nmt.models.sentences import Packed, Padded, Step
+from nmt.models.kernels import packs
+from nmt.models.layers.attention import LONG, Heads
+from nmt.models.layers.sentences import Packed, Padded, Step
+from nmt.models.transformer.multi_head import CrossAttention, SelfAttention
+from nmt.models.transformer.positions import Rotation, SinusoidalPositions
 
 PACKING = Packing.of(*np.array([[5, 1, 9, 3], [7, 2, 4, 4]]))
 HEADS = Heads(width=8, count=4, key_width=2, value_width=2, bias=True, dropout=0.0)
@@ -51,7 +51,7 @@ def test_tokens_attend_to_the_past_of_their_own_sentence(
     changes: dict[str, int], longest_row: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(1)
-    monkeypatch.setattr(packed_attention, "LONG", longest_row)
+    monkeypatch.setattr(packs, "LONG", longest_row)
     attention = SelfAttention(replace(HEADS, **changes), rotation=Rotation(2, 10.0))
     pack, x = PACKING.source, torch.randn(18, 8)
     found = attention(x, Packed(pack), causal=True)
@@ -65,7 +65,7 @@ def test_targets_attend_to_the_sources_of_their_own_sentences(
     changes: dict[str, int], longest_row: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(1)
-    monkeypatch.setattr(packed_attention, "LONG", longest_row)
+    monkeypatch.setattr(packs, "LONG", longest_row)
     cross = CrossAttention(replace(HEADS, **changes))
     sources, targets = torch.randn(18, 8), torch.randn(17, 8)
     across = Packed(PACKING.target, keys=PACKING.source)

@@ -21,9 +21,9 @@ from nmt.errors import NmtError
 from nmt.models import Model, architectures
 from nmt.recipe.config import build
 from nmt.training.config import TrainConfig
-from nmt.training.losses import Loss, losses
-from nmt.training.sequence import Candidates, SequenceCriterion, SequenceLoss
-from nmt.training.sliced_log_probabilities import log_probabilities
+from nmt.training.losses.output_layer import log_probabilities
+from nmt.training.losses.sequence import Candidates, SequenceCriterion, SequenceLoss
+from nmt.training.losses.token import Loss, losses
 
 NAMES = [name for name in losses if losses[name].translates]
 RISK, REWARD = losses["minimum_risk"], losses["expected_reward"]

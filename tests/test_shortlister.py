@@ -12,8 +12,8 @@ from torch import Tensor
 
 from nmt.data.shortlist import Origin, Shortlist
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK
-from nmt.inference.kernels import convert
-from nmt.inference.shortlister import Shortlister
+from nmt.inference.fast.kernels import convert
+from nmt.inference.fast.shortlister import Shortlister
 from nmt.models import Model
 from nmt.models.ensemble import Ensemble
 from nmt.runtime.precision import InferencePrecision, autocast

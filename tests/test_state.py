@@ -6,11 +6,18 @@ import pytest
 import torch
 from torch import nn
 
-from nmt.models.attention import Heads
-from nmt.models.multi_head import SelfAttention
-from nmt.models.positions import Rotation
-from nmt.models.sentences import Padded
-from nmt.models.state import MOST_SHARING, ROOM, BeamAncestry, Cache, OrderedCache, SharedCache
+from nmt.models.layers.attention import Heads
+from nmt.models.layers.cache import (
+    MOST_SHARING,
+    ROOM,
+    BeamAncestry,
+    Cache,
+    OrderedCache,
+    SharedCache,
+)
+from nmt.models.layers.sentences import Padded
+from nmt.models.transformer.multi_head import SelfAttention
+from nmt.models.transformer.positions import Rotation
 
 HEADS = Heads(width=8, count=2, key_width=4, value_width=4, bias=True, dropout=0.0)
 

@@ -15,7 +15,7 @@ import pytest
 
 import nmt as package
 from nmt.data.dataset import Dataset
-from nmt.preprocess.subwords import Subwords
+from nmt.subwords.subwords import Subwords
 
 pytestmark = pytest.mark.full
 

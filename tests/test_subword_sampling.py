@@ -18,10 +18,10 @@ from nmt.data.loader import BatchLoader
 from nmt.data.sampler import RandomSampler
 from nmt.data.vocabulary import EOS, PAD, UNK
 from nmt.data.writer import DatasetWriter, staging
-from nmt.preprocess.learning import SubwordTraining, train_subwords
-from nmt.preprocess.subwords import Subwords
+from nmt.subwords.learning import SubwordTraining, train_subwords
+from nmt.subwords.subwords import Subwords
+from nmt.training.augmentation import SampledSplit
 from nmt.training.augmented_split import growth
-from nmt.training.subword_sampling import SampledSplit
 
 NOUNS = ("house", "boat", "tree", "work", "shop", "garden")
 TEXT = [

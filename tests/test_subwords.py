@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt.errors import NmtError
-from nmt.preprocess.learning import SubwordTraining, train_subwords
-from nmt.preprocess.reservoir import reservoir
-from nmt.preprocess.subwords import Subwords
+from nmt.subwords.learning import SubwordTraining, reservoir, train_subwords
+from nmt.subwords.subwords import Subwords
 
 ENGLISH = [f"the {noun} sees {count} cats" for noun in ("dog", "man", "child") for count in "2359"]
 GERMAN = [f"der {noun} sieht {n} Kätzchen" for noun in ("Hund", "Mann", "Junge") for n in "2359"]

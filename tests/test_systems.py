@@ -10,10 +10,10 @@ import torch
 from for_each import for_each
 
 from nmt.models import architectures
-from nmt.models.feed_forward import feed_forwards
-from nmt.models.patterns import patterns
-from nmt.models.positions import position_parts
-from nmt.models.residual import Norm, Placement
+from nmt.models.layers.basic import Norm, Placement
+from nmt.models.layers.feed_forward import feed_forwards
+from nmt.models.transformer.patterns import patterns
+from nmt.models.transformer.positions import position_parts
 
 DOCUMENT = (Path(__file__).parents[1] / "docs/systems.md").read_text(encoding="utf-8")
 COUNTS = DOCUMENT.split("\n## Numbers of parameters\n")[1].split("\n## ")[0]

@@ -25,13 +25,14 @@ from nmt.inference import Request, SearchConfig, Translator
 from nmt.inference.engines import load_translator
 from nmt.models.base import ModelConfig
 from nmt.preprocess.corpus import Corpus
-from nmt.preprocess.learning import SubwordTraining, train_subwords
-from nmt.preprocess.segmenters import SEPARATOR
-from nmt.preprocess.subwords import Subwords
-from nmt.preprocess.tags import TaggedSegmenter, directions_of, needed_tags, tagged, tags_of
+from nmt.preprocess.dataset_subwords import needed_tags
 from nmt.recipe.config import build, dump
 from nmt.runs import Run, weights_of
-from nmt.training.subword_sampling import SampledSplit
+from nmt.subwords.learning import SubwordTraining, train_subwords
+from nmt.subwords.segmenters import SEPARATOR
+from nmt.subwords.subwords import Subwords
+from nmt.subwords.tags import TaggedSegmenter, directions_of, tagged, tags_of
+from nmt.training.augmentation import SampledSplit
 
 LINES = ["one two two", "", "three", " ", "two one"]
 DIRECTIONS = Directions(trained=(("en", "de"), ("de", "en"), ("en", "fr")))

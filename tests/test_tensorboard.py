@@ -9,7 +9,7 @@ import pytest
 from trained_runs import records
 
 from nmt.errors import NmtError
-from nmt.training.tensorboard import Board
+from nmt.training.reporting.loggers import Board
 
 
 class Writer:

@@ -10,10 +10,9 @@ from conftest import ENGLISH, GERMAN
 from for_each import for_each
 
 from nmt.data.vocabulary import EOS
-from nmt.export.huggingface_files import Layout
-from nmt.export.tokenizer_json import tokenizer_json
-from nmt.preprocess.learning import SubwordTraining, train_subwords
-from nmt.preprocess.subwords import Subwords
+from nmt.formats.tokenizer_files import TokenLayout, tokenizer_json
+from nmt.subwords.learning import SubwordTraining, train_subwords
+from nmt.subwords.subwords import Subwords
 
 tokenizers = pytest.importorskip("tokenizers")
 
@@ -44,7 +43,7 @@ def test_a_fast_tokenizer_cuts_and_joins_text_as_the_subwords_do(settings: dict[
     model = train_subwords(sentences, SubwordTraining(vocab_size=288, **settings))
     subwords = Subwords(model, num_threads=1)
     pieces = tuple(subwords.source_pieces([*range(subwords.source_size)]))
-    document = tokenizer_json(model, Layout(pieces, pieces, None, {}))
+    document = tokenizer_json(model, TokenLayout(pieces, pieces, None, {}))
     tokenizer = tokenizers.Tokenizer.from_str(json.dumps(document))
     rows = subwords.encode_source(LINES)
     assert [tokenizer.encode(line).ids for line in LINES] == [[*row, EOS] for row in rows]

@@ -15,7 +15,7 @@ from fuzz.seals import seal
 
 from nmt.errors import NmtError
 from nmt.runs import Checkpoint
-from nmt.training.state import TrainerState
+from nmt.training.trainer import TrainerState
 
 
 def checkpoint(**state: Any) -> Checkpoint:

@@ -27,22 +27,18 @@ from trained_runs import assert_same_checkpoint, records
 from nmt.data.dataset import Dataset
 from nmt.data.vocabulary import BOS
 from nmt.evaluation.metrics import metrics
-from nmt.inference.config import SearchConfig
 from nmt.inference.translator import Translator
 from nmt.runs import Checkpoint, Run, load_model
 from nmt.runs.locking import locked
 from nmt.runs.recipe import write_recipe
 from nmt.runtime.distributed import World
 from nmt.runtime.precision import check_precision
+from nmt.search.config import SearchConfig
 from nmt.training.config import TrainConfig
-from nmt.training.loop import TrainingLoop
-from nmt.training.losses import losses
-from nmt.training.panel import sparkline
-from nmt.training.report import Report, peak_memory_mb
-from nmt.training.signals import StopRequests
-from nmt.training.state import TrainerState
-from nmt.training.stopwatch import Stopwatch
-from nmt.training.trainer import Trainer
+from nmt.training.loop import StopRequests, Stopwatch, TrainingLoop
+from nmt.training.losses.token import losses
+from nmt.training.reporting.report import Report, peak_memory_mb, sparkline
+from nmt.training.trainer import Trainer, TrainerState
 from nmt.training.validation import Validation
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"
@@ -913,7 +909,7 @@ def hangups() -> Iterator[None]:
 
 HANGS_UP = """
 import sys, time
-from nmt.training.signals import StopRequests
+from nmt.training.loop import StopRequests
 with StopRequests(lambda number: print(number, file=sys.stderr)) as requests:
     print("ready", flush=True)
     end = time.monotonic() + 60

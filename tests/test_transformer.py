@@ -7,15 +7,16 @@ import torch
 from for_each import for_each
 
 from nmt.errors import NmtError
-from nmt.inference.kernels import convert
-from nmt.models import ModelConfig, architectures, attention
-from nmt.models.attention import Attend, Heads, mix_values
-from nmt.models.dropout import Dropout
-from nmt.models.feed_forward import FeedForward
-from nmt.models.multi_head import CrossAttention, SelfAttention
-from nmt.models.positions import SinusoidalPositions, sinusoids
-from nmt.models.sentences import Padded
-from nmt.models.transformer import Transformer, TransformerConfig
+from nmt.inference.fast.kernels import convert
+from nmt.models import ModelConfig, architectures
+from nmt.models.layers import attention
+from nmt.models.layers.attention import Attend, Heads, mix_values
+from nmt.models.layers.basic import Dropout
+from nmt.models.layers.feed_forward import FeedForward
+from nmt.models.layers.sentences import Padded
+from nmt.models.transformer.model import Transformer, TransformerConfig
+from nmt.models.transformer.multi_head import CrossAttention, SelfAttention
+from nmt.models.transformer.positions import SinusoidalPositions, sinusoids
 from nmt.recipe.config import build, dump
 
 

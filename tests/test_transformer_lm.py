@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from nmt.cli.score_by_model import open_model
+from nmt.cli.score.by_model import open_model
 from nmt.data.vocabulary import BOS, EOS
 from nmt.errors import NmtError
 from nmt.inference import Translator

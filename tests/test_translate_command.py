@@ -21,19 +21,19 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from nmt.cli.stream import translate_stream
-from nmt.cli.translate import translate
+from nmt.cli.translate.command import translate
+from nmt.cli.translate.io import translate_stream
 from nmt.errors import NmtError
 from nmt.inference import SearchConfig, Translator
-from nmt.inference.translation import Counts
+from nmt.inference.request import Counts
 from nmt.io.lines import Lines
 from nmt.models.base import ModelConfig
-from nmt.preprocess.learning import SubwordTraining, train_subwords
-from nmt.preprocess.subwords import Subwords
 from nmt.recipe.config import build, dump
 from nmt.runs import Run, load_model, weights_of
 from nmt.runtime import precision as precisions
 from nmt.runtime.distributed import World
+from nmt.subwords.learning import SubwordTraining, train_subwords
+from nmt.subwords.subwords import Subwords
 
 OUTPUTS = (Path(__file__).parents[1] / "docs/outputs.md").read_text(encoding="utf-8")
 LINES = ["the cat sat", "", "on a mat", "\u2028", "a dog\u2028and a\rcat", "the dog sat on the cat"]
@@ -93,7 +93,7 @@ def test_a_file_is_translated_line_by_line_with_the_models_own_settings(
 
 
 def test_stdin_is_translated_to_stdout_and_talk_goes_to_stderr(run: Path, tmp_path: Path) -> None:
-    program = "import typer; from nmt.cli.translate import translate; typer.run(translate)"
+    program = "import typer; from nmt.cli.translate.command import translate; typer.run(translate)"
     environment = os.environ | {"NMT_MODEL": str(run), "PYTHONPATH": str(Path.cwd())}
     done = subprocess.run(
         [sys.executable, "-c", program, "--device", "cpu"],

@@ -16,12 +16,11 @@ from torch import Tensor
 
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
-from nmt.evaluation.consensus import expected_utilities
 from nmt.evaluation.metrics import metrics
 from nmt.inference import Execution, Request, SearchConfig, Translator
 from nmt.inference import translator as translator_module
-from nmt.inference.distinct import Lists, distinct_lists
-from nmt.inference.kernels import convert
+from nmt.inference.fast.kernels import convert
+from nmt.inference.lists import Lists, distinct_lists, expected_utilities
 from nmt.inference.request import Sentence
 from nmt.models import architectures
 from nmt.models.base import State

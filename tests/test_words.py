@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from sentencepiece import SentencePieceTrainer
 
 from nmt.data.columns import Sentences
-from nmt.preprocess import words
-from nmt.preprocess.learning import SubwordTraining, train_subwords
-from nmt.preprocess.subwords import Subwords
-from nmt.preprocess.words import WordEncoder, cuts_at_spaces, encoders
+from nmt.preprocess import encoding
+from nmt.preprocess.encoding import WordEncoder, cuts_at_spaces, encoders
+from nmt.subwords.learning import SubwordTraining, train_subwords
+from nmt.subwords.subwords import Subwords
 
 SENTENCES = [
     f"{who} {does} the {what} ."
@@ -64,11 +64,11 @@ def test_lines_get_the_ids_that_sentencepiece_gives_them(normalization):
 
 def test_words_are_known_again_and_forgotten_when_they_are_too_many(shared, monkeypatch):
     encode = WordEncoder(shared.source.processor)
-    monkeypatch.setattr(words, "MAX_WORDS", 4)
+    monkeypatch.setattr(encoding, "MAX_WORDS", 4)
     for lines in (["a tree", "", "the boats"], ["the trees"], ["a boat", "the trees"], []):
         assert_same(encode, shared.source.processor, lines)
-    monkeypatch.setattr(words, "MAX_WORDS", 1 << 18)
-    monkeypatch.setattr(words, "MAX_TOKENS", 9)
+    monkeypatch.setattr(encoding, "MAX_WORDS", 1 << 18)
+    monkeypatch.setattr(encoding, "MAX_TOKENS", 9)
     for line in ("the boats", "日本の木と家", "the trees", "a boat"):
         assert_same(encode, shared.source.processor, [line])
         assert len(encode._words.tokens) < 40

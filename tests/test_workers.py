@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from nmt.errors import NmtError, explain
-from nmt.inference.workers import Workers
+from nmt.inference.fast.workers import Workers
 from nmt.runtime.processes import available_cores
 
 
@@ -56,7 +56,7 @@ def test_a_worker_that_is_killed_is_an_error() -> None:
 
 def test_workers_end_when_the_process_that_they_work_for_is_killed() -> None:
     script = (
-        "import os, signal, time; from nmt.inference.workers import Workers; "
+        "import os, signal, time; from nmt.inference.fast.workers import Workers; "
         "signal.signal(signal.SIGINT, signal.default_int_handler); "  # a shell may have it ignored
         "work = lambda it: (os.write(1, b'.'), time.sleep(300)); "
         "list(Workers(work, 2).map([1, 2]))"
@@ -84,7 +84,7 @@ def test_workers_whose_results_are_not_taken_end_at_once_and_others_come() -> No
 
 def test_an_interruption_does_not_wait_for_workers() -> None:
     script = (
-        "import os, signal, time; from nmt.inference.workers import Workers; "
+        "import os, signal, time; from nmt.inference.fast.workers import Workers; "
         "signal.signal(signal.SIGINT, signal.default_int_handler); "  # a shell may have it ignored
         "work = lambda it: (os.write(1, b'.'), time.sleep(300)); "
         "list(Workers(work, 2).map(range(9)))"

@@ -10,9 +10,9 @@ from torch import Tensor
 from nmt.data.vocabulary import EOS, PAD
 from nmt.models import Model, ModelConfig, architectures
 from nmt.models.adaptation import adaptation_weights
-from nmt.models.feed_forward import feed_forwards
-from nmt.models.patterns import patterns
-from nmt.models.positions import position_parts
+from nmt.models.layers.feed_forward import feed_forwards
+from nmt.models.transformer.patterns import patterns
+from nmt.models.transformer.positions import position_parts
 from nmt.recipe.config import build, dump
 from nmt.search import strategies
 

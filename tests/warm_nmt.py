@@ -51,9 +51,6 @@ def warm_nmt(directory: Path) -> Iterator[Path]:
 def serve(place: str) -> None:
     """Run commands, each in a process of its own, until this one is terminated."""
 
-    import nmt.cli.train
-    import nmt.inference
-    import nmt.training.run  # noqa: F401
 
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(place)

@@ -9,22 +9,24 @@ from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
 from nmt import __version__, languages
-from nmt.advice import held_out
-from nmt.advice.corpus import Pair, Survey, survey
-from nmt.advice.held_out import Languages
+from nmt.advice import facts as held_out
+from nmt.advice.facts import Languages, Pair, Survey, survey
 from nmt.advice.machine import Machine, Trial, make_trial, target_tokens_per_second
-from nmt.advice.recipe import (
+from nmt.advice.rules import (
     LEAST_TOKENS,
+    SIZES,
     Choice,
     CorpusFacts,
     Plan,
     as_text,
+    candidates,
     choices,
     fits,
     plan,
+    scale,
+    subword_sampling,
     times,
 )
-from nmt.advice.rules import SIZES, candidates, scale, subword_sampling
 from nmt.errors import NmtError
 from nmt.io.files import check_writable, named, whole_file
 from nmt.messages import duration, warn
@@ -32,7 +34,7 @@ from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import Bitext
 from nmt.recipe.config import build
 from nmt.runtime.distributed import join
-from nmt.runtime.memory import is_out_of_memory
+from nmt.runtime.machine import is_out_of_memory
 
 Say = Callable[[str], None]
 

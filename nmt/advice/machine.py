@@ -12,21 +12,21 @@ from typing import Any
 
 import torch
 
-from nmt.advice.corpus import Pair
+from nmt.advice.facts import Pair
 from nmt.data.dataset import Dataset
 from nmt.data.loader import prefetch
 from nmt.errors import NmtError, UnfinishedError
 from nmt.models import ModelConfig
 from nmt.preprocess.binarize import preprocess
 from nmt.preprocess.config import PreprocessConfig
-from nmt.preprocess.subwords import Subwords
 from nmt.recipe.config import build
 from nmt.runs import Run
-from nmt.runs.building import build_new
+from nmt.runs.loading import build_new
 from nmt.runtime.distributed import World
-from nmt.runtime.memory import host_memory
+from nmt.runtime.machine import host_memory
 from nmt.runtime.precision import pick_precision
 from nmt.runtime.processes import available_cores
+from nmt.subwords.subwords import Subwords
 from nmt.training.config import TrainConfig
 from nmt.training.trainer import Trainer
 

@@ -1,9 +1,18 @@
-"""Rules of thumb, each with its source: sizes of models, and settings by the size of the corpus."""
+"""Rules of thumb, each with its source: sizes of models, and settings by the size of the corpus.
+
+Decide on a recipe: a pure function of the facts about corpus, machine and time.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from nmt.messages import duration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +154,7 @@ def dropout(pairs: int, epochs: float) -> float:
 
 SAMPLED_EPOCHS = 30
 """Epochs from which on BPE-dropout helps a small corpus (Provilkov et al. 2020)."""
+
 SAMPLED_PAIRS = 100_000
 """Pairs below which a corpus is small enough for BPE-dropout."""
 
@@ -157,3 +167,301 @@ def subword_sampling(pairs: int, epochs: float = math.inf) -> float | None:
         epochs: of the training; infinite where they are not known yet.
     """
     return 0.1 if epochs >= SAMPLED_EPOCHS and pairs < SAMPLED_PAIRS else None
+
+
+UPDATES = 5000
+"""Updates that a short training should have, if its updates need not be too small for that."""
+
+LEAST_TOKENS = {"cpu": 1000, "cuda": 4000}
+"""Smallest number of target tokens of an update, by device; a smaller one is no faster."""
+
+WARMUP = 0.25
+"""Share of a short training that is warm-up."""
+
+VALIDATIONS = 5
+"""Validations during a training with a limit of time; they take time, too."""
+
+LONG_VALIDATIONS = 40
+"""Validations during a training without one, for its patience."""
+
+SAVES = 10
+"""Least number of checkpoints during a training, so that a kill costs at most a tenth of it."""
+
+LONGEST_LOSS = 1800.0
+"""Seconds of a long training that a kill costs at most."""
+
+SMALL_VALID = 100
+"""Pairs of a validation set below which its loss is a better measure than BLEU."""
+
+CLEANING: tuple[tuple[str | dict[str, Any], str], ...] = (
+    ("unicode", "one spelling for each character"),
+    ("control_characters", "replaced by spaces"),
+    ("spaces", "one between words"),
+    ({"name": "length", "max": 250, "max_ratio": 9}, "longer pairs are seldom translations"),
+    ("held_out", "drops pairs that are also in valid or test"),
+    ("duplicates", "{repeated} of the pairs"),
+)
+"""Steps that clean the training text, each with its reason."""
+
+POSITIONS = "learns sooner (docs/systems.md); does not export to Marian and Hugging Face"
+"""Reason for rotary positions."""
+
+OPTIMIZER = "learns more in the same time (docs/systems.md)"
+"""Reason for another optimizer than Adam."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusFacts:
+    """A corpus as far as the recipe depends on it."""
+
+    source_lang: str
+    target_lang: str
+    train: tuple[str, ...]
+    valid: str
+    test: str | None
+    pairs: int
+    distinct: int
+    """Number of distinct pairs."""
+    is_counted: bool = True
+    """Whether `distinct` is no estimate."""
+    target_tokens: float
+    """Mean number of tokens of a target, with the end of sentence."""
+    valid_pairs: int
+    vocab_size: int
+    """Number of subwords by the rule, or as many as the text allows."""
+    byte_fallback: bool
+
+    @property
+    def distinct_pairs(self) -> str:
+        """The number of distinct pairs in words."""
+        if self.is_counted:
+            return f"{self.distinct:,} distinct pairs"
+        return f"about {_rounded(self.distinct):,} distinct pairs"
+
+    @property
+    def repeated(self) -> str:
+        """The number of repeated pairs, if counted, and their share."""
+        share = f"{1 - self.distinct / self.pairs:.1%}"
+        return f"{self.pairs - self.distinct:,} ({share})" if self.is_counted else f"about {share}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One value of a recipe, with its reason."""
+
+    key: str
+    """Dotted key."""
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A model, and a training that ends in time."""
+
+    size: Size
+    speed: float
+    """Target tokens per second."""
+    minutes: float | None
+    """Limit of the training, if there is one."""
+    tokens_per_update: int
+    updates: int
+    warmup_updates: int
+    epochs: float
+
+    @property
+    def ema_decay(self) -> float:
+        """Decay of the average of weights: of about the last twentieth of the updates."""
+        return round(min(0.9998, max(0.9, 1 - 20 / self.updates)), 4)
+
+    def seconds(self, updates: int) -> float:
+        """Return the seconds that so many updates take."""
+        return updates * self.tokens_per_update / self.speed
+
+
+def seen_in(minutes: float, speed: float) -> float:
+    """Return the target tokens that a training of so many minutes sees."""
+    return 60 * minutes * speed
+
+
+def fits(size: Size, speed: float, minutes: float | None) -> bool:
+    """Return whether a model of this size sees enough text in the time at hand."""
+    return minutes is None or seen_in(minutes, speed) >= size.needs
+
+
+def plan(
+    corpus: CorpusFacts, speeds: Mapping[str, float], device: str, minutes: float | None
+) -> Plan:
+    """Return the plan for the largest model that fits.
+
+    Args:
+        corpus: facts about the corpus.
+        speeds: target tokens per second, by names of sizes; sizes that were not timed are left out.
+        device: cpu or cuda.
+        minutes: limit of the training; None for as long as the corpus deserves.
+    """
+    timed = [size for size in candidates(corpus.distinct) if size.name in speeds]
+    size = next((size for size in timed if fits(size, speeds[size.name], minutes)), timed[-1])
+    speed = speeds[size.name]
+    epoch = corpus.distinct * corpus.target_tokens
+    seen = scale(corpus.distinct).epochs * epoch if minutes is None else seen_in(minutes, speed)
+    wanted = max(seen / UPDATES, LEAST_TOKENS[device])
+    tokens = _rounded(min(wanted, size.most_tokens))
+    updates = max(1, _rounded(seen / tokens) if minutes is None else int(seen / tokens))
+    return Plan(
+        size=size,
+        speed=speed,
+        minutes=minutes,
+        tokens_per_update=tokens,
+        updates=updates,
+        warmup_updates=max(1, min(size.warmup_updates, int(WARMUP * updates))),
+        epochs=updates * tokens / epoch,
+    )
+
+
+def _rounded(value: float) -> int:
+    """Return a number rounded to two digits."""
+    unit = int(10 ** max(0, math.floor(math.log10(max(1.0, value))) - 1))
+    return max(1, round(value / unit) * unit)
+
+
+def choices(corpus: CorpusFacts, plan: Plan, device: str) -> Iterator[Choice]:
+    """Yield the values of the recipe, section by section."""
+    yield from _preprocess(corpus)
+    yield from _model(corpus, plan)
+    yield from _train(corpus, plan, device)
+    yield from _search(corpus)
+
+
+def _preprocess(corpus: CorpusFacts) -> Iterator[Choice]:
+    yield Choice("preprocess.source_lang", corpus.source_lang, "")
+    yield Choice("preprocess.target_lang", corpus.target_lang, "")
+    yield Choice("preprocess.train", list(corpus.train), f"{corpus.pairs:,} pairs")
+    yield Choice("preprocess.valid", corpus.valid, f"{corpus.valid_pairs:,} pairs")
+    if corpus.test:
+        yield Choice("preprocess.test", corpus.test, "only for the final score")
+    by_rule = scale(corpus.distinct).vocab_size
+    reason = f"for {corpus.distinct_pairs}: rare subwords are never learned"
+    if corpus.vocab_size < by_rule:
+        reason = f"the text is too small for {by_rule:,}"
+    elif corpus.distinct >= 1_000_000:
+        reason = f"for {corpus.distinct_pairs}, as in the paper"
+    yield Choice("preprocess.vocab_size", corpus.vocab_size, reason)
+    if not corpus.byte_fallback:
+        yield Choice("preprocess.byte_fallback", False, "its 256 pieces would be most of them")
+    for number, (step, why) in enumerate(CLEANING):
+        reason = why.format(repeated=corpus.repeated)
+        yield Choice(f"preprocess.clean.{number}", step, reason)
+
+
+def _model(corpus: CorpusFacts, plan: Plan) -> Iterator[Choice]:
+    size = plan.size
+    largest = candidates(corpus.distinct)[0]
+    reason = f"{size.name}, for {corpus.distinct_pairs} ({size.source})"
+    if size is not largest:
+        reason = (
+            f"{size.name} ({size.source}); the {largest.name} model would see too little text in "
+            f"{duration(plan.seconds(plan.updates))}"
+        )
+    yield Choice("model.arch", size.arch, reason)
+    for key, value in size.model.items():
+        yield Choice(f"model.{key}", value, POSITIONS if key == "positions" else "")
+    rate = dropout(corpus.distinct, plan.epochs)
+    yield Choice("model.dropout", rate, f"the text is seen {times(plan.epochs)}")
+
+
+def _train(corpus: CorpusFacts, plan: Plan, device: str) -> Iterator[Choice]:
+    unit = "a GPU needs some work at once" if device == "cuda" else "small updates, but many"
+    yield Choice("train.tokens_per_update", plan.tokens_per_update, unit)
+    if device == "cuda":
+        yield Choice("train.max_tokens", "auto", "the largest micro-batch that fits")
+    speed = f"at {plan.speed:,.0f} target tokens/s"
+    if plan.minutes is None:
+        end = f"{duration(plan.seconds(plan.updates))} {speed}; the text {times(plan.epochs)}"
+        yield Choice("train.max_updates", plan.updates, end)
+    else:
+        held = f"without validation: about {plan.updates:,} updates {speed}"
+        yield Choice("train.max_minutes", _plain(plan.minutes), held)
+        twice = "twice as many, so that max_minutes ends training"
+        yield Choice("train.max_updates", 2 * plan.updates, twice)
+    warm = duration(plan.seconds(plan.warmup_updates))
+    schedule = {
+        "name": "inverse_sqrt",
+        "lr": plan.size.lr,
+        "warmup_updates": plan.warmup_updates,
+    }
+    if plan.size.optimizer != "adam":
+        yield Choice("train.optimizer", plan.size.optimizer, OPTIMIZER)
+    yield Choice("train.schedule", schedule, f"{warm} of warm-up")
+    mean = "translations use a mean of the last updates, better than any one of them"
+    yield Choice("train.ema_decay", plan.ema_decay, mean)
+    if sampling := subword_sampling(corpus.distinct, plan.epochs):
+        why = "other subwords in each epoch (Provilkov et al. 2020)"
+        yield Choice("train.subword_sampling", sampling, why)
+    yield from _validation(corpus, plan)
+
+
+def _validation(corpus: CorpusFacts, plan: Plan) -> Iterator[Choice]:
+    count = VALIDATIONS if plan.minutes is not None else LONG_VALIDATIONS
+    every = _rounded(max(1, plan.updates // count))
+    yield Choice("train.valid_every", every, f"every {duration(plan.seconds(every))}")
+    lost = min(plan.seconds(plan.updates) / SAVES, LONGEST_LOSS)
+    save_every = _rounded(min(every, int(lost / plan.seconds(1))))
+    resumes = f"every {duration(plan.seconds(save_every))}: a kill costs no more"
+    yield Choice("train.save_every", save_every, resumes)
+    yield Choice("train.log_every", max(1, min(100, every)), "")
+    if corpus.valid_pairs < SMALL_VALID:
+        few = f"BLEU of {corpus.valid_pairs} pairs is mostly chance"
+        yield Choice("train.best_metric", "loss", few)
+    patience = scale(corpus.distinct).patience
+    if plan.minutes is None and patience:
+        yield Choice("train.patience", patience, "ends training that no longer helps")
+
+
+def _search(corpus: CorpusFacts) -> Iterator[Choice]:
+    penalty, reason = {"name": "gnmt", "alpha": 0.6}, "as in the paper"
+    if corpus.distinct < 100_000:
+        penalty = {"name": "power", "alpha": 1.0}
+        reason = "a model of few updates stops early (examples/multi30k)"
+    yield Choice("search.strategy", {"name": "beam", "beam": 4, "length_penalty": penalty}, reason)
+    yield Choice("score.metrics", ["bleu", "chrf"], "")
+
+
+def _plain(value: float) -> float:
+    """Return a whole number as one, which a recipe shows without a point."""
+    return int(value) if value == int(value) else value
+
+
+def times(epochs: float) -> str:
+    """Return a number of epochs in words."""
+    return f"{epochs:.1f} times" if epochs < 10 else f"{epochs:,.0f} times"
+
+
+def as_text(values: list[Choice], head: list[str]) -> str:
+    """Return the recipe as YAML, with the reasons as comments."""
+    lines = [f"# {line}".rstrip() for line in head]
+    section = ""
+    for choice in values:
+        name, *keys = choice.key.split(".")
+        if name != section:
+            lines += ["", f"{name}:"]
+            section = name
+        shown = (
+            yaml.safe_dump(
+                choice.value,
+                default_flow_style=True,
+                width=math.inf,
+                allow_unicode=True,
+                sort_keys=False,
+            )
+            .removesuffix("\n...\n")
+            .strip()
+        )
+        if len(keys) == 2:
+            if keys[1] == "0":
+                lines.append(f"  {keys[0]}:")
+            line = f"    - {shown}"
+        else:
+            line = f"  {keys[0]}: {shown}"
+        lines.append(f"{line:<34}  # {choice.reason}" if choice.reason else line)
+    return "\n".join(lines) + "\n"

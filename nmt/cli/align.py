@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt.cli.chosen_model import only_model
 from nmt.cli.console import check_stdin
-from nmt.cli.direction import SourceLang, TargetLang
-from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
-from nmt.cli.score_by_model import BLOCK, open_model, unequal_lines
+from nmt.cli.options import SourceLang, TargetLang, only_model
+from nmt.cli.recipe import PluginFlag, TrustFlag, import_named
+from nmt.cli.score.by_model import BLOCK, open_model, unequal_lines
 from nmt.errors import NmtError
 from nmt.io.lines import Lines
 from nmt.messages import say
@@ -102,7 +101,7 @@ def _align_by_model(
 
 def _align_corpus(source: Path, target: Path, max_pairs: int) -> Iterator[Sequence[Link]]:
     """Yield the links of each pair, learned from the pairs."""
-    from nmt.preprocess.aligner import CorpusAligner
+    from nmt.preprocess.alignment.aligner import CorpusAligner
 
     for path in (source, target):
         if str(path) == "-" or (path.exists() and not path.is_file()):

@@ -71,7 +71,7 @@ def convert(
 
 def _commands(what: str, toolkit: str) -> "list[Options]":
     """Return the options of each command of a text or a file, or of a configuration."""
-    from nmt.io.reading import read_bounded
+    from nmt.io.documents import read_bounded
     from nmt.migration.options import Options
     from nmt.migration.shell import PROGRAMS
     from nmt.recipe.config import parse_yaml

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from nmt.cli.stream import is_written_in_place, writer
+from nmt.cli.translate.io import is_written_in_place, writer
 from nmt.errors import NmtError
 
 Kind = Literal["html", "svg", "png", "json"]

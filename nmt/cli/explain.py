@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmt.cli.chosen_model import default_run
 from nmt.cli.console import OutputFlag, check_output, check_stdin, check_terminal
-from nmt.cli.direction import SourceLang, TargetLang
 from nmt.cli.documents import check_kind, write_document
-from nmt.cli.flags import SEARCH_FLAGS, Settings, recipe_flags
-from nmt.cli.score_by_model import unequal_lines, warn_of_context
-from nmt.cli.search import search_settings
+from nmt.cli.options import (
+    SEARCH_FLAGS,
+    Settings,
+    SourceLang,
+    TargetLang,
+    default_run,
+    recipe_flags,
+    search_settings,
+)
+from nmt.cli.score.by_model import unequal_lines, warn_of_context
 from nmt.errors import NmtError
 from nmt.io.lines import Lines
 from nmt.messages import encodable, say

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmt.cli.console import check_output
-from nmt.cli.plugins import PluginFlag, TrustFlag, import_named
-from nmt.cli.score_by_model import open_model
-from nmt.cli.stream import check_directories, is_written_in_place, writer
+from nmt.cli.recipe import PluginFlag, TrustFlag, import_named
+from nmt.cli.score.by_model import open_model
+from nmt.cli.translate.io import check_directories, is_written_in_place, writer
 from nmt.errors import FULL_OR_FAILING, NmtError, UnfinishedError
 from nmt.io.files import named
 from nmt.io.lines import open_stdin

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from nmt.cli.flags import SEARCH_FLAGS, flags_of
+from nmt.cli.options import SEARCH_FLAGS, flags_of
 from nmt.errors import UnknownKeyError
 from nmt.io.lines import COMPRESSED
 from nmt.migration import TOOLKITS

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from nmt.data.context import DocumentContext
     from nmt.data.dataset import Dataset, Split
     from nmt.data.directions import Directions
-    from nmt.preprocess.subwords import Subwords
     from nmt.runs import Checkpoint, Run
+    from nmt.subwords.subwords import Subwords
 
 EXAMPLE = "Example: nmt inspect data-bin"
 
@@ -83,7 +83,7 @@ def inspect(
 
 
 def _what_else(path: Path) -> str:
-    from nmt.export import Export
+    from nmt.formats import Export
 
     if not path.exists():
         return "does not exist"
@@ -98,9 +98,9 @@ def _what_else(path: Path) -> str:
 
 def _show_dataset(dataset: "Dataset", examples: int) -> None:
     from nmt.cli.preprocess import report
+    from nmt.data.dataset import length_statistics
     from nmt.data.manifest import SIDES, VERSION
-    from nmt.data.statistics import length_statistics
-    from nmt.preprocess.subwords import Subwords
+    from nmt.subwords.subwords import Subwords
 
     manifest = dataset.manifest
     show(f"dataset of format {VERSION}, {manifest.source_lang} to {manifest.target_lang}")
@@ -181,7 +181,7 @@ def _run(path: Path, verify: bool, as_json: bool) -> None:
 def _show_run(run: "Run") -> None:
     from nmt.data.context import CONTEXT_FILE
     from nmt.data.directions import DIRECTIONS_FILE
-    from nmt.preprocess.order import ORDER_FILE
+    from nmt.subwords.wrappers import ORDER_FILE
 
     show(f"run, {run.source_lang} to {run.target_lang}, {run.section('model').get('arch')}")
     if DIRECTIONS_FILE in run.files and (directions := run.subwords.directions):
@@ -215,7 +215,7 @@ def _show_run(run: "Run") -> None:
 
 def _adaptation(run: "Run") -> str | None:
     """Return the adaptation of a run and its base; None if the run adapts no other one."""
-    from nmt.runs.base import Base
+    from nmt.runs.checkpoint import Base
 
     if (base := Base.load(run.path)) is None:
         return None

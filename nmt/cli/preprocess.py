@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nmt.cli.flags import Settings, recipe_flags
+from nmt.cli.options import Settings, recipe_flags
 from nmt.errors import NmtError
 from nmt.messages import say
 from nmt.recipe.config import build
@@ -77,9 +77,8 @@ def preprocess(*, settings: Settings) -> None:
 
 def _say_longest(config: "PreprocessConfig") -> None:
     """Print how many tokens joined sentences have, for the limits of models and of updates."""
-    from nmt.data.dataset import Dataset, shard_directory
+    from nmt.data.dataset import Dataset, length_statistics, shard_directory
     from nmt.data.manifest import SIDES
-    from nmt.data.statistics import length_statistics
 
     assert config.documents
     path, (number, count) = Path(config.output_dir), config.part

@@ -4,6 +4,8 @@ The sections are ``preprocess``, ``model``, ``train``, ``search`` and ``score``.
 list of modules to import, which register parts of their own. Every command reads ``nmt.yaml`` in
 the current directory, or the file of ``--config``, and builds the sections that it uses. A recipe
 that was found in the current directory may be a stranger's, so its plugins need the user's consent.
+
+The flags that name plugins, and that allow a recipe or a run to import its plugins.
 """
 
 from __future__ import annotations
@@ -15,30 +17,32 @@ from typing import Annotated, Any
 
 import typer
 
-from nmt.cli.plugins import import_named
 from nmt.errors import NmtError, UnknownKeyError
-from nmt.io.reading import open_regular
+from nmt.io.documents import open_regular
 from nmt.messages import say
-from nmt.plugins import TRUST, import_plugins, is_trusted, not_imported, plugin_names
 from nmt.recipe.config import is_chosen, parse_assignment, parse_yaml, set_path
+from nmt.recipe.plugins import TRUST, import_plugins, is_trusted, not_imported, plugin_names
 from nmt.recipe.registry import nearest, unknown
 from nmt.recipe.schema import Schema
 
 RECIPE = Path("nmt.yaml")
+
 MAX_BYTES = 1 << 20
 """Largest recipe, in bytes."""
 
 DEFAULT_ARCH = "transformer_base"
+
 SECTIONS = {
     "preprocess": "nmt.preprocess.config.PreprocessConfig",
     "model": f"nmt.models.base.ModelConfig {DEFAULT_ARCH}",
     "train": "nmt.training.config.TrainConfig",
-    "search": "nmt.inference.config.SearchConfig",
+    "search": "nmt.search.config.SearchConfig",
     "score": "nmt.evaluation.metrics.ScoreConfig",
 }
 """Dataclass of each section, and the default of a section that is a choice."""
 
 SCHEMA = Schema(SECTIONS)
+
 CONVERT = "; `nmt recipe` converts configurations of other toolkits"
 
 ConfigFlag = Annotated[
@@ -51,6 +55,7 @@ ConfigFlag = Annotated[
         rich_help_panel="Recipe",
     ),
 ]
+
 SetFlag = Annotated[
     list[str] | None,
     typer.Option(
@@ -230,3 +235,31 @@ def _merge(values: dict[str, Any], layer: Mapping[str, Any]) -> None:
 
 def _is_other_choice(here: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
     return any(name in there and there[name] != here.get(name) for name in ("name", "arch"))
+
+
+PluginFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="MODULE",
+        help="Import a Python module of your own, from the current directory or where Python "
+        "looks. May be given several times.",
+        show_default=False,
+        rich_help_panel="Plugins",
+    ),
+]
+
+TrustFlag = Annotated[
+    bool,
+    typer.Option(
+        "--trust-plugins",
+        help="Import the plugins of the run, and of a recipe that was found, not given. This runs "
+        "their Python code. NMT_TRUST_PLUGINS=1 does the same.",
+        rich_help_panel="Plugins",
+    ),
+]
+
+
+def import_named(plugins: Sequence[str] | None) -> None:
+    """Import the modules that the command line names."""
+    import_plugins(plugins or [], "--plugin", Path())

@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nmt.cli.chosen_model import default_run
-from nmt.cli.flags import SEARCH_FLAGS, Settings, recipe_flags
-from nmt.cli.search import number_format, search_settings
+from nmt.cli.options import (
+    SEARCH_FLAGS,
+    Settings,
+    default_run,
+    number_format,
+    recipe_flags,
+    search_settings,
+)
 from nmt.errors import NmtError, install
 from nmt.messages import say, warn
 
@@ -166,7 +171,7 @@ def serve(
     one for lines.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # it waits until the server is ready
-    from nmt.runtime.memory import keep_few_kernels
+    from nmt.runtime.machine import keep_few_kernels
 
     try:
         from nmt.serve.limits import Keys, Limits
@@ -204,7 +209,7 @@ def _loader(
     """Return a function that loads the models anew."""
     from nmt.inference import Execution
     from nmt.inference.engines import pick_engine
-    from nmt.inference.kernels import choose_attention
+    from nmt.inference.fast.kernels import choose_attention
     from nmt.runtime.distributed import pick_device
 
     checked, place = number_format(precision), pick_device(device)

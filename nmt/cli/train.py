@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nmt.cli.flags import Settings, recipe_flags
 from nmt.cli.interruption import terminable
+from nmt.cli.options import Settings, recipe_flags
 from nmt.cli.recipe import DEFAULT_ARCH, RECIPE
 from nmt.errors import NmtError
 from nmt.messages import redirect_to_null, say, warn
 
 if TYPE_CHECKING:
     from nmt.runs import Run
-    from nmt.training.experiment import Experiment
+    from nmt.training.config import Experiment
 
 EXAMPLE = """Example:
 
@@ -88,7 +88,7 @@ def train(*, settings: Settings, dry_run: DryRun = False) -> None:
     time. docs/outputs.md describes the lines that are printed, and the exit status after a signal.
     """
     from nmt.runtime.distributed import join
-    from nmt.runtime.memory import keep_few_kernels
+    from nmt.runtime.machine import keep_few_kernels
     from nmt.training.run import train as run_training
 
     experiment = _experiment(settings)
@@ -116,12 +116,11 @@ def train(*, settings: Settings, dry_run: DryRun = False) -> None:
 
 def _experiment(settings: Settings) -> "Experiment":
     """Return all settings of a training."""
-    from nmt.inference.config import SearchConfig
     from nmt.models import ModelConfig
     from nmt.recipe.config import build
     from nmt.runs import Run
-    from nmt.training.config import TrainConfig
-    from nmt.training.experiment import Experiment
+    from nmt.search.config import SearchConfig
+    from nmt.training.config import Experiment, TrainConfig
 
     recipe = settings.load({"model": DEFAULT_MODEL})
     train = recipe.section("train")
@@ -143,7 +142,7 @@ def _experiment(settings: Settings) -> "Experiment":
 
 def _compare_dataset(recipe: Path, section: dict[str, Any], dataset: Path) -> None:
     """Warn if the recipe was changed in what makes its dataset, after the dataset was made."""
-    from nmt.preprocess.changes import differences
+    from nmt.preprocess.config import differences
 
     if different := differences(recipe, section, dataset):
         warn(

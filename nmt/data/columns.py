@@ -2,6 +2,11 @@
 
 The files hold raw little-endian numbers and are mapped into memory. A file may be damaged, forged
 or overwritten during reading, so every value is checked before use.
+
+Word alignments of the pairs of a split: links between words, in files.
+
+A link is a pair of numbers, of a source word and of a target word, from 0. The numbers are those of
+words and not of subwords, so they stay right however a sentence is cut.
 """
 
 from __future__ import annotations
@@ -17,10 +22,19 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from nmt.data.manifest import OFFSET_TYPE, REMEDY, Ids, Lengths, Manifest, Side
+from nmt.data.manifest import (
+    LINK_TYPE,
+    OFFSET_TYPE,
+    REMEDY,
+    Ids,
+    Lengths,
+    Manifest,
+    Side,
+    link_files,
+)
 from nmt.data.vocabulary import EOS, PAD
 from nmt.errors import NmtError
-from nmt.io import reading
+from nmt.io import documents
 
 CHECKED_AT_ONCE = 1 << 20
 """Numbers that :meth:`Column.check` holds in memory."""
@@ -131,12 +145,12 @@ class Column:
 class MappedFile:
     """An array in a file, mapped into memory that processes share."""
 
-    def __init__(self, path: Path, facts: reading.FileFacts, dtype: str) -> None:
+    def __init__(self, path: Path, facts: documents.FileFacts, dtype: str) -> None:
         self.path = path
         self._facts = facts
         self._map: mmap.mmap | None = None
         self._array: Ids = np.empty(0, dtype)  # an empty file cannot be mapped
-        with reading.open_checked(path, facts, REMEDY) as file:
+        with documents.open_checked(path, facts, REMEDY) as file:
             if facts.bytes:
                 self._map = mmap.mmap(file.fileno(), facts.bytes, access=mmap.ACCESS_READ)
                 self._array = np.frombuffer(self._map, dtype)
@@ -154,7 +168,7 @@ class MappedFile:
     def reader(self) -> Iterator[Callable[[int], Ids]]:
         """Yield a function that reads the next `count` numbers; check the checksum at the end."""
         digest, dtype = hashlib.sha256(), self._array.dtype
-        with reading.open_checked(self.path, self._facts, REMEDY) as file:
+        with documents.open_checked(self.path, self._facts, REMEDY) as file:
 
             def read(count: int) -> Ids:
                 data = file.read(count * dtype.itemsize)
@@ -162,7 +176,7 @@ class MappedFile:
                 return np.frombuffer(data, dtype, len(data) // dtype.itemsize)
 
             yield read
-        reading.check_digest(digest.hexdigest(), self.path, self._facts, REMEDY)
+        documents.check_digest(digest.hexdigest(), self.path, self._facts, REMEDY)
 
     def refuse(self, problem: str) -> NoReturn:
         """Raise an :class:`NmtError` that names the file."""
@@ -214,3 +228,52 @@ class Sentences(NamedTuple):
         starts = (np.cumsum(self.lengths) - self.lengths)[indices]
         moves = starts - (np.cumsum(lengths) - lengths)  # from new to old position
         return Sentences(self.tokens[np.repeat(moves, lengths) + np.arange(lengths.sum())], lengths)
+
+
+MOST_WORDS = int(np.iinfo(LINK_TYPE).max) + 1
+"""Words of a line whose numbers can be stored."""
+
+
+class LinkColumn:
+    """The word alignments of a split, in one pair of files."""
+
+    def __init__(self, directory: Path, manifest: Manifest, split: str) -> None:
+        self._links, self._offsets = (
+            MappedFile(directory / name, manifest.files[name], dtype)
+            for name, dtype in zip(link_files(split), (LINK_TYPE, OFFSET_TYPE), strict=True)
+        )
+
+    def of(self, indices: Ids) -> Sentences:
+        """Return the links of the pairs at `indices` [B]: source and target word in turn."""
+        offsets = self._offsets.array()
+        starts, ends = offsets[indices], offsets[indices + 1]
+        self._check_offsets(starts, ends)
+        lengths = 2 * (ends - starts)
+        moves = 2 * starts - (np.cumsum(lengths) - lengths)  # from new to old position
+        numbers = self._links.array()[np.repeat(moves, lengths) + np.arange(lengths.sum())]
+        return Sentences(numbers.astype(np.int64), lengths)
+
+    def check(self) -> None:
+        """Read both files once, in bounded memory.
+
+        Raises:
+            NmtError: offsets do not start at 0, fall, or do not end at the number of links; or a
+                checksum does not match.
+        """
+        with self._offsets.reader() as read_offsets, self._links.reader() as read_links:
+            end = read_offsets(1)
+            if end.tolist() != [0]:
+                self._offsets.refuse("the first pair does not start at 0")
+            while len(ends := read_offsets(CHECKED_AT_ONCE)):
+                self._check_offsets(np.concatenate((end, ends[:-1])), ends)
+                end = ends[-1:]
+            if 2 * int(end[0]) != len(self._links):
+                self._offsets.refuse(f"pairs end at link {int(end[0])} of {len(self._links) // 2}")
+            while len(read_links(CHECKED_AT_ONCE)):
+                pass
+
+    def _check_offsets(self, starts: Ids, ends: Ids) -> None:
+        if len(starts) and (
+            starts.min() < 0 or 2 * ends.max() > len(self._links) or (starts > ends).any()
+        ):
+            self._offsets.refuse("the links of a pair are outside of their file")

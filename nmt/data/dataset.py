@@ -1,11 +1,20 @@
-"""Datasets, opened for reading in constant time, independent of the number of pairs."""
+"""Datasets, opened for reading in constant time, independent of the number of pairs.
+
+Some pairs of a split, as a split: those of one direction of a multilingual dataset.
+
+The named corpora of a dataset: which training pairs come from which entry of the recipe.
+
+The pairs of a corpus follow each other in a dataset, so the number of pairs of each is enough.
+
+Statistics of the sentences of a dataset.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -13,22 +22,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from nmt.data.columns import Column, MappedFile, Sentences
-from nmt.data.corpora import CORPORA, CORPORA_FILE, indices_of
-from nmt.data.links import LinkColumn
-from nmt.data.manifest import (
-    PAIR_NUMBERS,
-    REMEDY,
-    SIDES,
-    Ids,
-    Lengths,
-    Manifest,
-    Side,
-    number_file,
-)
+from nmt.data.columns import Column, LinkColumn, MappedFile, Sentences
+from nmt.data.manifest import PAIR_NUMBERS, REMEDY, SIDES, Ids, Lengths, Manifest, Side, number_file
 from nmt.data.vocabulary import PAD
 from nmt.errors import NmtError
-from nmt.io import reading
+from nmt.io import documents
+from nmt.io.documents import DocumentFormat
 from nmt.recipe.registry import unknown
 
 _SHARD = re.compile(r"shard-\d+-of-(\d+)")
@@ -53,7 +52,7 @@ class Dataset:
         parts = {part: Manifest.read(part) for part in shards_of(path) or [path]}
         for part, manifest in parts.items():
             for name, facts in manifest.files.items():
-                reading.open_checked(part / name, facts, REMEDY).close()
+                documents.open_checked(part / name, facts, REMEDY).close()
         return cls(path, _united(parts), parts)
 
     @property
@@ -70,7 +69,7 @@ class Dataset:
         facts = self._parts[self.first_part].files.get(name)
         if facts is None:
             raise NmtError(f"{self.path}: has no file {name}; {REMEDY}")
-        return reading.read_checked(self.first_part / name, facts, REMEDY)
+        return documents.read_checked(self.first_part / name, facts, REMEDY)
 
     def has_split(self, name: str) -> bool:
         """Whether the dataset holds the split `name`."""
@@ -95,7 +94,7 @@ class Dataset:
         """
         for part, manifest in self._parts.items():
             for name, facts in manifest.files.items():
-                reading.check(part / name, facts, REMEDY)
+                documents.check(part / name, facts, REMEDY)
 
 
 def shard_directory(path: Path, shard: int, shards: int) -> Path:
@@ -259,7 +258,7 @@ class Split:
             if self.name != "train" or CORPORA_FILE not in manifest.files:
                 return {}
             path = part / CORPORA_FILE
-            content = reading.read_checked(path, manifest.files[CORPORA_FILE], REMEDY)
+            content = documents.read_checked(path, manifest.files[CORPORA_FILE], REMEDY)
             parts.append(CORPORA.parse(content, str(path)))
             if sum(parts[-1].pairs) != manifest.splits[self.name].pairs:
                 raise NmtError(f"{path}: not all pairs are of a corpus; {REMEDY}")
@@ -333,7 +332,7 @@ class Split:
         name = manifest.stem(self.name, side)
         if name not in manifest.files:
             raise ValueError(f"the split {self.name!r} keeps no text, only held-out splits do")
-        content = reading.read_checked(part / name, manifest.files[name], REMEDY)
+        content = documents.read_checked(part / name, manifest.files[name], REMEDY)
         try:
             lines = content.decode("utf-8").split("\n")[:-1]
         except UnicodeDecodeError:
@@ -341,3 +340,136 @@ class Split:
         if len(lines) != len(self):
             raise NmtError(f"{part / name}: {len(lines)} lines for {len(self)} pairs; {REMEDY}")
         return lines
+
+
+class Subset:
+    """The pairs of a split at given indices [n]."""
+
+    def __init__(self, split: Split, indices: Ids) -> None:
+        self.split, self.indices = split, indices
+
+    @classmethod
+    def of_direction(cls, split: Split, number: int) -> Subset:
+        """Return the pairs of a direction, given by its number among those of the dataset."""
+        assert split.directions is not None
+        return cls(split, np.flatnonzero(split.directions == number))
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @cached_property
+    def source_lengths(self) -> Lengths:
+        """Number of tokens of every source sentence, EOS included."""
+        return self.split.source_lengths[self.indices]
+
+    @cached_property
+    def target_lengths(self) -> Lengths:
+        """Number of tokens of every target sentence, EOS included."""
+        return self.split.target_lengths[self.indices]
+
+    def padded(self, side: Side, indices: Ids) -> npt.NDArray[np.int64]:
+        """Return the sentences at `indices` [B] of the subset as rows, padded with PAD."""
+        return self.split.padded(side, self.indices[indices])
+
+    def source_text(self) -> list[str]:
+        """Return the original source lines of a held-out split."""
+        lines = self.split.source_text()
+        return [lines[index] for index in self.indices]
+
+    def reference_text(self) -> list[str]:
+        """Return the original target lines of a held-out split."""
+        lines = self.split.reference_text()
+        return [lines[index] for index in self.indices]
+
+
+CORPORA_FILE = "train.corpora.json"
+"""Name of the file in a dataset; one whose corpora have no names has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpora:
+    """Content of ``train.corpora.json``."""
+
+    names: tuple[str | None, ...]
+    """Name of each entry of `preprocess.train`, in order; None for an entry without a name."""
+    pairs: tuple[int, ...]
+    """Number of pairs of each entry in this dataset or shard."""
+
+    def __post_init__(self) -> None:
+        if len(self.names) != len(self.pairs) or min(self.pairs, default=-1) < 0:
+            raise ValueError("pairs must be a number for each of names")
+
+
+CORPORA = DocumentFormat(
+    kind=Corpora,
+    name="nmt-corpora",
+    version=1,
+    remedy="make the dataset again with `nmt preprocess`",
+)
+
+
+def indices_of(parts: Sequence[Corpora]) -> dict[str, Ids]:
+    """Return the indices of the pairs of each named corpus, over the shards of a dataset."""
+    ranges: dict[str, list[Ids]] = {}
+    start, total = 0, sum(sum(corpora.pairs) for corpora in parts)
+    dtype = np.int32 if total < 2**31 else np.int64
+    for corpora in parts:
+        for name, pairs in zip(corpora.names, corpora.pairs, strict=True):
+            if name is not None:
+                ranges.setdefault(name, []).append(np.arange(start, start + pairs, dtype=dtype))
+            start += pairs
+    return {name: np.concatenate(indices) for name, indices in ranges.items()}
+
+
+SAMPLE = 100_000
+"""Number of sentences, evenly spread over the split, from which quantiles are computed."""
+
+BLOCK = 4096
+"""Number of sentences read at once."""
+
+
+@dataclass(frozen=True)
+class LengthStatistics:
+    """Lengths of the sentences of one side of a split in tokens, EOS included."""
+
+    mean: float
+    median: int
+    most: int
+    """At least as long as 90 % of the sentences."""
+    nearly_all: int
+    """At least as long as 99 % of the sentences."""
+    greatest: int
+
+    def __str__(self) -> str:
+        return (
+            f"mean {self.mean:.1f}, median {self.median}, 90% {self.most}, "
+            f"99% {self.nearly_all}, greatest {self.greatest}"
+        )
+
+
+def length_statistics(dataset: Dataset, split: str, side: Side) -> LengthStatistics | None:
+    """Return the lengths of the sentences of a split; None if there is no sentence."""
+    counts = dataset.manifest.splits[split]
+    if not counts.pairs:
+        return None
+    tokens = counts.source_tokens if side == "source" else counts.target_tokens
+    lengths = dataset.split(split).sampled_lengths(side, SAMPLE)
+    median, most, nearly_all = np.quantile(lengths, [0.5, 0.9, 0.99], method="inverted_cdf")
+    return LengthStatistics(
+        mean=tokens / counts.pairs,
+        median=int(median),
+        most=int(most),
+        nearly_all=int(nearly_all),
+        greatest=int(lengths.max()),
+    )
+
+
+def tokens_in_use(dataset: Dataset, side: Side) -> int:
+    """Return how many tokens of the vocabulary occur in a sample of the training sentences."""
+    split = dataset.split("train")
+    occurs = np.zeros(dataset.manifest.vocabulary(side), dtype=bool)
+    sample = np.arange(0, len(split), max(1, -(-len(split) // SAMPLE)))
+    for start in range(0, len(sample), BLOCK):
+        occurs[split.padded(side, sample[start : start + BLOCK])] = True
+    occurs[0] = False  # padding
+    return int(occurs.sum())

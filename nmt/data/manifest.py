@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
-from nmt.io.documents import DocumentFormat
-from nmt.io.reading import FileFacts
+from nmt.io.documents import DocumentFormat, FileFacts
 
 VERSION = 3
 """Version of the format; a dataset of another version is refused."""

@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 from nmt.data.manifest import Ids
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
-from nmt.io import files, reading
+from nmt.io import documents, files
 from nmt.io.documents import DocumentFormat
 
 REMEDY = "make it again with `nmt shortlist`"
@@ -111,7 +111,7 @@ class Shortlist:
             NmtError: there is no shortlist, or it is damaged or of another version.
         """
         try:
-            reading.open_regular(path).close()
+            documents.open_regular(path).close()
         except FileNotFoundError:
             raise NmtError(f"{path}: there is no shortlist; make it with `nmt shortlist`") from None
         try:

@@ -28,7 +28,7 @@ from nmt.data.manifest import (
 )
 from nmt.data.vocabulary import UNK
 from nmt.errors import NmtError
-from nmt.io import files, reading
+from nmt.io import documents, files
 
 
 @contextmanager
@@ -152,7 +152,7 @@ class DatasetWriter:
         written = sorted(path for path in self.directory.iterdir() if path.is_file())
         for file in written:
             files.sync(file)
-        facts = {file.name: reading.FileFacts.of(file) for file in written}
+        facts = {file.name: documents.FileFacts.of(file) for file in written}
         manifest = Manifest(
             fingerprint=fingerprint_of(facts),
             source_lang=self.languages[0],

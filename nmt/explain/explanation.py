@@ -15,13 +15,13 @@ from nmt.errors import NmtError
 from nmt.explain.summaries import Node, Traced, rollout, tree
 from nmt.inference import SearchConfig, Translator
 from nmt.inference.alignment import linked, numbered, piece_starts, units_of_pieces, word_starts
-from nmt.inference.kernels import is_converted
+from nmt.inference.fast.kernels import is_converted
 from nmt.models.base import AttentionMap, Model
-from nmt.models.embedding import TokenEmbedding
 from nmt.models.ensemble import members_of
-from nmt.models.positions import LearnedPositions, SinusoidalPositions
+from nmt.models.layers.basic import TokenEmbedding
+from nmt.models.transformer.positions import LearnedPositions, SinusoidalPositions
 from nmt.search import Constraint, Hypothesis, Prefixes
-from nmt.search.coverage import with_coverage
+from nmt.search.ranking import with_coverage
 
 LIKELIEST = 10
 """Number of tokens shown for each step."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from nmt.models.base import AttentionMap
 from nmt.search import Hypothesis, Strategy
 from nmt.search.base import SearchState
-from nmt.search.continuations import Continuations
+from nmt.search.hypotheses import Continuations
 
 NEIGHBOUR_WEIGHT = 0.5
 """Mean weight above which a head is said to attend to a neighbour."""

@@ -1,11 +1,10 @@
 """Inference: text in, text out, with a trained model."""
 
-from nmt.inference.config import SearchConfig
 from nmt.inference.execution import Execution
-from nmt.inference.line_translator import LineTranslator
-from nmt.inference.request import Request
-from nmt.inference.translation import Translation
+from nmt.inference.lines import LineTranslator
+from nmt.inference.request import Request, Translation
 from nmt.inference.translator import Translator
+from nmt.search.config import SearchConfig
 
 __all__ = [
     "Execution",

@@ -14,14 +14,13 @@ import torch
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
 from nmt.inference.alignment import piece_starts
-from nmt.inference.directed import by_target
 from nmt.inference.execution import use_engine
-from nmt.inference.line_translator import LineTranslator
+from nmt.inference.lines import LineTranslator, by_target
 from nmt.inference.request import Request, Sentence
 from nmt.inference.translator import Translator
 from nmt.languages import has_spaces
-from nmt.preprocess.order import refuse_beginnings
 from nmt.search import Hypothesis
+from nmt.subwords.wrappers import refuse_beginnings
 
 MIN_LOG_PROBABILITY = log(0.001)
 """Log-probability below which a token is no alternative."""

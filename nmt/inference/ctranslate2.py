@@ -1,4 +1,4 @@
-"""CTranslate2 as the engine of a translator, for exports of ``nmt.export``.
+"""CTranslate2 as the engine of a translator, for exports of ``nmt.formats``.
 
 CTranslate2 has one stop criterion: a sentence is done when a beam of hypotheses is finished, and a
 hypothesis may end only among the best beam of candidates. This is the stop ``first_beam`` of
@@ -22,15 +22,15 @@ from torch import Tensor
 
 from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError, install
-from nmt.export import Export
-from nmt.export.base import REMEDY
-from nmt.export.ctranslate2 import MAX_POSITIONS, QUANTIZATIONS, check_vocabularies, vocabularies
-from nmt.inference.config import SearchConfig
+from nmt.formats import Export
+from nmt.formats.ctranslate2 import MAX_POSITIONS, QUANTIZATIONS, check_vocabularies, vocabularies
+from nmt.formats.exporting import REMEDY
 from nmt.inference.execution import ON_CPU, Execution, use_engine
-from nmt.inference.line_translator import LineTranslator
+from nmt.inference.lines import LineTranslator
 from nmt.inference.request import Sentence
 from nmt.runtime.processes import available_cores
 from nmt.search import Beam, Greedy, Hypothesis
+from nmt.search.config import SearchConfig
 from nmt.search.hypotheses import best_first
 from nmt.search.ranking import NoPenalty, PenaltyWithAlpha
 

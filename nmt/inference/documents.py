@@ -16,8 +16,7 @@ from itertools import chain
 
 from nmt.data.context import DocumentContext, half
 from nmt.errors import NmtError
-from nmt.inference.request import Request
-from nmt.inference.translation import Translation
+from nmt.inference.request import Request, Translation
 
 CountTokens = Callable[[list[str]], list[int]]
 """Returns the length of each line in source tokens, with EOS."""

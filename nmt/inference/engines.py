@@ -14,22 +14,22 @@ from pathlib import Path
 from typing import Any
 
 from nmt.errors import NmtError, UnknownKeyError
-from nmt.export import Export, export_formats, export_run
-from nmt.inference.config import SearchConfig
+from nmt.formats import Export, export_formats, export_run
 from nmt.inference.ctranslate2 import CTranslate2Translator, check_execution, search_options
 from nmt.inference.ensembles import ensemble_of, load_members
 from nmt.inference.execution import Execution, use_engine
-from nmt.inference.line_translator import LineTranslator
+from nmt.inference.lines import LineTranslator
 from nmt.inference.translator import Translator
 from nmt.messages import say
-from nmt.plugins import not_imported
 from nmt.recipe.config import build
+from nmt.recipe.plugins import not_imported
 from nmt.recipe.registry import unknown
 from nmt.runs import find_checkpoint
-from nmt.runs.plugins import import_plugins_of_run
+from nmt.runs.recipe import import_plugins_of_run
 from nmt.runtime.distributed import pick_device
 from nmt.runtime.precision import check_precision
 from nmt.search import strategies
+from nmt.search.config import SearchConfig
 
 EXPORTS = "exports"
 """Directory of a run for the exports that this engine makes."""

@@ -9,16 +9,16 @@ import torch
 from torch import nn
 
 from nmt.errors import NmtError
-from nmt.inference.config import SearchConfig
 from nmt.inference.execution import Execution
-from nmt.inference.int8 import has_fixed_kernels
-from nmt.inference.kernels import convert
-from nmt.inference.shortlister import Shortlister
+from nmt.inference.fast.int8 import has_fixed_kernels
+from nmt.inference.fast.kernels import convert
+from nmt.inference.fast.shortlister import Shortlister
 from nmt.messages import warn
 from nmt.models.base import Model
 from nmt.models.ensemble import Ensemble, members_of
 from nmt.runs import LoadedModel, load_model
 from nmt.runs.calibration import REMEDY, Range
+from nmt.search.config import SearchConfig
 
 
 def load_members(

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from nmt.errors import UnfinishedError
-from nmt.inference.line_translator import LineTranslator
+from nmt.inference.lines import LineTranslator
 from nmt.preprocess.corpus import Bitext, Block
 from nmt.runtime.distributed import World
 

@@ -1,9 +1,14 @@
-"""Requests to a translator: a line, and what is wanted of its translation."""
+"""Requests to a translator: a line, and what is wanted of its translation.
+
+Translations of lines.
+
+Split a line that is too long for a model at the best boundaries, and join the translations.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -11,15 +16,18 @@ from types import NoneType
 from typing import TYPE_CHECKING
 from unicodedata import category, normalize
 
+from nmt.data.directions import Direction
 from nmt.errors import NmtError
-from nmt.inference.config import SearchConfig
+from nmt.inference.alignment import Links, numbered, word_starts
 from nmt.io.lines import refuse_one_string
-from nmt.preprocess.order import refuse_beginnings
+from nmt.languages import has_spaces, has_spaces_between_sentences
 from nmt.recipe.config import build
-from nmt.search import Strategy
+from nmt.search import Hypothesis, Strategy
+from nmt.search.config import SearchConfig
+from nmt.subwords.wrappers import refuse_beginnings
 
 if TYPE_CHECKING:
-    from nmt.preprocess.subwords import Subwords
+    from nmt.subwords.subwords import Subwords
 
 MOST_SHOWN = 80
 """Characters of a line that a message shows at most."""
@@ -251,3 +259,159 @@ def _contains(tokens: Sequence[int], phrase: Sequence[int]) -> bool:
     """Whether the tokens of a phrase follow one another among the tokens."""
     size = len(phrase)
     return any(tokens[at : at + size] == phrase for at in range(len(tokens) - size + 1))
+
+
+@dataclass
+class Counts:
+    """Numbers of lines and tokens that a translator has translated so far."""
+
+    target_tokens: int = 0
+    """Tokens of the translations, including EOS."""
+    truncated: int = 0
+    """Sources cut."""
+    split: int = 0
+    """Lines split."""
+    empty: int = 0
+    """Lines that are not blank but have a blank translation."""
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation of a line."""
+
+    source: str
+    """The line."""
+
+    text: str
+    """Detokenised, without a line feed."""
+
+    hypothesis: Hypothesis
+    """Hypothesis of the search; of a line that was split, with the EOS of each part."""
+
+    token_log_probabilities: Sequence[float] = ()
+    """Log-probability of each token and, if the hypothesis is finished, of the EOS; empty if not
+    requested."""
+
+    links: Links = ()
+    """Aligned units, as offsets in source and text."""
+
+    piece_starts: tuple[Sequence[int], Sequence[int]] | None = None
+    """Offsets of the pieces of source and text if pieces are aligned; None if words are."""
+
+    def units(self) -> tuple[list[str], list[str]]:
+        """Return the words, or pieces, of the source and of the text, which `alignment` numbers."""
+        if self.piece_starts is None:
+            return self.source.split(), self.text.split()
+        source, target = self.piece_starts
+        return _cut(self.source, source), _cut(self.text, target)
+
+    def alignment(self) -> list[tuple[int, int]]:
+        """Return pairs of a source unit and a text unit that are aligned, numbered from 0."""
+        starts = self.piece_starts or (word_starts(self.source), word_starts(self.text))
+        return numbered(self.links, starts)
+
+    def followed_by(self, other: Translation, space: str) -> Translation:
+        """Join the translations of two consecutive parts of a line; each part keeps its EOS.
+
+        Args:
+            other: translation of the second part.
+            space: white space between the two texts.
+        """
+        one, two = self.hypothesis, other.hypothesis
+        finished = one.finished and two.finished
+        before = self.text + space
+        piece_starts = None
+        if self.piece_starts or other.piece_starts:
+            sides = zip(self.piece_starts or ((), ()), other.piece_starts or ((), ()), strict=True)
+            (source, source_more), (text, text_more) = sides
+            piece_starts = (
+                [*source, *(len(self.source) + at for at in source_more)],
+                [*text, *(len(before) + at for at in text_more)],
+            )
+        return Translation(
+            self.source + other.source,
+            before + other.text,
+            Hypothesis(
+                one.output + (two.tokens if finished else two.output),
+                one.log_probability + two.log_probability,
+                one.score + two.score,
+                finished,
+            ),
+            [*self.token_log_probabilities, *other.token_log_probabilities],
+            (
+                *self.links,
+                *((len(self.source) + at, len(before) + to) for at, to in other.links),
+            ),
+            piece_starts,
+        )
+
+
+def _cut(text: str, starts: Sequence[int]) -> list[str]:
+    """Cut a text at the given offsets; the last part extends to the end."""
+    return [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
+
+
+_CLOSING = r"(?:\s?[»›]|[\"'”’“‘«‹)\]])*(?=\s)"
+
+_CLOSING_CJK = "[」』”’）]*"
+
+BOUNDARIES = (
+    re.compile(rf"[.!?…]{_CLOSING}|[。！？]{_CLOSING_CJK}"),  # sentences
+    re.compile(rf"[,;:–—]{_CLOSING}|[，；：、]{_CLOSING_CJK}"),  # clauses
+    re.compile(r"\S(?=\s)"),  # words
+)
+"""What ends before a boundary, the best kind first: the end of a sentence, with the quotes and
+brackets that it closes, of a clause, or of a word. A line is always split before white space."""
+
+JOINER = "\u200d"
+
+SKIN_TONES = tuple(map(chr, range(0x1F3FB, 0x1F400)))
+
+
+def parts(line: str, fits: Callable[[str], bool]) -> list[str]:
+    """Split a line into consecutive parts that fit, or that have only one character.
+
+    A part that does not fit is split in two at the best kind of boundary in the part, at the
+    boundary nearest to the middle; without a boundary, at the character nearest to it.
+    """
+    done: list[str] = []
+    waiting = [line]
+    while waiting:
+        part = waiting.pop()
+        if len(part) < 2 or fits(part):
+            done.append(part)
+        else:
+            at = _boundary(part)
+            waiting += [part[at:], part[:at]]
+    return done
+
+
+def space_before(part: str, languages: Direction) -> str:
+    """Return the white space between the translation of a part and that of the part before.
+
+    Args:
+        part: second or later part of a line, with the white space before it.
+        languages: source and target language.
+    """
+    source, target = languages
+    if not has_spaces_between_sentences(target):
+        return ""
+    return part[: len(part) - len(part.lstrip())] if has_spaces(source) else " "
+
+
+def _boundary(text: str) -> int:
+    """Return the offset of the split; both sides have characters other than white space."""
+    last, middle = len(text.rstrip()), len(text) // 2
+    for boundary in BOUNDARIES:
+        ends = (match.end() for match in boundary.finditer(text))
+        splits = [end for end in ends if end < last]
+        if splits:
+            return min(splits, key=lambda split: abs(split - middle))
+    starts = [at for at in range(1, len(text)) if not _continues(text, at)]
+    return min(starts or [middle], key=lambda start: abs(start - middle))
+
+
+def _continues(text: str, at: int) -> bool:
+    """Return whether a character belongs to the one before: a mark, a skin tone, or joined."""
+    is_mark = category(text[at]).startswith("M") or text[at] in SKIN_TONES
+    return is_mark or JOINER in text[at - 1 : at + 1]

@@ -15,23 +15,23 @@ import torch
 from torch import Tensor
 
 from nmt.data.batches import as_groups, as_rows
-from nmt.inference.config import SearchConfig
-from nmt.inference.execution import ON_CPU, Execution
-from nmt.inference.forced import (
+from nmt.inference.alignment import (
     attention_weights,
     next_log_probabilities,
     token_log_probabilities,
 )
-from nmt.inference.line_translator import LineTranslator
+from nmt.inference.execution import ON_CPU, Execution
+from nmt.inference.fast.shortlister import Shortlister
+from nmt.inference.fast.workers import Workers
+from nmt.inference.lines import LineTranslator
 from nmt.inference.request import Sentence, naming_line
-from nmt.inference.shortlister import Shortlister
-from nmt.inference.workers import Workers
 from nmt.models.base import Model
-from nmt.preprocess.subwords import Subwords
 from nmt.runtime.precision import autocast
 from nmt.search import Avoided, Constraint, Hypothesis, Prefixes, Strategy
 from nmt.search.base import NoOutputError
-from nmt.search.coverage import with_coverage
+from nmt.search.config import SearchConfig
+from nmt.search.ranking import with_coverage
+from nmt.subwords.subwords import Subwords
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class Translator(LineTranslator):
 
         Args:
             model: on the device of `execution`; its training mode is restored after each use. For
-                int8 convert the model first with :func:`nmt.inference.kernels.convert`.
+                int8 convert the model first with :func:`nmt.inference.fast.kernels.convert`.
             subwords: subwords of the model.
             config: settings of the search.
             execution: settings of how the model is run; it is compiled already if it should be.

@@ -10,13 +10,13 @@ The legend of shapes, here and in every file below:
 Importing this package registers every architecture.
 """
 
-from nmt.models import bytenet as bytenet
-from nmt.models import conv_s2s as conv_s2s
-from nmt.models import gnmt as gnmt
-from nmt.models import recurrences as recurrences
-from nmt.models import rnnsearch as rnnsearch
-from nmt.models import transformer_architectures as transformer_architectures
-from nmt.models import transformer_lm as transformer_lm
 from nmt.models.base import Model, ModelConfig, State, architectures
+from nmt.models.rivals import bytenet as bytenet
+from nmt.models.rivals import conv_s2s as conv_s2s
+from nmt.models.rivals import gnmt as gnmt
+from nmt.models.rivals import rnnsearch as rnnsearch
+from nmt.models.transformer import language_model as language_model
+from nmt.models.transformer import model as model
+from nmt.models.transformer import recurrences as recurrences
 
 __all__ = ["Model", "ModelConfig", "State", "architectures"]

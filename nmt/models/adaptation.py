@@ -19,8 +19,8 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 from nmt.errors import NmtError
-from nmt.models.feed_forward import FeedForward
-from nmt.models.residual import Residual
+from nmt.models.layers.basic import Residual
+from nmt.models.layers.feed_forward import FeedForward
 from nmt.recipe.registry import Registry, nearest
 
 

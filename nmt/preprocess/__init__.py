@@ -3,8 +3,6 @@
 Importing this package registers every cleaning step.
 """
 
-from nmt.preprocess.cleaning_steps import Step, steps
-from nmt.preprocess.language import Language
-from nmt.preprocess.numbers import Numbers
+from nmt.preprocess.cleaning.steps import Language, Numbers, Step, steps
 
 __all__ = ["Language", "Numbers", "Step", "steps"]

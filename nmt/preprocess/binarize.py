@@ -17,8 +17,7 @@ import sentencepiece
 
 from nmt import __version__
 from nmt.data.columns import Sentences
-from nmt.data.corpora import CORPORA, CORPORA_FILE, Corpora
-from nmt.data.dataset import shard_directory
+from nmt.data.dataset import CORPORA, CORPORA_FILE, Corpora, shard_directory
 from nmt.data.directions import Direction
 from nmt.data.manifest import MANIFEST, SPLITS, Manifest
 from nmt.data.writer import DatasetWriter, SplitWriter, staging
@@ -26,25 +25,23 @@ from nmt.errors import FULL_OR_FAILING, NmtError, UnfinishedError
 from nmt.io import files
 from nmt.io.lines import open_stdin
 from nmt.messages import say
-from nmt.preprocess.cleaning import Cleaning, nothing_left
+from nmt.preprocess.cleaning.pipeline import Cleaning, nothing_left
 from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import STDIN, Bitext, Chunk, Text, watched
 from nmt.preprocess.dataset_subwords import SCRATCH, find_subwords, given_subwords
-from nmt.preprocess.encoding import Encoded, Encoder, encode
-from nmt.preprocess.joining import (
+from nmt.preprocess.documents import (
     Joiner,
     document_numbers,
     joiner_of,
     warn_of_undivided,
     with_blank_lines,
 )
+from nmt.preprocess.encoding import Encoded, Encoder, Spool, encode
 from nmt.preprocess.selection import select_pairs
-from nmt.preprocess.spool import Spool
-from nmt.preprocess.subword_files import FILES
-from nmt.preprocess.subwords import Subwords
-from nmt.preprocess.tags import tagged, tags_of
 from nmt.recipe.config import dump
 from nmt.runtime.processes import available_cores
+from nmt.subwords.subwords import FILES, Subwords
+from nmt.subwords.tags import tagged, tags_of
 
 SAVE_EVERY = 50
 """Number of blocks between saves of the progress of encoding."""

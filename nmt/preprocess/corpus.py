@@ -2,6 +2,8 @@
 
 Only a line feed ends a line: U+2028, a lone carriage return or a NUL never does. So line 7 here is
 line 7 for every other tool.
+
+Ends of documents in lines as they are read.
 """
 
 from __future__ import annotations
@@ -29,7 +31,6 @@ from nmt.io.lines import (
     refuse_other_text,
 )
 from nmt.preprocess.annotations import DOCUMENT_IDS, Annotation, find
-from nmt.preprocess.document_ends import last_end
 
 CHUNK = 10_000
 """Lines that are read, encoded and written at once."""
@@ -38,6 +39,7 @@ STDIN = "-"
 
 LARGEST_WEIGHT = 1_000_000
 """Largest weight of a corpus."""
+
 REPLACE = "--set preprocess.on_invalid_utf8=replace"
 """Option that replaces invalid UTF-8."""
 
@@ -386,3 +388,27 @@ def watched(doing: str, bitexts: list[Bitext], done: Sequence[int] = ()) -> Iter
                 bar.set_postfix_str(f"{speed:,.0f} pairs/s", refresh=False)
                 bar.update(finished + block.position - bar.n)
             finished += bitext.source.stat().st_size
+
+
+def last_end(lines: Sequence[bytes], most: int, has_ids: bool) -> int:
+    """Return the number of lines, at most `most`, behind which a document ends; `most` for none.
+
+    Args:
+        lines: more lines, or as many.
+        most: number of lines.
+        has_ids: whether the last column of the lines has ids, each document another one. Otherwise
+            a document ends where a line is blank and the next is not, or the other way round.
+    """
+    mark = _id if has_ids else _is_blank
+    for count in range(most - 1, 0, -1):
+        if mark(lines[count]) != mark(lines[count - 1]):
+            return count
+    return most
+
+
+def _id(line: bytes) -> bytes:
+    return line.rpartition(b"\t")[2].strip()
+
+
+def _is_blank(line: bytes) -> bool:
+    return not line.decode(errors="replace").strip()

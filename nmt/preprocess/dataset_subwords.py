@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import compress
 from pathlib import Path
 
+from nmt.data.context import DocumentContext
 from nmt.data.dataset import Dataset, shards_of
 from nmt.data.directions import Directions
 from nmt.data.manifest import MANIFEST
 from nmt.errors import NmtError
 from nmt.io import files
 from nmt.messages import say
-from nmt.preprocess.casing import is_cased
-from nmt.preprocess.cleaning import CleaningStats, nothing_left
+from nmt.preprocess.cleaning.pipeline import CleaningStats, nothing_left
 from nmt.preprocess.config import PreprocessConfig
-from nmt.preprocess.corpus import Bitext, Chunk, watched
-from nmt.preprocess.extension import read_pieces, with_learned_pieces, with_pieces, with_tags
-from nmt.preprocess.joining import document_numbers
-from nmt.preprocess.learning import train_subwords
-from nmt.preprocess.reservoir import reservoir
-from nmt.preprocess.subwords import Subwords
-from nmt.preprocess.tags import needed_tags, tags_of
+from nmt.preprocess.corpus import Bitext, Chunk, Corpus, watched
+from nmt.preprocess.documents import document_numbers
+from nmt.subwords.casing import is_cased
+from nmt.subwords.extension import read_pieces, with_learned_pieces, with_pieces, with_tags
+from nmt.subwords.learning import reservoir, train_subwords
+from nmt.subwords.segmenters import SEPARATOR
+from nmt.subwords.subwords import Subwords
+from nmt.subwords.tags import data_tag, language_tag, tags_of
+
+
+def needed_tags(
+    directions: Directions | None,
+    corpora: Sequence[Corpus],
+    context: DocumentContext | None = None,
+) -> tuple[list[str], list[str]]:
+    """Return the pieces that source and target need: tags, and separators of sentences."""
+    languages = [] if directions is None else [*map(language_tag, directions.targets)]
+    kinds = [data_tag(name) for name in dict.fromkeys(corpus.tag for corpus in corpora) if name]
+    separators: tuple[list[str], list[str]] = [], []
+    if context is not None:
+        separators = [SEPARATOR], [SEPARATOR] if context.sides == "both" else []
+    if directions is not None and directions.tags == "target":
+        return kinds + separators[0], languages + separators[1]
+    return languages + kinds + separators[0], separators[1]
+
 
 SCRATCH = "encoded"
 """Subdirectory of an unfinished dataset, for files that are needed only to make it."""

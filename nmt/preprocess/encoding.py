@@ -1,37 +1,54 @@
-"""Encode blocks of text as token ids on all cores, in the order of the text."""
+"""Encode blocks of text as token ids on all cores, in the order of the text.
+
+Encoded pairs in plain files, from which a killed preprocessing resumes.
+
+Encode text with a cache of words: SentencePiece's ids, several times faster.
+
+Text repeats its words. If no piece crosses a space, the ids of a line are the ids of its words, one
+after the other, and each distinct word needs to be segmented only once.
+"""
 
 from __future__ import annotations
 
 import gc
 import hashlib
 import itertools
+import json
 import multiprocessing
+import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
+from sentencepiece import SentencePieceProcessor
 
 from nmt.data.columns import Sentences
-from nmt.data.manifest import Ids
+from nmt.data.manifest import LINK_TYPE, Ids
+from nmt.data.vocabulary import SPACE, UNK
 from nmt.errors import NmtError, UnfinishedError
+from nmt.io import files
 from nmt.preprocess.annotations import LINKS
-from nmt.preprocess.cleaning import Cleaning, CleaningResult, CleaningStats, judge
+from nmt.preprocess.cleaning.duplicates import Keys, joined, mark_repeated, open_marks
+from nmt.preprocess.cleaning.pipeline import Cleaning, CleaningResult, CleaningStats, judge
 from nmt.preprocess.corpus import Block, Chunk
-from nmt.preprocess.duplicates import Keys, joined
-from nmt.preprocess.joining import Joiner, document_numbers
-from nmt.preprocess.links import count_words, read_links
-from nmt.preprocess.subwords import Subwords
-from nmt.preprocess.tags import Tags
-from nmt.preprocess.weights import read_weights
-from nmt.preprocess.words import Encode, encoders
+from nmt.preprocess.documents import Joiner, document_numbers
+from nmt.preprocess.links import count_words, read_links, read_weights
 from nmt.runtime.processes import end_with_parent, starting_workers
+from nmt.subwords.segmenters import Segmenter, SentencePiece
+from nmt.subwords.subwords import Subwords
+from nmt.subwords.tags import Tags
+from nmt.subwords.wrappers import JoinedSegmenter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,16 +245,218 @@ def encode(blocks: Iterable[Block], encoder: Encoder, workers: int) -> Iterator[
             pool.shutdown(cancel_futures=True)
 
 
-_encoder: Encoder
+_process_encoder: Encoder
 
 
 def _begin_worker(encoder: Encoder) -> None:
-    global _encoder
-    _encoder = encoder
+    global _process_encoder
+    _process_encoder = encoder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops the workers
     gc.disable()  # nothing here is cyclic, and a search for cycles in lists of ids is slow
     end_with_parent()
 
 
 def _encode(block: Block) -> Encoded:
-    return _encoder(block)
+    return _process_encoder(block)
+
+
+NUMBERS = ("keys", "weights")
+"""Fields of :class:`~nmt.preprocess.encoding.Encoded` with numbers of each pair; empty where they
+are not needed."""
+
+
+@dataclass
+class Progress:
+    """Progress of encoding, as saved for a later run to resume from."""
+
+    lines: list[int] = field(default_factory=list)
+    """Lines read of each corpus begun; all but the last are read to the end."""
+    pairs: list[int] = field(default_factory=list)
+    """Pairs spooled of each corpus begun."""
+    tally: CleaningStats = field(default_factory=CleaningStats)
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Bytes of each file of the spool; bytes after these were written after this was saved."""
+    is_done: bool = False
+
+
+class Spool:
+    """Encoded pairs in the order of the text: tokens, lengths and keys in plain files.
+
+    Links are stored like tokens.
+    """
+
+    def __init__(self, directory: Path, dtypes: tuple[str, str], has_links: bool = False) -> None:
+        """Open a spool, or begin one.
+
+        Args:
+            directory: for the files; made if missing.
+            dtypes: types of the token ids of the source and of the target.
+            has_links: whether the pairs have word alignments.
+        """
+        directory.mkdir(exist_ok=True)
+        self.directory = directory
+        self._dtypes = {"source": dtypes[0], "target": dtypes[1]}
+        if has_links:
+            self._dtypes["links"] = LINK_TYPE
+        self._names = [f"{side}.{kind}" for side in self._dtypes for kind in ("tokens", "lengths")]
+        self._saved = directory / "progress.json"
+        self.progress = Progress()
+        if self._saved.exists():
+            values = json.loads(self._saved.read_bytes())
+            self.progress = Progress(**values | {"tally": CleaningStats(**values["tally"])})
+
+    def fill(self, encoded: Iterable[Encoded], save_every: int) -> None:
+        """Append all encoded blocks, and mark the spool as done.
+
+        Args:
+            encoded: the blocks after those that :attr:`progress` counts.
+            save_every: number of blocks between saves of the progress.
+        """
+        progress = self.progress
+        with ExitStack() as stack:
+            out = {name: stack.enter_context(self._open(name)) for name in [*self._names, *NUMBERS]}
+
+            def save() -> None:
+                """Write the progress, behind all that it counts."""
+                for name, file in out.items():
+                    file.flush()
+                    os.fsync(file.fileno())
+                    progress.sizes[name] = file.tell()
+                with files.whole_file(self._saved) as path:
+                    path.write_text(json.dumps(asdict(progress)), encoding="utf-8")
+
+            for count, block in enumerate(encoded, 1):
+                corpus = block.block.corpus
+                while len(progress.lines) <= corpus:
+                    progress.lines.append(0)
+                    progress.pairs.append(0)
+                for side, dtype in self._dtypes.items():
+                    sentences: Sentences = getattr(block, side)
+                    out[f"{side}.tokens"].write(sentences.tokens.astype(dtype).tobytes())
+                    out[f"{side}.lengths"].write(sentences.lengths.astype("<i4").tobytes())
+                for name in NUMBERS:
+                    out[name].write(getattr(block, name).tobytes())
+                progress.lines[corpus] += block.block.lines
+                progress.pairs[corpus] += len(block.source.lengths)
+                progress.tally.add(block.stats)
+                if count % save_every == 0:
+                    save()
+            progress.is_done = True
+            save()
+
+    @contextmanager
+    def reader(self) -> Iterator[Callable[[int], list[Sentences]]]:
+        """Yield a function that reads source, target and perhaps links of the next `n` pairs."""
+        with ExitStack() as stack:
+            opened = {
+                name: stack.enter_context((self.directory / name).open("rb"))
+                for name in self._names
+            }
+
+            def column(name: str, pairs: int) -> Sentences:
+                """Return the next sentences of a column."""
+                counts = np.fromfile(opened[f"{name}.lengths"], "<i4", pairs).astype(np.int64)
+                dtype = self._dtypes[name]
+                return Sentences(
+                    np.fromfile(opened[f"{name}.tokens"], dtype, int(counts.sum())), counts
+                )
+
+            yield lambda pairs: [column(name, pairs) for name in self._dtypes]
+
+    def weights(self, first: int, last: int) -> npt.NDArray[np.float32]:
+        """Return the weights of the pairs from `first` to `last`, which have weights."""
+        path = self.directory / "weights"
+        return np.fromfile(path, np.float32, last - first, offset=first * 4)
+
+    def repeated(self) -> npt.NDArray[np.bool_]:
+        """Return for every pair [n] whether an equal pair came before, mapped from a file."""
+        scratch, marks = self.directory / "parts", self.directory / "repeated"
+        mark_repeated(self.directory / "keys", marks, scratch)
+        return open_marks(marks)
+
+    def _open(self, name: str) -> BinaryIO:
+        file = (self.directory / name).open("ab")
+        file.seek(file.truncate(self.progress.sizes.get(name, 0)))
+        return file
+
+
+Encode = Callable[[list[str]], Sentences]
+
+MAX_WORDS = 1 << 18
+"""Words in the cache before it is emptied; about 50 MiB."""
+
+MAX_TOKENS = 1 << 20
+"""Tokens of these words; of text without spaces, a word may be a line."""
+
+
+def encoders(subwords: Subwords) -> tuple[Encode, Encode]:
+    """Return functions that encode lines of the source and of the target."""
+    source = _encode_words(subwords.source)
+    return source, source if subwords.target is subwords.source else _encode_words(subwords.target)
+
+
+def _encode_words(segmenter: Segmenter) -> Encode:
+    if isinstance(segmenter, JoinedSegmenter):
+        segmenter = segmenter.inner  # lines are single sentences
+    if isinstance(segmenter, SentencePiece) and cuts_at_spaces(segmenter.processor):
+        return WordEncoder(segmenter.processor)
+    return lambda lines: Sentences.of(segmenter.encode(lines))
+
+
+def cuts_at_spaces(processor: SentencePieceProcessor) -> bool:
+    """Return whether the ids of every line are the ids of its words, one after the other.
+
+    This holds if a space occurs only at the beginning of pieces and is a piece itself, and if
+    pieces are merged by rank, as in BPE. A unigram model adds up scores from the beginning of the
+    line, so rounding decides between two segmentations of a word with nearly equal scores.
+    """
+    ids = range(len(processor))
+    return (
+        processor.normalize("  a  b ") == f"{SPACE}a{SPACE}b"
+        and processor.piece_to_id(SPACE) != UNK
+        and not any({" ", SPACE} & set(processor.id_to_piece(token)[1:]) for token in ids)
+        and all(processor.get_score(token).is_integer() for token in ids)
+    )
+
+
+class WordEncoder:
+    """Encodes lines, with a cache of their words."""
+
+    def __init__(self, processor: SentencePieceProcessor) -> None:
+        """Begin with an empty cache; :func:`cuts_at_spaces` must hold for the processor."""
+        self._processor = processor
+        self._numbers = _Numbers()
+        self._words = Sentences.laid([])
+
+    def __call__(self, lines: list[str]) -> Sentences:
+        """Return the sentences of the lines, each with EOS."""
+        if not lines:
+            return Sentences.of([])
+        joined = "\n".join(lines)
+        if SPACE in joined:  # which a model takes for a space where its normalisation leaves it
+            return Sentences.of(self._processor.encode(lines, num_threads=1))
+        text = joined.encode()  # bytes are split faster than str
+        letters = np.frombuffer(text, np.uint8)
+        ends = letters[(letters == ord(" ")) | (letters == ord("\n"))] == ord("\n")
+        first = np.concatenate(([0], np.flatnonzero(ends) + 1))
+        tokens, lengths = self._take(text.replace(b"\n", b" ").split(b" "))
+        return Sentences(tokens, np.add.reduceat(lengths, first)).ended()
+
+    def _take(self, words: list[bytes]) -> Sentences:
+        if len(self._numbers) > MAX_WORDS or len(self._words.tokens) > MAX_TOKENS:
+            self._numbers, self._words = _Numbers(), Sentences.laid([])
+        known = len(self._numbers)
+        numbers = np.fromiter(map(self._numbers.__getitem__, words), np.int64, len(words))
+        if new := list(islice(reversed(self._numbers), len(self._numbers) - known)):
+            ids = self._processor.encode(new[::-1], num_threads=1)
+            both = zip(self._words, Sentences.laid(ids), strict=True)
+            self._words = Sentences(*map(np.concatenate, both))
+        return self._words.take(numbers)
+
+
+class _Numbers(dict[bytes, int]):
+    """Number of each word, from 0, in the order of first use; a new word gets the next number."""
+
+    def __missing__(self, word: bytes) -> int:
+        number = self[word] = len(self)
+        return number

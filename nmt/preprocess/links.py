@@ -3,21 +3,23 @@
 White space separates the words of a line, in the corpus as it is given. The subwords of a sentence
 have the same words, unless cleaning or the normalisation of the subword model joins or divides
 some. Such a pair keeps no links.
+
+Weights of training pairs in the loss, from text.
 """
 
 from __future__ import annotations
 
+import math
 import re
 
 import numpy as np
 import numpy.typing as npt
 
-from nmt.data.columns import Sentences
-from nmt.data.links import MOST_WORDS
+from nmt.data.columns import MOST_WORDS, Sentences
 from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
 from nmt.evaluation.alignments import parse
-from nmt.preprocess.annotations import LINKS
+from nmt.preprocess.annotations import LINKS, WEIGHTS
 from nmt.preprocess.corpus import Chunk
 
 _SURE = re.compile(r"(?:\s*[0-9]{1,9}-[0-9]{1,9}(?=\s|$))*\s*")
@@ -79,3 +81,32 @@ def count_words(sentences: Sentences, begins_word: npt.NDArray[np.bool_]) -> npt
     words = words_of_subwords(sentences, begins_word)
     starts = np.cumsum(sentences.lengths) - sentences.lengths
     return np.maximum.reduceat(words, starts) + 1
+
+
+MAX_WEIGHT = 1e6
+"""Largest weight of a pair."""
+
+
+def read_weights(chunk: Chunk) -> npt.NDArray[np.float32]:
+    """Return the weights of the pairs of a chunk, [n]; none if it has none.
+
+    Raises:
+        NmtError: a line is no number from 0 to :data:`MAX_WEIGHT`.
+    """
+    texts = chunk.annotations.get(WEIGHTS, [])
+    weights = np.array([_number(text) for text in texts], np.float64)
+    wrong = np.flatnonzero(~((weights >= 0) & (weights <= MAX_WEIGHT)))
+    if len(wrong):
+        text = texts[wrong[0]]
+        raise NmtError(
+            f"{chunk.names[WEIGHTS]}: line {chunk.first + wrong[0]}: {text[:40]!r} is no weight; "
+            f"write a number from 0 to {MAX_WEIGHT:,.0f}"
+        )
+    return weights.astype(np.float32)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from nmt.data.columns import Sentences
 from nmt.data.writer import SplitWriter
-from nmt.preprocess.cleaning import MAX_EXAMPLES
+from nmt.preprocess.cleaning.pipeline import MAX_EXAMPLES
 from nmt.preprocess.config import PreprocessConfig
 from nmt.preprocess.corpus import Corpus
-from nmt.preprocess.spool import Spool
-from nmt.preprocess.subwords import Subwords
+from nmt.preprocess.encoding import Spool
+from nmt.subwords.subwords import Subwords
 
 SELECTED_AT_ONCE = 100_000
 """Pairs to copy at once from the spool to the dataset."""

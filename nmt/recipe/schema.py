@@ -174,7 +174,7 @@ class Module:
         word, *key = map(self.value, statement.value.args[:2])
         entries = [
             entry
-            for path in self.path.parent.glob("*.py")
+            for path in self.path.parent.rglob("*.py")
             for entry in module(_dotted(path)).entries(registry)
         ]
         return Choice(word, key[0] if key else "name", dict(sorted(entries)))

@@ -10,9 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from nmt.data.dataset import Dataset
+from nmt.data.dataset import Dataset, length_statistics, tokens_in_use
 from nmt.data.manifest import SIDES
-from nmt.data.statistics import length_statistics, tokens_in_use
 from nmt.errors import NmtError
 from nmt.evaluation.metrics import metrics
 from nmt.io.documents import finite

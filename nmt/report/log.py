@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from nmt.errors import NmtError
-from nmt.io import reading
+from nmt.io import documents
 
 Axis = Literal["update", "minutes"]
 
@@ -186,7 +186,7 @@ def read_log(path: Path) -> Log:
     """
     log = Log(path)
     try:
-        with reading.open_regular(path) as file:
+        with documents.open_regular(path) as file:
             lines = file.read().rpartition(b"\n")[0].splitlines()
     except FileNotFoundError:
         lines = []

@@ -17,11 +17,16 @@ A run holds everything that ``translate`` needs, and can be moved or copied. A c
 whole or not at all, and each of its files has a checksum. No file is ever unpickled.
 """
 
-from nmt.runs.base import Base
-from nmt.runs.checkpoint import Checkpoint, average
+from nmt.runs.checkpoint import (
+    Base,
+    Checkpoint,
+    average,
+    check_same_shapes,
+    set_weights,
+    weights_of,
+)
 from nmt.runs.loading import LoadedModel, complete_model, find_checkpoint, load_model
 from nmt.runs.run import LOG, Run
-from nmt.runs.weights import check_same_shapes, set_weights, weights_of
 
 __all__ = [
     "LOG",

@@ -1,23 +1,29 @@
-"""A checkpoint of a run: a directory of files with checksums."""
+"""A checkpoint of a run: a directory of files with checksums.
+
+The weights of a model by name, and the files that store them.
+
+The checkpoint that a run adapts: checkpoints of the run hold the parts put on it alone.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from nmt.errors import NmtError
-from nmt.io import reading
-from nmt.io.documents import DocumentFormat, finite
-from nmt.io.reading import FileFacts
-from nmt.runs.weights import Tensors, check_same_shapes, write_tensors
+from nmt.io import documents, files
+from nmt.io.documents import DocumentFormat, FileFacts, finite
+from nmt.io.files import os_error
 
 VERSION = 2
 """Version of the run directory and its checkpoints; other versions are refused."""
@@ -27,6 +33,7 @@ REMEDY = "use another checkpoint of the run"
 _NAME = re.compile("update_([0-9]{7}|[1-9][0-9]{7,})")
 
 WEIGHTS = "model.safetensors"
+
 OPTIMIZER = "optimizer.safetensors"
 
 
@@ -42,7 +49,7 @@ class _Description:
     def __post_init__(self) -> None:
         if self.update < 0:
             raise ValueError(f"update must be at least 0, not {self.update}")
-        reading.check_inside(self.files)
+        documents.check_inside(self.files)
 
 
 _FORMAT = DocumentFormat(kind=_Description, name="nmt-checkpoint", version=VERSION, remedy=REMEDY)
@@ -139,7 +146,7 @@ class Checkpoint:
         path = self.path / name
         if name not in self.files:
             raise NmtError(f"{path}: missing in checkpoint.json; {REMEDY}")
-        reading.check(path, self.files[name], REMEDY)
+        documents.check(path, self.files[name], REMEDY)
         return path
 
 
@@ -168,3 +175,140 @@ def checkpoints_in(path: Path) -> list[Path]:
     """
     checkpoints = (entry for entry in path.glob("update_*") if _NAME.fullmatch(entry.name))
     return sorted(checkpoints, key=lambda entry: (len(entry.name), entry.name))
+
+
+Tensors = Mapping[str, Tensor]
+
+
+def weights_of(model: torch.nn.Module) -> dict[str, Tensor]:
+    """Return the weights by name, tied ones once."""
+    return {name: weight.detach() for name, weight in model.named_parameters()}
+
+
+def set_weights(model: torch.nn.Module, weights: Tensors) -> None:
+    """Copy weights into a model.
+
+    Raises:
+        NmtError: names or shapes differ.
+    """
+    copy_weights(weights, weights_of(model))
+
+
+def copy_weights(weights: Tensors, into: Tensors) -> None:
+    """Copy weights from a checkpoint into weights of a model.
+
+    Raises:
+        NmtError: names or shapes differ.
+    """
+    check_same_shapes({"the model": into, "the checkpoint": weights})
+    with torch.no_grad():
+        for name, weight in into.items():
+            weight.copy_(weights[name])
+
+
+def check_same_shapes(named: Mapping[str, Tensors]) -> None:
+    """Check that sets of weights have the same names and shapes.
+
+    Args:
+        named: sets of weights by the name of their owner, for the message.
+
+    Raises:
+        NmtError: names or shapes differ; the message names the first such weight.
+    """
+    for name in sorted({name for weights in named.values() for name in weights}):
+        shapes = {
+            owner: str(list(weights[name].shape)) if name in weights else "missing"
+            for owner, weights in named.items()
+        }
+        if len(set(shapes.values())) > 1:
+            description = " and ".join(f"{shape} in {owner}" for owner, shape in shapes.items())
+            raise NmtError(f"different shapes: {name} is {description}")
+
+
+def similarity(first: Tensors, second: Tensors) -> float:
+    """Return the cosine of the angle between two sets of weights, -1 to 1.
+
+    Vectors such as biases are left out, because many begin with the same values.
+
+    Raises:
+        NmtError: names or shapes differ.
+    """
+    check_same_shapes({"the first model": first, "the second model": second})
+
+    def product(one: Tensors, other: Tensors) -> float:
+        """Return the sum of the products of all elements."""
+        return math.fsum(
+            torch.sum(weight.float() * other[name].float()).item()
+            for name, weight in one.items()
+            if weight.dim() > 1
+        )
+
+    return product(first, second) / math.sqrt(product(first, first) * product(second, second))
+
+
+def write_tensors(
+    path: Path, tensors: Tensors, metadata: dict[str, str] | None = None
+) -> FileFacts:
+    """Write a file of tensors, perhaps with metadata, and return its size and checksum."""
+    try:
+        save_file({key: value.contiguous().cpu() for key, value in tensors.items()}, path, metadata)
+    except SafetensorError as error:  # raised instead of OSError, even for a full disk
+        raise os_error(error, path) from None
+    path.chmod(0o644)  # safetensors creates the file unreadable for others
+    return FileFacts.of(path)
+
+
+BASE = "base.json"
+
+BASE_REMEDY = "copy the run again from where it came from, or train it again"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Base:
+    """The checkpoint that a run adapts."""
+
+    checkpoint: str
+    """Path of the checkpoint from the directory of the run."""
+    weights: str
+    """SHA-256 of the checkpoint's weights."""
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, run: Path) -> Base:
+        """Return the base for a checkpoint and the directory of the run that adapts it."""
+        path = os.path.relpath(checkpoint.path.resolve(), run.resolve())
+        return cls(checkpoint=path, weights=checkpoint.files[WEIGHTS].sha256)
+
+    def save(self, run: Path) -> None:
+        """Write the base into a run, replacing an older one."""
+        with files.whole_file(run / BASE) as partial:
+            partial.write_text(_BASE_FORMAT.text(self), encoding="utf-8")
+
+    @classmethod
+    def load(cls, run: Path) -> Base | None:
+        """Return the base of a run; None if the run's checkpoints are complete.
+
+        Raises:
+            NmtError: the file is damaged or of another version.
+        """
+        try:
+            return _BASE_FORMAT.read(run / BASE)
+        except FileNotFoundError:
+            return None
+
+    def open(self, run: Path) -> Checkpoint:
+        """Return the checkpoint for the run that adapts it.
+
+        Raises:
+            NmtError: the checkpoint is missing, damaged, or another one.
+        """
+        path = run / self.checkpoint
+        remedy = f"put the run that {run} began with there, or a link to that run"
+        if not path.exists():
+            raise NmtError(f"{path}: missing, but {run} adapts this checkpoint; {remedy}")
+        checkpoint = Checkpoint.open(path)
+        if checkpoint.files[WEIGHTS].sha256 != self.weights:
+            raise NmtError(f"{path}: not the checkpoint that {run} adapts; {remedy}")
+        return checkpoint
+
+
+_BASE_FORMAT = DocumentFormat(kind=Base, name="nmt-base", version=1, remedy=BASE_REMEDY)

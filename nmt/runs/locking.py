@@ -13,12 +13,11 @@ from nmt.data.manifest import MANIFEST
 from nmt.errors import FULL_OR_FAILING, NmtError, UnfinishedError
 from nmt.io import files
 from nmt.messages import warn
-from nmt.preprocess.subword_files import FILES as SUBWORDS
 from nmt.runs.checkpoint import checkpoints_in
-from nmt.runs.plugins import PLUGINS
-from nmt.runs.recipe import RECIPE
+from nmt.runs.recipe import PLUGINS, RECIPE
 from nmt.runs.run import LINKS, LOG, SHORTLIST, Run, make_directory
 from nmt.runs.translations import DIRECTORY as TRANSLATIONS
+from nmt.subwords.subwords import FILES as SUBWORDS
 
 LOCK = "run.lock"
 

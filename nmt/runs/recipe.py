@@ -3,22 +3,35 @@
 The file contains its own checksum because training rewrites the recipe when a run resumes with
 changed keys: with a checksum in a second file, a kill between the two writes would leave them
 inconsistent.
+
+The plugins of a run: copies of their sources with checksums, so that the run can be moved.
+
+The copies and their description are in a separate directory, which is written as a whole: training
+that resumes with other sources replaces the directory, and may be killed meanwhile.
 """
 
 from __future__ import annotations
 
 import hashlib
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from nmt.errors import NmtError
-from nmt.io import files, reading
+from nmt.io import documents, files
+from nmt.io.documents import DocumentFormat, FileFacts
+from nmt.messages import warn
 from nmt.recipe.config import parse_yaml
+from nmt.recipe.plugins import TRUST, import_copies, is_trusted, not_imported, plugin_sources
 
 RECIPE = "recipe.yaml"
+
 SECTIONS = ("model", "train", "search")
+
 MAX_BYTES = 1 << 24
 
 
@@ -37,7 +50,7 @@ def read_recipe(directory: Path) -> dict[str, Any]:
     """
     path = directory / RECIPE
     try:
-        content = reading.read_bounded(path, MAX_BYTES)
+        content = documents.read_bounded(path, MAX_BYTES)
     except FileNotFoundError:
         raise NmtError(f"{path}: missing; restore it") from None
     first, _, rest = content.partition(b"\n")
@@ -57,3 +70,99 @@ def read_recipe(directory: Path) -> dict[str, Any]:
 
 def _first_line(text: bytes) -> str:
     return f"# SHA-256 of the lines below: {hashlib.sha256(text).hexdigest()}\n"
+
+
+PLUGINS = "plugins"
+
+DESCRIPTION = "plugins.json"
+
+REMEDY = "restore it, or remove the directory and give modules of your own with --plugin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Description:
+    """The content of ``plugins.json``."""
+
+    files: dict[str, FileFacts]
+
+    def __post_init__(self) -> None:
+        documents.check_inside(self.files)
+
+
+_FORMAT = DocumentFormat(kind=_Description, name="nmt-plugins", version=1, remedy=REMEDY)
+
+
+def write_plugins(run: Path, sources: Mapping[str, bytes]) -> None:
+    """Write copies of plugins into a run, replacing older copies.
+
+    Args:
+        run: directory of the run.
+        sources: content of the files by relative path.
+    """
+    directory = run / PLUGINS
+    if not sources:
+        shutil.rmtree(directory, ignore_errors=True)
+        return
+    with files.whole_directory(directory) as partial:
+        for name, source in sources.items():
+            file = partial / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(source)
+            files.sync(file)
+        facts = {name: FileFacts.of(partial / name) for name in sources}
+        text = _FORMAT.text(_Description(files=facts))
+        (partial / DESCRIPTION).write_text(text, encoding="utf-8")
+
+
+def read_plugins(run: Path) -> dict[str, bytes]:
+    """Return the copies of plugins in a run by relative path; empty if the run has no copies.
+
+    Raises:
+        NmtError: a copy is missing or has changed.
+    """
+    directory = run / PLUGINS
+    if not directory.exists():
+        return {}
+    try:
+        facts = _FORMAT.read(directory / DESCRIPTION).files
+    except FileNotFoundError:
+        raise NmtError(f"{directory / DESCRIPTION}: missing; {REMEDY}") from None
+    return {name: documents.read_checked(directory / name, facts[name], REMEDY) for name in facts}
+
+
+def import_plugins_of_run(run: Path, modules: Sequence[str], trusted: bool) -> None:
+    """Import the plugins of a run, which may be a stranger's, if the user allows the import.
+
+    A module that the user has named is imported already and needs no consent. Other modules are
+    imported from the copies in the run.
+
+    Args:
+        run: directory of the run.
+        modules: dotted names of the plugins.
+        trusted: whether the user trusts the run.
+
+    Raises:
+        NmtError: the user has not consented, a copy has changed, or a plugin cannot be imported.
+    """
+    if not modules:
+        return
+    missing, copies = not_imported(modules), read_plugins(run)
+    if missing and not is_trusted(trusted):
+        source = f" from {run / PLUGINS}" if copies else ""
+        raise NmtError(
+            f"{run}: loading this run would import Python code: {', '.join(missing)}{source}; if "
+            f"you trust it, give --trust-plugins (in Python trust_plugins=True; or {TRUST}=1), or "
+            f"name modules of your own with --plugin {missing[0]} (in Python import {missing[0]})"
+        )
+    if missing:
+        import_copies(missing, copies, run / PLUGINS, str(run))
+    if copies and (changed := differing(plugin_sources(modules), copies)):
+        warn(
+            f"{run}: {', '.join(changed)}: differs from the copy in {run / PLUGINS}, "
+            "with which the run was trained"
+        )
+
+
+def differing(sources: Mapping[str, bytes], copies: Mapping[str, bytes]) -> list[str]:
+    """Return the names of the files in which sources and copies differ."""
+    return [name for name in sorted({*sources, *copies}) if sources.get(name) != copies.get(name)]

@@ -12,17 +12,21 @@ from typing import Any
 from nmt.data.directions import DIRECTIONS_FILE
 from nmt.data.shortlist import Shortlist
 from nmt.errors import NmtError
-from nmt.io import files, reading
-from nmt.io.documents import DocumentFormat
-from nmt.io.reading import FileFacts
-from nmt.plugins import plugin_names
-from nmt.preprocess.subwords import Subwords
-from nmt.runs.base import Base
+from nmt.io import documents, files
+from nmt.io.documents import DocumentFormat, FileFacts
+from nmt.recipe.plugins import plugin_names
 from nmt.runs.calibration import Calibration
-from nmt.runs.checkpoint import OPTIMIZER, VERSION, WEIGHTS, Checkpoint, checkpoints_in
-from nmt.runs.plugins import read_plugins, write_plugins
-from nmt.runs.recipe import RECIPE, read_recipe, write_recipe
-from nmt.runs.weights import Tensors
+from nmt.runs.checkpoint import (
+    OPTIMIZER,
+    VERSION,
+    WEIGHTS,
+    Base,
+    Checkpoint,
+    Tensors,
+    checkpoints_in,
+)
+from nmt.runs.recipe import RECIPE, read_plugins, read_recipe, write_plugins, write_recipe
+from nmt.subwords.subwords import Subwords
 
 LOG = "log.jsonl"
 SHORTLIST = "shortlist.safetensors"
@@ -44,7 +48,7 @@ class _Description:
     files: dict[str, FileFacts]
 
     def __post_init__(self) -> None:
-        reading.check_inside(self.files)
+        documents.check_inside(self.files)
 
 
 _FORMAT = DocumentFormat(kind=_Description, name="nmt-run", version=VERSION, remedy=REMEDY)
@@ -275,7 +279,7 @@ class Run:
     def problems(self) -> Iterator[str]:
         """Yield one line for each missing or damaged file; reads every file."""
         checks: list[tuple[Path, Callable[[], object]]] = [
-            (self.path, partial(reading.check, self.path / name, facts, REMEDY))
+            (self.path, partial(documents.check, self.path / name, facts, REMEDY))
             for name, facts in self.files.items()
         ]
         checks.append((self.path, lambda: self.subwords))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.errors import NmtError
-from nmt.io import files, reading
+from nmt.io import documents, files
 
 DIRECTORY = "validation"
 
@@ -59,7 +59,7 @@ def read_translations(run: Path, update: int, lines: int) -> list[str]:
         NmtError: the file is damaged: it has another number of lines, or is not UTF-8.
     """
     path = _file(run, update)
-    with reading.open_regular(path) as file:
+    with documents.open_regular(path) as file:
         content = file.read()
     try:
         translations = content.decode("utf-8").split("\n")[:-1]

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from nmt.errors import LostPeerError, NmtError
-from nmt.runtime.memory import keep_freed_memory
+from nmt.runtime.machine import keep_freed_memory
 from nmt.runtime.processes import environment_number
 
 T = TypeVar("T")

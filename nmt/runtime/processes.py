@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from nmt.errors import NmtError
-from nmt.runtime.control_groups import core_limit
+from nmt.runtime.machine import core_limit
 
 
 def available_cores() -> int:

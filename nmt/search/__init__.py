@@ -5,10 +5,9 @@ A strategy calls only ``start``, ``step`` and ``select`` of a model; see
 and constraint.
 """
 
-from nmt.search.avoided import Avoided
 from nmt.search.base import Strategy, strategies
 from nmt.search.beam import Beam
-from nmt.search.constraints import Constraint, Prefixes, constraints
+from nmt.search.constraints import Avoided, Constraint, Prefixes, constraints
 from nmt.search.diverse import DiverseBeam
 from nmt.search.greedy import Greedy
 from nmt.search.hypotheses import Hypothesis

@@ -21,8 +21,7 @@ from nmt.errors import NmtError
 from nmt.models.base import Model
 from nmt.recipe.registry import Registry
 from nmt.search.constraints import Constraint
-from nmt.search.continuations import Continuations
-from nmt.search.hypotheses import Hypotheses, Hypothesis
+from nmt.search.hypotheses import Continuations, Hypotheses, Hypothesis
 
 
 @dataclass(frozen=True, kw_only=True)

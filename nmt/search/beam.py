@@ -17,8 +17,7 @@ from torch.nn import functional as F
 
 from nmt.data.vocabulary import EOS, PAD
 from nmt.search.base import SearchState, Strategy, strategies
-from nmt.search.continuations import Continuations
-from nmt.search.hypotheses import Hypotheses, Hypothesis, best_first
+from nmt.search.hypotheses import Continuations, Hypotheses, Hypothesis, best_first
 from nmt.search.ranking import LengthPenalty, length_penalties
 
 Self = TypeVar("Self", bound="BeamState")

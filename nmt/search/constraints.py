@@ -2,6 +2,8 @@
 
 A constraint is a function of the tokens alone, so it has no state to store or reorder. The
 log-probabilities of the remaining tokens are the model's, not renormalised.
+
+Phrases to avoid: sequences of tokens that an output never contains.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from nmt.data.vocabulary import EOS, PAD, UNK
 from nmt.recipe.registry import Registry
@@ -59,6 +62,7 @@ class Constraint(ABC):
 
 
 constraints: Registry[Constraint] = Registry("constraint")
+
 Constraint.registry = constraints
 
 
@@ -186,3 +190,36 @@ class Prefixes(Constraint):
         """Return the prefixes in reduced ids; `tokens` must contain every prefix token."""
         others = [constraint.to_reduced_ids(tokens) for constraint in self.others]
         return replace(self, tokens=torch.searchsorted(tokens, self.tokens), others=others)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Avoided(Constraint):
+    """Phrases to avoid, for each sentence of a batch; other segmentations of their text may appear.
+
+    The last token of a phrase is masked wherever its other tokens came before.
+    """
+
+    phrases: Tensor
+    """[B, P, L] int64, padded on the right: P phrases of at most L tokens."""
+
+    def mask_continuations(self, logits: Tensor, tokens: Tensor) -> None:
+        """Mask the last tokens of the phrases that have begun."""
+        *_, longest = self.phrases.shape
+        lengths = (self.phrases != PAD).sum(-1, keepdim=True)  # [B, P, 1]
+        at = torch.arange(longest, device=tokens.device) - longest + lengths  # from the right
+        phrases = self.phrases.gather(-1, at.clamp(min=0)).where(at >= 0, PAD)
+        before = F.pad(tokens, (longest, 0), value=PAD)[..., tokens.size(-1) + 1 :]  # [B, K, L - 1]
+        begun = phrases[:, None, :, :-1]
+        has_begun = ((begun == PAD) | (begun == before[:, :, None])).all(-1)  # [B, K, P]
+        last = phrases[:, None, :, -1].where(has_begun, PAD)  # PAD is masked anyway
+        logits.scatter_(-1, last, NEVER)
+
+    def select_sentences(self, sentences: Tensor) -> Avoided:
+        """Return the phrases of the given sentences."""
+        return replace(self, phrases=self.phrases[sentences])
+
+    def to_reduced_ids(self, tokens: Tensor) -> Avoided:
+        """Return the phrases in reduced ids, without those that cannot appear any more."""
+        reduced_ids = torch.searchsorted(tokens, self.phrases).clamp(max=len(tokens) - 1)
+        can_appear = (tokens[reduced_ids] == self.phrases).all(-1, keepdim=True)
+        return replace(self, phrases=reduced_ids.where(can_appear, PAD))

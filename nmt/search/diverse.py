@@ -17,8 +17,7 @@ from torch import Tensor
 from nmt.data.vocabulary import EOS, PAD
 from nmt.search.base import SearchState, strategies
 from nmt.search.beam import Beam, BeamState
-from nmt.search.continuations import Continuations
-from nmt.search.hypotheses import Hypotheses, Hypothesis, best_first
+from nmt.search.hypotheses import Continuations, Hypotheses, Hypothesis, best_first
 
 EARLIER_GROUP_PENALTY = 1e4
 """Penalty for a sequence of an earlier group: larger than any other difference of scores."""

@@ -13,8 +13,7 @@ from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.models.base import Model
 from nmt.search.base import SearchState, Strategy, check_lengths, diverged, strategies
 from nmt.search.constraints import Constraint
-from nmt.search.continuations import Continuations
-from nmt.search.hypotheses import Hypotheses, Hypothesis
+from nmt.search.hypotheses import Continuations, Hypotheses, Hypothesis
 
 
 @strategies.register("greedy")

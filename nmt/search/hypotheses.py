@@ -1,4 +1,7 @@
-"""Hypotheses: one as a list of tokens, and those of a batch as tensors."""
+"""Hypotheses: one as a list of tokens, and those of a batch as tensors.
+
+The log-probabilities of the tokens that may follow each hypothesis.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 
@@ -120,3 +124,91 @@ def _hypothesis(tokens: list[int], log_probability: float, score: float) -> Hypo
     finished = EOS in tokens
     end = tokens.index(EOS) if finished else len(tokens)
     return Hypothesis(tokens[1:end], log_probability, score, finished)
+
+
+@dataclass(frozen=True)
+class Continuations:
+    """The tokens that may follow each row."""
+
+    log_probabilities: Tensor
+    """[B, K, V] float32, from the model; minus infinity for tokens that may not follow, such as PAD
+    and BOS."""
+
+    @classmethod
+    def from_logits(cls, logits: Tensor) -> Continuations:
+        """Normalise the model's logits: [B, K, V] of any floating dtype."""
+        # On a CPU log_softmax takes half the time of logsumexp, though it writes all values.
+        log_probabilities = logits.log_softmax(-1, dtype=torch.float32)
+        log_probabilities[..., PAD : BOS + 1 : BOS - PAD] = float("-inf")
+        return cls(log_probabilities)
+
+    def likeliest(self, count: int) -> tuple[Tensor, Tensor]:
+        """Return the likeliest tokens of each row.
+
+        Args:
+            count: number of tokens per row.
+
+        Returns:
+            float32 log-probabilities and int64 tokens, both [B, K, C]: the `count` likeliest
+            tokens, or the whole vocabulary. If more tokens are as likely as the last of these, any
+            of them are returned. Tokens ascend, so that a caller that takes the first of equals
+            takes the lowest id of those returned. A token that may not follow is replaced by UNK
+            with minus infinity.
+        """
+        values, tokens = top(self.log_probabilities, min(count, self.log_probabilities.size(-1)))
+        tokens, order = tokens.sort(-1)  # [B, K, C]
+        values = values.gather(-1, order)
+        return values, tokens.masked_fill(values.isneginf(), UNK)
+
+    def of_tokens(self, tokens: Tensor) -> Tensor:
+        """Return the log-probability of one token per row, [B, K'] float32.
+
+        Args:
+            tokens: [B, K'] int64; K' equals K unless K is 1.
+        """
+        log_probabilities = self.log_probabilities.expand(-1, tokens.size(1), -1)
+        return log_probabilities.gather(-1, tokens[..., None])[..., 0]
+
+
+BLOCK = 64
+"""Width of the blocks of which :func:`top` first takes the maxima: a few of the widest vectors."""
+
+
+def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the `count` largest values along the last dimension and their indices, like ``topk``.
+
+    The largest values lie in the blocks with the largest maxima, so only these blocks are searched.
+    On a CPU this takes a quarter of the time of ``topk``. The index of a value of minus infinity
+    may be beyond the end of the dimension.
+    """
+    width = values.size(-1)
+    if width < 2 * BLOCK * count:
+        return values.topk(count)
+    if values.is_cuda:
+        return top_on_gpu(values, count)
+    if width % BLOCK:
+        values = F.pad(values, (0, -width % BLOCK), value=float("-inf"))
+    blocks = values.reshape(-1, BLOCK)  # [rows n, BLOCK]
+    maxima = blocks.amax(-1).view(*values.shape[:-1], -1)  # [..., n]
+    chosen = maxima.topk(count, sorted=False).indices  # [..., count]
+    firsts = torch.arange(0, len(blocks), maxima.size(-1), device=values.device)  # of each row
+    rows = (firsts.view(*values.shape[:-1], 1) + chosen).flatten()
+    largest, at = blocks[rows].view(*values.shape[:-1], -1).topk(count)
+    return largest, chosen.gather(-1, at // BLOCK) * BLOCK + at % BLOCK
+
+
+def top_on_gpu(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return what :func:`top` does, by blocks whose values do not lie side by side.
+
+    Maxima of values side by side take a GPU seven times as long. A CPU searches such blocks faster.
+    """
+    width = values.size(-1)
+    blocks = width // BLOCK  # of values `blocks` apart; the last values, too few for each, are left
+    whole = blocks * BLOCK
+    maxima = values[..., :whole].view(*values.shape[:-1], BLOCK, blocks).amax(-2)
+    chosen = maxima.topk(count, sorted=False).indices  # [..., count]
+    places = chosen[..., None] + torch.arange(0, whole, blocks, device=values.device)
+    left = torch.arange(whole, width, device=values.device)
+    places = torch.cat((places.flatten(-2), left.expand(*places.shape[:-2], -1)), -1)
+    largest, at = values.gather(-1, places).topk(count)
+    return largest, places.gather(-1, at)

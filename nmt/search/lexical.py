@@ -19,8 +19,7 @@ from nmt.data.vocabulary import EOS, PAD, UNK
 from nmt.search.base import SearchState, strategies
 from nmt.search.beam import Beam, BeamState
 from nmt.search.constraints import NEVER
-from nmt.search.continuations import Continuations
-from nmt.search.hypotheses import Hypotheses, Hypothesis
+from nmt.search.hypotheses import Continuations, Hypotheses, Hypothesis
 
 
 @strategies.register("lexical_beam")

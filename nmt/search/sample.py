@@ -17,8 +17,7 @@ from torch.nn import functional as F
 
 from nmt.data.vocabulary import EOS, PAD
 from nmt.search.base import SearchState, Strategy, strategies
-from nmt.search.continuations import BLOCK, Continuations
-from nmt.search.hypotheses import Hypotheses, Hypothesis, best_first
+from nmt.search.hypotheses import BLOCK, Continuations, Hypotheses, Hypothesis, best_first
 
 LEAST_TEMPERATURE = 1e-6
 """Lowest temperature; logits that are divided by a far lower one overflow float32."""

@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nmt.errors import NmtError
 from nmt.inference import Request
+from nmt.inference.markup import Dialect
 from nmt.languages import share_of_letters
-from nmt.markup import Dialect
 from nmt.messages import warn
 from nmt.serve.batching import Batcher, QueueFullError
 from nmt.serve.limits import Keys, Limits, RefusedError, with_timeout

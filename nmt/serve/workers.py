@@ -23,9 +23,9 @@ from nmt.errors import NmtError
 from nmt.inference import LineTranslator, Request
 from nmt.inference.alignment import Unit
 from nmt.inference.alternatives import alternatives
-from nmt.inference.markup import translate_markup
-from nmt.markup import Dialect
-from nmt.runtime.memory import giving_back_memory
+from nmt.inference.markup import Dialect
+from nmt.inference.markup.lines import translate_markup
+from nmt.runtime.machine import giving_back_memory
 from nmt.runtime.processes import end_with_parent, leave_sockets
 
 T = TypeVar("T")

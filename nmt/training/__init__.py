@@ -3,5 +3,5 @@
 Importing this package registers all losses.
 """
 
-from nmt.training import distillation as distillation
-from nmt.training import sequence as sequence
+from nmt.training.losses import distillation as distillation
+from nmt.training.losses import sequence as sequence

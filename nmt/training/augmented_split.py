@@ -19,12 +19,11 @@ from nmt.data.manifest import Ids, Lengths, Side
 from nmt.data.sampler import Indices
 from nmt.data.vocabulary import EOS, PAD, UNK
 from nmt.errors import NmtError
-from nmt.preprocess.subwords import Subwords
-from nmt.preprocess.tags import without_tags
 from nmt.runs import Run
-from nmt.training.augmentation import Augmentation, Pair
+from nmt.subwords.subwords import Subwords
+from nmt.subwords.tags import without_tags
+from nmt.training.augmentation import Augmentation, Pair, SampledSplit
 from nmt.training.config import TrainConfig
-from nmt.training.subword_sampling import SampledSplit
 
 
 def sentences_of_epochs(

@@ -10,8 +10,8 @@ from nmt.errors import NmtError
 from nmt.io import files
 from nmt.recipe.config import build, flatten
 from nmt.runs import Base, Checkpoint, Run, average, complete_model, weights_of
-from nmt.runs.plugins import import_plugins_of_run, read_plugins
-from nmt.runs.weights import similarity
+from nmt.runs.checkpoint import similarity
+from nmt.runs.recipe import import_plugins_of_run, read_plugins
 from nmt.training.config import TrainConfig
 
 LEAST_SIMILARITY = 0.5

@@ -1,21 +1,26 @@
-"""The recipe's section ``train``."""
+"""The recipe's section ``train``.
+
+All settings of a training.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from nmt.data.stages import Stage, check_stages
 from nmt.evaluation.metrics import Metric, metrics
-from nmt.recipe.config import MayChange
+from nmt.models import ModelConfig
+from nmt.recipe.config import MayChange, dump
 from nmt.runtime.precision import Precision
-from nmt.training.activation_checkpointing import CheckpointedPart
+from nmt.search.config import SearchConfig
 from nmt.training.augmentation import Augmentation
-from nmt.training.losses import Loss, losses
-from nmt.training.optimizers import OptimizerConfig, optimizers
-from nmt.training.parallel import Sharding
-from nmt.training.schedules import Schedule, schedules
+from nmt.training.losses.token import Loss, losses
+from nmt.training.model_options import CheckpointedPart
+from nmt.training.optim.optimizers import OptimizerConfig, optimizers
+from nmt.training.optim.schedules import Schedule, schedules
+from nmt.training.parallel.processes import Sharding
 
 LONGEST_TIMEOUT = 525_600
 """Most minutes that a process waits for the others; PyTorch counts them in nanoseconds."""
@@ -262,3 +267,35 @@ class TrainConfig:
             for metric in self.valid_metrics
         )
         return (value if ascending else -value, -math.inf if loss is None else -loss)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A model, how to train it, and how to validate it."""
+
+    model: ModelConfig
+    train: TrainConfig
+    search: SearchConfig
+    plugins: tuple[str, ...] = ()
+    """Modules that registered names used in the sections."""
+
+    def for_language(self, target_lang: str, is_only: bool = True) -> Experiment:
+        """Return the experiment with loss and metrics set for a target language.
+
+        Metrics are set later, by direction, if the language is not the only one.
+        """
+        metrics = self.train.valid_metrics
+        if is_only:
+            metrics = tuple(metric.for_language(target_lang) for metric in metrics)
+        loss = self.train.loss.for_language(target_lang)
+        config = replace(self.train, valid_metrics=metrics, loss=loss)
+        return replace(self, model=self.model.resolved(), train=config)
+
+    def recipe(self) -> dict[str, Any]:
+        """The resolved values, as a recipe file holds them."""
+        return {
+            "plugins": list(self.plugins),
+            "model": dump(self.model),
+            "train": dump(self.train),
+            "search": dump(self.search),
+        }

@@ -6,27 +6,42 @@
 2. Let the trainer run the update (:mod:`nmt.training.trainer`).
 3. Every `log_every` updates, report loss, perplexity and speed. A training that ends before the
    first report reports at its end.
-4. If a validation is due (:mod:`nmt.training.milestones`), validate, and remember the best score.
+4. If a validation is due (:mod:`nmt.training.loop`), validate, and remember the best score.
 5. If a checkpoint is due, or the score is the best so far, write a checkpoint.
+
+Milestones of training: when to validate, to write a checkpoint, and to stop.
+
+The decisions depend on the recipe and on the trainer's state alone, and a checkpoint holds that
+state. A run that is interrupted and resumed therefore decides as one that never stopped.
+
+A stopwatch for the time of training itself, without validation and saving.
+
+Stop signals: training finishes the update and writes a checkpoint before it ends.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType, TracebackType
 
 import numpy as np
 
 from nmt.data.batches import make_batch
 from nmt.data.loader import Update, prefetch
 from nmt.errors import NmtError
+from nmt.messages import redirect_to_null
 from nmt.runs.translations import write_translations
-from nmt.training.milestones import Milestones
-from nmt.training.report import Report, RunningStats, summarize
-from nmt.training.signals import StopRequests
-from nmt.training.stopwatch import Stopwatch
-from nmt.training.trainer import Trainer
-from nmt.training.validation_by_direction import Validations
+from nmt.training.config import TrainConfig
+from nmt.training.reporting.report import Report, RunningStats, summarize
+from nmt.training.trainer import Trainer, TrainerState
+from nmt.training.validation import Validations
 
 
 class TrainingLoop:
@@ -202,3 +217,165 @@ class TrainingLoop:
                 )
                 trainer.run.prune(trainer.config.keep_last)
             trainer.world.barrier()
+
+
+PLANNED = ("max_updates", "max_epochs", "max_minutes")
+"""Stop reasons that trigger a final validation."""
+
+
+@dataclass(frozen=True)
+class Milestones:
+    """Decides what is due after an update, and counts validations towards patience."""
+
+    config: TrainConfig
+    state: TrainerState
+    """The trainer's state, which each update and :meth:`count_validation` change."""
+    last_update: int
+    """Number of the last update of the training."""
+
+    def reason_to_stop(self) -> str | None:
+        """Return why training ends after this update, or None if it continues."""
+        config, state = self.config, self.state
+        if state.update >= self.last_update:
+            return "max_updates" if state.update >= config.max_updates else "max_epochs"
+        if config.max_minutes is not None and state.seconds >= 60 * config.max_minutes:
+            return "max_minutes"
+        return self.out_of_patience()
+
+    def out_of_patience(self) -> str | None:
+        """Return "patience" if the last `patience` validations were not the best, else None."""
+        patience = self.config.patience
+        is_out = patience is not None and self.state.validations_since_best >= patience
+        return "patience" if is_out else None
+
+    def is_validation_due(self, reason: str | None) -> bool:
+        """Return whether to validate after this update; `reason` says why training ends, if so."""
+        return self.state.update > 0 and (self._is_regular_validation() or reason in PLANNED)
+
+    def is_save_due(self) -> bool:
+        """Return whether to write a regular checkpoint after this update."""
+        config, state = self.config, self.state
+        minutes = (state.seconds - state.saved_seconds) / 60
+        by_clock = config.save_minutes is not None and minutes >= config.save_minutes
+        return by_clock or state.update % config.save_every == 0
+
+    def count_validation(self, scores: dict[str, float]) -> bool:
+        """Count a validation of this update, and return whether its score is the best so far."""
+        state, sort_key = self.state, self.config.sort_key
+        value, loss = scores[self.config.best_metric], scores["loss"]
+        is_best = sort_key(value, loss) > sort_key(state.best, state.best_loss)
+        if is_best:
+            state.best, state.best_loss = value, loss
+            state.best_update = state.update
+        if self._is_regular_validation():
+            self._count_towards_patience(value, loss)
+        return is_best
+
+    def _is_regular_validation(self) -> bool:
+        config, state = self.config, self.state
+        minutes = (state.seconds - state.valid_seconds) / 60
+        by_clock = config.valid_minutes is not None and minutes >= config.valid_minutes
+        return by_clock or state.update % config.valid_every == 0
+
+    def _count_towards_patience(self, value: float, loss: float) -> None:
+        """Count a regular validation towards patience and plateaus."""
+        state, sort_key = self.state, self.config.sort_key
+        state.valid_seconds = state.seconds
+        state.validations_since_best += 1
+        if sort_key(value, loss) > sort_key(state.patience_best, state.patience_best_loss):
+            state.patience_best, state.patience_best_loss = value, loss
+            state.validations_since_best = 0
+        state.plateaus += self.config.schedule.is_plateau(state.validations_since_best)
+
+
+class Stopwatch:
+    """Counts seconds while running, and the seconds of the current lap."""
+
+    def __init__(self, before: float = 0.0, seconds_since_report: float = 0.0) -> None:
+        """Make a stopped stopwatch.
+
+        Args:
+            before: seconds already counted.
+            seconds_since_report: those of them that belong to the current lap.
+        """
+        self._counted = before
+        self._lap = before - seconds_since_report
+        self._since: float | None = None
+
+    def start(self) -> None:
+        """Start counting."""
+        self._since = time.monotonic()
+
+    @property
+    def total(self) -> float:
+        """Return the seconds counted so far."""
+        running = 0.0 if self._since is None else time.monotonic() - self._since
+        return self._counted + running
+
+    @property
+    def seconds_since_report(self) -> float:
+        """Return the seconds of the current lap."""
+        return self.total - self._lap
+
+    def lap(self) -> float:
+        """End the current lap, and return its seconds."""
+        now = self.total
+        seconds, self._lap = now - self._lap, now
+        return seconds
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop counting within the context."""
+        self._counted, self._since = self.total, None
+        try:
+            yield
+        finally:
+            self.start()
+
+
+CAUGHT = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+"""Signals that Slurm, torchrun, users and terminals that close send; the exit status is 128 plus
+the number."""
+
+
+class StopRequests:
+    """Within the context, records stop signals instead of ending the process.
+
+    A second Ctrl-C ends the process at once. Other signals do not, because launchers repeat them.
+    SIGHUP stays ignored where it is, as with nohup.
+    """
+
+    def __init__(self, acknowledge: Callable[[signal.Signals], None] | None = None) -> None:
+        """Prepare to catch signals; the context manager installs the handlers.
+
+        Args:
+            acknowledge: called with the first signal, inside the signal handler.
+        """
+        self.received = 0
+        self._acknowledge = acknowledge
+        self._before: dict[int, object] = {}
+        self._terminals = [output for output in (1, 2) if os.isatty(output)]
+
+    def __enter__(self) -> StopRequests:
+        for number in CAUGHT:
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        is_first_signal, self.received = not self.received, number
+        if number == signal.SIGHUP:  # nothing more can be written to the terminal
+            redirect_to_null(*self._terminals)
+        if number == signal.SIGINT:
+            signal.signal(number, self._before[number])  # type: ignore[arg-type]
+        if is_first_signal and self._acknowledge:
+            self._acknowledge(signal.Signals(number))

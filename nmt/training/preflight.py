@@ -3,24 +3,45 @@
 The check trains on the longest batch, scores and translates the largest validation batches, writes
 and reads a checkpoint, and measures free disk space. It takes seconds and changes no result:
 gradients are dropped, and each update sets its own random seed.
+
+Batches that run before training, to find the memory and the time that training takes.
+
+Their gradients are dropped.
+
+A checkpoint that is written and read before training, and the disk space of those to come.
+
+The size of micro-batches where it is to be found: as large as fits the memory of each GPU.
+
+Warnings about schedules of the learning rate that do not fit the time of training.
 """
 
 from __future__ import annotations
 
 import math
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from itertools import chain, count, islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
 
+from nmt.data.batches import Batch, Link, make_batch
+from nmt.data.dataset import Split
 from nmt.errors import NmtError
+from nmt.io import files
 from nmt.messages import duration, warn
-from nmt.training.micro_batches import fit_micro_batches
-from nmt.training.report import peak_memory_mb
-from nmt.training.schedule_warnings import misfit, unfinished_decay
+from nmt.runs import Checkpoint
+from nmt.training.losses.sequence import SequenceLoss
+from nmt.training.optim.schedules import Schedule
+from nmt.training.parallel.processes import gather_tensors
+from nmt.training.reporting.report import peak_memory_mb
 from nmt.training.trainer import Trainer
-from nmt.training.trial_batches import time_ordinary_batches, try_longest_batch
-from nmt.training.trial_checkpoint import try_checkpoint
-from nmt.training.validation_by_direction import Validations
+from nmt.training.validation import Validations
 
 Rows = list[tuple[str, str]]
 
@@ -93,3 +114,187 @@ def _describe(trainer: Trainer, seconds_per_token: float, kept: int) -> Rows:
         ("disk for checkpoints", f"{kept / 1e6:,.0f} MB"),
         ("about", f"{duration(min(limit, updates * per_update))} of training"),
     ]
+
+
+def longest_batch(split: Split, max_tokens: int, link: Link | None = None) -> Batch:
+    """Return a batch of the longest pairs: at least one, at most `max_tokens` padded tokens."""
+    longer = np.maximum(split.source_lengths, split.target_lengths)
+    most = min(len(longer), max(1, max_tokens // int(longer.max())))
+    return make_batch(split, np.argpartition(longer, len(longer) - most)[-most:], link)
+
+
+def try_longest_batch(trainer: Trainer) -> None:
+    """Run the longest batch forward and backward; raise an NmtError if it does not fit."""
+    loader, max_tokens = trainer.loader, trainer.loader.max_tokens
+    batch = longest_batch(loader.split, max_tokens // loader.rows_per_sentence, loader.link)
+    try:
+        trainer.try_batch(batch)
+    except torch.cuda.OutOfMemoryError:
+        longest = f"{batch.packing.source.longest} and {batch.packing.target.longest} tokens"
+        if batch.num_sentences == 1:
+            loss, samples = trainer.config.loss, ""
+            if isinstance(loss, SequenceLoss):
+                samples = f"lower train.loss.samples from {loss.samples}, or "
+            raise NmtError(
+                f"the longest pair, {longest}, does not fit the memory of the device; "
+                f"{samples}preprocess with a lower "
+                "preprocess.max_tokens_per_sentence, or train a smaller model"
+            ) from None
+        raise NmtError(
+            f"the longest batch, {batch.num_sentences} pairs of up to {longest}, does not fit the "
+            f"memory of the device; lower --max-tokens from {max_tokens}: the update stays the same"
+        ) from None
+
+
+ORDINARY = 8
+"""Number of batches from which the time of training is estimated."""
+
+
+def time_ordinary_batches(trainer: Trainer) -> float:
+    """Return the seconds per token of the first batches, forward and backward.
+
+    As in training, batches differ in shape, and a CPU makes kernels for each new shape.
+    """
+    updates = (trainer.loader.update(number).batches for number in count(1))
+    batches = list(islice(chain.from_iterable(updates), ORDINARY))
+    is_gpu = trainer.world.device.type == "cuda"
+    if is_gpu:
+        torch.cuda.synchronize()  # the longest batch may still run
+    start = time.perf_counter()
+    for batch in batches:
+        trainer.try_batch(batch)
+    if is_gpu:
+        torch.cuda.synchronize()
+    return (time.perf_counter() - start) / sum(batch.num_tokens for batch in batches)
+
+
+def try_checkpoint(trainer: Trainer) -> int:
+    """Write and read a checkpoint, and return the bytes of all checkpoints to be kept.
+
+    Raises:
+        NmtError: the checkpoint reads back with other weights, or the disk has too little space.
+    """
+    weights = gather_tensors(trainer.parallel, trainer.stored_weights(), trainer.world.is_main)
+    if not trainer.world.is_main:
+        return 0
+    run, config = trainer.run, trainer.config
+    beginning = ".preflight.partial-"
+    with (
+        files.named(run.path, run.path / beginning),
+        TemporaryDirectory(prefix=beginning, dir=run.path) as scratch,
+    ):
+        path = Path(scratch)
+        trial = replace(run, path=path)
+        saved = trial.save(0, weights, None, {}, {}, best=True)
+        read = Checkpoint.open(saved.path).weights()
+        if not all(torch.equal(weights[name].cpu(), value) for name, value in read.items()):
+            raise NmtError(f"{run.path}: a checkpoint written there reads back with other weights")
+        size: int = sum(file.bytes for file in saved.files.values())
+    # Only the two newest checkpoints keep the optimizer's state.
+    # One more checkpoint is written before the oldest is removed.
+    needed = (config.keep_last + 2) * size + 3 * trainer.optimizer_bytes
+    free = shutil.disk_usage(run.path).free
+    if free < needed:
+        raise NmtError(
+            f"{run.path}: the checkpoints of --keep-last {config.keep_last} need "
+            f"{needed / 1e6:,.1f} MB, but {free / 1e6:,.1f} MB are free; "
+            "make room, or keep fewer"
+        )
+    return needed
+
+
+def fit_micro_batches(trainer: Trainer) -> None:
+    """Set `max_tokens` to the largest micro-batch of longest pairs that fits each GPU."""
+    trainer.allocate()
+    split, world = trainer.loader.split, trainer.world
+    rows = trainer.loader.rows_per_sentence
+    fits = rows * int(max(split.source_lengths.max(), split.target_lengths.max()))
+    # Recordings keep the memory of a micro-batch, which others that are launched cannot use.
+    copies = 2 if trainer.config.cuda_graphs else 1
+    most = copies * rows * trainer.config.tokens_per_update // world.size
+    for tokens in _candidates(fits, most):
+        try:
+            trainer.try_batch(longest_batch(split, tokens // rows, trainer.loader.link))
+        except torch.cuda.OutOfMemoryError:
+            break
+        fits = tokens
+    torch.cuda.empty_cache()
+    if world.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(world.device)  # reports show the peak of training
+    # The minimum over all processes, less one eighth for fragmented memory.
+    trainer.set_max_tokens(int(-world.max([-fits])[0]) * 7 // (8 * copies))
+
+
+def _candidates(least: int, most: int) -> Iterator[int]:
+    """Yield micro-batch sizes to try, in tokens; each is 1.5 times the one before."""
+    tokens = least
+    while tokens < 8 / 7 * 1.5 * most:
+        yield tokens
+        tokens += tokens // 2
+
+
+LONGEST_WARMUP = timedelta(hours=3)
+"""Duration of a warm-up that is most likely not meant."""
+
+TRIAL = 5
+"""Training of at most so many updates tries a command out; it is not meant to learn."""
+
+
+def misfit(warmup_updates: int, updates: int, seconds: float, limit: float) -> str | None:
+    """Return a warning if training is likely to end before the model learns, else None.
+
+    Args:
+        warmup_updates: updates of warm-up.
+        updates: updates of the whole training.
+        seconds: estimated seconds of an update.
+        limit: seconds after which training ends; infinite without a limit.
+    """
+    if updates <= TRIAL:
+        return None
+    possible = min(updates, limit / seconds)
+    remedy = "write a recipe that fits with `nmt init`, or take --warmup-updates {}"
+    warm_up = f"warm-up ends after {_in_words(warmup_updates * seconds)} on this machine"
+    if possible < warmup_updates:
+        end = _in_words(limit) if limit / seconds < updates else f"{updates:,} updates"
+        fitting = max(1, int(possible) // 10)
+        return f"{warm_up}, training after {end}, before it learns: {remedy.format(fitting)}"
+    if warmup_updates * seconds > LONGEST_WARMUP.total_seconds():
+        fitting = max(1, int(LONGEST_WARMUP.total_seconds() / seconds))
+        return f"{warm_up}: {remedy.format(fitting)}"
+    return None
+
+
+FINISHED = 0.1
+"""Share of the highest learning rate by which a decay may miss its end."""
+
+
+def unfinished_decay(schedule: Schedule, updates: int, seconds: float, limit: float) -> str | None:
+    """Return a warning if time is likely to end training far from the end of its decay, else None.
+
+    Args:
+        schedule: of the learning rate.
+        updates: updates of the whole training.
+        seconds: estimated seconds of an update.
+        limit: seconds after which training ends; infinite without a limit.
+    """
+    possible = limit / seconds
+    if updates <= TRIAL or not schedule.depends_on_max_updates:
+        return None
+    if not schedule.warmup_updates <= possible < updates:  # it ends in warm-up, or in time
+        return None
+    left = schedule.decay(int(possible), updates)
+    if left - schedule.decay(updates, updates) < FINISHED:
+        return None
+    return (
+        f"max_minutes ends training after about {possible:,.0f} of {updates:,} updates, with "
+        f"{left:.0%} of the highest learning rate; for the {schedule.name} schedule to reach its "
+        f"end, take --max-updates {max(1, int(possible))}"
+    )
+
+
+def _in_words(seconds: float) -> str:
+    """Return a duration in its largest unit."""
+    units = {"day": 86400, "hour": 3600, "minute": 60, "second": 1}
+    unit, size = next((unit for unit in units.items() if seconds >= 2 * unit[1]), ("second", 1))
+    count = max(1, round(seconds / size))
+    return f"{count:,} {unit}" + "s" * (count != 1)

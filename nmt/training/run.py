@@ -1,8 +1,12 @@
-"""From a recipe to a trained run: the module that assembles the parts of training."""
+"""From a recipe to a trained run: the module that assembles the parts of training.
+
+The loggers that a recipe turns on.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,24 +17,26 @@ from nmt.errors import NmtError
 from nmt.inference import Execution, Translator
 from nmt.messages import warn
 from nmt.models import Model
-from nmt.preprocess.subwords import Subwords
 from nmt.runs import LOG, Run
-from nmt.runs.building import broken_laws_of, build_new
+from nmt.runs.loading import broken_laws_of, build_new
 from nmt.runs.locking import locked_for_training
 from nmt.runtime.distributed import World
 from nmt.runtime.precision import autocast, check_precision, pick_precision
-from nmt.training.chosen_loggers import open_loggers
-from nmt.training.config import TrainConfig
-from nmt.training.experiment import Experiment
-from nmt.training.initial_weights import compare_languages, set_initial_weights
+from nmt.subwords.subwords import Subwords
+from nmt.training.config import Experiment, TrainConfig
 from nmt.training.loop import TrainingLoop
-from nmt.training.micro_batches import fit_micro_batches
-from nmt.training.opening import keep_settings, open_run
-from nmt.training.preflight import preflight
-from nmt.training.report import Report
-from nmt.training.resuming import read_newest
+from nmt.training.preflight import fit_micro_batches, preflight
+from nmt.training.reporting.loggers import Board, Logger, WandbLogger
+from nmt.training.reporting.report import Report
+from nmt.training.start import (
+    compare_languages,
+    keep_settings,
+    open_run,
+    read_newest,
+    set_initial_weights,
+)
 from nmt.training.trainer import Trainer
-from nmt.training.validation_by_direction import Validations, validation_of
+from nmt.training.validation import Validations, validation_of
 
 REMEDIES = {
     "max_updates": "to continue, raise --max-updates, or start a new run with --init-from this one",
@@ -192,3 +198,28 @@ def _introduce(experiment: Experiment, trainer: Trainer, report: Report) -> None
         f"{experiment.model.arch} in {precision} on {world.size} x {world.device.type}, "
         f"{len(trainer.loader.split):,} training pairs"
     )
+
+
+def open_loggers(trainer: Trainer) -> list[Logger]:
+    """Open the loggers that the recipe turns on.
+
+    Raises:
+        NmtError: a package is not installed, or a logger cannot begin.
+    """
+    run, update = trainer.run, trainer.state.update
+    openers: dict[str, Callable[[], Logger]] = {
+        Board.name: lambda: Board(run.path / "tensorboard", update),
+        WandbLogger.name: lambda: WandbLogger(run),
+    }
+    loggers = []
+    for name, begin in openers.items():
+        if getattr(trainer.config, name):
+            try:
+                loggers.append(begin())
+            except NmtError:
+                raise
+            except Exception as error:
+                why = " ".join(str(error).split())
+                remedy = f"mend that, or leave it out: --set train.{name}=false"
+                raise NmtError(f"train.{name}: {why}; {remedy}") from None
+    return loggers

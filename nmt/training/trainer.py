@@ -9,14 +9,25 @@
 
 The random numbers of an update depend on the seed, the update and the process alone. A run that is
 interrupted and resumed therefore computes the same updates as one that never stopped.
+
+The trainer's counters, which checkpoints store beside weights and optimizer.
+
+Dynamic loss scaling for fp16 (Micikevicius et al. 2018), without waiting for the device.
+
+Gradients in fp16 underflow below 6e-8, so the loss is multiplied by a scale. If a gradient
+overflows, the update is skipped and the scale halved. After 2,000 updates without an overflow the
+scale is doubled.
+
+The sampler that a recipe asks for: which pairs of a split make up each update.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -26,31 +37,34 @@ from torch import Tensor
 from nmt.data.batches import Batch
 from nmt.data.dataset import Split
 from nmt.data.loader import BatchLoader, Update
+from nmt.data.sampler import BatchSampler, DirectionSampler, samplers
+from nmt.data.stages import StageSampler
+from nmt.errors import NmtError
 from nmt.models import Model
 from nmt.models.adaptation import adaptation_weights
-from nmt.models.embedding import set_cutoff
-from nmt.models.packed_attention import is_compilable
-from nmt.runs import Run
-from nmt.runs.weights import copy_weights
+from nmt.models.kernels.packs import is_compilable
+from nmt.models.layers.basic import set_cutoff
+from nmt.recipe.config import build
+from nmt.runs import Checkpoint, Run
+from nmt.runs.checkpoint import copy_weights
 from nmt.runtime.distributed import World
-from nmt.runtime.precision import autocast
-from nmt.training.activation_checkpointing import checkpoint_activations
+from nmt.runtime.precision import Precision, autocast, pick_precision
 from nmt.training.augmented_split import growth, sentences_of_epochs
 from nmt.training.config import TrainConfig
-from nmt.training.cuda_graphs import RecordedProcess, check_recordable
 from nmt.training.divergence import FiniteWatch, FirstNonFinite
-from nmt.training.freezing import freeze
-from nmt.training.guided_alignment import GuidedCriterion, WordLinks
-from nmt.training.layer_dropout import drop_layers
-from nmt.training.loss_scale import LossScale, is_fp16
-from nmt.training.moving_average import MovingAverage, WeightAverage
-from nmt.training.optimizers import trainable
-from nmt.training.parallel import Parallelism, gather_tensors, parallelize
-from nmt.training.quantization import round_linear_layers
-from nmt.training.report import RunningStats
-from nmt.training.sampling import sampler_of
-from nmt.training.schedule_free import ScheduleFreeAdamW, ScheduleFreeAverage
-from nmt.training.state import TrainerState
+from nmt.training.losses.guided_alignment import GuidedCriterion, WordLinks
+from nmt.training.model_options import (
+    checkpoint_activations,
+    drop_layers,
+    freeze,
+    round_linear_layers,
+)
+from nmt.training.optim.moving_average import MovingAverage, WeightAverage
+from nmt.training.optim.optimizers import trainable
+from nmt.training.optim.schedule_free import ScheduleFreeAdamW, ScheduleFreeAverage
+from nmt.training.parallel.cuda_graphs import RecordedProcess, check_recordable
+from nmt.training.parallel.processes import Parallelism, gather_tensors, parallelize
+from nmt.training.reporting.report import RunningStats
 
 TRAINED_WEIGHT = "weight"
 """Key of the trained weights among a checkpoint's optimizer tensors, with an average of weights.
@@ -347,3 +361,157 @@ class Trainer:
 def _mix(*numbers: int) -> int:
     """Return a 64-bit seed that depends on all numbers."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+
+
+MEASURED = ("best", "best_loss", "patience_best", "patience_best_loss")
+"""Results of validation, which may be negative, unlike all counters."""
+
+
+@dataclass
+class TrainerState:
+    """Counters of training that continue across resumes."""
+
+    update: int = 0
+    seconds: float = 0.0
+    """Seconds of training, without validation and saving."""
+    seconds_since_report: float = 0.0
+    """Those of `seconds` since the last report."""
+    best: float | None = None
+    best_loss: float | None = None
+    """Loss of the best validation; breaks ties, lower is better."""
+    best_update: int = 0
+    patience_best: float | None = None
+    patience_best_loss: float | None = None
+    """Loss of the best regular validation. The final validation does not count: a resumed run must
+    not differ from one that never stopped."""
+    validations_since_best: int = 0
+    """Regular validations since the best one."""
+    plateaus: int = 0
+    """Plateaus so far: the schedule lowers the learning rate at each."""
+    skipped: int = 0
+    """Updates whose gradient was not finite."""
+    saved_seconds: float = 0.0
+    """Seconds of training at the last checkpoint."""
+    valid_seconds: float = 0.0
+    """Seconds of training at the last validation."""
+    running_stats: list[dict[str, float]] = field(default_factory=list)
+    """Sums since the last report, of each process."""
+    loss_scale: list[float] = field(default_factory=list)
+    """In fp16, the loss scale, and the updates in a row without an overflow."""
+    max_tokens: int = 0
+    """Tokens of a micro-batch, with padding if there is any, that a trial found; 0 without one."""
+    max_tokens_devices: list[str] = field(default_factory=list)
+    """Kinds of devices on which the trial ran."""
+    max_tokens_activations: str = ""
+    """`checkpoint_activations` of the trial; "" in checkpoints of older versions."""
+    max_tokens_recorded: bool = False
+    """`cuda_graphs` of the trial."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if name not in MEASURED and isinstance(value, (int, float)) and value < 0:
+                raise ValueError(f"{name} must be at least 0, not {value}")
+
+    @property
+    def is_at_best(self) -> bool:
+        """Return whether the current update has the best validation so far."""
+        return self.best_update == self.update
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Checkpoint) -> TrainerState:
+        """Return the state that a checkpoint holds.
+
+        Raises:
+            NmtError: the stored state is invalid, or of another update.
+        """
+        place = f"{checkpoint.path}: trainer_state"
+        values = {
+            name: None if _is_nan(value) else value
+            for name, value in checkpoint.trainer_state.items()
+        }
+        state = build(cls, values, place)
+        if state.update != checkpoint.update:
+            raise NmtError(f"{place}.update: {state.update} instead of {checkpoint.update}")
+        return state
+
+
+def _is_nan(value: object) -> bool:
+    """Return whether a value is NaN, the loss of a diverged validation; it counts as none."""
+    return isinstance(value, float) and math.isnan(value)
+
+
+FIRST, LEAST, INTERVAL = 2.0**16, 1.0, 2000
+
+
+class LossScale:
+    """The factor of the loss in fp16; 1 in other precisions."""
+
+    def __init__(self, wanted: bool, device: torch.device) -> None:
+        self.wanted = wanted
+        self.value = torch.tensor(FIRST if wanted else 1.0, device=device)
+        self.clean = torch.zeros((), device=device)
+        """Updates in a row without an overflow."""
+
+    def is_overflow(self, is_finite: Tensor) -> Tensor:
+        """Return whether the scale explains a gradient that is not finite, so it is no failure."""
+        return ~is_finite & (self.value > LEAST)
+
+    def update(self, is_finite: Tensor) -> None:
+        """Adapt the scale to the last gradient."""
+        if not self.wanted:
+            return
+        self.clean = torch.where(is_finite, self.clean + 1, 0.0)
+        is_due = self.clean >= INTERVAL
+        factor = torch.where(is_finite, torch.where(is_due, 2.0, 1.0), 0.5)
+        self.value = (self.value * factor).clamp(min=LEAST)
+        self.clean = torch.where(is_due, 0.0, self.clean)
+
+    def state(self) -> list[float]:
+        """Return the scale and the updates without overflow, for a checkpoint."""
+        return [float(self.value), float(self.clean)]
+
+    def restore(self, state: list[float]) -> None:
+        """Restore the state of a checkpoint."""
+        if len(state) == 2 and self.wanted:
+            self.value, self.clean = (torch.full_like(self.value, number) for number in state)
+
+
+def is_fp16(precision: Precision, world: World) -> bool:
+    """Return whether all processes train in fp16.
+
+    Raises:
+        NmtError: only some of them do; gradients of scaled and unscaled losses cannot be added.
+    """
+    chosen = sorted({*world.gather(pick_precision(precision, world.device))})
+    if len(chosen) > 1 and "fp16" in chosen:
+        raise NmtError(
+            f"train.precision: auto chooses {' and '.join(chosen)} on different devices; "
+            "set train.precision to fp16 or fp32"
+        )
+    return chosen == ["fp16"]
+
+
+def sampler_of(config: TrainConfig, split: Split) -> BatchSampler:
+    """Return the sampler of the training pairs.
+
+    Raises:
+        NmtError: the dataset lacks the directions or corpora that the recipe chooses among.
+    """
+    if config.loss.translates and split.weights is not None:
+        raise NmtError(
+            f"train.loss: {config.loss.name} samples translations, and the dataset has weights of "
+            "pairs, which are for losses of tokens; take another loss or dataset"
+        )
+    known = split.source_lengths, split.target_lengths, config.tokens_per_update, config.seed
+    if config.stages:
+        if not split.corpora:
+            raise NmtError(
+                "train.stages: the corpora of the dataset have no names; give the entries of "
+                "preprocess.train a name, and make it again"
+            )
+        return StageSampler(*known, split.corpora, config.stages)
+    if config.direction_temperature == 1:
+        return samplers[config.batching](*known)
+    if split.directions is None:
+        raise NmtError("train.direction_temperature: the dataset has one direction; leave it out")
+    return DirectionSampler(*known, split.directions, config.direction_temperature)

@@ -15,14 +15,14 @@ from nmt.data.packing import Packing
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
 from nmt.models import Model, ModelConfig, architectures
-from nmt.models.attention import Attend
-from nmt.models.bytenet import ByteNet
-from nmt.models.transformer import Transformer
-from nmt.models.transformer_lm import TransformerLM
+from nmt.models.layers.attention import Attend
+from nmt.models.rivals.bytenet import ByteNet
+from nmt.models.transformer.language_model import TransformerLM
+from nmt.models.transformer.model import Transformer
 from nmt.recipe.config import build, dump
 from nmt.runs import set_weights, weights_of
-from nmt.runs.building import build_with
-from nmt.training.losses import losses
+from nmt.runs.loading import build_with
+from nmt.training.losses.token import losses
 
 
 @pytest.fixture(params=[*PLAIN, *ADAPTED])
@@ -87,7 +87,7 @@ def test_stepping_goes_on_after_rows_are_repeated_permuted_and_dropped(model: Mo
 def test_packs_have_the_outputs_and_gradients_of_padded_sentences(
     model: Model, lengths: np.ndarray, filled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nmt.models.filling.shapes_are_costly", lambda _: filled)
+    monkeypatch.setattr("nmt.models.kernels.packs.shapes_are_costly", lambda _: filled)
     packing = Packing.of(*lengths)
     source, target = (
         torch.randint(EOS + 1, VOCABULARY, (int(side.sum()),)).masked_fill(side_ends(side), EOS)

@@ -24,7 +24,7 @@ from nmt.search import (
     strategies,
 )
 from nmt.search.constraints import Forbidden, MaxLength, MinLength, NoRepeatNgram
-from nmt.search.continuations import Continuations
+from nmt.search.hypotheses import Continuations
 
 STOPS = ("all_finished", "first_beam", "current_length", "shrinking_beam")
 LIMITS = ("pruning", "pruning_tokens", "pruning_finished")

@@ -8,10 +8,10 @@ import torch
 from for_each import for_each
 
 from nmt.recipe.config import build, dump
-from nmt.training.losses import Loss, RDrop, SimCut, TokenLoss, losses
-from nmt.training.optimizers import OptimizerConfig, optimizers
-from nmt.training.output_slices import SLICE_ELEMENTS
-from nmt.training.schedules import Schedule, schedules
+from nmt.training.losses.slices import SLICE_ELEMENTS
+from nmt.training.losses.token import Loss, RDrop, SimCut, TokenLoss, losses
+from nmt.training.optim.optimizers import OptimizerConfig, optimizers
+from nmt.training.optim.schedules import Schedule, schedules
 
 PARTS = [
     *[(Schedule, schedules, name) for name in schedules],

@@ -22,11 +22,6 @@ from random import Random
 import ctranslate2  # noqa: F401 -- imported once, for all that are forked
 from tqdm import tqdm
 
-import nmt.export
-import nmt.inference.ctranslate2
-import nmt.preprocess.lexicon
-import nmt.training.average
-import nmt.training.run  # noqa: F401
 from fuzz import material
 from fuzz.child import Done
 from fuzz.kinds import KINDS, Kind, Reading

@@ -15,8 +15,7 @@ import nmt as package
 from nmt.errors import NmtError
 from nmt.inference.engines import Auto
 from nmt.inference.execution import ON_CPU
-from nmt.runs.plugins import write_plugins
-from nmt.runs.recipe import read_recipe, write_recipe
+from nmt.runs.recipe import read_recipe, write_plugins, write_recipe
 
 Done = subprocess.CompletedProcess[str]
 Program = Callable[..., Done]
@@ -26,7 +25,7 @@ from dataclasses import dataclass
 
 from my_layers import CrossEntropy
 from nmt.models import architectures
-from nmt.training.losses import losses
+from nmt.training.losses.token import losses
 
 architectures.add("mine", architectures["transformer_tiny"])
 
@@ -78,7 +77,7 @@ def mine(tmp_path: Path, recipe: Path, dataset: Path, program: Program) -> Path:
     directory = tmp_path / "mine"
     directory.mkdir()
     (directory / "my_parts.py").write_text(PLUGIN)
-    (directory / "my_layers.py").write_text("from nmt.training.losses import CrossEntropy\n")
+    (directory / "my_layers.py").write_text("from nmt.training.losses.token import CrossEntropy\n")
     text = recipe.read_text().replace("transformer_tiny", "mine")
     text = text.replace("train:\n", f"train:\n  data: {dataset}\n  loss: mine\n")
     (directory / "nmt.yaml").write_text(f"plugins: [my_parts]\n{text}")

@@ -26,7 +26,7 @@ FAILING = """
 import os
 from dataclasses import dataclass
 
-from nmt.training.losses import CrossEntropy, losses
+from nmt.training.losses.token import CrossEntropy, losses
 
 
 @losses.register("fails")

@@ -1,0 +1,1 @@
+"""Commands on trained runs: averages, exports, imports, shortlists and calibration."""

@@ -1,0 +1,68 @@
+"""``nmt calibrate``: measure what int8 needs to translate a line alike in any batch."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nmt.cli.options import default_dataset, model_or_default
+from nmt.cli.recipe import TrustFlag
+from nmt.errors import NmtError
+from nmt.messages import say
+
+EXAMPLE = "Example: nmt calibrate --data data-bin --model checkpoints"
+
+
+def calibrate(
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Dataset of the run.  [default: train.data of nmt.yaml]", show_default=False
+        ),
+    ] = None,
+    model: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="PATH",
+            envvar="NMT_MODEL",
+            help="Run (its best checkpoint) or checkpoint; an older calibration of the run is "
+            "replaced.  [default: train.save_dir of nmt.yaml]",
+            show_default=False,
+        ),
+    ] = None,
+    sentences: Annotated[
+        int, typer.Option(min=1, help="The most validation pairs to read, spread over the set.")
+    ] = 1000,
+    trust_plugins: TrustFlag = False,
+) -> None:
+    """Measure the inputs of all layers, so that int8 translates a line alike in any batch.
+
+    Reads pairs of the validation set, and writes the smallest and the largest input of each linear
+    layer to the directory of the run, for one checkpoint. "nmt translate --precision int8" then
+    uses these ranges instead of those of each batch, and is faster. Only Transformers can be
+    calibrated. Prints the path of the file.
+    """
+    from nmt.data.dataset import Dataset
+    from nmt.inference.fast.calibrated import measure_ranges
+    from nmt.runs import load_model
+    from nmt.runs.calibration import Calibration
+    from nmt.runs.checkpoint import WEIGHTS
+    from nmt.subwords.subwords import Subwords
+
+    chosen, data = model_or_default(model), data or default_dataset()
+    dataset, loaded = Dataset.open(data), load_model(chosen, trust_plugins=trust_plugins)
+    if not Subwords.of(dataset).is_same_as(loaded.subwords):
+        raise NmtError(
+            f"{data}: its subwords are not those of {chosen}; give the run's own dataset"
+        )
+    manifest = dataset.manifest
+    loaded.run.check_languages(data, (manifest.source_lang, manifest.target_lang))
+    split = dataset.split("valid")
+    split.check()
+    ranges = measure_ranges(loaded.model, split, sentences)
+    calibration = Calibration(weights=loaded.checkpoint.files[WEIGHTS].sha256, ranges=ranges)
+    path = calibration.save(loaded.run.path)
+    say(f"measured {len(ranges)} layers of {loaded.checkpoint.path.name}")
+    print(path)

@@ -1,0 +1,1 @@
+"""`nmt score`: metrics, significance, and scores by a model."""

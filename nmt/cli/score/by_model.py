@@ -1,0 +1,113 @@
+"""``nmt score --model``: a model's log-probabilities of given translations."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nmt.errors import NmtError
+from nmt.io.lines import Lines
+from nmt.messages import warn
+
+if TYPE_CHECKING:
+    from nmt.inference import Translator
+    from nmt.subwords.subwords import Subwords
+
+BLOCK = 1024
+"""Pairs to read and score at once."""
+
+
+def score_by_model(translator: Translator, sources: Lines, targets: Lines, as_json: bool) -> None:
+    """Print the natural log-probability that a model gives to each translation.
+
+    Raises:
+        NmtError: sources and targets differ in their number of lines.
+    """
+    from nmt.data.vocabulary import EOS
+
+    ended: list[str] = []
+    subwords = translator.subwords
+    blocks = sources.blocks(BLOCK), targets.blocks(BLOCK)
+    for source, target in zip_longest(*blocks, fillvalue=ended):
+        if len(source) != len(target):
+            raise unequal_lines(sources, targets)
+        log_probs = translator.score(source, target)
+        if not as_json:
+            print(*(f"{sum(values):.6f}" for values in log_probs), sep="\n")
+            continue
+        encoded, offsets = subwords.encode_target(target), subwords.target_line_offsets(target)
+        for text, tokens, begins, values in zip(target, encoded, offsets, log_probs, strict=True):
+            pieces = subwords.target_pieces([*tokens, EOS])
+            print(json.dumps(_fields(text, pieces, begins, values), ensure_ascii=False))
+
+
+def unequal_lines(sources: Lines, targets: Lines) -> NmtError:
+    """Return the error for two files with different numbers of lines."""
+    return NmtError(
+        f"{sources.name} and {targets.name} differ in their number of lines; "
+        "line n of one must be the translation of line n of the other"
+    )
+
+
+def open_model(
+    model: Path,
+    device: str,
+    trust_plugins: bool,
+    target_lang: str | None = None,
+    source_lang: str | None = None,
+) -> Translator:
+    """Load a run or checkpoint for scoring, for a direction if it has several."""
+    from nmt.inference import Execution, SearchConfig, Translator
+    from nmt.runs import load_model
+    from nmt.runtime.distributed import pick_device
+    from nmt.runtime.machine import keep_freed_memory
+
+    execution = Execution(device=pick_device(device))
+    keep_freed_memory()
+    loaded = load_model(model, execution.device, trust_plugins)
+    languages = loaded.run.languages
+    warn_of_context(loaded.subwords)
+    general = Translator(
+        loaded.model, loaded.subwords, SearchConfig(), execution, languages=languages
+    )
+    return general.into(target_lang, source_lang)
+
+
+def warn_of_context(subwords: Subwords) -> None:
+    """Print a warning if a model was trained with context, which a command does not give it."""
+    if subwords.context:
+        warn("the model was trained on sentences with their context; here each line is alone")
+
+
+def _fields(
+    text: str, pieces: list[str], offsets: list[int], values: list[float]
+) -> dict[str, Any]:
+    """Return the fields of a text.
+
+    Args:
+        text: a translation.
+        pieces: its pieces, with tags and the EOS.
+        offsets: offsets of the pieces in the text, without those of tags and the EOS. A tag belongs
+            to the first word.
+        values: the log-probability of each piece.
+    """
+    from nmt.inference.alignment import words_of_pieces
+
+    words = re.findall(r"\S+", text)
+    word_values = [0.0] * len(words)
+    tags = [0] * (len(pieces) - 1 - len(offsets))
+    if words:
+        numbers = tags + words_of_pieces(text, offsets)
+        for number, value in zip(numbers, values[:-1], strict=True):
+            word_values[number] += value
+    return {
+        "log_probability": sum(values),
+        "mean_log_probability": sum(values) / len(values),
+        "tokens": pieces,
+        "token_log_probabilities": values,
+        "words": words,
+        "word_log_probabilities": word_values,
+    }

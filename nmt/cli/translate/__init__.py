@@ -1,0 +1,1 @@
+"""`nmt translate`: options, reading and writing, and translation at a terminal."""

@@ -1,0 +1,413 @@
+"""``nmt translate``: translate lines; one line of output for each, in the same order.
+
+Options of ``nmt translate`` that set no key of the recipe.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from nmt.cli.console import check_output, check_stdin
+from nmt.cli.habits import ONE_TEXT
+from nmt.cli.options import (
+    SEARCH_FLAGS,
+    Settings,
+    SourceLang,
+    TargetLang,
+    default_run,
+    number_format,
+    recipe_flags,
+    search_settings,
+)
+from nmt.cli.translate import io
+from nmt.cli.translate.io import Requests, translate_stream, writer
+from nmt.messages import say, warn
+
+if TYPE_CHECKING:
+    import torch
+
+    from nmt.inference import Execution, LineTranslator, engines
+
+INPUT = "Input and output"
+
+SPEED = "Speed"
+
+Text = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="TEXT",
+        help="Text, one sentence a line; plain, .gz, .xz or .zst; - for stdin.  [default: -]",
+        show_default=False,
+        rich_help_panel=INPUT,
+    ),
+]
+
+Input = Annotated[
+    Path | None,
+    typer.Option(
+        "--input",
+        "-i",
+        metavar="FILE",
+        help="Another way to give TEXT.",
+        show_default=False,
+        rich_help_panel=INPUT,
+    ),
+]
+
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="File that appears when all lines are translated.  [default: stdout]",
+        show_default=False,
+        rich_help_panel=INPUT,
+    ),
+]
+
+Models = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="PATH",
+        envvar="NMT_MODEL",
+        help="A run (its best checkpoint), one of its checkpoints, or an export. Several models, "
+        "each with a --model of its own, form an ensemble.  [default: the recipe's "
+        "train.save_dir]",
+        show_default=False,
+        rich_help_panel=INPUT,
+    ),
+]
+
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Engine that searches: nmt; ctranslate2 (whose beam search stops as first_beam does); "
+        "or auto: ctranslate2 where all settings mean the same there, else nmt.  [default: "
+        "ctranslate2 for an export, else nmt]",
+        show_default=False,
+        rich_help_panel=SPEED,
+    ),
+]
+
+Prefix = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Beginnings of translations: line n is a prefix of the translation of line n, or "
+        "empty. The translation may extend the last word of a prefix.",
+        show_default=False,
+        rich_help_panel=INPUT,
+    ),
+]
+
+Require = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Phrases that must appear: line n holds those of translation n, separated by tabs. "
+        "Needs --strategy lexical_beam.",
+        show_default=False,
+        rich_help_panel=INPUT,
+    ),
+]
+
+Avoid = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Phrases that must not appear: line n holds those of translation n, separated by "
+        "tabs.",
+        show_default=False,
+        rich_help_panel=INPUT,
+    ),
+]
+
+JsonInput = Annotated[
+    bool,
+    typer.Option(
+        "--json-input",
+        help="Read a JSON object from each line: its text, and what is wanted of its translation. "
+        "docs/outputs.md describes the fields.",
+        rich_help_panel=INPUT,
+    ),
+]
+
+NBest = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Write N different translations of each line, or fewer if the model has no more. N is "
+        "at most the beam size or the number of samples.",
+        show_default=False,
+        rich_help_panel=INPUT,
+    ),
+]
+
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", help="Write a JSON object for each line.", rich_help_panel=INPUT),
+]
+
+Alignments = Annotated[
+    bool,
+    typer.Option(
+        "--alignments",
+        help="Add word alignments to the JSON objects, by the model's attention.",
+        rich_help_panel=INPUT,
+    ),
+]
+
+AlignmentUnit = Annotated[
+    Literal["words", "pieces"] | None,
+    typer.Option(
+        help="Units that --alignments links.  [default: pieces if a language of the model has no "
+        "spaces between words, else words]",
+        show_default=False,
+        rich_help_panel=INPUT,
+    ),
+]
+
+Markup = Annotated[
+    Literal["html", "xliff"] | None,
+    typer.Option(
+        help="Markup of the lines: html, or the inline elements of xliff. The text is translated "
+        "without tags, and the tags are put around the words they belong to.",
+        show_default=False,
+        rich_help_panel=INPUT,
+    ),
+]
+
+Device = Annotated[
+    str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:N or auto.", rich_help_panel=SPEED)
+]
+
+PrecisionName = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Precision of the computation: fp32, bf16, fp16, int8 (linear layers on a CPU), or "
+        "auto: bf16 or fp16 on a device that is fast at it, else fp32. Only with fp32, and int8 of "
+        "a run that was calibrated, is a line's translation independent of its batch.",
+        rich_help_panel=SPEED,
+    ),
+]
+
+Shortlist = Annotated[
+    bool,
+    typer.Option(
+        "--shortlist",
+        help="Search only among the tokens of the run's shortlist, which nmt shortlist learns; "
+        "of an ensemble, that of the first run.",
+        rich_help_panel=SPEED,
+    ),
+]
+
+Compile = Annotated[
+    bool,
+    typer.Option(
+        "--compile",
+        help="Compile the model's step on a GPU (torch.compile), which takes minutes.",
+        rich_help_panel=SPEED,
+    ),
+]
+
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Processes that share the batches, each with one thread; 1 for one process with all "
+        "threads.  [default: one per core of a CPU, 1 on a GPU]",
+        show_default=False,
+        rich_help_panel=SPEED,
+    ),
+]
+
+WAIT_MINUTES = 60.0 * 24 * 7
+"""Minutes that processes wait for each other; long, because a person may type the lines."""
+
+EXAMPLE = "Example: nmt translate --model checkpoints < input.txt > output.txt"
+
+FLAGS = {
+    "Search": {
+        **SEARCH_FLAGS,
+        "--stop": "search.strategy.stop",
+        "--mbr": "search.mbr",
+        "--max-length-offset": "search.max_length_offset",
+    },
+    "Sampling": {
+        "--temperature": "search.strategy.temperature",
+        "--top-k": "search.strategy.top_k",
+        "--top-p": "search.strategy.top_p",
+        "--seed": "search.strategy.seed",
+    },
+    "Unusual lines": {
+        "--on-long-line": "search.on_long_line",
+        "--on-invalid-utf8": "search.on_invalid_utf8",
+    },
+    SPEED: {
+        "--batch-tokens": "search.batch_tokens",
+        "--window": "search.window",
+    },
+}
+
+
+@recipe_flags(FLAGS)
+def translate(
+    text: Text = None,
+    input_: Input = None,
+    output: Output = None,
+    model: Models = None,
+    prefix: Prefix = None,
+    require: Require = None,
+    avoid: Avoid = None,
+    json_input: JsonInput = False,
+    n_best: NBest = None,
+    as_json: AsJson = False,
+    alignments: Alignments = False,
+    alignment_unit: AlignmentUnit = None,
+    markup: Markup = None,
+    source_lang: SourceLang = None,
+    target_lang: TargetLang = None,
+    *,
+    settings: Settings,
+    engine: Engine = None,
+    device: Device = "auto",
+    precision: PrecisionName = "fp32",
+    shortlist: Shortlist = False,
+    compile: Compile = False,
+    workers: Workers = None,
+) -> None:
+    """Translate text, line by line.
+
+    Prints a line for each input line, in order. Flags override nmt.yaml, which overrides the
+    model's recipe. docs/outputs.md describes the terminal, --n-best, --json and unusual input.
+    """
+    wishes = json_input or prefix or require or avoid
+    _check_form(as_json, alignments, alignment_unit, markup, wishes or n_best or as_json)
+    lines = _requests(text, input_, json_input, prefix, require, avoid)
+    check_output(output, *lines.paths)
+    from nmt.runtime.distributed import join
+    from nmt.runtime.machine import keep_few_kernels
+
+    keep_few_kernels()
+    recipe = settings.load()  # imports the plugins, which the model may need
+    keeps = as_json or not n_best  # a list takes several lines, and could be cut
+    with join(device, WAIT_MINUTES) as world, writer(output, world.is_main, keeps) as target:
+        models = model or [default_run(recipe)]
+        workers = _num_workers(workers or (1 if lines.is_typed else None), world.device)
+        execution = _execution(world.device, precision, workers, shortlist, compile)
+        chosen = _engine(engine, models, wishes or alignments or markup, execution, world.is_main)
+        opened = chosen(models, execution, settings.trust_plugins)
+        search = search_settings(settings, opened.recipe, n_best or 1)
+        translator = _into(opened.translator(search), target_lang, source_lang, json_input)
+        unit = alignment_unit or translator.usual_unit if alignments else None
+        form = io.chosen(n_best, as_json, unit, markup)
+        lines.configure(translator.config, translator.subwords.context is not None)
+        translate_stream(translator, lines, target, world, form)
+
+
+def _into(
+    translator: LineTranslator, target: str | None, source: str | None, is_json: bool
+) -> LineTranslator:
+    """Return the translator of a direction; without one, lines of JSON choose theirs."""
+    return translator if is_json and not (target or source) else translator.into(target, source)
+
+
+def _engine(
+    name: str | None,
+    models: list[Path],
+    needs_nmt: object,
+    execution: Execution,
+    is_main: bool,
+) -> type[engines.Engine]:
+    """Return the engine of the models; warns of a slow precision.
+
+    Args:
+        name: what --engine names.
+        models: runs, or an export.
+        needs_nmt: whether a flag is given that only the engine nmt has.
+        execution: settings of how the models are run.
+        is_main: whether this process is the one that warns.
+    """
+    from nmt.inference.engines import pick_engine
+    from nmt.inference.fast.kernels import choose_attention
+
+    choose_attention(execution.device)
+    for path in models:
+        listed = "," in str(path) and not path.exists()
+        _refuse(listed, f"{path} does not exist; give each model its own --model")
+    if name == "auto" and needs_nmt:
+        name = "nmt"
+        say("engine nmt: CTranslate2 has no requirements on single lines, and no alignments")
+    chosen = pick_engine(name, models)
+    if (warning := chosen.check_precision(execution)) and is_main:
+        warn(f"--precision {warning}")
+    return chosen
+
+
+def _requests(
+    text: Path | None, other: Path | None, is_json: bool, *beside: Path | None
+) -> Requests:
+    """Open the files of lines and of wishes beside them, of which one may be stdin."""
+    _refuse(text and other, "give either TEXT or --input")
+    _refuse(text and text.is_dir(), f"{text} is a directory; {ONE_TEXT}")
+    _refuse(
+        is_json and any(beside),
+        "--json-input goes without --prefix, --require and --avoid, which its objects contain",
+    )
+    inputs = (text or other or Path("-"), *beside)
+    check_stdin(*inputs)
+    return Requests.open(*inputs, is_json=is_json)
+
+
+def _check_form(
+    as_json: bool, alignments: bool, unit: object, markup: object, others: object
+) -> None:
+    """Refuse forms of the output that do not go together."""
+    _refuse(alignments and not as_json, "--alignments needs --json, in which they are written")
+    _refuse(unit and not alignments, "--alignment-unit needs --alignments")
+    _refuse(
+        markup and others,
+        "--markup goes without --prefix, --require, --avoid, --json-input, --n-best and --json",
+    )
+
+
+def _refuse(is_wrong: object, message: str) -> None:
+    """Refuse flags that do not go together."""
+    if is_wrong:
+        raise typer.BadParameter(message)
+
+
+def _execution(
+    device: torch.device, precision: str, workers: int, shortlist: bool, compile: bool
+) -> Execution:
+    from nmt.inference import Execution
+
+    return Execution(
+        device=device,
+        precision=number_format(precision),
+        workers=workers,
+        shortlist=shortlist,
+        compile=compile,
+    )
+
+
+def _num_workers(wanted: int | None, device: torch.device) -> int:
+    """Return the number of processes that share the batches; several have one thread each."""
+    import torch
+
+    from nmt.runtime.processes import available_cores
+
+    count = wanted or (available_cores() if device.type == "cpu" else 1)
+    if count > 1:
+        torch.set_num_threads(1)  # of this process, too, which translates single batches
+    return count

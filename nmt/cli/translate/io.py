@@ -1,0 +1,434 @@
+"""The stream of ``nmt translate``: read lines, write as many, and report on stderr.
+
+Input of ``nmt translate``: lines, files beside them with wishes for each line, or JSON lines.
+
+Output forms of ``nmt translate``: text, n-best lists, JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain, count, repeat
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from nmt.cli.console import STDOUT
+from nmt.errors import NmtError
+from nmt.io import files
+from nmt.io.lines import Lines
+from nmt.messages import say, warn
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+    from nmt.inference import LineTranslator, Request, SearchConfig, Translation
+    from nmt.inference.alignment import Unit
+    from nmt.inference.markup import Dialect
+    from nmt.runtime.distributed import World
+
+Form = Callable[["LineTranslator", Sequence["str | Request"], Iterable[int]], list[str]]
+"""Function of a translator, lines and their numbers (from 0): the output for each line."""
+
+
+def chosen(count: int | None, is_json: bool, aligned: Unit | None, dialect: Dialect | None) -> Form:
+    """Return the form that flags choose.
+
+    Args:
+        count: number of translations of a line; None for one without a list.
+        is_json: whether to write JSON.
+        aligned: unit to align, in JSON.
+        dialect: markup of the lines.
+    """
+    if is_json:
+        return as_json(count or 1, aligned)
+    if dialect:
+        return with_markup(dialect)
+    return n_best(count) if count else plain
+
+
+def plain(
+    translator: LineTranslator, lines: Sequence[str | Request], numbers: Iterable[int]
+) -> list[str]:
+    """Return the best translation of each line."""
+    return list(translator.translate(lines))
+
+
+def with_markup(dialect: Dialect) -> Form:
+    """Return the form of lines with markup, which are translated without their tags."""
+
+    def write(
+        translator: LineTranslator, lines: Sequence[str | Request], numbers: Iterable[int]
+    ) -> list[str]:
+        """Return the translation of each line, with the line's tags."""
+        from nmt.inference.markup.lines import translate_markup
+
+        if translator.subwords.context:
+            raise NmtError("--markup: the model translates lines in their context, without tags")
+        return list(translate_markup(translator, map(str, lines), dialect))
+
+    return write
+
+
+def n_best(count: int) -> Form:
+    """Return the form of Moses: ``id ||| text ||| features ||| score``, one translation a line."""
+
+    def write(
+        translator: LineTranslator, lines: Sequence[str | Request], numbers: Iterable[int]
+    ) -> list[str]:
+        """Return the translations of each line, each with the number of the line."""
+        return [
+            "\n".join(f"{number} ||| {_moses(translation)}" for translation in of_line)
+            for number, of_line in zip(numbers, translator.translations(lines, count), strict=False)
+        ]
+
+    return write
+
+
+def as_json(count: int, aligned: Unit | None = None) -> Form:
+    """Return the form of JSON: an object for each line, with up to `count` translations."""
+
+    def write(
+        translator: LineTranslator, lines: Sequence[str | Request], numbers: Iterable[int]
+    ) -> list[str]:
+        """Return an object for each line."""
+        written = []
+        by_line = translator.translations(lines, count, scored=True, aligned=aligned)
+        for number, (best, *others) in zip(numbers, by_line, strict=False):
+            values = {"id": number, **translator.fields(best, aligned)}
+            if aligned:
+                values[f"source_{aligned}"] = best.units()[0]
+            if count > 1 or others:
+                values["others"] = [translator.fields(other, aligned) for other in others]
+            written.append(json.dumps(values, ensure_ascii=False))
+        return written
+
+    return write
+
+
+def _moses(translation: Translation) -> str:
+    hypothesis = translation.hypothesis
+    features = f"LogProbability= {hypothesis.log_probability:.6f} Length= {len(hypothesis.output)}"
+    return f"{translation.text} ||| {features} ||| {hypothesis.score:.6f}"
+
+
+def translate_stream(
+    translator: LineTranslator,
+    source: Lines | Requests,
+    target: IO[bytes],
+    world: World,
+    form: Form = plain,
+) -> None:
+    """Translate all lines, and print speed and warnings on stderr.
+
+    Args:
+        translator: translator of this process.
+        source: input, read by the first process.
+        target: output, written by the first process.
+        world: the processes that share the lines.
+        form: output form of each line.
+
+    Raises:
+        NmtError: a line cannot be read, or the numbers of lines read and written differ.
+    """
+    seconds, lines, written = 0.0, 0, 0  # seconds without waiting for lines
+    if source.is_typed and world.is_main:
+        say("ready; type a line to translate, and Ctrl-D at the end")
+    with _progress(source, target, world) as bar:
+        for block in _shared(source, translator, world):
+            start = time.monotonic()
+            numbers = range(lines + world.rank, lines + len(block), world.size)
+            lines += len(block)
+            written_here = form(translator, block[world.rank :: world.size], numbers)
+            texts = [""] * sum(map(len, shares := world.gather(written_here)))
+            for rank, share in enumerate(shares):
+                texts[rank :: world.size] = share
+            if world.is_main:
+                target.writelines(text.encode() + b"\n" for text in texts)
+                target.flush()
+            written += len(texts)
+            bar.update(len(texts))
+            seconds += time.monotonic() - start
+    if written != lines:
+        raise NmtError(
+            f"{source.name}: {lines} lines gave {written} translations; "
+            "do not use them, and report this"
+        )
+    summed = world.sum([*map(float, vars(translator.counts).values())])
+    if world.is_main:
+        _report(lines, max(seconds, 1e-9), summed, translator.config.max_source_length)
+
+
+def _progress(source: Lines | Requests, target: IO[bytes], world: World) -> tqdm[Any]:
+    """Return a progress bar; shown on a terminal unless lines are read or written there."""
+    is_free = not source.is_typed and not target.isatty()
+    is_shown = world.is_main and sys.stderr.isatty() and is_free
+    from tqdm import tqdm
+
+    return tqdm(
+        unit=" lines", file=sys.stderr, dynamic_ncols=True, leave=False, disable=not is_shown
+    )
+
+
+def _report(lines: int, seconds: float, counts: list[float], longest: int) -> None:
+    target_tokens, truncated, split, empty = counts
+    say(
+        f"translated {lines} lines in {seconds:.1f} s: {lines / seconds:.1f} sentences/s, "
+        f"{target_tokens / seconds:.1f} target tokens/s"
+    )
+    if truncated:
+        warn(
+            f"lines cut to {longest} pieces: {truncated:.0f}; "
+            "use --on-long-line split, or raise search.max_source_length"
+        )
+    if split:
+        warn(f"lines split into parts of at most {longest} pieces: {split:.0f}")
+    if empty:
+        warn(
+            f"empty translations of lines that are not blank: {empty:.0f}; "
+            "train longer, or raise --alpha"
+        )
+
+
+def _shared(
+    source: Lines | Requests, translator: LineTranslator, world: World
+) -> Iterator[list[Any]]:
+    """Yield in every process the blocks that the first process reads, a window a process."""
+    blocks: Iterable[Sequence[str | Request]] = repeat([])
+    if world.is_main:
+        blocks = translator.in_documents(source.arriving(translator.config.window * world.size))
+    for block in chain(blocks, [[]]):
+        shared = world.gather(block)[0]
+        if not shared:
+            return
+        yield list(shared)
+
+
+@contextmanager
+def writer(path: Path | None, is_main: bool, keeps: bool = False) -> Iterator[IO[bytes]]:
+    """Yield stdout, or a file that appears complete at the end; only the first process writes.
+
+    Args:
+        path: the file; None for stdout.
+        is_main: whether this is the first process.
+        keeps: whether a signal or the disk leaves the complete lines in another file.
+    """
+    if path is None or not is_main:
+        with files.named(STDOUT):
+            yield sys.stdout.buffer
+    elif is_written_in_place(path):
+        # To append keeps what a file below /dev/stdout already holds, after >> for instance.
+        with files.named(path), path.open("ab") as stream:
+            yield stream
+    else:
+        path = _linked(path)
+        rescue = partial(_keep_lines, path) if keeps else None
+        with (
+            files.whole_file(path, rescue) as whole,
+            files.named(path),
+            whole.open("wb") as stream,
+        ):
+            yield stream
+
+
+def _keep_lines(path: Path, partial_path: Path) -> None:
+    """Keep the complete lines of a partial file in a file beside `path`, if there are any."""
+    kept = _unused(path.with_name(f"{path.name}.unfinished"))
+    partial_path.rename(kept)
+    lines = _cut_incomplete_line(kept)
+    if lines:
+        shown = "line" if lines == 1 else f"{lines:,} lines"
+        say(f"{kept} has the first {shown}; translate the others")
+    else:
+        kept.unlink()
+
+
+def _cut_incomplete_line(path: Path) -> int:
+    """Remove an incomplete line at the end of a file, and return the number of lines."""
+    lines = end = 0
+    with path.open("r+b") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                lines, end = lines + 1, end + len(line)
+        file.truncate(end)
+    return lines
+
+
+def _unused(path: Path) -> Path:
+    """Return a path at which there is nothing: this one, or one with a number behind it."""
+    paths = chain([path], (path.with_name(f"{path.name}-{number}") for number in count(2)))
+    return next(other for other in paths if not os.path.lexists(other))
+
+
+def check_directories(*paths: Path | None) -> None:
+    """Raise an OSError that names a directory unless :func:`writer` can make its file there."""
+    for path in paths:
+        if path is not None and not is_written_in_place(path):
+            directory = _linked(path).parent
+            directory.stat()  # of a missing one, the next check is of the one above it
+            files.check_writable(directory)
+
+
+def _linked(path: Path) -> Path:
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
+def is_written_in_place(path: Path) -> bool:
+    """Return whether a path is a device, a named pipe, or an open file such as /dev/stdout."""
+    if not path.exists():
+        return False
+    if not path.is_file():
+        return True
+    while not path.parent.resolve().is_relative_to("/proc"):
+        if not path.is_symlink():
+            return False
+        path = path.parent / path.readlink()
+    return True
+
+
+BLOCK = 1024
+"""Lines to read at once from the files beside the input."""
+
+
+class Requests:
+    """Lines to translate, with what is wanted of each translation.
+
+    Attributes:
+        name: name of the lines, for messages.
+        paths: the files that were opened; None where there is none, or for stdin.
+    """
+
+    def __init__(self, lines: Lines, beside: Mapping[str, Lines], is_json: bool = False) -> None:
+        """Keep the files; reading begins later.
+
+        Args:
+            lines: lines to translate.
+            beside: by the field of :class:`nmt.inference.Request` that line n of a file gives for
+                line n: `prefix`, or `phrases` and `avoid`, separated by tabs.
+            is_json: whether each line is a request as a JSON object.
+        """
+        self.name = lines.name
+        self._lines, self._beside, self._is_json = lines, beside, is_json
+        self.paths: Sequence[Path | None] = ()
+        self._config: SearchConfig | None = None
+        self._has_context = False
+
+    @classmethod
+    def open(
+        cls, lines: Path | None, *beside_lines: Path | None, is_json: bool = False
+    ) -> Requests:
+        """Open the files: lines (None for stdin), prefixes, phrases, phrases to avoid."""
+        paths = zip(("prefix", "phrases", "avoid"), beside_lines, strict=False)
+        beside = {field: Lines.open(path) for field, path in paths if path is not None}
+        requests = cls(Lines.open(lines), beside, is_json)
+        requests.paths = (lines, *beside_lines)
+        return requests
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether a person types the lines at a terminal."""
+        return self._lines.is_typed
+
+    def configure(self, config: SearchConfig, has_context: bool = True) -> None:
+        """Set the settings of the search, which requests may override.
+
+        Args:
+            config: the settings.
+            has_context: whether the model was trained with context.
+        """
+        self._config, self._has_context = config, has_context
+        for lines in (self._lines, *self._beside.values()):
+            lines.on_invalid_utf8 = config.on_invalid_utf8
+
+    def arriving(self, most: int) -> Iterator[list[str] | list[Request]]:
+        """Yield blocks of at most `most` lines, as :meth:`nmt.io.lines.Lines.arriving` does.
+
+        Raises:
+            NmtError: a file beside the lines has another number of lines, or a line of JSON is no
+                request.
+        """
+        if self._is_json:
+            yield from self._objects(most)
+        elif self._beside:
+            yield from self._with_wishes(most)
+        else:
+            yield from self._lines.arriving(most)
+
+    def _objects(self, most: int) -> Iterator[list[Request]]:
+        from nmt.inference import Request
+
+        assert self._config is not None
+        number = 0
+        for block in self._lines.arriving(most):
+            requests = []
+            for line in block:
+                number += 1
+                where = f"{self.name}, line {number}"
+                try:
+                    value = _parsed(line, where)
+                    requests.append(Request.read(value, where, self._config, self._has_context))
+                except NmtError:
+                    if requests:
+                        yield requests
+                    raise
+            yield requests
+
+    def _with_wishes(self, most: int) -> Iterator[list[Request]]:
+        from nmt.inference import Request
+
+        if self._has_context:
+            warn(
+                "the model was trained on sentences with their context; with --prefix, --require "
+                "or --avoid each line is alone"
+            )
+        files = {
+            field: chain.from_iterable(lines.blocks(BLOCK)) for field, lines in self._beside.items()
+        }
+        for block in self._lines.arriving(most):
+            requests = []
+            for text in block:
+                wishes = {field: self._next(field, lines) for field, lines in files.items()}
+                phrases, avoid = (
+                    wishes.get(field, "").split("\t") for field in ("phrases", "avoid")
+                )
+                prefix = wishes.get("prefix", "")
+                requests.append(Request(text, prefix, tuple(phrases), tuple(avoid)))
+            yield requests
+        for field, lines in files.items():
+            if next(lines, None) is not None:
+                raise self._uneven(field)
+
+    def _next(self, field: str, lines: Iterator[str]) -> str:
+        line = next(lines, None)
+        if line is None:
+            raise self._uneven(field)
+        return line
+
+    def _uneven(self, field: str) -> NmtError:
+        return NmtError(
+            f"{self.name} and {self._beside[field].name} differ in their number of lines; "
+            "line n of one must belong to line n of the other"
+        )
+
+
+def _parsed(line: str, where: str) -> object:
+    """Return a JSON value; that of a blank line is a request for nothing, which is a line, too."""
+    if not line.strip():
+        return {"text": ""}
+    try:
+        value = json.loads(line)
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # as JSON allows: "\ud800"
+        raise NmtError(f"{where}: has half a character, which is no text") from None
+    except RecursionError:
+        raise NmtError(f"{where}: expected an object, not brackets within brackets") from None
+    except ValueError as error:
+        raise NmtError(
+            f'{where}: not JSON: {error}; a line is an object such as {{"text": "..."}}'
+        ) from None
+    return value

@@ -1,0 +1,24 @@
+"""Formats of other toolkits: one module per format, with its import and its export.
+
+Importing the module of a format registers the format, here or through the recipe's ``plugins``.
+"""
+
+from nmt.formats import ctranslate2 as ctranslate2
+from nmt.formats import fairseq as fairseq
+from nmt.formats import huggingface as huggingface
+from nmt.formats import marian as marian
+from nmt.formats import onnx as onnx
+from nmt.formats.exporting import Export, ExportFormat, Stored, export_formats, export_run
+from nmt.formats.importing import Imported, ImportFormat, import_formats, import_model
+
+__all__ = [
+    "Export",
+    "ExportFormat",
+    "ImportFormat",
+    "Imported",
+    "Stored",
+    "export_formats",
+    "export_run",
+    "import_formats",
+    "import_model",
+]

@@ -1,0 +1,254 @@
+"""Models for CTranslate2 (Klein et al. 2020), through its own ``TransformerSpec``.
+
+The spec lists the layers and takes the weights under its own names; CTranslate2 writes both to
+disk. Layers without a counterpart in the spec are written as equivalent layers: heads that share
+keys and values become heads with equal keys and values, and DeepNorm's factor is divided out of the
+sublayer, which the normalisation after the sublayer cancels.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from nmt.data.vocabulary import SPECIAL_PIECES
+from nmt.errors import NmtError, install
+from nmt.formats.exporting import Export, Stored, TransformerFormat, export_formats, unsupported
+from nmt.models.layers.attention import Attend, GroupedAttention
+from nmt.models.layers.basic import DeepNorm, Residual
+from nmt.models.layers.cache import TokenMixer
+from nmt.models.layers.feed_forward import FeedForward, GatedFeedForward
+from nmt.models.transformer.model import Transformer, TransformerConfig
+from nmt.models.transformer.multi_head import CrossAttention, SelfAttention
+from nmt.models.transformer.positions import RelativeAttention, Rotary
+from nmt.runs import LoadedModel
+from nmt.subwords.subwords import Subwords
+
+MAX_POSITIONS = 2048
+"""Rows of the exported position tables, and the maximum length of a sentence."""
+
+ACTIVATIONS = {
+    "relu": "RELU",
+    "gelu": "GELU",
+    "gelu_tanh": "GELUTanh",
+    "swish": "SWISH",
+    "swiglu": "SWISH",
+}
+ADDED_POSITIONS = ("none", "sinusoidal", "learned")
+QUANTIZATIONS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}
+
+
+@export_formats.register("ctranslate2")
+@dataclass(frozen=True, kw_only=True)
+class CTranslate2Format(TransformerFormat):
+    """The directory that ``ctranslate2.Translator`` reads."""
+
+    spells_text: ClassVar[bool] = False
+    refusal: ClassVar[str] = "CTranslate2 cannot run a model with {}"
+    precisions: ClassVar[Collection[str]] = tuple(QUANTIZATIONS)
+
+    def search(self, search: dict[str, Any]) -> dict[str, Any]:
+        """Return the run's settings, but with the one stop criterion that the engine has."""
+        strategy = search.get("strategy")
+        if not isinstance(strategy, dict) or strategy.get("name") != "beam":
+            return search
+        return {**search, "strategy": {**strategy, "stop": "first_beam"}}
+
+    def write(self, loaded: LoadedModel, stored: Stored, directory: Path) -> None:
+        """Write model.bin, config.json and the vocabularies."""
+        specs = _import_specs()
+        config, model = self.checked(loaded, stored)
+        spec = _empty_spec(specs, config)
+        _fill(spec, model, config)
+        _name_tokens(spec, loaded)
+        spec.validate()
+        spec.optimize(quantization=QUANTIZATIONS[stored])
+        spec.save(str(directory))
+
+    def missing_parts(self, config: TransformerConfig, model: Transformer) -> Iterator[str]:
+        """Yield the parts of a model that CTranslate2 does not support, by their recipe names."""
+        supported = {
+            "feed_forward": ACTIVATIONS,
+            "positions": (*ADDED_POSITIONS, "rotary", "relative"),
+            "encoder_attention": ("full",),
+            "decoder_attention": ("full",),
+            "decoder_feed_forward": (True,),
+        }
+        yield from unsupported(config, supported)
+        if config.attention.key_width != config.attention.value_width:
+            yield "d_k other than d_v"
+
+
+def _import_specs() -> Any:
+    try:
+        from ctranslate2.specs import transformer_spec
+    except ImportError:
+        raise NmtError(
+            f"exporting to ctranslate2 needs CTranslate2; {install('ctranslate2')}"
+        ) from None
+    return transformer_spec
+
+
+def _empty_spec(specs: Any, config: TransformerConfig) -> Any:
+    """Return the spec of the layers, without weights."""
+    activation = ACTIVATIONS[config.feed_forward.name]
+    shape: dict[str, Any] = {
+        "num_heads": config.heads,
+        "pre_norm": config.residual == "pre_norm",
+        "activation": getattr(specs.common_spec.Activation, activation),
+        "ffn_glu": config.feed_forward.name == "swiglu",
+        "rms_norm": config.norm == "rms_norm",
+        "relative_position": config.positions.name == "relative",
+        "head_dim": config.attention.key_width,
+    }
+    if isinstance(config.positions, Rotary):
+        shape["rotary_dim"] = config.attention.key_width
+        shape["rotary_base"] = config.positions.base
+    return specs.TransformerSpec(
+        specs.TransformerEncoderSpec(config.encoder_layers, **shape),
+        specs.TransformerDecoderSpec(config.decoder_layers, **shape),
+    )
+
+
+def _fill(spec: Any, model: Transformer, config: TransformerConfig) -> None:
+    """Copy the model's weights into the spec."""
+    for layer_spec, encoder_layer in zip(spec.encoder.layer, model.encoder, strict=True):
+        _fill_self(layer_spec.self_attention, encoder_layer.attention)
+        _fill_end(layer_spec.self_attention, encoder_layer.attention_residual)
+        _fill_feed_forward(layer_spec.ffn, encoder_layer.feed_forward)
+        _fill_end(layer_spec.ffn, encoder_layer.feed_forward_residual)
+    for layer_spec, layer in zip(spec.decoder.layer, model.decoder, strict=True):
+        _fill_self(layer_spec.self_attention, layer.attention)
+        _fill_end(layer_spec.self_attention, layer.attention_residual)
+        _fill_cross(layer_spec.attention, layer.cross)
+        _fill_end(layer_spec.attention, layer.cross_residual)
+        assert layer.feed_forward is not None
+        assert layer.feed_forward_residual is not None
+        _fill_feed_forward(layer_spec.ffn, layer.feed_forward)
+        _fill_end(layer_spec.ffn, layer.feed_forward_residual)
+    _set(spec.encoder.embeddings[0], weight=model.source_embedding.weight)
+    _set(spec.decoder.embeddings, weight=model.target_embedding.weight)
+    _fill_linear(spec.decoder.projection, model.output)
+    spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = config.scale_embeddings
+    for stack, end, positions in (
+        (spec.encoder, model.encoder_end, model.source_positions),
+        (spec.decoder, model.decoder_end, model.positions),
+    ):
+        if config.residual == "pre_norm":
+            _fill_norm(stack.layer_norm, end)
+        if config.positions.name in ADDED_POSITIONS:
+            table = positions(0, MAX_POSITIONS, torch.device("cpu"))
+            _set(stack.position_encodings, encodings=table.expand(MAX_POSITIONS, config.d_model))
+    spec.config.layer_norm_epsilon = model.encoder[0].attention_residual.norm.eps
+
+
+def _fill_self(spec: Any, attention: TokenMixer) -> None:
+    assert isinstance(attention, SelfAttention)
+    _fill_heads(spec.linear[0], attention.project_in, attention.attend)
+    _fill_linear(spec.linear[1], attention.attend.output)
+    attention_fn = attention.attend.attention_fn
+    if isinstance(attention_fn, GroupedAttention):
+        attention_fn = attention_fn.inner
+    if isinstance(attention_fn, RelativeAttention):
+        _set(
+            spec,
+            relative_position_keys=attention_fn.keys,
+            relative_position_values=attention_fn.values,
+        )
+
+
+def _fill_cross(spec: Any, cross: CrossAttention) -> None:
+    _fill_linear(spec.linear[0], cross.project_query)
+    _fill_heads(spec.linear[1], cross.project_memory, cross.attend, first=1)
+    _fill_linear(spec.linear[2], cross.attend.output)
+
+
+def _fill_heads(spec: Any, linear: nn.Linear, attend: Attend, first: int = 0) -> None:
+    """Copy a projection to queries, keys and values, or from `first` on, of as many heads each."""
+    sizes, counts, heads = attend.sizes[first:], attend.counts[first:], attend.counts[0]
+
+    def with_all_heads(rows: Tensor) -> Tensor:
+        parts = zip(torch.split(rows, list(sizes)), counts, strict=True)
+        by_head = [part.view(count, -1, *rows.shape[1:]) for part, count in parts]
+        full = [part.repeat_interleave(heads // len(part), dim=0) for part in by_head]
+        return torch.cat([part.flatten(0, 1) for part in full])
+
+    _set(spec, weight=with_all_heads(linear.weight))
+    if linear.bias is not None:
+        _set(spec, bias=with_all_heads(linear.bias))
+
+
+def _fill_feed_forward(spec: Any, layer: nn.Module) -> None:
+    if isinstance(layer, GatedFeedForward):
+        gate, linear = layer.inner.weight.chunk(2)
+        _set(spec.linear_0, weight=gate)
+        _set(spec.linear_0_noact, weight=linear)
+    else:
+        assert isinstance(layer, FeedForward)
+        _fill_linear(spec.linear_0, layer.inner)
+    _fill_linear(spec.linear_1, layer.outer)
+
+
+def _fill_end(spec: Any, residual: Residual) -> None:
+    """Copy the normalisation of a sublayer whose weights are in the spec already."""
+    _fill_norm(spec.layer_norm, residual.norm)
+    if isinstance(residual, DeepNorm):  # norm(alpha x + f) is norm(x + f / alpha)
+        last = spec.linear_1 if hasattr(spec, "linear_1") else spec.linear[-1]
+        last.weight = last.weight / residual.alpha
+        if last.has_bias():
+            last.bias = last.bias / residual.alpha
+
+
+def _fill_norm(spec: Any, norm: nn.Module) -> None:
+    for name, weight in norm.named_parameters():
+        _set(spec, **{{"weight": "gamma", "bias": "beta"}[name]: weight})
+
+
+def _fill_linear(spec: Any, linear: nn.Linear) -> None:
+    _set(spec, weight=linear.weight)
+    if linear.bias is not None:
+        _set(spec, bias=linear.bias)
+
+
+def _set(spec: Any, **weights: Tensor) -> None:
+    for name, weight in weights.items():
+        setattr(spec, name, weight.detach().float().contiguous().numpy())
+
+
+def _name_tokens(spec: Any, loaded: LoadedModel) -> None:
+    """Register the vocabularies, and have CTranslate2 add the EOS to sources."""
+    source, target = vocabularies(loaded.subwords)
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(target)
+    spec.config.add_source_eos = True
+
+
+def vocabularies(subwords: Subwords) -> tuple[list[str], list[str]]:
+    """Return CTranslate2's names of the source and of the target token ids, in order."""
+    source = subwords.source_pieces(list(range(subwords.source_size)))
+    target = subwords.target_pieces(list(range(subwords.target_size)))
+    rest = len(SPECIAL_PIECES)  # CTranslate2 has the same names of special ids
+    return [*SPECIAL_PIECES, *source[rest:]], [*SPECIAL_PIECES, *target[rest:]]
+
+
+def check_vocabularies(export: Export) -> None:
+    """Check that the vocabulary files hold the tokens of the subwords.
+
+    CTranslate2 does not even compare the number of tokens with the weights.
+
+    Raises:
+        ValueError: a file holds other tokens.
+    """
+    shared, *separate = (
+        export.path / f"{name}_vocabulary.json" for name in ("shared", "source", "target")
+    )
+    paths = [shared, shared] if shared.exists() else separate
+    for path, tokens in zip(paths, vocabularies(export.subwords), strict=True):
+        if json.loads(path.read_bytes()) != tokens:
+            raise ValueError(f"{path.name} does not hold the tokens of the subwords")

@@ -1,0 +1,303 @@
+"""The contract of an export format, and the directory of an export.
+
+An export holds the files of its engine, and the subwords and the recipe of the run. An export does
+not need the run any more, and can be moved or copied.
+
+Formats that hold Transformers alone, and the parts of these that their engines lack.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from nmt.data.vocabulary import EOS
+from nmt.errors import NmtError
+from nmt.io import documents, files
+from nmt.io.documents import DocumentFormat, FileFacts
+from nmt.models import ModelConfig
+from nmt.models.transformer.model import Transformer, TransformerConfig
+from nmt.recipe.config import build
+from nmt.recipe.registry import Registry
+from nmt.runs import LoadedModel, load_model
+from nmt.runs.loading import EXPORT
+from nmt.runs.recipe import read_recipe, write_recipe
+from nmt.search import Constraint
+from nmt.search.constraints import Forbidden, NoRepeatNgram
+from nmt.subwords.casing import CasedSegmenter
+from nmt.subwords.subwords import Subwords
+
+VERSION = 2
+"""Version of the directory; other versions are refused."""
+
+REMEDY = "make it again with nmt export"
+
+Stored = Literal["fp32", "fp16", "bf16", "int8"]
+"""Data type of the stored weights; the engine may compute in another precision."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportFormat(ABC):
+    """A format of models for another engine."""
+
+    registry: ClassVar[Registry[ExportFormat]]
+    spells_text: ClassVar[bool] = True
+    """Whether the engine makes text of tokens itself, always from left to right."""
+
+    name: str = ""
+    """Name of the format."""
+
+    def search(self, search: dict[str, Any]) -> dict[str, Any]:
+        """Return the settings of the search that an export begins with; by default the run's."""
+        return search
+
+    @abstractmethod
+    def write(self, loaded: LoadedModel, stored: Stored, directory: Path) -> None:
+        """Write the model into an existing directory.
+
+        Args:
+            loaded: model to export.
+            stored: data type of the stored weights.
+            directory: existing directory.
+
+        Raises:
+            NmtError: the engine cannot run the model, or the package that writes the format is not
+                installed.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Description:
+    """The content of ``export.json``."""
+
+    engine: str
+    source_lang: str
+    target_lang: str
+    stored: Stored
+    files: dict[str, FileFacts]
+
+    def __post_init__(self) -> None:
+        documents.check_inside(self.files)
+
+
+_FORMAT = DocumentFormat(kind=_Description, name="nmt-export", version=VERSION, remedy=REMEDY)
+
+export_formats: Registry[ExportFormat] = Registry("export format")
+
+ExportFormat.registry = export_formats
+
+
+@dataclass(frozen=True)
+class Export:
+    """A directory that :func:`export_run` made."""
+
+    path: Path
+    format: str
+    """Name of its format."""
+    recipe: dict[str, Any]
+    """The resolved recipe of the run: plain values."""
+    subwords: Subwords
+    languages: tuple[str, str]
+    """Source and target."""
+    files: dict[str, FileFacts]
+    """Size and checksum of every file."""
+
+    @classmethod
+    def exists(cls, path: Path) -> bool:
+        """Whether there is an export in the directory."""
+        return (path / EXPORT).exists()
+
+    @classmethod
+    def open(cls, path: Path, format_: str) -> Export:
+        """Open the export in a directory, without its weights.
+
+        Raises:
+            NmtError: the export is missing or damaged, or has another format or version.
+        """
+        try:
+            description = _FORMAT.read(path / EXPORT)
+        except (FileNotFoundError, NotADirectoryError):
+            raise NmtError(
+                f"{path}: not an exported model: it has no {EXPORT}; write one with nmt "
+                "export, and give its directory as the model"
+            ) from None
+        if description.engine != format_:
+            raise NmtError(
+                f"{path}: an export for {description.engine}, not for {format_}; give the run "
+                f"as the model, or export it with --format {format_}"
+            )
+        subwords = Subwords.load_checked(path, description.files, REMEDY)
+        languages = (description.source_lang, description.target_lang)
+        return cls(path, format_, read_recipe(path), subwords, languages, description.files)
+
+    def check_files(self) -> None:
+        """Compare every file with its checksum.
+
+        Raises:
+            NmtError: a file is missing or has changed.
+        """
+        for name, facts in self.files.items():
+            documents.check(self.path / name, facts, REMEDY)
+
+
+def export_run(
+    model: Path, format_: ExportFormat, stored: Stored, output: Path, trust_plugins: bool = False
+) -> Export:
+    """Export a run or checkpoint, replacing an older export.
+
+    The export appears whole or not at all.
+
+    Args:
+        model: a run or checkpoint.
+        format_: format of the export.
+        stored: data type of the stored weights.
+        output: directory of the export.
+        trust_plugins: whether to import the Python modules that the run names as plugins.
+
+    Raises:
+        NmtError: the model is missing or cannot be exported, or `output` holds something other
+            than an export.
+    """
+    if output.exists() and not Export.exists(output) and not _is_empty(output):
+        raise NmtError(f"{output}: holds something else than an export; choose another --output")
+    loaded = load_model(model, trust_plugins=trust_plugins)
+    if (adaptation := loaded.recipe["model"].get("adaptation")) is not None:
+        raise NmtError(
+            f"{model}: no other engine has {adaptation['name']}; translate with nmt itself, or "
+            "train with lora, which is merged"
+        )
+    if format_.spells_text and loaded.subwords.target_order == "right_to_left":
+        raise NmtError(
+            f"{model}: writes from right to left, which no engine but ctranslate2 and nmt turns "
+            "round; train with preprocess.target_order left_to_right"
+        )
+    if loaded.subwords.context and format_.name != "ctranslate2":
+        raise NmtError(
+            f"{model}: translates sentences in their context, which the programs that read "
+            f"{format_.name} do not join; export it as ctranslate2"
+        )
+    with files.whole_directory(output.resolve()) as partial:
+        format_.write(loaded, stored, partial)
+        loaded.subwords.save(partial)
+        recipe = loaded.recipe
+        write_recipe(partial, {**recipe, "search": format_.search(recipe.get("search") or {})})
+        description = _Description(
+            engine=format_.name,
+            source_lang=loaded.run.source_lang,
+            target_lang=loaded.run.target_lang,
+            stored=stored,
+            files={
+                str(file.relative_to(partial)): FileFacts.of(file)
+                for file in sorted(partial.rglob("*"))
+                if file.is_file()
+            },
+        )
+        text = _FORMAT.text(description)
+        (partial / EXPORT).write_text(text, encoding="utf-8")
+    return Export.open(output, format_.name)
+
+
+def _is_empty(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
+
+
+MOST_EPSILON = 1e-4
+"""Greatest `norm_epsilon` of formats that set their own, which is smaller and changes little."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerFormat(ExportFormat):
+    """A format that holds Transformers, and refuses by name the parts that its engine lacks."""
+
+    refusal: ClassVar[str]
+    """Message about a model that cannot be exported; ``{}`` stands for the obstacles."""
+    precisions: ClassVar[Collection[str]] = ("fp32",)
+    """Data types in which the format stores weights."""
+    codes: ClassVar[str] = "BPE codes, but of SentencePiece models alone"
+    """Obstacle of a model whose subwords have BPE codes, if the engine makes text of tokens."""
+    reads_tags: ClassVar[bool] = True
+    """Whether the engine can be given the tag of a language before a source."""
+
+    @abstractmethod
+    def missing_parts(self, config: TransformerConfig, model: Transformer) -> Iterator[str]:
+        """Yield the parts of a Transformer that the engine lacks, by the names of the recipe."""
+
+    def checked(self, loaded: LoadedModel, stored: Stored) -> tuple[TransformerConfig, Transformer]:
+        """Return the sizes and parts of a model that can be exported, and the model.
+
+        Raises:
+            NmtError: the format cannot hold the model, or not in this data type.
+        """
+        config: ModelConfig = build(ModelConfig, loaded.recipe["model"], "model")  # type: ignore[type-abstract]
+        if obstacles := ", ".join(self._obstacles(config, loaded, stored)):
+            raise NmtError(
+                f"{loaded.run.path}: {self.refusal.format(obstacles)}; translate with nmt itself"
+            )
+        assert isinstance(config, TransformerConfig)
+        assert isinstance(loaded.model, Transformer)
+        return config, loaded.model
+
+    def _obstacles(self, config: ModelConfig, loaded: LoadedModel, stored: Stored) -> Iterator[str]:
+        """Yield what keeps a model from being exported, by the names of the recipe."""
+        if self.spells_text and isinstance(loaded.subwords.source, CasedSegmenter):
+            yield "preprocess.casing inline"
+        if self.spells_text and loaded.subwords.has_codes:
+            yield self.codes
+        directions = loaded.subwords.directions
+        if directions and (directions.tags == "target" or not self.reads_tags):
+            yield f"preprocess.tags {directions.tags}"
+        if stored not in self.precisions:
+            yield f"--precision {stored}"
+        # A plugin's subclass may compute something else.
+        if type(config) is TransformerConfig and type(loaded.model) is Transformer:
+            yield from self.missing_parts(config, loaded.model)
+        else:
+            yield f"arch {config.arch}"
+
+
+def distinct(pieces: Sequence[str], ids: Sequence[int]) -> tuple[str, ...]:
+    """Return pieces with other names for ordinary ones that have the name of a special one.
+
+    Args:
+        pieces: names, as of an imported vocabulary with an ordinary piece ``<s>``.
+        ids: id of each piece.
+    """
+    special = {piece for piece, token in zip(pieces, ids, strict=True) if token <= EOS}
+    return tuple(
+        f"<{token}: {piece}>" if token > EOS and piece in special else piece
+        for piece, token in zip(pieces, ids, strict=True)
+    )
+
+
+def constraints_of(search: Mapping[str, Any]) -> tuple[set[int], set[int]]:
+    """Return the forbidden tokens of a section ``search``, and the n-grams not to repeat."""
+    constraints = [build(Constraint, value, "") for value in search.get("constraints", ())]  # type: ignore[type-abstract]
+    forbidden = (part.tokens for part in constraints if isinstance(part, Forbidden))
+    repeated = {part.size for part in constraints if isinstance(part, NoRepeatNgram)}
+    return set(chain.from_iterable(forbidden)), repeated
+
+
+def unsupported(config: TransformerConfig, known: Mapping[str, Collection[Any]]) -> Iterator[str]:
+    """Yield the settings with other values, or names of parts, than the known ones."""
+    for key, values in known.items():
+        setting = getattr(config, key)
+        value = getattr(setting, "name", setting)
+        if value not in values:
+            yield f"{key} {value if isinstance(value, str) else str(value).lower()}"
+
+
+def unsupported_widths(config: TransformerConfig) -> Iterator[str]:
+    """Yield the widths of heads, if these do not divide the width of the model."""
+    heads = config.attention
+    if {heads.key_width * heads.count, heads.value_width * heads.count} != {config.d_model}:
+        yield "d_k or d_v other than d_model / heads"
+
+
+def large_epsilon(config: TransformerConfig) -> Iterator[str]:
+    """Yield the epsilon of the norms, if it is above `MOST_EPSILON`."""
+    if config.norm_epsilon > MOST_EPSILON:
+        yield f"norm_epsilon {config.norm_epsilon:g}"

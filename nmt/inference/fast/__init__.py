@@ -1,0 +1,1 @@
+"""Faster inference: prepared modules, int8, shortlists and worker processes."""

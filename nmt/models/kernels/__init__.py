@@ -1,0 +1,1 @@
+"""Attention over packed sentences: on a CPU, with FlashAttention, and with Triton kernels."""

@@ -1,0 +1,115 @@
+"""Attention on packs by kernels of a GPU that store no scores, and where there are such kernels."""
+
+from __future__ import annotations
+
+from functools import cache
+from inspect import signature
+
+import torch
+from torch import Tensor
+
+from nmt.data.packing import Pack
+from nmt.runtime.own_kernels import has_own_kernels
+
+
+def has_flash(
+    device: torch.device, dtype: torch.dtype, widths: tuple[int, int], dropout: float
+) -> bool:
+    """Return whether torch 2.11 has a fused attention on packs: in half precision on a newer GPU.
+
+    Args:
+        device: of the queries.
+        dtype: of the queries.
+        widths: of a head of queries and keys, and of one of values.
+        dropout: dropout rate on the attention weights.
+    """
+    return (
+        device.type == "cuda"
+        and dtype in (torch.bfloat16, torch.float16)
+        and widths[0] == widths[1]
+        and widths[0] % 8 == 0
+        and widths[0] <= 256
+        and dropout == 0.0
+        # What is being compiled is compilable, and the compiler cannot ask the GPU.
+        and (torch.compiler.is_compiling() or _is_newer_gpu(device))
+    )
+
+
+def _is_newer_gpu(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (8, 0) and _has_varlen_attn()
+
+
+@cache
+def _has_varlen_attn() -> bool:
+    """Return whether this torch has attention on sequences of varying length, with windows.
+
+    Imported only on a GPU: the import takes a second.
+    """
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return False
+    return "window_size" in signature(varlen_attn).parameters  # torch 2.10 has none
+
+
+TORCH_BLOCK = 128
+"""Tokens of a block of torch's kernels, which belong to one sentence."""
+
+
+def _fits_own_kernels(parts: tuple[Tensor, ...], packs: tuple[Pack, Pack], width: int) -> bool:
+    """Return whether :mod:`nmt.models.kernels.triton` is better: heads fit, sentences are short.
+
+    Args:
+        parts: see :func:`mix_by_flash`.
+        packs: of the queries and of the keys.
+        width: C, of a head.
+    """
+    sentences = len(packs[0].ends) - 1
+    is_short = all(len(part) < TORCH_BLOCK * sentences for part in parts)
+    return parts[0].is_cuda and is_short and width in (16, 32, 64) and has_own_kernels()
+
+
+def mix_by_flash(
+    parts: tuple[Tensor, ...], packs: tuple[Pack, Pack], heads: int, causal: bool
+) -> Tensor:
+    """Return the mixed values [P, H * C] by kernels that store no scores.
+
+    Args:
+        parts: queries, keys and values side by side [P, 3 * H * C]; or queries [P, H * C], and keys
+            and values side by side [P', 2 * H * C]; or all three apart.
+        packs: of the queries and of the keys.
+        heads: H.
+        causal: whether a query sees only the keys up to itself.
+    """
+    of_queries, of_keys = packs
+    width = sum(part.shape[1] for part in parts) // (3 * heads)
+    if _fits_own_kernels(parts, packs, width):
+        from nmt.models.kernels.triton import PackAttention
+
+        if len(parts) == 3:
+            parts = parts[0], torch.cat(parts[1:], 1)
+        fused: Tensor = PackAttention.apply(  # type: ignore[no-untyped-call]
+            heads,
+            causal,
+            *(pack.sentence_of_tokens for pack in packs),
+            *(pack.ends for pack in packs),
+            *(part.contiguous() for part in parts),
+        )
+        return fused
+    from torch.nn.attention.varlen import varlen_attn
+
+    queries, keys, values = (
+        vectors for part in parts for vectors in part.view(len(part), -1, heads, width).unbind(1)
+    )
+    mixed = varlen_attn(
+        queries,
+        keys,
+        values,
+        of_queries.ends,
+        of_keys.ends,
+        of_queries.longest,
+        of_keys.longest,
+        window_size=(-1, 0) if causal else (-1, -1),
+    )
+    assert isinstance(mixed, Tensor)  # no logarithms of sums are asked for
+    return mixed.flatten(1)

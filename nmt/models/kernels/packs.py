@@ -1,0 +1,237 @@
+"""Multi-head attention on packs: the tokens of a batch one after another, without padding.
+
+The results are those of :mod:`nmt.models.layers.attention` for padded sentences.
+
+Attention on rows: each row holds several whole sentences of a pack, and a bias keeps them apart.
+
+:mod:`nmt.data.packing` arranges the rows.
+
+Packs of few shapes: one more sentence of padding makes the number of tokens round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmt.data.packing import Pack, Packing
+from nmt.models.kernels.gpu import has_flash, mix_by_flash
+from nmt.models.layers.attention import LONG, Attend, split_heads
+from nmt.models.layers.basic import keep_mask
+from nmt.runtime.own_kernels import has_own_kernels
+
+
+def mix_packs(
+    attend: Attend, projected: Sequence[Tensor], packs: tuple[Pack, Pack], causal: bool = False
+) -> Tensor:
+    """Return the values [P, H * C'], mixed by their weights.
+
+    Args:
+        attend: the attention after its projections.
+        projected: queries, keys and values side by side, [P, the sum of ``attend.sizes``]; or
+            queries [P, the first size], and keys and values side by side [P', the others].
+        packs: of the queries and of the keys.
+        causal: whether a query sees only the keys up to itself.
+    """
+    if attend.is_plain:
+        parts = _with_all_heads(attend, projected)
+        if has_flash(parts[0].device, parts[0].dtype, attend.widths, attend.rate):
+            return mix_by_flash(parts, packs, attend.counts[0], causal)
+        if all(pack.shape[1] <= LONG for pack in packs):
+            by_rows: Tensor = RowAttention.apply(  # type: ignore[no-untyped-call]
+                packs, attend.counts[0], causal, attend.rate, *parts
+            )
+            return by_rows
+    of_queries, of_keys = packs
+    queries, keys, values = (
+        split_heads(pack.pad(part), count)
+        for part, pack, count in zip(
+            _apart(attend, projected), (of_queries, of_keys, of_keys), attend.counts, strict=True
+        )
+    )
+    mask = None if causal else of_keys.mask[:, None, None]  # [B, 1, 1, S]; padding comes last
+    return of_queries.unpad(attend.mix(queries, keys, values, mask, causal))
+
+
+def _apart(attend: Attend, projected: Sequence[Tensor]) -> list[Tensor]:
+    """Return queries, keys and values, which lie side by side; see :func:`mix_packs`."""
+    *queries, rest = projected
+    return [*queries, *rest.split_with_sizes(attend.sizes[len(queries) :], 1)]
+
+
+def _with_all_heads(attend: Attend, projected: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return `projected` if sizes are equal; else queries, keys and values of as many heads each.
+
+    Heads of keys and values are repeated for the queries of their group.
+    """
+    if len({*attend.sizes}) == 1:
+        return tuple(projected)
+    heads = attend.counts[0]
+    return tuple(
+        part.view(len(part), count, -1).repeat_interleave(heads // count, 1).flatten(1)
+        for part, count in zip(_apart(attend, projected), attend.counts, strict=True)
+    )
+
+
+def is_compilable(model: nn.Module, device: torch.device) -> bool:
+    """Return whether torch can compile all attention of a model on packs, in training.
+
+    That is so if torch's fused kernels compute it, in the dtype of autocast.
+    """
+    if device.type == "cuda":
+        has_own_kernels()  # the first call cannot be compiled
+    attends = [module for module in model.modules() if isinstance(module, Attend)]
+    low = torch.is_autocast_enabled(device.type)
+    dtype = torch.get_autocast_dtype(device.type) if low else torch.float32
+    return bool(attends) and all(
+        attend.is_plain and has_flash(device, dtype, attend.widths, attend.dropout)
+        for attend in attends
+    )
+
+
+_SIDE_BY_SIDE = {1: (3,), 2: (1, 2), 3: (1, 1, 1)}
+"""How many of queries, keys and values lie side by side in each of so many tensors."""
+
+
+class RowAttention(torch.autograd.Function):
+    """Scaled dot-product attention on rows of several sentences, with its gradient.
+
+    One function instead of a dozen operations: heads are split while tokens move to rows, and most
+    operations work in place.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        packs: tuple[Pack, Pack],
+        heads: int,
+        causal: bool,
+        dropout: float,
+        *parts: Tensor,
+    ) -> Tensor:
+        """Return the mixed values [P, H * C'].
+
+        Args:
+            ctx: autograd's context.
+            packs: of the queries and of the keys.
+            heads: H.
+            causal: whether a query sees only the keys up to itself.
+            dropout: dropout rate on the attention weights.
+            parts: queries [P, H * C], keys [P', H * C] and values [P', H * C']; or, if C = C', all
+                three side by side in one tensor, or keys and values in a second one.
+        """
+        of_queries, of_keys = packs
+        counts = _SIDE_BY_SIDE[len(parts)]
+        with torch.autocast(parts[0].device.type, enabled=False):
+            queries, keys, values = (
+                row
+                for at, (part, count) in enumerate(zip(parts, counts, strict=True))
+                for row in _to_rows(part, of_keys if at else of_queries, count, heads)
+            )
+            queries *= queries.shape[-1] ** -0.5
+            scores = torch.bmm(queries, keys.transpose(1, 2))  # [R * H, L, L']
+            by_row = scores.view(of_queries.shape[0], heads, *scores.shape[1:])
+            by_row += of_queries.bias(of_keys, causal, scores.dtype)
+            weights = torch.softmax(scores, -1, out=scores)
+            kept = keep_mask(weights, dropout) if dropout else None
+            mixed = torch.bmm(weights if kept is None else weights * kept, values)
+        ctx.save_for_backward(queries, keys, values, weights, kept)
+        ctx.packs, ctx.heads, ctx.counts = packs, heads, counts
+        return _from_rows((mixed,), of_queries, heads)
+
+    @staticmethod
+    def backward(ctx: Any, d_mixed: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the parts, after None for each other argument."""
+        queries, keys, values, weights, kept = ctx.saved_tensors
+        (of_queries, of_keys), heads = ctx.packs, ctx.heads
+        [d_rows] = _to_rows(d_mixed.contiguous(), of_queries, 1, heads)
+        d_rows.view(-1, d_rows.shape[-1]).index_fill_(0, of_queries.empty_places(heads), 0.0)
+        used = weights if kept is None else weights * kept
+        d_values = torch.bmm(used.transpose(1, 2), d_rows)
+        d_weights = torch.bmm(d_rows, values.transpose(1, 2))
+        if kept is not None:
+            d_weights *= kept
+        d_scores = torch._softmax_backward_data(d_weights, weights, -1, weights.dtype)
+        d_queries = torch.bmm(d_scores, keys).mul_(queries.shape[-1] ** -0.5)
+        d_keys = torch.bmm(d_scores.transpose(1, 2), queries)
+        d_all = iter((d_queries, d_keys, d_values))
+        d_parts = (
+            _from_rows(tuple(islice(d_all, count)), of_keys if at else of_queries, heads)
+            for at, count in enumerate(ctx.counts)
+        )
+        return None, None, None, None, *d_parts
+
+
+def _to_rows(x: Tensor, pack: Pack, parts: int, heads: int) -> tuple[Tensor, ...]:
+    """Return each part of the tokens `x` [P, parts * H * C] as rows of heads [R * H, L, C]."""
+    (rows, length), width = pack.shape, x.shape[1] // (parts * heads)
+    arranged = x.view(-1, width).index_select(0, pack.to_rows(parts, heads))
+    return arranged.view(parts, rows * heads, length, width).unbind(0)
+
+
+def _from_rows(arranged: tuple[Tensor, ...], pack: Pack, heads: int) -> Tensor:
+    """Return the inverse of :func:`_to_rows`: parts of rows as tokens [P, parts * H * C]."""
+    vectors = torch.cat(arranged).flatten(0, 1) if len(arranged) > 1 else arranged[0].flatten(0, 1)
+    tokens = vectors.index_select(0, pack.from_rows(len(arranged), heads))
+    width = len(arranged) * heads * vectors.shape[1]
+    return tokens.view(tokens.numel() // width, width)
+
+
+def link_weights(queries: Tensor, keys: Tensor, packing: Packing, links: Tensor) -> Tensor:
+    """Return attention weights [n], averaged over heads.
+
+    Args:
+        queries: [P, H, C], of the target's tokens.
+        keys: [P', H, C], of the source's tokens.
+        packing: the lengths of the sentences.
+        links: [2, n] int64, source and target tokens of a sentence, whose weights are returned.
+    """
+    if not links.shape[1]:
+        return queries.flatten()[:0].float()
+    of_queries, of_keys = packing.target, packing.source
+    heads = queries.shape[1]
+    [queries], [keys] = (
+        _to_rows(part.flatten(1), pack, 1, heads)
+        for part, pack in ((queries, of_queries), (keys, of_keys))
+    )
+    scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(1, 2)  # [R * H, L, L']
+    by_row = scores.float().view(of_queries.shape[0], heads, *scores.shape[1:])
+    weights: Tensor = (by_row + of_queries.bias(of_keys, False, by_row.dtype)).softmax(-1).mean(1)
+    sources, targets = links
+    columns = of_keys.places[sources] % of_keys.shape[1]
+    return weights.flatten(0, 1)[of_queries.places[targets], columns]
+
+
+def shapes_are_costly(device: torch.device) -> bool:
+    """Return whether products of a new shape need a new kernel, as in half precision."""
+    return torch.is_autocast_enabled(device.type)
+
+
+def filled_if_costly(
+    source: Tensor, target: Tensor, packing: Packing
+) -> tuple[Tensor, Tensor, Packing]:
+    """Return the arguments, :func:`filled` if shapes are costly or there are no tokens."""
+    is_filled = torch.compiler.is_compiling()  # the caller did, as numpy is not compiled
+    if not is_filled and (shapes_are_costly(source.device) or not len(target)):
+        return filled(source, target, packing)
+    return source, target, packing
+
+
+def filled(source: Tensor, target: Tensor, packing: Packing) -> tuple[Tensor, Tensor, Packing]:
+    """Return tokens and packing with one more sentence of padding; see `Packing.rounded`.
+
+    Nothing is added to a packing that is round already.
+    """
+    if packing.is_round:
+        return source, target, packing
+    packing = packing.rounded
+    source, target = (
+        F.pad(ids, (0, int(side.lengths[-1])))
+        for ids, side in ((source, packing.source), (target, packing.target))
+    )
+    return source, target, packing

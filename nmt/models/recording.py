@@ -1,0 +1,109 @@
+"""Attention weights of modules, computed by the attention functions that the modules call.
+
+Hooks read the arguments of a forward pass, so no layer computes more than it needs itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from nmt.models.base import AttentionMap
+from nmt.models.layers.attention import Attend, FullAttention
+from nmt.models.transformer.layers import DecoderLayer, EncoderLayer
+from nmt.models.transformer.multi_head import SelfAttention
+
+Place = tuple[Literal["encoder", "decoder", "cross"], int, Attend]
+"""Kind, number of the layer from 1, and the module that attends."""
+
+
+def recorded_attention(
+    encoder: Sequence[EncoderLayer],
+    decoder: Sequence[EncoderLayer | DecoderLayer],
+    run: Callable[[], object],
+) -> list[AttentionMap]:
+    """Return the attention of all layers in a forward pass on padded sentences.
+
+    Layers that do not attend to tokens, such as recurrences, have no map. A model that
+    was converted for inference calls no hooks.
+    """
+    places = [*_self_attention("encoder", encoder), *_self_attention("decoder", decoder)]
+    places += [
+        ("cross", number, layer.cross.attend)
+        for number, layer in enumerate(decoder, 1)
+        if isinstance(layer, DecoderLayer)  # or a language model's, without a source
+    ]
+    weights: dict[nn.Module, Tensor] = {}
+    inputs: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+
+    def record_weights(function: nn.Module, arguments: Any, _: Tensor) -> None:
+        weights[function] = mixing_weights(function, *arguments[:5])
+
+    def record_inputs(function: nn.Module, arguments: Any) -> None:
+        inputs[function] = arguments[:2]
+
+    functions = [attend.attention_fn for _, _, attend in places]
+    plain = [_innermost(function) for function in functions]
+    hooks = [function.register_forward_hook(record_weights) for function in functions]
+    hooks += [function.register_forward_pre_hook(record_inputs) for function in plain]
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    maps = []
+    for (kind, layer, _), function, inner in zip(places, functions, plain, strict=True):
+        if type(inner) is FullAttention:
+            queries, keys = inputs[inner]
+            # Heads that share keys may be queries of one head, in the same order.
+            scores = (queries @ keys.transpose(-1, -2)).reshape(weights[function].shape)
+            maps.append(AttentionMap(kind, layer, weights[function], scores, keys.shape[-1]))
+        else:
+            maps.append(AttentionMap(kind, layer, weights[function]))
+    return maps
+
+
+def mixing_weights(
+    function: nn.Module,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None = None,
+    causal: bool = False,
+) -> Tensor:
+    """Return the weights [B, H, Q, S] by which an attention function mixes values.
+
+    The function mixes unit vectors in the place of the values, as many at once as a value is wide.
+    Whatever the function adds to the mixture, as relative positions do, is subtracted.
+    """
+    length, width = keys.shape[2], values.shape[3]
+    units = torch.eye(length, dtype=values.dtype, device=values.device)
+    units = nn.functional.pad(units, (0, -length % width))
+
+    def mixed(columns: Tensor) -> Tensor:
+        result: Tensor = function.forward(  # without the hooks of the function
+            queries, keys, columns.expand_as(values), mask, causal, 0.0
+        )
+        return result
+
+    added = mixed(torch.zeros_like(values))
+    parts = [mixed(columns) - added for columns in torch.split(units, width, 1)]
+    return torch.cat(parts, dim=-1)[..., :length]
+
+
+def _self_attention(
+    stack: Literal["encoder", "decoder"], layers: Sequence[EncoderLayer | DecoderLayer]
+) -> Iterator[Place]:
+    for number, layer in enumerate(layers, 1):
+        if isinstance(layer.attention, SelfAttention):
+            yield stack, number, layer.attention.attend
+
+
+def _innermost(function: nn.Module) -> nn.Module:
+    """Return the attention function that groups of heads and encodings of positions wrap."""
+    while isinstance(inner := getattr(function, "inner", None), nn.Module):
+        function = inner
+    return function

@@ -1,0 +1,1 @@
+"""The systems that the Transformer was compared with, and their layers."""

@@ -1,0 +1,261 @@
+"""The Transformer of *Attention Is All You Need* (Vaswani et al. 2017), in the paper's order.
+
+Post-norm, sinusoidal positions, embeddings scaled by sqrt(d) and tied three ways, dropout on every
+sublayer's output and on the sums of embeddings and positions. The paper leaves some details open.
+For these, the model follows tensor2tensor of June 2017: biases on the attention projections,
+LayerNorm with eps 1e-6, Glorot uniform weights, embeddings N(0, d^-0.5).
+
+Its sizes and the parts of later variants are in `transformer_sizes`, its layers in
+`transformer_layers`.
+
+Named Transformers: the sizes of papers and of other toolkits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+from torch import Tensor, nn
+
+from nmt.data.packing import Packing
+from nmt.errors import NmtError
+from nmt.models.base import AttentionMap, Model, ResidualPart, State, architectures
+from nmt.models.kernels.packs import filled_if_costly
+from nmt.models.layers.attention import Attend
+from nmt.models.layers.basic import Dropout, embedding, make_norm
+from nmt.models.layers.cache import Memory, TokenMixer
+from nmt.models.layers.sentences import Packed, Padded, Sentences, Step
+from nmt.models.recording import recorded_attention
+from nmt.models.transformer.config import TransformerSizes
+from nmt.models.transformer.layers import (
+    DecoderLayer,
+    EncoderLayer,
+    TransformerState,
+    scale_for_deep_norm,
+)
+from nmt.models.transformer.multi_head import CrossAttention
+from nmt.models.transformer.patterns import patterns
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig(TransformerSizes):
+    """The sizes of a Transformer, by the paper's symbols; the defaults are its base model."""
+
+    def build(self, source_vocabulary: int, target_vocabulary: int, shared: bool) -> Model:
+        """Return a freshly initialised Transformer.
+
+        Raises:
+            NmtError: ``tied_embeddings: all`` without a shared vocabulary.
+        """
+        if self.tied_embeddings == "all" and not shared:
+            raise NmtError(
+                "model.tied_embeddings: 'all' needs a vocabulary shared by both languages; "
+                "with separate ones use 'decoder'"
+            )
+        return Transformer(self, source_vocabulary, target_vocabulary)
+
+
+class Transformer(Model):
+    """The encoder-decoder of the paper's figure 1."""
+
+    def __init__(
+        self, config: TransformerConfig, source_vocabulary: int, target_vocabulary: int
+    ) -> None:
+        super().__init__()
+        tied = config.tied_embeddings
+        self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
+        self.alignment_layer = cast("int", config.resolved().alignment_layer)
+        self.alignment_head = config.alignment_head
+        self.target_embedding = embedding(target_vocabulary, config.d_model)
+        self.source_embedding = (
+            self.target_embedding if tied == "all" else embedding(source_vocabulary, config.d_model)
+        )
+        self.output = nn.Linear(config.d_model, target_vocabulary, bias=config.output_bias)
+        if config.output_bias:
+            nn.init.zeros_(self.output.bias)
+        if tied == "none":
+            nn.init.normal_(self.output.weight, std=config.d_model**-0.5)
+        else:
+            self.output.weight = self.target_embedding.weight
+        positions = partial(config.positions.embedding, config.d_model, config.sinusoids)
+        self.positions = positions()
+        self.source_positions = positions() if config.positions.is_separate else self.positions
+        self.dropout = Dropout(config.dropout)
+        encoder = [config.encoder_layer() for _ in range(config.encoder_layers)]
+        decoder = [config.decoder_layer() for _ in range(config.decoder_layers)]
+        self.encoder = cast("list[EncoderLayer]", nn.ModuleList(encoder))
+        self.decoder = cast("list[DecoderLayer]", nn.ModuleList(decoder))
+        self.packs = all(part.is_plain for part in self.modules() if isinstance(part, Attend))
+        # With pre-norm the last sublayer of a stack is not normalised, so a norm follows the stack.
+        norm = partial(make_norm, config.norm, config.d_model, config.norm_epsilon)
+        end: Callable[[], nn.Module] = norm if config.residual == "pre_norm" else nn.Identity
+        self.encoder_end, self.decoder_end = end(), end()
+        if config.residual == "deep_norm":
+            scale_for_deep_norm(encoder, decoder)
+
+    def fsdp_modules(self) -> Iterable[nn.Module]:
+        """Return the linear layers."""
+        linear = (part for part in self.modules() if isinstance(part, nn.Linear))
+        return (part for part in linear if part is not self.output)
+
+    def residual_modules(self, part: ResidualPart) -> Iterable[nn.Module]:
+        """Return the layers of both stacks, or the attention in them."""
+        kinds = {"layers": (EncoderLayer, DecoderLayer), "attention": (TokenMixer, CrossAttention)}
+        return (module for module in self.modules() if isinstance(module, kinds[part]))
+
+    def encode(self, source: Tensor) -> Memory:
+        """Return the encoder's output z, projected to each decoder layer's keys and values."""
+        sentences = Padded.of(source)
+        encoded = self.encode_tokens(source, sentences)
+        layers = [layer.cross.project(encoded, sentences) for layer in self.decoder]
+        return Memory(layers, sentences.mask)
+
+    def encode_tokens(self, source: Tensor, sentences: Sentences) -> Tensor:
+        """Return the encoder's output [B, S, D] or [P, D] of sources [B, S] or [P]."""
+        positions = sentences.encodings(self.source_positions, source)
+        x = self._embed(self.source_embedding, source, positions)
+        for layer in self.encoder:
+            x = layer(x, sentences)
+        encoded: Tensor = self.encoder_end(x)
+        return encoded
+
+    def decode(self, source: Tensor, target: Tensor) -> Tensor:
+        """Return the decoder output [B, T, D] for whole targets.
+
+        Targets begin with BOS: the outputs "shifted right" of figure 1.
+        """
+        memory, targets = self.encode(source), Padded()
+        x = self._embed_target(target, targets)
+        for layer, keys_values in zip(self.decoder, memory.layers, strict=True):
+            x = layer(x, keys_values, targets, memory.sentences)
+        last: Tensor = self.decoder_end(x)
+        return last
+
+    def decode_packs(self, source: Tensor, target: Tensor, packing: Packing) -> Tensor:
+        """Return the decoder output [P, D] at the target's tokens; computes no padding."""
+        tokens = len(target)
+        source, target, packing = filled_if_costly(source, target, packing)
+        sources, targets = Packed(packing.source), Packed(packing.target)
+        across = Packed(packing.target, keys=packing.source)
+        encoded = self.encode_tokens(source, sources)
+        y = self._embed_target(target, targets)
+        for layer in self.decoder:
+            y = layer(y, layer.cross.project(encoded, sources), targets, across)
+        last: Tensor = self.decoder_end(y)
+        return last[:tokens]
+
+    def source_attention(self, source: Tensor, target: Tensor) -> Tensor:
+        """Return the attention [B, T, S] of the alignment layer's head, or of all its heads."""
+        memory, targets = self.encode(source), Padded()
+        assert memory.mask is not None
+        x = self._embed_target(target, targets)
+        number = self.alignment_layer - 1
+        for layer, keys_values in zip(self.decoder[:number], memory.layers, strict=False):
+            x = layer(x, keys_values, targets, memory.sentences)
+        chosen, keys = self.decoder[number], memory.layers[number][0]
+        weights = chosen.source_attention(x, keys, memory.mask, self.alignment_head)
+        return weights[..., : source.shape[1]]  # a memory for int8 has more padding
+
+    def attention_maps(self, source: Tensor, target: Tensor) -> list[AttentionMap]:
+        """Return the attention of every layer, by the function that computes it in training."""
+        return recorded_attention(self.encoder, self.decoder, partial(self.decode, source, target))
+
+    def decode_links(
+        self, source: Tensor, target: Tensor, packing: Packing, links: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the decoder output [P, D], and the alignment layer's attention [n]; one pass.
+
+        The attention is [0] if layer dropout left out the layer.
+        """
+        cross = self.decoder[self.alignment_layer - 1].cross
+        with cross.recorded() as outputs:
+            decoded = self.decode_packs(source, target, packing)
+        return decoded, cross.link_weights(outputs, packing, links, self.alignment_head)
+
+    def align_by(self, layer: int) -> None:
+        """Choose the decoder layer, from 1, that :meth:`source_attention` returns.
+
+        Raises:
+            NmtError: the decoder has no such layer.
+        """
+        if not 1 <= layer <= len(self.decoder):
+            raise NmtError(f"layer {layer}: the decoder has {len(self.decoder)} layers")
+        if layer != self.alignment_layer:
+            self.alignment_layer, self.alignment_head = layer, None
+
+    def start(self, source: Tensor) -> TransformerState:
+        """Return the encoded sources, and empty caches."""
+        caches = [layer.attention.new_cache() for layer in self.decoder]
+        return TransformerState(self.encode(source), caches)
+
+    def decode_step(self, tokens: Tensor, state: State) -> Tensor:
+        """Return the decoder output [B, K, D] after `tokens` [B, K]; advances the state."""
+        assert isinstance(state, TransformerState)
+        x = self._embed_target(tokens, Step(state.ancestry.steps))  # [B, K, D]
+        state.ancestry.grow(tokens)
+        sources = state.memory.sentences
+        for layer, keys_values, cache in zip(
+            self.decoder, state.memory.layers, state.caches, strict=True
+        ):
+            x = layer.step(x, keys_values, sources, cache, state.ancestry)
+        last: Tensor = self.decoder_end(x)
+        return last
+
+    def _embed_target(self, target: Tensor, sentences: Sentences) -> Tensor:
+        positions = sentences.encodings(self.positions, target)
+        return self._embed(self.target_embedding, target, positions)
+
+    def _embed(self, table: nn.Module, tokens: Tensor, positions: Tensor) -> Tensor:
+        embedded: Tensor = self.dropout(table(tokens) * self.scale + positions)
+        return embedded
+
+
+architectures.add("transformer_base", TransformerConfig())
+
+architectures.add(
+    "transformer_big", TransformerConfig(d_model=1024, d_ff=4096, heads=16, dropout=0.3)
+)
+
+architectures.add(
+    "transformer_big_en_fr", TransformerConfig(d_model=1024, d_ff=4096, heads=16, dropout=0.1)
+)
+
+# fairseq's transformer_iwslt_de_en: separate vocabularies, decoder input and output tied.
+architectures.add(
+    "transformer_iwslt_de_en",
+    TransformerConfig(d_ff=1024, heads=4, dropout=0.3, tied_embeddings="decoder"),
+)
+
+# The tiny model of Revisit-MMT for Multi30k (Wu et al. 2021).
+architectures.add(
+    "transformer_tiny",
+    TransformerConfig(
+        encoder_layers=4, decoder_layers=4, d_model=128, d_ff=256, heads=4, dropout=0.3
+    ),
+)
+
+# A deep encoder and a single decoder layer (Kasai et al. 2021), whose steps are cheap.
+architectures.add(
+    "transformer_deep_shallow",
+    TransformerConfig(encoder_layers=12, decoder_layers=1, dropout=0.2),
+)
+
+# Marian's students for browsers and phones (Bogoychev et al. 2020, github.com/browsermt/students),
+# with the later size between the two (mozilla/translations).
+architectures.add(
+    "student_base", TransformerConfig(decoder_layers=2, decoder_attention=patterns["ssru"])
+)
+
+architectures.add(
+    "student_base_memory",
+    TransformerConfig(d_model=384, d_ff=1536, decoder_layers=4, decoder_attention=patterns["ssru"]),
+)
+
+architectures.add(
+    "student_tiny",
+    TransformerConfig(d_model=256, d_ff=1536, decoder_layers=2, decoder_attention=patterns["ssru"]),
+)

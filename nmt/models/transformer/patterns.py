@@ -1,0 +1,130 @@
+"""Attention patterns: full self-attention, and attention to near positions alone.
+
+A :class:`FunctionPattern` builds a module that is called like
+:class:`nmt.models.layers.attention.FullAttention`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmt.models.layers.attention import FullAttention, Heads, mix_values
+from nmt.models.layers.cache import TokenMixer
+from nmt.models.transformer.multi_head import SelfAttention
+from nmt.models.transformer.positions import PositionPart
+from nmt.recipe.registry import Registry
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionPattern(ABC):
+    """Attention pattern of a self-attention: the base class of all of them."""
+
+    registry: ClassVar[Registry[AttentionPattern]]
+    is_bidirectional: ClassVar[bool] = True
+    """Whether the pattern can look at all positions, as an encoder requires."""
+
+    name: str = ""
+    """Name of the attention pattern."""
+
+    @abstractmethod
+    def sublayer(self, heads: Heads, positions: PositionPart) -> TokenMixer:
+        """Return the sublayer of one layer, which encodes positions as this part does."""
+
+
+patterns: Registry[AttentionPattern] = Registry("attention pattern")
+AttentionPattern.registry = patterns
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionPattern(AttentionPattern):
+    """Attention pattern that is an attention function within multi-head self-attention."""
+
+    @abstractmethod
+    def build(self, heads: Heads) -> nn.Module:
+        """Return the attention function of one layer."""
+
+    def sublayer(self, heads: Heads, positions: PositionPart) -> TokenMixer:
+        """Return self-attention with this function."""
+        attention_fn = positions.attention_fn(heads, self.build(heads))
+        return SelfAttention(heads, attention_fn, positions.rotation(heads))
+
+
+@patterns.register("full")
+@dataclass(frozen=True, kw_only=True)
+class Full(FunctionPattern):
+    """Every position attends to every other, the paper's."""
+
+    def build(self, heads: Heads) -> nn.Module:
+        """Return softmax(Q K^T / sqrt(d_k)) V."""
+        return FullAttention()
+
+
+@patterns.register("neighbourhood")
+@dataclass(frozen=True, kw_only=True)
+class Neighbourhood(FunctionPattern):
+    """A position attends to those at most `radius` away (section 4), in time and memory O(n r)."""
+
+    radius: int = 32
+    """r: position i attends to j where |i - j| <= r; a decoder only to 0 <= i - j <= r."""
+
+    def __post_init__(self) -> None:
+        if self.radius < 1:
+            raise ValueError(f"radius must be at least 1, not {self.radius}")
+
+    def build(self, heads: Heads) -> nn.Module:
+        """Return attention in blocks."""
+        return NeighbourhoodAttention(self.radius)
+
+
+class NeighbourhoodAttention(nn.Module):
+    """Attention of blocks of `radius` queries to the same block of keys and its neighbours."""
+
+    def __init__(self, radius: int) -> None:
+        super().__init__()
+        self.radius = radius
+
+    def forward(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        dropout: float = 0.0,
+    ) -> Tensor:
+        """Attend to near positions, as :func:`nmt.models.layers.attention.mix_values` does.
+
+        `mask` is bool.
+        """
+        length = keys.shape[2]
+        if queries.shape[2] < length:  # a decoder's step
+            first = max(0, length - 1 - self.radius)
+            return mix_values(queries, keys[:, :, first:], values[:, :, first:], dropout=dropout)
+        size = self.radius
+        end = -length % size  # up to whole blocks
+        beyond = 0 if causal else size
+        if mask is None:
+            mask = torch.ones(1, 1, 1, length, dtype=torch.bool, device=keys.device)
+
+        def around(x: Tensor) -> Tensor:
+            """Return the keys near each block, [B, H, blocks, C, keys], of `x` [B, H, S, C]."""
+            padded = F.pad(x, (0, 0, size, end + beyond))
+            return padded.unfold(2, 2 * size + beyond, size)
+
+        blocks = F.pad(queries, (0, 0, 0, end)).unflatten(2, (-1, size))  # type: ignore[no-untyped-call]
+        scores = (blocks * queries.shape[-1] ** -0.5) @ around(keys)  # [B, H, blocks, r, keys]
+        key_positions = torch.arange(2 * size + beyond, device=keys.device) - size
+        ahead = key_positions[None] - torch.arange(size, device=keys.device)[:, None]
+        near = (ahead.abs() <= self.radius) & (ahead <= (0 if causal else size))
+        allowed = around(mask.transpose(2, 3)) & near  # [B, 1, blocks, r, keys]
+        # A finite value: a block of padding has no allowed key, and -inf would give NaN.
+        scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+        weights = F.dropout(scores.softmax(dim=-1), dropout)
+        mixed = weights @ around(values).transpose(-1, -2)
+        return mixed.flatten(2, 3)[:, :, :length]

@@ -1,0 +1,1 @@
+"""Word alignment of a corpus: IBM model 1, the HMM model, and the aligner."""

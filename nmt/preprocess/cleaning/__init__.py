@@ -1,0 +1,1 @@
+"""Cleaning of a corpus: the pipeline, its steps, and duplicates."""

@@ -1,0 +1,1 @@
+"""Subwords: text to token ids and back."""

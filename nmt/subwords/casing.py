@@ -1,0 +1,221 @@
+"""Inline casing: words in lower case behind marks; `Man` and `MAN` have the pieces of `man`.
+
+A mark is a token that no text spells, as a tag is. It stands before the first token of a word, or,
+for a line in capitals, before the first token of the line. A word is in lower case only if its mark
+restores it letter by letter; others, such as `iPhone`, stay as they are. So does a word that holds
+a user-defined symbol with upper case, such as a placeholder, which a mark never changes.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Container, Iterable
+from itertools import accumulate
+from random import Random
+
+from nmt.data.vocabulary import SPACE
+from nmt.subwords.segmenters import Segmenter, WrappedSegmenter
+
+TITLE, UPPER, CAPITALS = "<case:title>", "<case:upper>", "<case:capitals>"
+"""The first letter of the next word, all letters of it, and all letters from here on, are upper."""
+
+MARKS = (TITLE, UPPER, CAPITALS)
+
+_WORD = re.compile(r"[^\s\u200b\u200e\u200f\u2581\ufeff]+")
+"""A word; SentencePiece takes "▁" and characters without width for spaces, too."""
+
+
+def in_lower_case(
+    line: str, is_whole: bool = True, symbols: re.Pattern[str] | None = None
+) -> tuple[str, dict[int, str]]:
+    """Return the line with lower case behind marks, and the marks by the number of their word.
+
+    Args:
+        line: text.
+        is_whole: False for a phrase of a line, in which each word has its own mark.
+        symbols: matches what stays as it is, as does the word around it.
+    """
+    words = _WORD.findall(line)
+    low = _lower(line)
+    kept = [symbols is not None and symbols.search(word) is not None for word in words]
+    is_upper = low.upper() == line != low and len(words) > 1 and not any(kept)
+    if is_whole and is_upper and _is_normal(line):
+        return low, {0: CAPITALS}
+    marked = ((at, _mark(word)) for at, word in enumerate(words) if not kept[at])
+    marks = {at: mark for at, mark in marked if mark}
+    numbers = iter(range(len(words)))
+    return _WORD.sub(lambda m: _lower(m[0]) if next(numbers) in marks else m[0], line), marks
+
+
+def in_upper_case(symbols: Iterable[str]) -> re.Pattern[str] | None:
+    """Return a pattern of the symbols that have upper case; None if there are none."""
+    cased = [re.escape(symbol) for symbol in symbols if symbol != _lower(symbol)]
+    return re.compile("|".join(cased)) if cased else None
+
+
+def _lower(text: str) -> str:
+    """Return the text in lower case, character by character; some stay, to keep the length."""
+    return "".join(low if len(low := letter.lower()) == 1 else letter for letter in text)
+
+
+def _is_normal(text: str) -> bool:
+    """Return whether normalisation, which comes after this, leaves the text as it is."""
+    return unicodedata.is_normalized("NFKC", text)
+
+
+def _mark(word: str) -> str | None:
+    """Return the mark that restores a word from its lower case; None if there is none."""
+    low = _lower(word)
+    if low == word or not _is_normal(word):
+        return None
+    for mark in (TITLE, UPPER):
+        letters = [*low]
+        _raise(letters, mark, 0)
+        if "".join(letters) == word:
+            return mark
+    return None
+
+
+def _raise(letters: list[str], mark: str, start: int, kept: Container[int] = ()) -> None:
+    """Apply a mark to the letters of a text from an offset on, in place; some are kept."""
+    while start < len(letters) and letters[start].isspace():
+        start += 1
+    for at in range(start, len(letters)):
+        if mark != CAPITALS and letters[at].isspace():
+            return
+        has_case = letters[at].upper() != letters[at].lower()
+        if at not in kept:
+            letters[at] = letters[at].upper()
+        if has_case and mark == TITLE:
+            return
+
+
+def cased(segmenter: Segmenter, symbols: Iterable[str]) -> Segmenter:
+    """Return the segmenter, with inline casing if its vocabulary has the marks.
+
+    Args:
+        segmenter: segments text.
+        symbols: its user-defined symbols.
+    """
+    has_marks = segmenter.tags.keys() >= {*MARKS}
+    return CasedSegmenter(segmenter, symbols) if has_marks else segmenter
+
+
+def is_cased(segmenter: Segmenter) -> bool:
+    """Return whether a segmenter, or one inside it, has inline casing."""
+    if isinstance(segmenter, CasedSegmenter):
+        return True
+    return isinstance(segmenter, WrappedSegmenter) and is_cased(segmenter.inner)
+
+
+class CasedSegmenter(WrappedSegmenter):
+    """A segmenter of text in lower case, with marks."""
+
+    def __init__(self, inner: Segmenter, symbols: Iterable[str] = ()) -> None:
+        """Wrap a segmenter that has the marks among its tags, and user-defined symbols."""
+        super().__init__(inner)
+        self.symbols = in_upper_case(symbols)
+        self._ids = {mark: inner.tags[mark] for mark in MARKS}
+        self._marks = {token: mark for mark, token in self._ids.items()}
+        pieces = enumerate(inner.pieces([*range(inner.size)]))
+        self._begins_word = {token for token, piece in pieces if piece.startswith(SPACE)}
+
+    @property
+    def marks_word_begins(self) -> bool:
+        """Whether a piece begins a word if and only if it begins with a space: marks do not."""
+        return False
+
+    @property
+    def tags(self) -> dict[str, int]:
+        """The tags of the vocabulary, without the marks."""
+        return {piece: token for piece, token in self.inner.tags.items() if piece not in MARKS}
+
+    def encode(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
+        """Return the ids of every line."""
+        return self._segmented(lines, num_threads)[1]
+
+    def encode_phrases(self, phrases: list[str], num_threads: int = 1) -> list[list[int]]:
+        """Return the ids of every phrase, without the mark of a line in capitals."""
+        return self._segmented(phrases, num_threads, are_whole=False)[1]
+
+    def sample(self, line: str, alpha: float, draw: Random) -> list[int]:
+        """Return the ids of a random segmentation."""
+        text, marks = in_lower_case(line, symbols=self.symbols)
+        ids = self._marked(self.inner.sample(text, alpha, draw), text, marks)
+        return self.inner.sample(line, alpha, draw) if ids is None else ids
+
+    def decode(self, ids: list[list[int]], num_threads: int = 1) -> list[str]:
+        """Return the text of every sentence."""
+        return ["".join(letters) for letters, _ in self._restored(ids, num_threads)]
+
+    def line_offsets(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
+        """Return the offset of each piece in its line; a mark is where the next piece begins."""
+        texts, rows = self._segmented(lines, num_threads)
+        offsets = self.inner.line_offsets(texts, num_threads)
+        parts = zip(rows, offsets, texts, strict=True)
+        return [self._placed(row, places, len(text)) for row, places, text in parts]
+
+    def text_offsets(self, ids: list[list[int]], num_threads: int = 1) -> list[list[int]]:
+        """Return the offset of each piece in its text; a mark is where the next piece begins."""
+        offsets = []
+        for letters, places in self._restored(ids, num_threads):
+            starts = [*accumulate(map(len, letters), initial=0)]
+            offsets.append([starts[place] for place in places])
+        return offsets
+
+    def _segmented(
+        self, lines: list[str], num_threads: int, are_whole: bool = True
+    ) -> tuple[list[str], list[list[int]]]:
+        """Return the text of each line that is segmented, and its ids with marks.
+
+        A line stays as it is if segmentation changes its number of words, as some characters do.
+        """
+        lowered = [in_lower_case(line, are_whole, self.symbols) for line in lines]
+        texts, marks = [text for text, _ in lowered], [marks for _, marks in lowered]
+        rows = self.inner.encode(texts, num_threads)
+        for at, row in enumerate(rows):
+            marked = self._marked(row, texts[at], marks[at])
+            if marked is None:
+                texts[at] = lines[at]
+                [marked] = self.inner.encode([lines[at]])
+            rows[at] = marked
+        return texts, rows
+
+    def _marked(self, row: list[int], text: str, marks: dict[int, str]) -> list[int] | None:
+        """Return the ids of a text with marks before words; None if the text has other words."""
+        begins = [at for at, token in enumerate(row) if token in self._begins_word]
+        if not marks:
+            return row
+        if len(begins) != len(_WORD.findall(text)):
+            return None
+        at_token = {begins[word]: self._ids[mark] for word, mark in marks.items()}
+        marked = []
+        for at, token in enumerate(row):
+            marked += [at_token[at], token] if at in at_token else [token]
+        return marked
+
+    def _restored(self, ids: list[list[int]], threads: int) -> list[tuple[list[str], list[int]]]:
+        """Return for each sentence its text, by letters in lower case, and offsets among them."""
+        plain = [[token for token in row if token not in self._marks] for row in ids]
+        texts = self.inner.decode(plain, threads)
+        offsets = self.inner.text_offsets(plain, threads)
+        restored = []
+        for row, text, places in zip(ids, texts, offsets, strict=True):
+            letters, placed = [*text], self._placed(row, places, len(text))
+            symbols = self.symbols.finditer(text) if self.symbols else ()
+            kept = {at for symbol in symbols for at in range(*symbol.span())}
+            for token, place in zip(row, placed, strict=True):
+                if token in self._marks:
+                    _raise(letters, self._marks[token], place, kept)
+            restored.append((letters, placed))
+        return restored
+
+    def _placed(self, row: list[int], offsets: list[int], end: int) -> list[int]:
+        """Return the offsets of all ids from those of the ids without marks."""
+        place, others = end, reversed(offsets)
+        placed = []
+        for token in reversed(row):
+            place = place if token in self._marks else next(others)
+            placed.append(place)
+        return placed[::-1]

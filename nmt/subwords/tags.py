@@ -1,0 +1,131 @@
+"""Tags: tokens before a sentence that no text spells.
+
+A tag of a language, such as ``>>de<<``, says into which language to translate (Johnson et al. 2017,
+spelled as in OPUS-MT). A tag of data, such as ``<bt>``, says where a training pair comes from
+(Caswell et al. 2019, *Tagged Back-Translation*).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from random import Random
+
+from nmt.data.directions import Direction, Directions
+from nmt.errors import NmtError
+from nmt.subwords.segmenters import TAG, Segmenter, WrappedSegmenter
+from nmt.subwords.subwords import Subwords
+
+Tags = tuple[list[int], list[int]]
+"""Token ids before the sentences of source and target."""
+
+
+def language_tag(language: str) -> str:
+    """Return the piece that stands for a target language."""
+    return f">>{language}<<"
+
+
+def data_tag(name: str) -> str:
+    """Return the piece that stands for a kind of training pairs."""
+    return f"<{name}>"
+
+
+def tags_of(subwords: Subwords, direction: Direction, data: str | None = None) -> Tags:
+    """Return the tags of the sentences of a direction; none if the vocabulary has none for it.
+
+    Args:
+        subwords: subwords, not of a direction.
+        direction: source and target language.
+        data: name of the tag of data; None for none.
+
+    Raises:
+        NmtError: a vocabulary lacks a tag.
+    """
+    directions = subwords.directions
+    on_target = directions is not None and directions.tags == "target"
+    known = (subwords.target if on_target else subwords.source).tags
+    wanted = [language_tag(direction[1])]
+    if directions is None and wanted[0] not in known:
+        wanted = []
+    language = [_id(piece, known) for piece in wanted]
+    kind = [] if data is None else [_id(data_tag(data), subwords.source.tags)]
+    return (kind, language) if on_target else (language + kind, [])
+
+
+def _id(piece: str, known: Mapping[str, int]) -> int:
+    if piece not in known:
+        raise NmtError(
+            f"the vocabulary lacks the tag {piece}; add it by preprocess.extend_vocabulary"
+        )
+    return known[piece]
+
+
+def directions_of(subwords: Subwords, languages: Direction) -> Directions:
+    """Return the directions of a model.
+
+    One that does not name them has its languages and those of its tags, as a model of OPUS-MT.
+
+    Args:
+        subwords: subwords of the model.
+        languages: source and target language of the model.
+    """
+    if subwords.directions:
+        return subwords.directions
+    targets = [match[1] for piece in subwords.source.tags if (match := TAG.fullmatch(piece))]
+    source, target = languages
+    return Directions(
+        trained=((source, target), *((source, tag) for tag in targets if tag != target))
+    )
+
+
+def tagged(subwords: Subwords, direction: Direction) -> Subwords:
+    """Return subwords that put the tags of a direction before every sentence."""
+    source, target = tags_of(subwords, direction)
+    changed = copy.copy(subwords)
+    changed.source = TaggedSegmenter(subwords.source, source) if source else subwords.source
+    changed.target = TaggedSegmenter(subwords.target, target) if target else subwords.target
+    changed.tags = (source, target)
+    return changed
+
+
+def without_tags(segmenter: Segmenter, ids: list[int]) -> tuple[list[int], list[int]]:
+    """Return the tags at the beginning of a sentence, and the other ids."""
+    known = {*segmenter.tags.values()}
+    tags = list(takewhile(known.__contains__, ids))
+    return tags, ids[len(tags) :]
+
+
+class TaggedSegmenter(WrappedSegmenter):
+    """A segmenter that puts tags before every sentence that is not empty.
+
+    Tags have no text: the offsets are those of the other pieces, and decoding leaves tags out.
+    """
+
+    def __init__(self, inner: Segmenter, ids: Sequence[int]) -> None:
+        """Wrap a segmenter; `ids` are the tags."""
+        super().__init__(inner)
+        self._ids = list(ids)
+
+    def encode(self, lines: list[str], num_threads: int = 1) -> list[list[int]]:
+        """Return the ids of every line."""
+        return [self._begun(ids) for ids in self.inner.encode(lines, num_threads)]
+
+    def sample(self, line: str, alpha: float, draw: Random) -> list[int]:
+        """Return the ids of a random segmentation."""
+        return self._begun(self.inner.sample(line, alpha, draw))
+
+    def decode(self, ids: list[list[int]], num_threads: int = 1) -> list[str]:
+        """Return the text of every sentence."""
+        return self.inner.decode([*map(self._rest, ids)], num_threads)
+
+    def text_offsets(self, ids: list[list[int]], num_threads: int = 1) -> list[list[int]]:
+        """Return the offset of each piece in its text."""
+        return self.inner.text_offsets([*map(self._rest, ids)], num_threads)
+
+    def _begun(self, ids: list[int]) -> list[int]:
+        return [*self._ids, *ids] if ids else ids
+
+    def _rest(self, ids: list[int]) -> list[int]:
+        count = len(self._ids)
+        return ids[count:] if ids[:count] == self._ids else ids

@@ -1,0 +1,1 @@
+"""Losses: what a batch costs, and the gradient of the output layer."""

@@ -1,0 +1,150 @@
+"""Criteria: a model and its loss as one module, which data parallelism wraps."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nmt.data.batches import Batch
+from nmt.data.packing import Packing
+from nmt.models import Model
+from nmt.models.kernels.packs import filled, is_compilable
+from nmt.models.layers.basic import cutoff_of
+
+TokenCost = Callable[[Tensor, nn.Linear, Tensor, Tensor | None], tuple[Tensor, Tensor]]
+
+GRAPHS = 64
+"""Maximum number of compiled graphs, such as for as many source as target tokens; a batch without a
+graph runs uncompiled."""
+
+
+class Criterion(nn.Module, ABC):
+    """A model with its loss: maps a batch to the loss to minimise and to other sums."""
+
+    sampling_seed = 0
+    """Seed of sampled translations; the trainer sets it for each update."""
+
+    def __init__(self, model: Model, compile: bool = False) -> None:
+        super().__init__()
+        self.model = model
+        self.decoder_output = _compiled(model) if compile else model.decode_packs
+
+    @abstractmethod
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return sums over a batch: float32 scalars, of which only "loss" has a gradient.
+
+        Returns:
+            "loss"; "nll", the negative log-likelihood of the
+            references in nats; and if translations are sampled, "reward", the mean reward of each
+            sentence's samples, summed over the sentences.
+        """
+
+
+class TokenCriterion(Criterion):
+    """Teacher forcing: the cost of each target token, given the reference tokens before it."""
+
+    def __init__(
+        self, model: Model, cost: TokenCost, passes: int = 1, compile: bool = False
+    ) -> None:
+        """Combine a model and a token-level loss.
+
+        Args:
+            model: the model to train.
+            cost: returns loss and negative log-likelihood, given the decoder output
+                [passes x P, D], the output layer, the labels [P] and their weights [P]; see
+                :class:`nmt.training.losses.token.TokenLoss`.
+            passes: forward passes per batch.
+            compile: whether the model is compiled with ``torch.compile``, layer by layer.
+        """
+        super().__init__(model, compile)
+        self.cost = cost
+        self.passes = passes
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return "loss" and "nll", summed over the batch's target tokens."""
+        labels, weights = batch.target_output, batch.weights
+        batch = batch.repeated(self.passes)
+        decoder_output = self.decoder_output(batch.source, batch.target_input, batch.packing)
+        loss, nll = self.cost(decoder_output, self.model.output, labels, weights)
+        return {"loss": loss, "nll": nll}
+
+
+class CutoffCriterion(Criterion):
+    """Teacher forcing with two passes, of which the second cuts off the embeddings of tokens."""
+
+    def __init__(self, model: Model, cost: TokenCost, cutoff: float, compile: bool = False) -> None:
+        """Combine a model and a loss of two passes.
+
+        Args:
+            model: the model to train.
+            cost: as of :class:`TokenCriterion`.
+            cutoff: probability with which a token's embedding is zero in the second pass.
+            compile: whether the model is compiled with ``torch.compile``, layer by layer.
+
+        Raises:
+            NmtError: the embeddings of the model cannot be cut off.
+        """
+        super().__init__(model, compile)
+        self.cost = cost
+        self.cutoff = cutoff
+        with cutoff_of(model, cutoff):
+            pass
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return "loss" and "nll", summed over the batch's target tokens."""
+        sentences = batch.source, batch.target_input, batch.packing
+        whole = self.decoder_output(*sentences)
+        with cutoff_of(self.model, self.cutoff):
+            cut = self.decoder_output(*sentences)
+        outputs = torch.cat((whole, cut))
+        loss, nll = self.cost(outputs, self.model.output, batch.target_output, batch.weights)
+        return {"loss": loss, "nll": nll}
+
+
+def _compiled_in_training(layer: nn.Module) -> Callable[..., Any]:
+    """Return the forward pass of a layer, compiled where it is to have a gradient.
+
+    Validation and searches use the layers of the same model, with other shapes.
+    """
+    plain, compiled = layer.forward, torch.compile(layer.forward, dynamic=True)
+
+    @wraps(plain)
+    def forward(*arguments: Any) -> Any:
+        """Compute the layer."""
+        is_training = layer.training and torch.is_grad_enabled()
+        return compiled(*arguments) if is_training else plain(*arguments)
+
+    return forward
+
+
+def _compiled(model: Model) -> Callable[[Tensor, Tensor, Packing], Tensor]:
+    """Return :meth:`Model.decode_packs`, compiled: without padding where the GPU has kernels.
+
+    Layers are compiled one by one: those of a stack are the same code, which is compiled once.
+    Other models are compiled as a whole.
+    """
+    torch._dynamo.config.recompile_limit = GRAPHS
+    on_packs, on_padded = model.decode_packs, model.decode
+    layers = list(model.residual_modules("layers"))
+    for layer in layers:  # on the instance: names of weights stay
+        layer.forward = _compiled_in_training(layer)
+    if not layers:
+        on_packs = torch.compile(on_packs, dynamic=True)
+        on_padded = torch.compile(on_padded, dynamic=True)
+
+    def decode_packs(source: Tensor, target: Tensor, packing: Packing) -> Tensor:
+        """Return the decoder output [P, D] at the target's tokens."""
+        if not (model.packs and is_compilable(model, source.device)):
+            padded = on_padded(packing.source.pad(source), packing.target.pad(target))
+            return packing.target.unpad(padded)
+        tokens = len(target)
+        source, target, packing = filled(source, target, packing)
+        packing.prepare()
+        return on_packs(source, target, packing)[:tokens]
+
+    return decode_packs

@@ -1,0 +1,1 @@
+"""Reports of a training: lines, the log, the panel, and external loggers."""
