@@ -30,6 +30,7 @@ from nmt.models.layers.basic import Dropout, embedding, make_norm
 from nmt.models.layers.cache import Memory, TokenMixer
 from nmt.models.layers.sentences import Packed, Padded, Sentences, Step
 from nmt.models.recording import recorded_attention
+from nmt.models.transformer import recurrences as recurrences  # registers the pattern of students
 from nmt.models.transformer.config import TransformerSizes
 from nmt.models.transformer.layers import (
     DecoderLayer,
