@@ -390,7 +390,7 @@ def test_migrating(place: Workplace) -> None:
     commands = [call for cell in columns for call in re.findall("`([^`]+)`", cell)]
     others = r"nmt (?!import|serve)[a-z]|torchrun"  # their own tests have models and clients
     commands = [call for call in commands if re.match(others, call) and " -" in call]
-    assert len(commands) > 15
+    assert len(commands) >= 8
     for corpus in place.path.glob("corpus/*.*"):
         shutil.copy(corpus, place.path)
     place.run("nmt average-checkpoints --last 2 --output averaged; cp test.de test.hyp")

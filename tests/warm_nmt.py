@@ -51,7 +51,6 @@ def warm_nmt(directory: Path) -> Iterator[Path]:
 def serve(place: str) -> None:
     """Run commands, each in a process of its own, until this one is terminated."""
 
-
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(place)
     listener.listen(64)

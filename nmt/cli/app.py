@@ -21,7 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from nmt import __version__
 from nmt.cli.console import STDOUT, write_utf8
-from nmt.cli.habits import answer, answer_arguments, answer_command, answer_key, answer_single_dash
+from nmt.cli.hints import answer, answer_arguments, answer_command, answer_key, answer_single_dash
 from nmt.cli.interruption import INTERRUPTED, raise_at_interrupt, terminable
 from nmt.errors import LostPeerError, NmtError, TerminatedError, UnknownKeyError, explain
 from nmt.io.files import named
@@ -45,7 +45,7 @@ class Command(TyperCommand):
         """Parse the arguments; an error of the parser names this command."""
         ours = [name for parameter in self.params for name in parameter.opts]
         for word in takewhile(lambda word: word != "--", args):
-            if message := answer_single_dash(ctx.info_name, word, ours):
+            if message := answer_single_dash(word, ours):
                 ctx.fail(message)
         try:
             rest: list[str] = super().parse_args(ctx, args)

@@ -6,10 +6,88 @@ import re
 from typing import Any
 
 from nmt.errors import NmtError
-from nmt.migration.marian_options import KEYS as KEYS
-from nmt.migration.marian_options import TASKS, WITHOUT
-from nmt.migration.options import Draft, Options, number_of, parallel
+from nmt.migration.options import Draft, Options, number_of
 from nmt.recipe.config import set_path
+
+PROGRAMS = {"marian": "train", "marian-decoder": "translate"}
+"""The command of nmt for each program."""
+
+_TASK: dict[str, list[Any]] = {
+    "--type": ["transformer"],
+    "--enc-depth": [6],
+    "--dec-depth": [6],
+    "--tied-embeddings-all": [],
+    "--transformer-postprocess": ["dan"],
+    "--transformer-preprocess": [""],
+    "--transformer-ffn-activation": ["relu"],
+    "--transformer-dropout": [0.1],
+    "--label-smoothing": [0.1],
+    "--clip-norm": [0],
+    "--max-length": [100],
+    "--exponential-smoothing": [1e-4],
+    "--mini-batch-fit": [],
+    "--beam-size": [8],
+    "--normalize": [1.0],
+}
+_BASE: dict[str, list[Any]] = {
+    "--dim-emb": [512],
+    "--transformer-dim-ffn": [2048],
+    "--transformer-heads": [8],
+    "--learn-rate": [3e-4],
+    "--lr-warmup": ["16000"],
+    "--lr-decay-inv-sqrt": ["16000"],
+    "--workspace": [9500],
+    "--optimizer-params": [0.9, 0.98, 1e-9],
+}
+_BIG: dict[str, list[Any]] = {
+    "--dim-emb": [1024],
+    "--transformer-dim-ffn": [4096],
+    "--transformer-heads": [16],
+    "--learn-rate": [2e-4],
+    "--lr-warmup": ["8000"],
+    "--lr-decay-inv-sqrt": ["8000"],
+    "--workspace": [13000],
+    "--optimizer-params": [0.9, 0.998, 1e-9],
+}
+_PRENORM: dict[str, list[Any]] = {
+    "--transformer-preprocess": ["n"],
+    "--transformer-postprocess": ["da"],
+}
+TASKS = {
+    "transformer-base": _TASK | _BASE,
+    "transformer-big": _TASK | _BIG,
+    "transformer-base-prenorm": _TASK | _BASE | _PRENORM,
+    "transformer-big-prenorm": _TASK | _BIG | _PRENORM,
+}
+"""Options that ``--task`` stands for."""
+
+KEYS = {
+    "--enc-depth": "model.encoder_layers",
+    "--dec-depth": "model.decoder_layers",
+    "--transformer-heads": "model.heads",
+    "--transformer-dim-ffn": "model.d_ff",
+    "--transformer-dropout": "model.dropout",
+    "--transformer-dropout-attention": "model.attention_dropout",
+    "--transformer-dropout-ffn": "model.activation_dropout",
+}
+"""The recipe key of an option with one value."""
+
+REASONS = {
+    "--config": "convert the file itself: nmt recipe --from marian FILE",
+    "-c": "convert the file itself: nmt recipe --from marian FILE",
+    "--devices": "use torchrun --nproc-per-node N -m nmt train",
+    "-d": "use torchrun --nproc-per-node N -m nmt train",
+    "--max-length": "search.max_source_length limits a source",
+    "--max-length-crop": "longer training pairs are dropped, not cut",
+    "--model": "nmt train --save-dir DIR, and nmt translate --model RUN",
+    "-m": "nmt train --save-dir DIR, and nmt translate --model RUN",
+    "--overwrite": "checkpoints are kept by train.keep_last",
+    "--keep-best": "the best checkpoint is always kept",
+    "--shortlist": "nmt shortlist stores the list in the run",
+    "--lr-decay-strategy": "train.schedule=plateau is near",
+    "--n-best": "use nmt translate --n-best K",
+}
+"""Why the recipe does not hold an option."""
 
 PERIOD = re.compile(r"(\d[\d,]*(?:\.\d+)?)([kKMGT]?)([ute]?)", re.ASCII)
 """A number, a factor such as K for a thousand, and a unit: updates, target tokens or epochs."""
@@ -32,6 +110,8 @@ def convert(options: Options, draft: Draft) -> None:
         _optimizer(options, draft)
         _end(options, draft)
         _validation(options, draft)
+        draft.set(train__seed=options.number("--seed") or None)  # 0 is no fixed seed
+    draft.finish(options, "Marian", KEYS, REASONS)
 
 
 def _corpora(options: Options, draft: Draft) -> None:
@@ -39,7 +119,7 @@ def _corpora(options: Options, draft: Draft) -> None:
         paths = list(map(str, options.take(name, "-t" if key == "train" else name) or []))
         if not paths:
             continue
-        pair = parallel(*paths) if len(paths) == 2 else None
+        pair = _parallel(*paths) if len(paths) == 2 else None
         if pair is None:
             draft.note(
                 f"{name} {' '.join(paths)}: expected PREFIX.SOURCE and PREFIX.TARGET; rename"
@@ -67,10 +147,25 @@ def _corpora(options: Options, draft: Draft) -> None:
         )
 
 
+def _parallel(source: object, target: object) -> tuple[str, str, str] | None:
+    """Return the prefix and the endings of two files of parallel text, perhaps compressed.
+
+    Returns:
+        Prefix, source language and target language; None if the files have other names.
+    """
+    names = [re.sub(r"\.(gz|xz|zst)$", "", str(path)) for path in (source, target)]
+    matches = [re.fullmatch(r"(.*)\.([^./]+)", name) for name in names]
+    if not all(matches):
+        return None
+    (one, source_lang), (other, target_lang) = (match.groups() for match in matches if match)
+    is_pair = one == other and source_lang != target_lang
+    return (one, source_lang, target_lang) if is_pair else None
+
+
 def _model(options: Options, draft: Draft) -> None:
     kind = options.text("--type")
     if not kind and (config := options.text("--config", "-c")):
-        raise NmtError(f"--config {config}: {WITHOUT['--config']}")
+        raise NmtError(f"--config {config}: {REASONS['--config']}")
     if not kind:
         raise NmtError(
             "no --type and no --task: Marian's default, amun, is recurrent, and nmt's recurrent "
@@ -126,7 +221,7 @@ def _model(options: Options, draft: Draft) -> None:
 def _batch(options: Options, draft: Draft) -> None:
     options.take("--optimizer-delay")
     remark = ", which Marian divides among the devices and batches of an update"
-    words = options.number("--mini-batch-words")
+    words, is_fit = options.number("--mini-batch-words"), options.switch("--mini-batch-fit")
     if workspace := options.number("--workspace", "-w"):
         draft.note(
             f"--workspace {workspace}: megabytes; train.max_tokens bounds the memory by tokens"
@@ -136,7 +231,7 @@ def _batch(options: Options, draft: Draft) -> None:
     elif reference := options.number("--mini-batch-words-ref"):
         draft.set(train__tokens_per_update=reference)
         draft.note(f"tokens_per_update {reference}: --mini-batch-words-ref, assumed to be the size")
-    elif options.switch("--mini-batch-fit"):
+    elif is_fit:
         draft.note(
             "tokens_per_update: assumed 25000, the default: mini-batch-fit takes what fits the "
             "workspace, times devices and optimizer-delay; Marian's log has the words of an update"
@@ -158,7 +253,13 @@ def _optimizer(options: Options, draft: Draft) -> None:
         values |= dict(zip(("betas", "eps"), (parameters[:2], *parameters[2:3]), strict=False))
     draft.set(train__optimizer=values)
     _schedule(options, draft)
-    _alignments(options, draft)
+    path = options.text("--guided-alignment", default="none")
+    options.take("--guided-alignment-weight", "--transformer-guided-alignment-layer")
+    if path != "none":
+        draft.note(
+            f"--guided-alignment {path}: name it PREFIX.align; set preprocess.alignments, "
+            "train.guided_alignment"
+        )
     if smoothing := options.number("--label-smoothing", assumed=0.0):
         loss = {"name": "label_smoothed_cross_entropy", "smoothing": smoothing}
         draft.set(train__loss={**loss, "definition": "uniform"})
@@ -203,20 +304,6 @@ def _period(name: str, value: object) -> tuple[float, str]:
     if match is None:
         raise NmtError(f"{name}: expected a number of updates, not {value!r}")
     return number_of(name, match[1].replace(",", "")) * FACTORS[match[2]], match[3]
-
-
-def _alignments(options: Options, draft: Draft) -> None:
-    """Set guided alignment; a configuration that Marian writes has a weight without it, too."""
-    path = options.text("--guided-alignment", default="none")
-    weight = options.number("--guided-alignment-weight", default=0.1)
-    if path != "none":
-        draft.set(train__guided_alignment=weight, preprocess__alignments=True)
-        name = "--transformer-guided-alignment-layer"
-        guided = options.text(name, default="last")
-        last = draft.recipe["model"]["decoder_layers"]
-        layer = last if guided == "last" else number_of(name, guided)
-        draft.set(model__alignment_layer=layer, model__alignment_head=1)
-        draft.note(f"--guided-alignment {path}: nmt preprocess reads PREFIX.align; rename")
 
 
 def _updates(options: Options, draft: Draft, name: str, *aliases: str) -> int | None:
@@ -293,5 +380,3 @@ def _search(options: Options, draft: Draft) -> None:
     )
     if not options.switch("--allow-unk"):
         draft.set(search__constraints=["forbidden"])
-    if penalty := options.number("--word-penalty"):
-        draft.note(f"--word-penalty {penalty}: no counterpart")

@@ -1,25 +1,44 @@
-"""Options of another toolkit, and the recipe that is made of them."""
+"""Options of another toolkit's command, and the recipe made from these options."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from itertools import takewhile
+from pathlib import PurePath
 from typing import Any
 
 from nmt.errors import NmtError
-from nmt.migration.shell import PROGRAMS, UNKNOWN, Command, commands_of
+from nmt.migration.hints import HINTS
 from nmt.recipe.config import set_path
 
 TOKENS_PER_SENTENCE = 25
-"""Target tokens of a sentence that are assumed where a batch is counted in sentences."""
-
-JOINED = re.compile(r"^(-[A-Za-z])([-+.]?\d|[$`])")
-"""The beginning of a short option with its value in the same word, such as ``-b12``."""
+"""Assumed target tokens of a sentence where a batch is counted in sentences."""
 
 MAX_NUMBER = 1e15
 """Numbers of options are smaller."""
+
+JOINED = re.compile(r"^(-[A-Za-z])([-+.]?\d)")
+"""The beginning of a short option with its value in the same word, such as ``-b12``."""
+
+REDIRECTION = re.compile(r"\d?>{1,2}[\w./-]*|<")
+"""A word after which files follow, not options."""
+
+SECTIONS = {
+    "preprocess": ("preprocess",),
+    "train": ("preprocess", "model", "train", "search"),
+    "translate": ("search",),
+}
+"""Sections of the recipe that a command sets."""
+
+LIMITS = {
+    f"train.{key}"
+    for key in ("keep_last", "log_every", "max_epochs", "patience", "save_every", "valid_every")
+}
+"""Keys with numbers from 1; other toolkits write 0 or -1 for no limit."""
 
 
 @dataclass
@@ -32,48 +51,45 @@ class Options:
     """Values by name, such as ``--max-tokens`` or ``-b``; none for a switch."""
     positional: list[str] = field(default_factory=list)
     devices: int | None = None
-    """Number of GPUs that the command line says before the program."""
-    program: str = ""
-    """Name of the program; empty for a configuration."""
-    beside: Collection[str] = ()
-    """Commands of nmt that the other commands of a script have for counterparts."""
-    unknown: list[tuple[str, str]] = field(default_factory=list)
-    """Words that a shell alone can replace, each with its option; they are left out."""
-    loops: Sequence[str] = ()
-    """Loops of the script over several values, of which the first is taken."""
+    """Number of GPUs that the user gives."""
     assumed: dict[str, Any] = field(default_factory=dict)
     """Defaults of the toolkit by name, for options that are not given."""
 
     @classmethod
-    def of_script(cls, text: str, toolkit: str) -> list[Options]:
-        """Return the options of each command of a toolkit in a text in the syntax of a POSIX shell.
+    def of_command_line(cls, text: str, programs: Mapping[str, str]) -> Options:
+        r"""Return the options of a command line, which ``\`` continues at the end of a line.
+
+        Args:
+            text: the command line; lines without one of the programs are ignored.
+            programs: the command of nmt by the name of the program.
 
         Raises:
-            NmtError: the text has no command of the toolkit, or cannot be read.
+            NmtError: the text has no such command line, or several, or one that is not whole.
         """
-        commands = [cls._of_command(command) for command in commands_of(text, toolkit)]
-        for options in commands:
-            options.beside = {other.command for other in commands if other is not options}
-        return commands
-
-    @classmethod
-    def _of_command(cls, command: Command) -> Options:
-        ours = PROGRAMS[command.toolkit][command.program]
-        options = cls(ours, {}, devices=command.devices, program=command.program)
-        options.loops = command.loops
-        current, option = options.positional, ""
-        for word in command.words:
-            word = JOINED.sub(r"\1=\2", word)
-            name, equals, value = word.partition("=")
-            if re.match(r"--?[A-Za-z]", word):
-                option = _normal(name)
-                current = options.values.setdefault(option, [])
-                current.clear()
-                if not equals:
-                    continue
-                word = value
-            if UNKNOWN.fullmatch(word):
-                options.unknown.append((option, word))
+        found: list[tuple[str, list[str]]] = []
+        for line in re.sub(r"\\\r?\n|\n(?=[ \t]*-)", " ", text).splitlines():
+            if line.lstrip().startswith("#") or not any(name in line for name in programs):
+                continue
+            for words in _commands(line):
+                names = [PurePath(word.strip("()")).name for word in words]
+                place = next((n for n, name in enumerate(names) if name in programs), None)
+                if place is not None:
+                    found.append((names[place], words[place + 1 :]))
+        if not found:
+            known = ", ".join(programs)
+            raise NmtError(f"no command to convert; give a command line of one of {known}")
+        if len(found) > 1:
+            listed = ", ".join(name for name, _ in found)
+            raise NmtError(f"several commands: {listed}; give one command at a time")
+        [(program, words)] = found
+        options = cls(programs[program], {})
+        current = options.positional
+        for word in words:
+            if re.search(r"\$[\w{(]|`", word):
+                raise NmtError(f"{word}: the shell replaces it; write its value instead")
+            name, equals, value = JOINED.sub(r"\1=\2", word).partition("=")
+            if re.match(r"--?[A-Za-z]", name):
+                current = options.values[name.replace("_", "-")] = [value] if equals else []
             else:
                 current.append(word)
         return options
@@ -86,22 +102,16 @@ class Options:
             if value is False or value is None:
                 continue
             listed = [] if value is True else value if isinstance(value, list) else [value]
-            options[_normal(f"--{key}")] = listed
+            options[f"--{key}".replace("_", "-")] = listed
         return cls("train", options)
 
     def __contains__(self, name: str) -> bool:
-        return name in self.values and not self._lacks_value(name)
-
-    def _lacks_value(self, name: str) -> bool:
-        """Return whether no value of an option is known, which may also be a switch."""
-        return not self.values[name] and any(option == name for option, _ in self.unknown)
+        return name in self.values
 
     def take(self, *names: str) -> list[Any] | None:
-        """Return the values of the first of some names that is there, and forget all of them."""
-        known = [self.values[name] for name in names if name in self]
-        for name in names:
-            self.values.pop(name, None)
-        return known[0] if known else None
+        """Return the values of the first of some names that is there, and forget all names."""
+        values = [self.values.pop(name) for name in names if name in self.values]
+        return values[0] if values else None
 
     def assume(self, name: str, value: Any) -> Any:
         """Return the toolkit's default of an option that is not given, and note it for the user."""
@@ -116,8 +126,8 @@ class Options:
 
     def switch(self, *names: str) -> bool:
         """Return whether a switch is on."""
-        values = [self.values.pop(name) for name in names if name in self.values]
-        return bool(values) and [str(value).lower() for value in values[0]] != ["false"]
+        values = self.take(*names)
+        return values is not None and [str(value).lower() for value in values] != ["false"]
 
     def number(
         self, *names: str, default: float | None = None, assumed: float | None = None
@@ -140,10 +150,6 @@ class Options:
             NmtError: a value is not a number.
         """
         return [number_of(name, value) for value in self.take(name) or []]
-
-    def rest(self) -> Iterator[tuple[str, list[Any]]]:
-        """Yield the options that have not been taken."""
-        yield from ((name, values) for name, values in self.values.items() if name in self)
 
 
 @dataclass
@@ -171,41 +177,10 @@ class Draft:
         if len(known) > 1:
             self.note(f"vocab_size {max(known)}: both vocabularies have one size, the larger one")
 
-    def peak(self, name: str, lr: float, warmup_updates: int) -> float:
-        """Return the highest rate of a schedule that is `lr` / sqrt(max(update, warm-up)).
-
-        Args:
-            name: option with the rate, for a note.
-            lr: its value.
-            warmup_updates: updates of the warm-up, at least 1.
-        """
-        peak = float(f"{lr / math.sqrt(warmup_updates):.6g}")
-        self.note(
-            f"lr {peak:g}: {name} {lr:g}, divided by the square root of warmup_updates "
-            f"{warmup_updates}, is the peak"
-        )
-        return peak
-
-    def set_batch(
-        self, tokens: float | None, sentences: float | None, accumulated: float, devices: int | None
-    ) -> None:
-        """Set the size of an update from that of a device's batch, and say what is assumed.
-
-        Args:
-            tokens: tokens of a device's batch; None where it is counted in sentences.
-            sentences: sentences of a device's batch.
-            accumulated: batches of a device in one update.
-            devices: number of devices; None where nothing says.
-        """
-        gpus = f"{devices or 1} GPU" + ("s" if (devices or 1) > 1 else "")
-        without = "" if devices else ", as assumed without --gpus N"
-        factors = f" x {accumulated:g} batch{'es' if accumulated > 1 else ''} x {gpus}{without}"
-        self.set_update(tokens, sentences, accumulated * (devices or 1), factors)
-
     def set_update(
         self, tokens: float | None, sentences: float | None, factor: float, remark: str
     ) -> None:
-        """Set the size of an update from that of a batch, and say what is assumed.
+        """Set the size of an update from the size of a batch, and say what is assumed.
 
         Args:
             tokens: tokens of a batch; None where it is counted in sentences.
@@ -223,23 +198,75 @@ class Draft:
             f"tokens_per_update {update}: {unit}{remark}; nmt counts target tokens without padding"
         )
 
+    def finish(
+        self, options: Options, toolkit: str, keys: Mapping[str, str], reasons: Mapping[str, str]
+    ) -> None:
+        """Set the keys of the options that are left, and note all that the recipe does not hold.
 
-def parallel(source: object, target: object) -> tuple[str, str, str] | None:
-    """Return the prefix and the endings of two files of parallel text, perhaps compressed.
+        Args:
+            options: options that the toolkit's rules did not take.
+            toolkit: name of the toolkit, for a note.
+            keys: the recipe key of an option.
+            reasons: why the recipe does not hold an option.
+        """
+        if options.assumed:
+            defaults = ", ".join(f"{name} {_shown(of)}" for name, of in options.assumed.items())
+            self.note(f"not given, so {toolkit}'s defaults: {defaults}")
+        hints = HINTS.get(options.command, {})
+        unknown: list[str] = []
+        for name, values in options.values.items():
+            shown, key = " ".join([name, *map(str, values)]), keys.get(name)
+            if key and key.partition(".")[0] not in SECTIONS.get(options.command, ()):
+                self.note(f"{shown}: nmt {options.command} does not set {key}")
+            elif key and values:
+                self._carry(key, scalar(values[0]), shown, len(values))
+            elif reason := reasons.get(name) or hints.get(name):
+                self.note(f"{shown}: {reason}")
+            elif near := get_close_matches(name, [*keys, *hints], n=1, cutoff=0.88):
+                self.note(f"{shown}: unknown, not carried over; did you mean {near[0]}?")
+            else:
+                unknown.append(shown)
+        if unknown:
+            self.note(
+                f"not carried over; leave out, or set what docs/recipe.md has: {', '.join(unknown)}"
+            )
+        for word in options.positional:
+            self.note(f"{word}: not carried over; nmt reads a dataset (--data), a run or a file")
 
-    Returns:
-        Prefix, source language and target language; None if the files have other names.
+    def _carry(self, key: str, value: Any, shown: str, count: int) -> None:
+        """Set a key to the value of one option."""
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if is_number and value < (1 if key in LIMITS else 0):
+            self.note(f"{shown}: no limit or seed there; the default of {key} is taken")
+            return
+        set_path(self.recipe, key, value)
+        if count > 1:
+            self.note(f"{shown}: {key} has one value; the first one is taken")
+
+
+def _commands(line: str) -> list[list[str]]:
+    """Return the words of each command of a line, without redirections.
+
+    Raises:
+        NmtError: a quotation has no end.
     """
-    names = [re.sub(r"\.(gz|xz|zst)$", "", str(path)) for path in (source, target)]
-    (one, source_lang), (other, target_lang) = (split_ending(name) for name in names)
-    is_pair = one == other and source_lang and target_lang and source_lang != target_lang
-    return (one, source_lang, target_lang) if is_pair else None
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=";|&")
+    lexer.whitespace_split, lexer.commenters = True, ""
+    commands: list[list[str]] = [[]]
+    try:
+        for word in lexer:
+            if set(word) <= set(";|&"):
+                commands.append([])
+            else:
+                commands[-1].append(word)
+    except ValueError as error:
+        raise NmtError(f"the command line cannot be read: {error}; mend it") from None
+    return [[*takewhile(lambda word: not REDIRECTION.fullmatch(word), words)] for words in commands]
 
 
-def split_ending(name: str) -> tuple[str, str]:
-    """Return a name without its ending, and the ending; both empty if there is none."""
-    match = re.fullmatch(r"(.*)\.([^./]+)", name)
-    return (match[1], match[2]) if match else ("", "")
+def _shown(value: Any) -> str:
+    """Return a default as it stands on a command line."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def number_of(name: str, value: Any) -> Any:
@@ -265,7 +292,3 @@ def scalar(value: Any) -> Any:
         except ValueError:
             continue
     return {"true": True, "false": False}.get(value.lower(), value)
-
-
-def _normal(name: str) -> str:
-    return name.replace("_", "-")

@@ -69,12 +69,12 @@ MISTAKES = {
     "an unknown command": Mistake("trian", "No such command 'trian'", status=2),
     "an unknown flag": Mistake(
         "train --learning-rate 3",
-        "--learning-rate is an option of OpenNMT and transformers; use --lr",
+        "no option --learning-rate; use --lr",
         status=2,
     ),
     "a flag that is nearly right": Mistake(
         "train --max-update 3",
-        "--max-update is an option of fairseq; use --max-updates N",
+        "no option --max-update; use --max-updates N",
         status=2,
     ),
     "a flag without its value": Mistake(
@@ -107,7 +107,7 @@ MISTAKES = {
     ),
     "an unknown key in the recipe": Mistake(
         "train",
-        "nmt.yaml: train: 'max_update' is an option of fairseq; use train.max_updates",
+        "nmt.yaml: train: unknown key 'max_update'; use train.max_updates",
         text("nmt.yaml", "train: {max_update: 1}\n"),
     ),
     "an unknown key on the command line": Mistake(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nmt.cli.console import check_output, check_stdin
-from nmt.cli.habits import ONE_TEXT
+from nmt.cli.hints import ONE_TEXT
 from nmt.cli.options import (
     SEARCH_FLAGS,
     Settings,
