@@ -7,7 +7,7 @@ compiled training, the paper's base model for the time that is left, and CTransl
 a process with a share of the time. When a stage ends, `results.jsonl` in the output directory gets
 its line, and `tables.md` is written anew, so that finished figures survive whatever comes later.
 `log.txt` holds what the processes print. A stage that fails or takes too long is reported, the next
-stage begins, and the exit status is 1. `--write-docs` puts the tables into docs/benchmarks.md. A
+stage begins, and the exit status is 1. `--write-docs` puts the tables into docs/results/speed.md. A
 later run adds to the same directory; `--stages` names some of the stages, or none, to write the
 tables again.
 """
@@ -35,7 +35,7 @@ from xml.etree import ElementTree
 from gpu_tables import tables
 
 ROOT = Path(__file__).parents[1]
-DOCUMENT = ROOT / "docs/benchmarks.md"
+DOCUMENT = ROOT / "docs/results/speed.md"
 BEGIN, END = "<!-- gpu: begin -->", "<!-- gpu: end -->"
 MODULES = (
     *("torch", "numpy", "typer", "rich", "sentencepiece", "sacrebleu", "sacremoses", "yaml"),

@@ -49,8 +49,8 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("nmt", "benchmarks", "tests"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", root)
-    (root / "docs").mkdir()
-    shutil.copy(ROOT / "docs/benchmarks.md", root / "docs")
+    (root / "docs/results").mkdir(parents=True)
+    shutil.copy(ROOT / "docs/results/speed.md", root / "docs/results")
     return root
 
 
@@ -81,9 +81,9 @@ def test_the_command_measures_everything_and_writes_the_tables(
         r"\| 2 \| \d+ \| [\d.]+ \| [\d.]+ \| [\d,]+ \|",
     ):
         assert re.search(f"^{row}$", text, re.M), row
-    document = (copied / "docs/benchmarks.md").read_text()
+    document = (copied / "docs/results/speed.md").read_text()
     assert f"<!-- gpu: begin -->\n\n{text}\n<!-- gpu: end -->" in document
-    before = (ROOT / "docs/benchmarks.md").read_text()
+    before = (ROOT / "docs/results/speed.md").read_text()
     assert document.split("<!-- gpu: begin -->")[0] == before.split("<!-- gpu: begin -->")[0]
     assert document.split("<!-- gpu: end -->")[1] == before.split("<!-- gpu: end -->")[1]
 

@@ -60,7 +60,7 @@ def _is_fast_on_cpu(precision: str) -> bool:
     """Return whether the processor multiplies faster in a precision of 16 bits than in fp32.
 
     Nothing is timed, so that a training resumes in the same precision. Without AMX, products in
-    bf16 took twice the time of fp32 on a processor of Intel (docs/benchmarks.md).
+    bf16 took twice the time of fp32 on a processor of Intel (docs/results/speed.md).
     """
     probes = {"bf16": ["_is_amx_tile_supported"], "fp16": ["_is_amx_fp16_supported"]}[precision]
     if precision == "bf16" and not _is_intel():
