@@ -28,27 +28,25 @@ SECTIONS = {
     "search": SearchConfig,
     "score": ScoreConfig,
 }
-RESUME = " A resumed run may change it."
+STAR = r"\*"
 WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
 HEAD = """\
 # The recipe, key by key
 
 `docs/make_recipe_reference.py` generates this page from the dataclasses that define the keys.
 
-A recipe has the sections `preprocess`, `model`, `train`, `search` and `score`, and `plugins`, a
-list of modules to import, which may lie next to the recipe. `nmt preprocess`, `train`,
-`translate`, `score`, `explain` and `serve` read `nmt.yaml` in the current directory, or the file
-given with `--config`. `--set section.key=value` overrides the file, and a command's own options
-override both. Plugins of an `nmt.yaml` that was found, not given, are
-imported only with `--plugin` or `--trust-plugins`. Each command refuses unknown sections, and
-unknown keys of all sections.
+A recipe has the sections `preprocess`, `model`, `train`, `search` and `score`, and `plugins`, a list of modules to import, which may lie next to the recipe.
+Commands read `nmt.yaml` in the current directory, or the file given with `--config`.
+`--set section.key=value` overrides the file, and a command's own options override both.
+Plugins of an `nmt.yaml` that was found, not given, are imported only with `--plugin` or `--trust-plugins`.
+Unknown sections and keys are refused.
 
-A missing key has the default below. Where a key takes a *choice*, the recipe gives a name
-(`loss: cross_entropy`) or a name with keys of its own (`loss: {name: cross_entropy}`); keys without
-a name change the default choice (`schedule: {lr: 0.001}`).
+A missing key has the default below.
+Where a key takes a *choice*, the recipe gives a name (`loss: cross_entropy`) or a name with keys of its own (`loss: {name: cross_entropy}`).
+Keys without a name change the default choice (`schedule: {lr: 0.001}`).
 
-A resumed run may change the keys of `model` and `train` that say so, and all keys of the other
-sections.
+A resumed run may change the keys of `model` and `train` with a star (\\*), and all keys of the other sections.
+A key takes numbers, `true` or `false`, or text, as its default does, unless the table says more.
 """
 
 
@@ -58,7 +56,7 @@ def main() -> None:
     choices: dict[str, Registry[Any]] = {}
     for name, section in SECTIONS.items():
         print(f"## `{name}`\n\n{documentation(section)}\n")
-        print_keys(section(), choices)
+        print_keys(section(), choices, {})
         if name == "preprocess":
             print(f"## `model`\n\nWhich {architectures.kind}, and what differs from its values.\n")
             print_choice(architectures, choices)
@@ -71,6 +69,7 @@ def main() -> None:
 def print_choice(registry: Registry[Any], choices: dict[str, Registry[Any]]) -> None:
     """Prints every entry of a registry; entries of one class share a table."""
     classes: dict[type, list[str]] = {}
+    explained: dict[tuple[str, str], str] = {}
     for name in registry:
         classes.setdefault(type(registry[name]), []).append(name)
     for kind, names in classes.items():
@@ -84,7 +83,7 @@ def print_choice(registry: Registry[Any], choices: dict[str, Registry[Any]]) -> 
             for name in others:
                 print(f"- `{name}`: {differences(registry[name], registry[first], registry.key)}")
             print()
-        print_keys(registry[first], choices, skip=registry.key)
+        print_keys(registry[first], choices, explained, skip=registry.key, entry=first)
 
 
 def differences(entry: Any, other: Any, skip: str) -> str:
@@ -96,31 +95,49 @@ def differences(entry: Any, other: Any, skip: str) -> str:
     )
 
 
-def print_keys(instance: Any, choices: dict[str, Registry[Any]], skip: str = "") -> None:
-    """Prints a table of an instance's fields, and collects the choices among their types."""
+def print_keys(
+    instance: Any,
+    choices: dict[str, Registry[Any]],
+    explained: dict[tuple[str, str], str],
+    skip: str = "",
+    entry: str = "",
+) -> None:
+    """Prints a table of an instance's fields, and collects the choices among their types.
+
+    Args:
+        explained: the entry of the registry that explains a key with these words; grows.
+        entry: the name of this entry of the registry.
+    """
     hints = get_type_hints(type(instance))
     may_change = changeable(type(instance))
-    rows = [
-        f"| `{name}` | {type_text(hints[name], choices)} | `{value_text(getattr(instance, name))}` "
-        f"| {meaning}{RESUME if name in may_change and 'resumed run' not in meaning else ''} |"
-        for name, meaning in field_documentation(instance).items()
-        if name != skip
-    ]
+    rows = []
+    for name, meaning in field_documentation(instance).items():
+        if name == skip:
+            continue
+        value = getattr(instance, name)
+        default = f"`{value_text(value)}`"
+        if takes := type_text(hints[name], choices, value):
+            default += f"; {takes}"
+        teller = explained.setdefault((name, meaning), entry)
+        told = meaning if teller == entry else f"As in `{teller}`."
+        rows.append(f"| `{name}`{STAR if name in may_change else ''} | {default} | {told} |")
     if rows:
-        print("| key | takes | default | meaning |\n|---|---|---|---|")
+        print("| key | default | meaning |\n|---|---|---|")
         print("\n".join(rows) + "\n")
 
 
-def type_text(hint: Any, choices: dict[str, Registry[Any]]) -> str:
-    """Return the type of a field in words."""
+def type_text(hint: Any, choices: dict[str, Registry[Any]], value: Any = None) -> str:
+    """Return the type of a field in words; nothing if the field's value shows the type."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         inner = [argument for argument in arguments if argument is not type(None)]
-        null = ", or null" if len(inner) < len(arguments) else ""
+        null = ", or null" if len(inner) < len(arguments) and value is not None else ""
         return " or ".join(type_text(argument, choices) for argument in inner) + null
     if origin is Literal:
-        return ", ".join(f"`{argument}`" for argument in arguments)
+        return ", ".join(f"`{argument}`" for argument in arguments if argument != value)
     if origin is tuple:
+        if value and all(isinstance(item, (int, float, str)) for item in value):
+            return ""
         many = "list" if arguments[-1] is Ellipsis else f"list of {len(arguments)}"
         return f"{many}: {type_text(arguments[0], choices)}"
     if registry := getattr(hint, "registry", None):
@@ -128,7 +145,7 @@ def type_text(hint: Any, choices: dict[str, Registry[Any]]) -> str:
         return f"[{registry.kind}](#choice-{registry.kind.replace(' ', '-')})"
     if dataclasses.is_dataclass(hint):
         return f"keys {', '.join(f'`{field.name}`' for field in dataclasses.fields(hint))}"
-    return WORDS[hint]
+    return "" if value is not None else WORDS[hint]
 
 
 def value_text(value: Any) -> str:
