@@ -35,17 +35,19 @@ HEAD = """\
 
 `docs/make_recipe_reference.py` generates this page from the dataclasses that define the keys.
 
-A recipe has the sections `preprocess`, `model`, `train`, `search` and `score`, and `plugins`, a list of modules to import, which may lie next to the recipe.
+A recipe has the sections `preprocess`, `model`, `train`, `search` and `score`.
+`plugins` is a list of modules to import, which may lie next to the recipe.
 Commands read `nmt.yaml` in the current directory, or the file given with `--config`.
 `--set section.key=value` overrides the file, and a command's own options override both.
-Plugins of an `nmt.yaml` that was found, not given, are imported only with `--plugin` or `--trust-plugins`.
+Without `--config`, plugins are imported only with `--plugin` or `--trust-plugins`.
 Unknown sections and keys are refused.
 
 A missing key has the default below.
-Where a key takes a *choice*, the recipe gives a name (`loss: cross_entropy`) or a name with keys of its own (`loss: {name: cross_entropy}`).
+A *choice* is a name (`loss: cross_entropy`), or a name with keys (`loss: {name: cross_entropy}`).
 Keys without a name change the default choice (`schedule: {lr: 0.001}`).
 
-A resumed run may change the keys of `model` and `train` with a star (\\*), and all keys of the other sections.
+A resumed run may change the keys of `model` and `train` with a star (\\*).
+It may also change all keys of the other sections.
 A key takes numbers, `true` or `false`, or text, as its default does, unless the table says more.
 """
 
@@ -104,9 +106,7 @@ def print_keys(
 ) -> None:
     """Prints a table of an instance's fields, and collects the choices among their types.
 
-    Args:
-        explained: the entry of the registry that explains a key with these words; grows.
-        entry: the name of this entry of the registry.
+    `explained` maps a key and its meaning to the entry whose table has the meaning, and grows.
     """
     hints = get_type_hints(type(instance))
     may_change = changeable(type(instance))
