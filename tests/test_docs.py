@@ -121,7 +121,7 @@ def test_every_record_of_the_log_is_documented(trained: Path) -> None:
     keys = {field.name for field in dataclasses.fields(Record)}
     for line in (trained / "log.jsonl").read_text(encoding="utf-8").splitlines():
         keys |= {*json.loads(line)}
-    for source in Path(nmt.training.__path__[0]).glob("*.py"):
+    for source in Path(nmt.training.__path__[0]).rglob("*.py"):
         keys |= {*re.findall(r"\.record\(\s*\"(\w+)\"", source.read_text(encoding="utf-8"))}
     assert {"train", "validation", "resumed"} < keys
     assert {key for key in keys if f"`{key}`" not in FORMATS} == set()
