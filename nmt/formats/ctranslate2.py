@@ -21,7 +21,6 @@ from nmt.data.vocabulary import SPECIAL_PIECES
 from nmt.errors import NmtError, install
 from nmt.formats.exporting import Export, Stored, TransformerFormat, export_formats, unsupported
 from nmt.models.layers.attention import Attend, GroupedAttention
-from nmt.models.layers.basic import DeepNorm, Residual
 from nmt.models.layers.cache import TokenMixer
 from nmt.models.layers.feed_forward import FeedForward, GatedFeedForward
 from nmt.models.transformer.model import Transformer, TransformerConfig
@@ -120,18 +119,18 @@ def _fill(spec: Any, model: Transformer, config: TransformerConfig) -> None:
     """Copy the model's weights into the spec."""
     for layer_spec, encoder_layer in zip(spec.encoder.layer, model.encoder, strict=True):
         _fill_self(layer_spec.self_attention, encoder_layer.attention)
-        _fill_end(layer_spec.self_attention, encoder_layer.attention_residual)
+        _fill_end(layer_spec.self_attention, encoder_layer.attention_norm, encoder_layer.alpha)
         _fill_feed_forward(layer_spec.ffn, encoder_layer.feed_forward)
-        _fill_end(layer_spec.ffn, encoder_layer.feed_forward_residual)
+        _fill_end(layer_spec.ffn, encoder_layer.feed_forward_norm, encoder_layer.alpha)
     for layer_spec, layer in zip(spec.decoder.layer, model.decoder, strict=True):
         _fill_self(layer_spec.self_attention, layer.attention)
-        _fill_end(layer_spec.self_attention, layer.attention_residual)
+        _fill_end(layer_spec.self_attention, layer.attention_norm, layer.alpha)
         _fill_cross(layer_spec.attention, layer.cross)
-        _fill_end(layer_spec.attention, layer.cross_residual)
+        _fill_end(layer_spec.attention, layer.cross_norm, layer.alpha)
         assert layer.feed_forward is not None
-        assert layer.feed_forward_residual is not None
+        assert layer.feed_forward_norm is not None
         _fill_feed_forward(layer_spec.ffn, layer.feed_forward)
-        _fill_end(layer_spec.ffn, layer.feed_forward_residual)
+        _fill_end(layer_spec.ffn, layer.feed_forward_norm, layer.alpha)
     _set(spec.encoder.embeddings[0], weight=model.source_embedding.weight)
     _set(spec.decoder.embeddings, weight=model.target_embedding.weight)
     _fill_linear(spec.decoder.projection, model.output)
@@ -145,7 +144,7 @@ def _fill(spec: Any, model: Transformer, config: TransformerConfig) -> None:
         if config.positions.name in ADDED_POSITIONS:
             table = positions(0, MAX_POSITIONS, torch.device("cpu"))
             _set(stack.position_encodings, encodings=table.expand(MAX_POSITIONS, config.d_model))
-    spec.config.layer_norm_epsilon = model.encoder[0].attention_residual.norm.eps
+    spec.config.layer_norm_epsilon = config.norm_epsilon
 
 
 def _fill_self(spec: Any, attention: TokenMixer) -> None:
@@ -195,14 +194,14 @@ def _fill_feed_forward(spec: Any, layer: nn.Module) -> None:
     _fill_linear(spec.linear_1, layer.outer)
 
 
-def _fill_end(spec: Any, residual: Residual) -> None:
+def _fill_end(spec: Any, norm: nn.Module, alpha: float | None) -> None:
     """Copy the normalisation of a sublayer whose weights are in the spec already."""
-    _fill_norm(spec.layer_norm, residual.norm)
-    if isinstance(residual, DeepNorm):  # norm(alpha x + f) is norm(x + f / alpha)
+    _fill_norm(spec.layer_norm, norm)
+    if alpha is not None:  # norm(alpha x + f) is norm(x + f / alpha)
         last = spec.linear_1 if hasattr(spec, "linear_1") else spec.linear[-1]
-        last.weight = last.weight / residual.alpha
+        last.weight = last.weight / alpha
         if last.has_bias():
-            last.bias = last.bias / residual.alpha
+            last.bias = last.bias / alpha
 
 
 def _fill_norm(spec: Any, norm: nn.Module) -> None:

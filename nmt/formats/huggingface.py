@@ -155,10 +155,10 @@ POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positi
 _ENCODER = {
     "attention.project_in": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "attention.attend.output": ("self_attn.out_proj",),
-    "attention_residual.norm": ("self_attn_layer_norm",),
+    "attention_norm": ("self_attn_layer_norm",),
     "feed_forward.inner": ("fc1",),
     "feed_forward.outer": ("fc2",),
-    "feed_forward_residual.norm": ("final_layer_norm",),
+    "feed_forward_norm": ("final_layer_norm",),
 }
 
 _DECODER = {
@@ -166,7 +166,7 @@ _DECODER = {
     "cross.project_query": ("encoder_attn.q_proj",),
     "cross.project_memory": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
     "cross.attend.output": ("encoder_attn.out_proj",),
-    "cross_residual.norm": ("encoder_attn_layer_norm",),
+    "cross_norm": ("encoder_attn_layer_norm",),
 }
 
 

@@ -340,7 +340,7 @@ def _self_attention(prefix: str, pattern: str, suffix: str) -> Names:
         names = {"project_in": "qkv", "attend.output": "o"}
         yield from _attention(f"{prefix}_self", "attention", names)
         norm = f"{prefix}_self_Wo"
-    yield from _norm(norm, "attention_residual.norm", suffix)
+    yield from _norm(norm, "attention_norm", suffix)
 
 
 def _layer(prefix: str, pattern: str, is_decoder: bool, suffix: str) -> Names:
@@ -348,9 +348,9 @@ def _layer(prefix: str, pattern: str, is_decoder: bool, suffix: str) -> Names:
     if is_decoder:
         context = {"project_query": "q", "project_memory": "kv", "attend.output": "o"}
         yield from _attention(f"{prefix}_context", "cross", context)
-        yield from _norm(f"{prefix}_context_Wo", "cross_residual.norm", suffix)
+        yield from _norm(f"{prefix}_context_Wo", "cross_norm", suffix)
     yield from _feed_forward(f"{prefix}_ffn")
-    yield from _norm(f"{prefix}_ffn_ffn", "feed_forward_residual.norm", suffix)
+    yield from _norm(f"{prefix}_ffn_ffn", "feed_forward_norm", suffix)
 
 
 def layer_weights(config: TransformerConfig) -> Names:

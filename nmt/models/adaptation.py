@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +18,6 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 from nmt.errors import NmtError
-from nmt.models.layers.basic import Residual
 from nmt.models.layers.feed_forward import FeedForward
 from nmt.recipe.registry import Registry, nearest
 
@@ -167,26 +165,19 @@ class Adapters(Adaptation):
             raise ValueError(f"d_bottleneck must be at least 1, not {self.d_bottleneck}")
 
     def put_on(self, model: nn.Module) -> None:
-        """Put an adapter behind the last residual of each layer, in place."""
-        last = list(_last_residuals(model))
-        if not last:
+        """Put an adapter after each layer, in place."""
+        layers: list[Any] = [part for part in model.modules() if hasattr(part, "adapter")]
+        if not layers:
             raise NmtError(
                 "model.adaptation: adapters stand behind the layers of a Transformer, and "
                 f"{type(model).__name__} has none; take lora"
             )
-        for residual in last:
-            width = next(residual.norm.parameters()).numel()
-            _extend(residual, AdaptedResidual, Adapter(width, self.d_bottleneck))
+        for layer in layers:
+            layer.adapter = Adapter(layer.attention_norm.weight.numel(), self.d_bottleneck)
 
     def merge_into(self, model: nn.Module) -> Adaptation:
         """Leave the adapters where they are."""
         return self
-
-
-def _last_residuals(model: nn.Module) -> Iterator[Residual]:
-    for layer in model.modules():
-        residuals = [child for child in layer.children() if isinstance(child, Residual)]
-        yield from residuals[-1:]
 
 
 class Adapter(Part):
@@ -201,17 +192,6 @@ class Adapter(Part):
     def forward(self, x: Tensor) -> Tensor:
         """[..., D] to [..., D]."""
         adapted: Tensor = x + self.feed_forward(self.norm(x))
-        return adapted
-
-
-class AdaptedResidual(Residual):
-    """A residual with an adapter behind it."""
-
-    part: Adapter
-
-    def combine(self, x: Tensor, output: Tensor) -> Tensor:
-        """Combine the sublayer's output [..., D] with `x`, and adapt the result."""
-        adapted: Tensor = self.part(super().combine(x, output))  # type: ignore[safe-super]
         return adapted
 
 

@@ -1,22 +1,8 @@
-"""Residual connections around a sublayer.
-
-A residual has two steps: ``prepare`` returns the input of the sublayer, ``combine`` adds the
-sublayer's output to the residual stream.
-
-Dropout (Srivastava et al. 2014) whose random numbers are cheap on a CPU.
-
-``torch.nn.functional.dropout`` draws one Bernoulli number per element, which on a CPU is the
-largest cost of training outside matrix products. Here one 64-bit draw decides eight elements.
-
-Initial weights, as in tensor2tensor of June 2017, the code of the paper.
-
-Embeddings of tokens, and the cutoff of whole tokens in training.
-"""
+"""Basic layers: normalisation, dropout, initial weights and embeddings."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -42,60 +28,6 @@ def make_norm(norm: Norm, width: int, epsilon: float = 1e-6) -> nn.Module:
     return nn.LayerNorm(width, eps=epsilon)
 
 
-class Residual(nn.Module, ABC):
-    """A residual connection with a norm and dropout: the base class of all of them."""
-
-    def __init__(self, width: int, norm: Norm, dropout: float, epsilon: float = 1e-6) -> None:
-        super().__init__()
-        self.dropout = Dropout(dropout)
-        self.norm = make_norm(norm, width, epsilon)
-
-    def prepare(self, x: Tensor) -> Tensor:
-        """Return the input of the sublayer: `x` [..., D], here unchanged."""
-        return x
-
-    @abstractmethod
-    def combine(self, x: Tensor, output: Tensor) -> Tensor:
-        """Add the sublayer's output [..., D] to `x`."""
-
-
-class PostNorm(Residual):
-    """LayerNorm(x + Dropout(sublayer(x))) (Vaswani et al. 2017, sections 3.1 and 5.4)."""
-
-    def combine(self, x: Tensor, output: Tensor) -> Tensor:
-        """Add the sublayer's output [..., D] to `x` and normalise."""
-        normed: Tensor = self.norm(x + self.dropout(output))
-        return normed
-
-
-class PreNorm(Residual):
-    """x + Dropout(sublayer(LayerNorm(x))) (Wang et al. 2019; tensor2tensor since October 2017)."""
-
-    def prepare(self, x: Tensor) -> Tensor:
-        """Return `x` [..., D], normalised."""
-        normed: Tensor = self.norm(x)
-        return normed
-
-    def combine(self, x: Tensor, output: Tensor) -> Tensor:
-        """Add the sublayer's output [..., D] to `x`."""
-        added: Tensor = x + self.dropout(output)
-        return added
-
-
-class DeepNorm(PostNorm):
-    """LayerNorm(alpha x + Dropout(sublayer(x))) (Wang et al. 2022, *DeepNet*)."""
-
-    def __init__(
-        self, width: int, norm: Norm, dropout: float, alpha: float, epsilon: float = 1e-6
-    ) -> None:
-        super().__init__(width, norm, dropout, epsilon)
-        self.alpha = alpha
-
-    def combine(self, x: Tensor, output: Tensor) -> Tensor:
-        """Add the sublayer's output [..., D] to alpha times `x` and normalise."""
-        return super().combine(self.alpha * x, output)
-
-
 def deep_norm_scales(encoder_layers: int, decoder_layers: int) -> dict[str, tuple[float, float]]:
     """Return DeepNorm's (alpha, beta) of each stack of an encoder-decoder (the paper's figure 2).
 
@@ -110,7 +42,12 @@ def deep_norm_scales(encoder_layers: int, decoder_layers: int) -> dict[str, tupl
 
 
 class Dropout(nn.Module):
-    """Zero each element with probability `rate` in training, and scale up the others."""
+    """Zero each element with probability `rate` in training (Srivastava et al. 2014).
+
+    The remaining elements are scaled by 1 / (1 - rate). ``torch.nn.functional.dropout`` draws one
+    Bernoulli number per element, which on a CPU is the largest cost of training outside matrix
+    products. Here one 64-bit draw decides eight elements.
+    """
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -141,6 +78,7 @@ def keep_mask(x: Tensor, rate: float) -> Tensor:
     return kept.mul_(1.0 / (1.0 - rate))
 
 
+# Initial weights are tensor2tensor's of June 2017, the code of the paper.
 def glorot(linear: nn.Linear) -> nn.Linear:
     """Set weights to U(-b, b), b = sqrt(6 / (fan_in + fan_out)), biases to 0; return the layer."""
     nn.init.xavier_uniform_(linear.weight)

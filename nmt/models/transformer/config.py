@@ -13,19 +13,8 @@ from torch import nn
 
 from nmt.models.base import ModelConfig, check_rates, check_sizes
 from nmt.models.layers.attention import Heads
-from nmt.models.layers.basic import (
-    DeepNorm,
-    Norm,
-    Placement,
-    PostNorm,
-    PreNorm,
-    Residual,
-    deep_norm_scales,
-)
-from nmt.models.layers.cache import TokenMixer
+from nmt.models.layers.basic import Norm, Placement, make_norm
 from nmt.models.layers.feed_forward import FeedForwardPart, feed_forwards
-from nmt.models.transformer.layers import DecoderLayer, EncoderLayer
-from nmt.models.transformer.multi_head import CrossAttention
 from nmt.models.transformer.patterns import AttentionPattern, patterns
 from nmt.models.transformer.positions import Layout, PositionPart, position_parts
 from nmt.recipe.config import MayChange
@@ -163,27 +152,10 @@ class TransformerSizes(ModelConfig):
             dropout=self.attention_dropout,
         )
 
-    def encoder_layer(self) -> EncoderLayer:
-        """Return a new layer of the encoder."""
-        attention = self._self_attention("encoder")
-        return EncoderLayer(attention, self._feed_forward(), lambda: self._residual("encoder"))
+    def new_norm(self) -> nn.Module:
+        """Return a new normalisation of vectors [..., D]."""
+        return make_norm(self.norm, self.d_model, self.norm_epsilon)
 
-    def decoder_layer(self) -> DecoderLayer:
-        """Return a new layer of the decoder."""
-        attention, cross = self._self_attention("decoder"), CrossAttention(self.attention)
-        feed_forward = self._feed_forward() if self.decoder_feed_forward else None
-        return DecoderLayer(attention, cross, feed_forward, lambda: self._residual("decoder"))
-
-    def _residual(self, stack: Stack) -> Residual:
-        if self.residual == "deep_norm":
-            alpha, _ = deep_norm_scales(self.encoder_layers, self.decoder_layers)[stack]
-            return DeepNorm(self.d_model, self.norm, self.dropout, alpha, self.norm_epsilon)
-        kind = PreNorm if self.residual == "pre_norm" else PostNorm
-        return kind(self.d_model, self.norm, self.dropout, self.norm_epsilon)
-
-    def _self_attention(self, stack: Stack) -> TokenMixer:
-        pattern: AttentionPattern = getattr(self, f"{stack}_attention")
-        return pattern.sublayer(self.attention, self.positions)
-
-    def _feed_forward(self) -> nn.Module:
+    def new_feed_forward(self) -> nn.Module:
+        """Return a new feed-forward layer."""
         return self.feed_forward.build(self.d_model, self.d_ff, self.activation_dropout)

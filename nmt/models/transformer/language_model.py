@@ -26,14 +26,14 @@ from nmt.models.base import (
     check_sizes,
 )
 from nmt.models.kernels.packs import filled_if_costly
-from nmt.models.layers.attention import Attend, Heads
-from nmt.models.layers.basic import Dropout, PreNorm, embedding, make_norm
+from nmt.models.layers.attention import Attend
+from nmt.models.layers.basic import Dropout, embedding
 from nmt.models.layers.cache import BeamAncestry, Cache, Memory, TokenMixer
 from nmt.models.layers.feed_forward import FeedForwardPart, feed_forwards
 from nmt.models.layers.sentences import Packed, Padded, Sentences, Step
 from nmt.models.recording import recorded_attention
 from nmt.models.transformer.layers import EncoderLayer, TransformerState
-from nmt.models.transformer.patterns import patterns
+from nmt.models.transformer.model import TransformerConfig
 from nmt.models.transformer.positions import PositionPart, position_parts
 
 
@@ -69,21 +69,19 @@ class TransformerLMConfig(ModelConfig):
         """Return a freshly initialised language model of the target vocabulary."""
         return TransformerLM(self, target_vocabulary)
 
-    def layer(self) -> CausalLayer:
-        """Return a new layer."""
-        width = self.d_model // self.heads
-        heads = Heads(
-            width=self.d_model,
-            count=self.heads,
-            key_width=width,
-            value_width=width,
-            bias=True,
-            dropout=0.0,
+    def sizes(self) -> TransformerConfig:
+        """Return the sizes of the layers, as of a Transformer with pre-norm."""
+        return TransformerConfig(
+            encoder_layers=self.decoder_layers,
+            decoder_layers=self.decoder_layers,
+            d_model=self.d_model,
+            d_ff=self.d_ff,
+            heads=self.heads,
+            dropout=self.dropout,
+            positions=self.positions,
+            feed_forward=self.feed_forward,
+            residual="pre_norm",
         )
-        attention = patterns["full"].sublayer(heads, self.positions)
-        feed_forward = self.feed_forward.build(self.d_model, self.d_ff, 0.0)
-        residual = partial(PreNorm, self.d_model, "layer_norm", self.dropout, 1e-6)
-        return CausalLayer(attention, feed_forward, residual)
 
 
 class CausalLayer(EncoderLayer):
@@ -91,13 +89,11 @@ class CausalLayer(EncoderLayer):
 
     def forward(self, x: Tensor, sentences: Sentences) -> Tensor:
         """Return the layer's output for padded sentences [B, T, D], or for a pack [P, D]."""
-        attended = self.attention(self.attention_residual.prepare(x), sentences, causal=True)
-        return self._after_attention(x, attended)
+        return self._sublayers(x, partial(self.attention, sentences=sentences, causal=True))
 
     def step(self, x: Tensor, cache: Cache, ancestry: BeamAncestry) -> Tensor:
         """Return the layer's output [B, K, D] for one step; adds the step to the cache."""
-        attended = cache.attend(self.attention, self.attention_residual.prepare(x), ancestry)
-        return self._after_attention(x, attended)
+        return self._sublayers(x, partial(cache.attend, self.attention, ancestry=ancestry))
 
 
 class TransformerLM(Model):
@@ -111,9 +107,10 @@ class TransformerLM(Model):
         self.scale = config.d_model**0.5
         self.positions = config.positions.embedding(config.d_model, "interleaved")
         self.dropout = Dropout(config.dropout)
-        layers = [config.layer() for _ in range(config.decoder_layers)]
+        sizes = config.sizes()
+        layers = [CausalLayer(sizes) for _ in range(config.decoder_layers)]
         self.decoder = cast("list[CausalLayer]", nn.ModuleList(layers))
-        self.decoder_end = make_norm("layer_norm", config.d_model, 1e-6)
+        self.decoder_end = sizes.new_norm()
         self.output = nn.Linear(config.d_model, vocabulary, bias=False)
         self.output.weight = self.target_embedding.weight
         self.packs = all(part.is_plain for part in self.modules() if isinstance(part, Attend))

@@ -3,14 +3,143 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from nmt.models.layers.basic import Residual, deep_norm_scales
-from nmt.models.layers.cache import BeamAncestry, Cache, Memory, TokenMixer
+from nmt.models.layers.basic import Dropout, deep_norm_scales
+from nmt.models.layers.cache import BeamAncestry, Cache, Memory
 from nmt.models.layers.sentences import Padded, Sentences
+from nmt.models.transformer.config import Stack, TransformerSizes
 from nmt.models.transformer.multi_head import CrossAttention, SelfAttention
+
+
+class Layer(nn.Module):
+    """What encoder and decoder layers share: the residual connections, dropout and an adapter."""
+
+    def __init__(self, config: TransformerSizes, stack: Stack) -> None:
+        super().__init__()
+        self.is_pre_norm = config.residual == "pre_norm"
+        self.alpha: float | None = None
+        """DeepNorm's factor of the residual stream; None without DeepNorm."""
+        if config.residual == "deep_norm":
+            self.alpha, _ = deep_norm_scales(config.encoder_layers, config.decoder_layers)[stack]
+        self.dropout = Dropout(config.dropout)
+        self.adapter: nn.Module | None = None
+        """Layer after the last sublayer, from :class:`nmt.models.adaptation.Adapters`."""
+
+    def add_and_norm(
+        self, x: Tensor, sublayer: Callable[[Tensor], Tensor], norm: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Return LayerNorm(x + Dropout(sublayer(x))), the paper's "Add & Norm" (section 3.1).
+
+        Pre-norm normalises the input of the sublayer instead, x + Dropout(sublayer(LayerNorm(x)))
+        (Wang et al. 2019; tensor2tensor since October 2017). DeepNorm multiplies the residual
+        stream, LayerNorm(alpha x + Dropout(sublayer(x))) (Wang et al. 2022, *DeepNet*).
+        """
+        dropout: Callable[[Tensor], Tensor] = self.dropout
+        if self.is_pre_norm:
+            return x + dropout(sublayer(norm(x)))
+        if self.alpha is not None:
+            return norm(self.alpha * x + dropout(sublayer(x)))
+        return norm(x + dropout(sublayer(x)))
+
+    def adapted(self, x: Tensor) -> Tensor:
+        """Return the output of the layer's adapter, if it has one; else `x`."""
+        if self.adapter is not None:
+            x = self.adapter(x)
+        return x
+
+
+class EncoderLayer(Layer):
+    """Figure 1, left: self-attention, then a feed-forward layer."""
+
+    def __init__(self, config: TransformerSizes) -> None:
+        super().__init__(config, "encoder")
+        self.attention = config.encoder_attention.sublayer(config.attention, config.positions)
+        self.attention_norm = config.new_norm()
+        self.feed_forward = config.new_feed_forward()
+        self.feed_forward_norm = config.new_norm()
+
+    def forward(self, x: Tensor, sentences: Sentences) -> Tensor:
+        """Return the layer's output for its input `x`, of the same shape.
+
+        Args:
+            x: padded sentences [B, S, D], or a pack [P, D].
+            sentences: the sentences of `x`, `Padded` or `Packed`.
+        """
+        return self._sublayers(x, partial(self.attention, sentences=sentences))
+
+    def _sublayers(self, x: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
+        x = self.add_and_norm(x, attend, self.attention_norm)
+        x = self.add_and_norm(x, self.feed_forward, self.feed_forward_norm)
+        return self.adapted(x)
+
+
+class DecoderLayer(Layer):
+    """Figure 1, right: masked self-attention, attention to the encoder's output, feed-forward.
+
+    The feed-forward layer may be left out.
+    """
+
+    def __init__(self, config: TransformerSizes) -> None:
+        super().__init__(config, "decoder")
+        self.attention = config.decoder_attention.sublayer(config.attention, config.positions)
+        self.attention_norm = config.new_norm()
+        self.cross = CrossAttention(config.attention)
+        self.cross_norm = config.new_norm()
+        self.feed_forward = config.new_feed_forward() if config.decoder_feed_forward else None
+        self.feed_forward_norm = config.new_norm() if config.decoder_feed_forward else None
+
+    def forward(
+        self, x: Tensor, memory: Sequence[Tensor], targets: Sentences, sources: Sentences
+    ) -> Tensor:
+        """Return the layer's output for whole targets, of the same shape.
+
+        Args:
+            x: padded targets [B, T, D], or a pack [P, D].
+            memory: keys and values of the sources, from :meth:`CrossAttention.project`.
+            targets: the sentences of `x`.
+            sources: these, and the sources that they attend to.
+        """
+        attend = partial(self.attention, sentences=targets, causal=True)
+        return self._sublayers(x, attend, memory, sources)
+
+    def step(
+        self,
+        x: Tensor,
+        memory: Sequence[Tensor],
+        sources: Sentences,
+        cache: Cache,
+        ancestry: BeamAncestry,
+    ) -> Tensor:
+        """Return the layer's output [B, K, D] for one step; adds the step to the cache."""
+        attend = partial(cache.attend, self.attention, ancestry=ancestry)
+        return self._sublayers(x, attend, memory, sources)
+
+    def _sublayers(
+        self,
+        x: Tensor,
+        attend: Callable[[Tensor], Tensor],
+        memory: Sequence[Tensor],
+        sources: Sentences,
+    ) -> Tensor:
+        attend_to_source = partial(self.cross, memory=memory, sentences=sources)
+        x = self.add_and_norm(x, attend, self.attention_norm)
+        x = self.add_and_norm(x, attend_to_source, self.cross_norm)
+        if self.feed_forward is not None and self.feed_forward_norm is not None:
+            x = self.add_and_norm(x, self.feed_forward, self.feed_forward_norm)
+        return self.adapted(x)
+
+    def source_attention(
+        self, x: Tensor, keys: Tensor, mask: Tensor, head: int | None = None
+    ) -> Tensor:
+        """Return the attention weights [B, T, S] of whole targets `x` [B, T, D] to the source."""
+        attend = partial(self.attention, sentences=Padded(), causal=True)
+        x = self.add_and_norm(x, attend, self.attention_norm)
+        queries = self.cross_norm(x) if self.is_pre_norm else x
+        return self.cross.weights(queries, keys, mask, head)
 
 
 def scale_for_deep_norm(encoder: Sequence[EncoderLayer], decoder: Sequence[DecoderLayer]) -> None:
@@ -36,106 +165,6 @@ def _scale_layer(layer: EncoderLayer | DecoderLayer, beta: float) -> None:
     for name, weight in layer.feed_forward.named_parameters() if layer.feed_forward else ():
         if weight.dim() > 1 and not name.startswith("gate"):
             weight.mul_(beta)
-
-
-class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward (section 3.1)."""
-
-    def __init__(
-        self, attention: TokenMixer, feed_forward: nn.Module, residual: Callable[[], Residual]
-    ) -> None:
-        super().__init__()
-        self.attention = attention
-        self.attention_residual = residual()
-        self.feed_forward = feed_forward
-        self.feed_forward_residual = residual()
-
-    def forward(self, x: Tensor, sentences: Sentences) -> Tensor:
-        """Return the layer's output for its input `x`, of the same shape.
-
-        `prepare` and `combine` around each sublayer compute LayerNorm(x + Dropout(sublayer(x))), or
-        the residual that the recipe chooses; see :mod:`nmt.models.layers.basic`.
-
-        Args:
-            x: padded sentences [B, S, D], or a pack [P, D].
-            sentences: the sentences of `x`, `Padded` or `Packed`.
-        """
-        attended = self.attention(self.attention_residual.prepare(x), sentences)
-        return self._after_attention(x, attended)
-
-    def _after_attention(self, x: Tensor, attended: Tensor) -> Tensor:
-        x = self.attention_residual.combine(x, attended)
-        output = self.feed_forward(self.feed_forward_residual.prepare(x))
-        return self.feed_forward_residual.combine(x, output)
-
-
-class DecoderLayer(nn.Module):
-    """Masked self-attention, attention to the encoder's output, feed-forward (section 3.1).
-
-    The feed-forward layer may be left out.
-    """
-
-    def __init__(
-        self,
-        attention: TokenMixer,
-        cross: CrossAttention,
-        feed_forward: nn.Module | None,
-        residual: Callable[[], Residual],
-    ) -> None:
-        super().__init__()
-        self.attention = attention
-        self.attention_residual = residual()
-        self.cross = cross
-        self.cross_residual = residual()
-        self.feed_forward = feed_forward
-        self.feed_forward_residual = residual() if feed_forward else None
-
-    def forward(
-        self, x: Tensor, memory: Sequence[Tensor], targets: Sentences, sources: Sentences
-    ) -> Tensor:
-        """Return the layer's output for whole targets, of the same shape.
-
-        Args:
-            x: padded targets [B, T, D], or a pack [P, D].
-            memory: keys and values of the sources, from :meth:`CrossAttention.project`.
-            targets: the sentences of `x`.
-            sources: these, and the sources that they attend to.
-        """
-        return self._after_attention(x, self._attend_to_past(x, targets), memory, sources)
-
-    def source_attention(
-        self, x: Tensor, keys: Tensor, mask: Tensor, head: int | None = None
-    ) -> Tensor:
-        """Return the attention weights [B, T, S] of whole targets `x` [B, T, D] to the source."""
-        x = self.attention_residual.combine(x, self._attend_to_past(x, Padded()))
-        return self.cross.weights(self.cross_residual.prepare(x), keys, mask, head)
-
-    def _attend_to_past(self, x: Tensor, targets: Sentences) -> Tensor:
-        attended: Tensor = self.attention(self.attention_residual.prepare(x), targets, causal=True)
-        return attended
-
-    def step(
-        self,
-        x: Tensor,
-        memory: Sequence[Tensor],
-        sources: Sentences,
-        cache: Cache,
-        ancestry: BeamAncestry,
-    ) -> Tensor:
-        """Return the layer's output [B, K, D] for one step; adds the step to the cache."""
-        attended = cache.attend(self.attention, self.attention_residual.prepare(x), ancestry)
-        return self._after_attention(x, attended, memory, sources)
-
-    def _after_attention(
-        self, x: Tensor, attended: Tensor, memory: Sequence[Tensor], sources: Sentences
-    ) -> Tensor:
-        x = self.attention_residual.combine(x, attended)
-        context = self.cross(self.cross_residual.prepare(x), memory, sources)
-        x = self.cross_residual.combine(x, context)
-        if self.feed_forward is None or self.feed_forward_residual is None:
-            return x
-        output = self.feed_forward(self.feed_forward_residual.prepare(x))
-        return self.feed_forward_residual.combine(x, output)
 
 
 class TransformerState:

@@ -14,10 +14,10 @@ Named Transformers: the sizes of papers and of other toolkits.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import ClassVar, cast
 
 from torch import Tensor, nn
 
@@ -26,7 +26,7 @@ from nmt.errors import NmtError
 from nmt.models.base import AttentionMap, Model, ResidualPart, State, architectures
 from nmt.models.kernels.packs import filled_if_costly
 from nmt.models.layers.attention import Attend
-from nmt.models.layers.basic import Dropout, embedding, make_norm
+from nmt.models.layers.basic import Dropout, embedding
 from nmt.models.layers.cache import Memory, TokenMixer
 from nmt.models.layers.sentences import Packed, Padded, Sentences, Step
 from nmt.models.recording import recorded_attention
@@ -63,6 +63,10 @@ class TransformerConfig(TransformerSizes):
 class Transformer(Model):
     """The encoder-decoder of the paper's figure 1."""
 
+    encoder_layer: ClassVar[type[EncoderLayer]] = EncoderLayer
+    decoder_layer: ClassVar[type[DecoderLayer]] = DecoderLayer
+    """Classes of the layers; a plugin's model may have others."""
+
     def __init__(
         self, config: TransformerConfig, source_vocabulary: int, target_vocabulary: int
     ) -> None:
@@ -86,14 +90,13 @@ class Transformer(Model):
         self.positions = positions()
         self.source_positions = positions() if config.positions.is_separate else self.positions
         self.dropout = Dropout(config.dropout)
-        encoder = [config.encoder_layer() for _ in range(config.encoder_layers)]
-        decoder = [config.decoder_layer() for _ in range(config.decoder_layers)]
+        encoder = [self.encoder_layer(config) for _ in range(config.encoder_layers)]
+        decoder = [self.decoder_layer(config) for _ in range(config.decoder_layers)]
         self.encoder = cast("list[EncoderLayer]", nn.ModuleList(encoder))
         self.decoder = cast("list[DecoderLayer]", nn.ModuleList(decoder))
         self.packs = all(part.is_plain for part in self.modules() if isinstance(part, Attend))
         # With pre-norm the last sublayer of a stack is not normalised, so a norm follows the stack.
-        norm = partial(make_norm, config.norm, config.d_model, config.norm_epsilon)
-        end: Callable[[], nn.Module] = norm if config.residual == "pre_norm" else nn.Identity
+        end = config.new_norm if config.residual == "pre_norm" else nn.Identity
         self.encoder_end, self.decoder_end = end(), end()
         if config.residual == "deep_norm":
             scale_for_deep_norm(encoder, decoder)
