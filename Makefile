@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest -q -n auto \
     -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 TESTS ?= tests
 
-.PHONY: demo test test-full test-avx2 test-slow fuzz lint docs docs-serve clean
+.PHONY: demo test test-full test-avx2 test-slow fuzz lint docs docs-serve dist clean
 
 demo: $(INSTALLED)
 	PATH="$(abspath $(BIN)):$$PATH" bash examples/quickstart/run.sh
@@ -43,6 +43,17 @@ docs: $(DOCS_READY)
 
 docs-serve: $(DOCS_READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
+
+# An sdist and a wheel in dist/, checked, and tried by commands in an environment of their own.
+dist:
+	rm -rf build dist
+	$(PYTHON) -m venv build/tools
+	build/tools/bin/python -m pip install --quiet build twine
+	build/tools/bin/python -m build --outdir dist
+	build/tools/bin/python -m twine check --strict dist/*
+	$(PYTHON) -m venv build/clean
+	build/clean/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	bash tests/installed.sh build/clean/bin/nmt
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
