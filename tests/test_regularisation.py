@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from nmt.models import Model
 from nmt.models.layers.basic import TokenEmbedding, cutoff_of, set_cutoff
 from nmt.training.config import TrainConfig
 from nmt.training.losses.criterion import CutoffCriterion
-from nmt.training.losses.token import losses
+from nmt.training.losses.token import RDrop, SimCut, losses
 from nmt.training.model_options import drop_layers
 
 LENGTHS = np.array([[5, 1, 9, 3], [7, 2, 4, 4]])
@@ -101,6 +102,23 @@ def test_simcut_without_divergence_is_the_cross_entropy() -> None:
     labels = torch.tensor([1, 5, 2])
     expected = losses["label_smoothed_cross_entropy"](hidden, output, labels)
     torch.testing.assert_close(losses["simcut"](hidden.repeat(2, 1), output, labels), expected)
+
+
+def test_the_divergences_of_simcut_and_r_drop_have_their_directions() -> None:
+    passes = torch.tensor([[0.7, 0.2, 0.1], [0.2, 0.3, 0.5]])
+    p, q = passes.tolist()
+    forward = sum(x * math.log(x / y) for x, y in zip(p, q, strict=True))  # KL(p || q)
+    backward = sum(y * math.log(y / x) for x, y in zip(p, q, strict=True))
+    output = nn.Linear(3, 3, bias=False)
+    with torch.no_grad():
+        output.weight.copy_(torch.eye(3))
+    label = torch.tensor([2])
+    for loss, divergence, cross_entropy in (
+        (SimCut(smoothing=0.0, alpha=3.0), forward, -math.log(0.1)),
+        (RDrop(smoothing=0.0, alpha=3.0), (forward + backward) / 2, -math.log(0.1 * 0.5)),
+    ):
+        total, _ = loss(passes.log(), output, label)
+        assert float(total) == pytest.approx(cross_entropy + 3.0 * divergence, rel=1e-5)
 
 
 def left_out(model: Model, seed: int) -> list[bool]:
