@@ -59,6 +59,7 @@ def trained_once(model: Model, precision: torch.dtype) -> tuple[list[Tensor], in
     return [output, *gradients], sum(kept.values())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["positions rotary", "positions alibi"])
 def test_a_compiled_layer_is_one_graph(name: str) -> None:
     model = build(name, "attention")

@@ -147,6 +147,7 @@ def test_teachers_are_asked_without_dropout_and_are_not_trained() -> None:
     assert all(weight.grad is None for weight in teacher.parameters())
 
 
+@pytest.mark.full
 def test_a_student_of_two_teachers_resumes_with_the_same_bits(
     train: Any, trained: Path, tmp_path: Path
 ) -> None:
@@ -199,6 +200,7 @@ def test_the_plugins_of_a_teacher_are_imported_if_they_are_trusted(
     assert train(*arguments, "--trust-plugins").status == 0
 
 
+@pytest.mark.full
 def test_a_student_comes_nearer_to_its_teacher_than_one_that_learns_alone(
     train: Any, trained: Path, tmp_path: Path
 ) -> None:

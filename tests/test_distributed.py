@@ -109,6 +109,7 @@ def start(
     ]
 
 
+@pytest.mark.full
 def test_two_processes_see_the_same_sums_maxima_and_values() -> None:
     processes = start(TOGETHER, 2)
     seen = [json.loads(process.communicate(timeout=120)[0]) for process in processes]

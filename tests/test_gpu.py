@@ -288,6 +288,7 @@ def test_training_in_half_precision_is_near_that_in_fp32(
     assert float(found["loss"]) == pytest.approx(float(expected["loss"]), rel=0.01)
 
 
+@pytest.mark.full
 @on_each_device
 def test_compiled_training_is_that_without_compiling(
     device: torch.device, dataset: Path, monkeypatch: pytest.MonkeyPatch
@@ -299,6 +300,7 @@ def test_compiled_training_is_that_without_compiling(
     assert_near(trained(trainer_of(dataset, device, compile=True), 2), expected, 1e-3)
 
 
+@pytest.mark.full
 def test_validation_compiles_nothing(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     counters = torch._dynamo.utils.counters
@@ -316,6 +318,7 @@ def test_validation_compiles_nothing(dataset: Path, monkeypatch: pytest.MonkeyPa
     assert counters["stats"]["unique_graphs"] == graphs
 
 
+@pytest.mark.full
 @on_each_device
 def test_compiled_training_in_half_precision_computes_no_padding(
     device: torch.device, dataset: Path, monkeypatch: pytest.MonkeyPatch
@@ -343,6 +346,7 @@ def record_on_a_cpu(
     return lambda: measured.update(run()), measured
 
 
+@pytest.mark.full
 @on_each_device
 @pytest.mark.parametrize("compile", [False, True])
 def test_recorded_micro_batches_train_as_others_do(

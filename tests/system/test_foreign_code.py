@@ -86,6 +86,7 @@ def mine(tmp_path: Path, recipe: Path, dataset: Path, program: Program) -> Path:
     return directory
 
 
+@pytest.mark.full
 def test_a_plugin_beside_the_recipe_is_found_by_every_command(mine: Path, program: Program) -> None:
     for line, directory in (
         ("train --config mine/nmt.yaml --save-dir mine/run --max-updates 8", "."),
@@ -98,6 +99,7 @@ def test_a_plugin_beside_the_recipe_is_found_by_every_command(mine: Path, progra
         assert "my_parts" not in done.stderr
 
 
+@pytest.mark.full
 def test_a_run_that_was_moved_brings_its_plugin_to_those_who_trust_it(
     mine: Path, tmp_path: Path, program: Program
 ) -> None:
