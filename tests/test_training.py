@@ -783,6 +783,22 @@ def test_what_all_processes_share_is_counted_by_the_first(trained: Path, dataset
     assert counted[0]["loss"] == counted[1]["loss"] > 0
 
 
+def test_the_mean_gradient_of_two_processes_is_that_of_one(trained: Path, dataset: Path) -> None:
+    config = TrainConfig(precision="fp32", device="cpu")
+    split = Dataset.open(dataset).split("train")
+
+    def gradients(rank: int, size: int) -> torch.Tensor:
+        loaded = load_model(trained)
+        trainer = Trainer(loaded.run, config, loaded.model, split, World())
+        trainer.world = World(rank=rank, size=size)
+        trainer.loader = replace(trainer.loader, process=rank, num_processes=size)
+        trainer._accumulate(trainer.loader.update(1))
+        return torch.cat([gradient.flatten() for gradient in trainer._gradients()])
+
+    mean = (gradients(0, 2) + gradients(1, 2)) / 2
+    torch.testing.assert_close(mean, gradients(0, 1), atol=1e-6, rtol=1e-4)
+
+
 def test_a_training_that_is_interrupted_says_what_is_saved_and_how_to_resume(
     train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
