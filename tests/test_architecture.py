@@ -9,6 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 
 import nmt
 
@@ -200,7 +201,7 @@ class Thing:
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("importer", "imported", "allowed"),
     [
         ("nmt.training.trainer", "nmt.data.batching", True),

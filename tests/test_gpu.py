@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import torch
 from flash_stand_in import flash_attention_on_cpus
+from for_each import for_each
 from tiny_models import PLAIN, VOCABULARY, some_sources, tiny
 from torch import Tensor
 from torch import distributed as dist
@@ -94,7 +95,7 @@ def assert_near(values: dict[str, Tensor], expected: dict[str, Tensor], error: f
 
 
 @on_each_device
-@pytest.mark.parametrize("name", PLAIN)
+@for_each("name", PLAIN)
 def test_packs_are_padded_sentences(name: str, device: torch.device) -> None:
     torch.manual_seed(1)
     config = tiny(name)
@@ -165,7 +166,7 @@ def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     [(LENGTHS, False, "bf16"), (LENGTHS, True, "fp16"), (LONG, False, "fp16")],
     ids=["short-heads-bf16", "short-shared-keys-fp16", "long-heads-fp16"],
 )
-@pytest.mark.parametrize("width", [8, 16, 32, 64, 96])
+@for_each("width", [8, 16, 32, 64, 96])
 def test_the_kernels_for_packs_are_attention_within_each_sentence(
     width: int,
     lengths: list[list[int]],
@@ -202,7 +203,7 @@ def test_the_kernels_for_packs_are_attention_within_each_sentence(
 
 
 @on_each_device
-@pytest.mark.parametrize("name", PLAIN)
+@for_each("name", PLAIN)
 def test_a_search_finds_what_it_finds_on_a_cpu(name: str, device: torch.device) -> None:
     torch.manual_seed(1)
     model = tiny(name).build(VOCABULARY, VOCABULARY, True).eval()
