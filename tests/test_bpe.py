@@ -54,6 +54,11 @@ def test_pieces_are_those_of_the_tools_that_wrote_the_codes(codes, text, expecte
     assert pieces_of(codes, text, tokenizer="none") == expected.split()
 
 
+def test_of_two_merges_that_overlap_the_earlier_one_is_made():
+    assert pieces_of("#version: 0.2\na n\nn d</w>\n", "and", tokenizer="none") == ["an@@", "d"]
+    assert pieces_of("#version: 0.2\nn d</w>\na n\n", "and", tokenizer="none")[0] == "a@@"
+
+
 def subwords(**tokenisation: object) -> Subwords:
     names = {**tokenisation}
     codes = CODES + "@ -\n@- @</w>\n"
