@@ -80,6 +80,7 @@ def test_the_same_seed_damages_a_file_alike(tmp_path: Path) -> None:
     assert len(set(once)) > 10
 
 
+@pytest.mark.full
 def test_damage_costs_one_line(tmp_path: Path) -> None:
     arguments = ("--mutations", "24", "--jobs", "1", "--material", str(tmp_path / "material"))
     done = subprocess.run(

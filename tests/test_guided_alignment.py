@@ -256,6 +256,7 @@ def test_settings_that_do_not_fit_are_refused(values: dict[str, Any], message: s
 GUIDED = ("--set", "train.guided_alignment=0.3", "--set", "model.alignment_head=1")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [(), ("--subword-sampling", 0.2, "--set", "train.loss=r_drop")])
 def test_a_guided_run_resumes_with_the_same_bits(
     train: Command, linked_dataset: Path, tmp_path: Path, options: tuple[Any, ...]
@@ -283,6 +284,7 @@ def test_micro_batches_together_cost_what_one_does(
             assert one[key] == pytest.approx(many[key], rel=1e-4)
 
 
+@pytest.mark.full
 def test_guidance_makes_better_alignments(
     train: Command, nmt: Command, linked_dataset: Path, tmp_path: Path
 ) -> None:

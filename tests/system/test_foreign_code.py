@@ -128,6 +128,7 @@ def test_a_run_that_was_moved_brings_its_plugin_to_those_who_trust_it(
     ]
 
 
+@pytest.mark.full
 def test_a_copy_that_was_changed_is_refused(mine: Path, tmp_path: Path, program: Program) -> None:
     copy = mine / "run" / "plugins" / "my_layers.py"
     copy.write_text(copy.read_text().replace("C", "c"))
@@ -142,6 +143,7 @@ def test_a_copy_that_was_changed_is_refused(mine: Path, tmp_path: Path, program:
     assert "\nplugins, which run when they are trusted: my_parts\n" in done.stdout
 
 
+@pytest.mark.full
 def test_training_goes_on_with_ones_own_plugin_and_keeps_a_copy_of_it(
     mine: Path, program: Program
 ) -> None:
