@@ -110,6 +110,16 @@ def test_an_update_is_a_function_of_its_number_and_the_seed(sampler: type[BatchS
     assert one.epoch(1)[0].tolist() != one.epoch(2)[0].tolist()
 
 
+def test_the_updates_of_an_epoch_follow_its_buckets() -> None:
+    order = BucketSampler(*lengths_like_a_corpus(2000), 8000, seed=1)
+    assert order.updates_per_epoch > 2 <= order.buckets_per_update
+    for epoch in (1, 3):
+        first = order.first_of(epoch)
+        updates = [order.update(first + at) for at in range(order.updates_per_epoch)]
+        buckets = [bucket.tolist() for update in updates for bucket in update]
+        assert buckets == [bucket.tolist() for bucket in order.epoch(epoch)]
+
+
 def test_sentences_of_like_length_share_a_bucket() -> None:
     source, target = lengths_like_a_corpus(200_000)
     order = BucketSampler(source, target, 25_000, seed=1)

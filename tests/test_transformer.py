@@ -353,3 +353,20 @@ def test_a_layer_to_align_words_by_that_is_not_there_is_refused(layer: int) -> N
     )
     with pytest.raises(NmtError, match=f"layer {layer}: the decoder has 3 layers"):
         aligner().build(9, 9, True).align_by(layer)
+
+
+@pytest.mark.parametrize(("is_scaled", "factor"), [(True, 4.0), (False, 1.0)])
+def test_embeddings_are_scaled_by_the_root_of_the_width(is_scaled: bool, factor: float) -> None:
+    sizes = {"d_model": 16, "d_ff": 8, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+    values = {"arch": "transformer_base", "scale_embeddings": is_scaled, **sizes}
+    model = build(ModelConfig, values, "model").build(9, 9, True).eval()  # type: ignore[type-abstract]
+    assert isinstance(model, Transformer)
+    inputs = []
+    for layer in (model.encoder[0], model.decoder[0]):
+        layer.register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
+    tokens = torch.tensor([[5, 7, 4]])
+    model(tokens, tokens)
+    expected = factor * model.target_embedding(tokens) + sinusoids(3, 16)
+    assert len(inputs) == 2
+    for given in inputs:
+        torch.testing.assert_close(given, expected)
