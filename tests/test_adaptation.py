@@ -325,6 +325,7 @@ def test_a_run_whose_base_is_not_known_is_not_resumed(
     assert (done.status, done.err) == (1, f"nmt: error: {run / 'base.json'}: missing; restore it\n")
 
 
+@pytest.mark.full
 def test_exports_take_merged_weights_and_refuse_adapters(
     adapted: Path, nmt: Any, tmp_path: Path
 ) -> None:

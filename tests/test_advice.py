@@ -414,6 +414,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("nmt.advice.machine.SECONDS", 0.1)
 
 
+@pytest.mark.full
 def test_after_init_the_other_commands_need_no_option(
     quick: None, nmt: Any, write_numbers: Callable[..., None]
 ) -> None:
@@ -551,6 +552,7 @@ def test_sigterm_leaves_no_temporary_files(
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+@pytest.mark.full
 def test_a_recipe_is_not_overwritten(
     quick: None, nmt: Any, write_numbers: Callable[..., None]
 ) -> None:

@@ -30,6 +30,16 @@ def test_a_directory_appears_when_it_is_filled(tmp_path: Path) -> None:
     assert everything(tmp_path) == ["made", "made/directory", "made/directory/a"]
 
 
+def test_a_file_is_replaced_by_another_file_while_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with path.open() as reader:
+        with files.whole_file(path) as partial:
+            partial.write_text("new and longer")
+        assert reader.read() == "old"  # renaming leaves the old file to its readers
+    assert path.read_text() == "new and longer"
+
+
 def test_a_directory_is_replaced_only_when_the_new_one_is_filled(tmp_path: Path) -> None:
     path = tmp_path / "directory"
     path.mkdir()

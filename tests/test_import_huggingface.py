@@ -99,6 +99,7 @@ def test_the_logits_are_those_of_transformers(imported: tuple[Any, Path, Path]) 
         assert (logits[:, PAD].exp() == 0).all()
 
 
+@pytest.mark.full
 def test_translations_are_those_of_generate(imported: tuple[Any, Path, Path]) -> None:
     model, theirs, run = imported
     tokenizer = transformers.MarianTokenizer.from_pretrained(theirs)

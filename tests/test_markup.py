@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import html
 import random
 import re
@@ -310,6 +312,7 @@ def test_lines_come_back_as_they_are_if_no_word_changes() -> None:
     assert count > 2500
 
 
+@pytest.mark.full
 def test_any_links_lose_no_text_and_nothing_that_is_kept() -> None:
     lines = GluedLines(seed=1)
     for _ in range(5000):

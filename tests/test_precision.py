@@ -304,6 +304,15 @@ def test_an_int8_layer_multiplies_what_8_bits_hold() -> None:
     torch.testing.assert_close(product, torch.tensor([[[127.0 * 127 + 1.5, 2.0]]]))
 
 
+@torch.no_grad()
+def test_each_output_of_an_int8_layer_has_a_scale_of_its_own() -> None:
+    torch.manual_seed(1)
+    linear, x = torch.nn.Linear(64, 3, bias=False), torch.randn(20, 64)
+    linear.weight.mul_(torch.tensor([[1.0], [1e-2], [1e-4]]))
+    product, expected = Int8Linear(linear)(x), linear(x)
+    assert ((product - expected).norm(dim=0) < 0.05 * expected.norm(dim=0)).all()
+
+
 def test_inputs_of_8_bits_are_nearer_than_those_of_7() -> None:
     torch.manual_seed(1)
     linear, x = torch.nn.Linear(256, 64), torch.randn(50, 256)
