@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 import html
 import random
 import re
@@ -12,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
 from conftest import Command
 from for_each import for_each
 
