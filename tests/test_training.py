@@ -799,6 +799,25 @@ def test_the_mean_gradient_of_two_processes_is_that_of_one(trained: Path, datase
     torch.testing.assert_close(mean, gradients(0, 1), atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.parametrize("clip_norm", [1e-3, 1e6])
+def test_gradients_are_of_the_mean_loss_and_clipped_if_they_are_larger(
+    clip_norm: float, trained: Path, dataset: Path
+) -> None:
+    loaded = load_model(trained)
+    config = TrainConfig(precision="fp32", device="cpu", clip_norm=clip_norm)
+    split = Dataset.open(dataset).split("train")
+    trainer = Trainer(loaded.run, config, loaded.model, split, World())
+    update = trainer.loader.update(1)
+    for batch in update.batches:
+        trainer.criterion(batch)["loss"].backward()
+    norm = torch.nn.utils.get_total_norm(trainer._gradients()) / update.target_tokens
+    trainer.parallel.clear(trainer.optimizer)
+    trainer._accumulate(update)
+    torch.testing.assert_close(trainer._scale_gradients(), norm, atol=0.0, rtol=1e-4)
+    clipped = torch.nn.utils.get_total_norm(trainer._gradients())
+    torch.testing.assert_close(clipped, norm.clamp(max=clip_norm), atol=0.0, rtol=1e-4)
+
+
 def test_a_training_that_is_interrupted_says_what_is_saved_and_how_to_resume(
     train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
