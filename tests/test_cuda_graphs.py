@@ -217,9 +217,7 @@ def test_the_origin_of_a_failure_is_searched_in_the_filled_batch(
     sizes = []
     trainer = recording_trainer
     batch = batch_of(SOURCE, TARGET)
-    update = Update(
-        number=1, epoch=1, batches=[batch], num_positions=6, target_tokens=6, first_target_tokens=6
-    )
+    update = Update(number=1, epoch=1, batches=[batch], num_positions=6, target_tokens=6)
     trainer.criterion.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0].source)))
     assert trainer.origin(update) == "in the backward pass"
     assert sizes == [64]

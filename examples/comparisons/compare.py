@@ -37,7 +37,8 @@ from typing import Any, TypeVar
 
 import yaml
 
-from nmt import report
+from nmt.report.charts import Chart, Line
+from nmt.report.log import read_log
 
 NMT = (sys.executable, "-m", "nmt")
 TIMED = (25, 100)
@@ -382,16 +383,16 @@ def table(comparison: Comparison, results: Mapping[str, list[dict[str, Any]]]) -
 
 
 def picture(comparison: Comparison, rows: Iterable[str]) -> str:
-    """Return the validation losses over core-minutes as SVG: means of seeds, standard errors."""
+    """Return the validation losses over core-minutes as SVG, means over the seeds."""
     lines = []
     for colour, row in enumerate(rows):
         runs = [comparison.averaged(row, seed + 1) for seed in range(comparison.plan.seeds)]
-        logs = [report.read_log(run / "log.jsonl") for run in runs]
-        curve = report.mean([log.curve("validation", "loss") for log in logs], "update")
+        curves = [read_log(run / "log.jsonl").curve("validation", "loss") for run in runs]
         rate = comparison.plan.core_minutes / comparison.updates(row)
-        minutes = [rate * update for update in curve.updates]
-        lines.append(report.Line(row, minutes, curve.values, curve.errors, colour))
-    return report.Chart(lines, "core-minutes", "validation loss").svg()
+        minutes = [rate * update for update in curves[0].updates]
+        losses = zip(*(curve.values for curve in curves), strict=True)
+        lines.append(Line(row, minutes, [statistics.mean(values) for values in losses], colour))
+    return Chart(lines, "core-minutes", "validation loss").svg()
 
 
 def mean(values: list[float], digits: int = 2) -> str:
