@@ -11,7 +11,7 @@ from for_each import for_each
 from nmt.data.vocabulary import EOS
 from nmt.inference import Translation
 from nmt.inference.alignment import linked, piece_starts, token_starts, words_of_pieces
-from nmt.inference.lines import ForcedDecoder
+from nmt.inference.lines import LineTranslator
 from nmt.search import Hypothesis
 from nmt.subwords.learning import SubwordTraining, train_subwords
 from nmt.subwords.subwords import Subwords
@@ -158,5 +158,5 @@ def test_pieces_are_aligned_if_one_of_the_languages_has_no_spaces(
     languages: tuple[str, str], unit: str
 ) -> None:
     decoder: Any = SimpleNamespace(languages=languages)
-    usual: Any = ForcedDecoder.usual_unit
+    usual: Any = LineTranslator.usual_unit
     assert usual.fget(decoder) == unit

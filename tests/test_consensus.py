@@ -116,15 +116,11 @@ def test_a_list_has_each_text_once_by_its_utility_and_none_that_pruning_leaves_o
     metric = metrics["chrf"].for_sentences()
     values = expected_utilities(texts, metric)
 
-    def decode(tokens: list[list[int]]) -> list[str]:
-        return [texts[at] for (at,) in tokens]
-
-    every, nothing = by_consensus([hypotheses, []], decode, metric)
+    every = by_consensus(hypotheses, texts, metric)
     best = sorted((0, 1, 2, 4), key=lambda at: -values[at])
     assert [(one.tokens, one.score) for one in every] == [([at], values[at]) for at in best]
-    assert nothing == []
-    [few] = by_consensus([hypotheses], decode, metric, 2)
-    assert few == every[:2]
+    assert by_consensus([], [], metric) == []
+    assert by_consensus(hypotheses, texts, metric, 2) == every[:2]
 
 
 def test_pruning_that_cannot_be_is_refused() -> None:

@@ -23,6 +23,7 @@ from nmt.errors import NmtError
 from nmt.inference import Request, Translation
 from nmt.inference.documents import fit, in_documents, translate_joined
 from nmt.inference.engines import load_translator
+from nmt.inference.lines import Options
 from nmt.preprocess.corpus import Chunk
 from nmt.preprocess.documents import Joiner, joined
 from nmt.runs.translations import read_translations
@@ -388,15 +389,14 @@ def test_given_subwords_without_a_separator_are_refused_and_extended(
     assert any("\n" in source for source, _ in pairs(Dataset.open(here / "given")))
 
 
-def count(lines: Iterable[str]) -> list[int]:
-    """The length of lines of words, with EOS."""
-    return [len(line.split()) + 1 for line in lines]
+WORDS: Any = SimpleNamespace(encode_source=lambda lines: [line.split() for line in lines])
+"""Subwords that are words."""
 
 
 def test_lines_arrive_as_requests_with_the_lines_before() -> None:
     context = DocumentContext(context=2)
     blocks = [["a", "b"], [], ["c", "", "d"], [Request("e")], ["f"]]
-    read = list(in_documents(blocks, context, count))
+    read = list(in_documents(blocks, context, WORDS))
     assert [len(block) for block in read] == [2, 3, 1, 1]
     found = [(one.text, one.context) for block in read for one in block]
     assert found == [
@@ -407,7 +407,7 @@ def test_lines_arrive_as_requests_with_the_lines_before() -> None:
 def test_a_line_of_a_whole_document_waits_for_the_rest_of_its_part() -> None:
     context = DocumentContext(whole=True, max_tokens=6)
     blocks = [["a", "b b"], ["c", "d", "", "e"]]
-    [first, second] = in_documents(blocks, context, count)
+    [first, second] = in_documents(blocks, context, WORDS)
     assert [one.sentences for one in first] == [("a", "b b")] * 2 + [("c", "d")] * 2 + [("",)]
     assert [(one.text, one.context) for one in first[:2]] == [("a", ()), ("b b", ("a",))]
     assert [one.sentences for one in second] == [("e",)]
@@ -416,7 +416,7 @@ def test_a_line_of_a_whole_document_waits_for_the_rest_of_its_part() -> None:
 def test_only_context_that_fits_is_used() -> None:
     request = Request("e", context=("a", "b b b", " ", "c", "d"), following=("f", "g g"))
     fitted = {
-        name: fit([request], context, 20, count)[0].sentences
+        name: fit([request], context, 20, WORDS)[0].sentences
         for name, context in {
             "two": DocumentContext(context=2, max_tokens=9),
             "short": DocumentContext(context=4, max_tokens=9),
@@ -427,10 +427,10 @@ def test_only_context_that_fits_is_used() -> None:
     assert fitted["short"] == ("c", "d", "e")
     assert fitted["whole"] == ("c", "d", "e", "f")
     one = DocumentContext(context=1)
-    assert fit([Request("e", prefix="x", context=("d",))], one, 20, count)[0].context == ()
+    assert fit([Request("e", prefix="x", context=("d",))], one, 20, WORDS)[0].context == ()
     source = DocumentContext(context=1, sides="source")
-    assert fit([Request("e", prefix="x", context=("d",))], source, 20, count)[0].context == ("d",)
-    assert fit([Request(" ", context=("d",))], source, 20, count)[0].context == ()
+    assert fit([Request("e", prefix="x", context=("d",))], source, 20, WORDS)[0].context == ("d",)
+    assert fit([Request(" ", context=("d",))], source, 20, WORDS)[0].context == ()
 
 
 class Fake:
@@ -440,7 +440,7 @@ class Fake:
         self.asked: list[tuple[str, ...]] = []
         self.spoilt, self.separator = set(spoilt), separator
 
-    def __call__(self, requests: list[Request]) -> list[list[Translation]]:
+    def translate_alone(self, requests: list[Request], _: Options) -> list[list[Translation]]:
         self.asked += [request.sentences for request in requests]
         return [[self._translation(request)] for request in requests]
 
@@ -453,8 +453,8 @@ class Fake:
 
 
 def translated(context: DocumentContext, fake: Fake, lines: list[str]) -> list[str]:
-    requests = [one for block in in_documents([lines], context, count) for one in block]
-    return [one.text for [one] in translate_joined(requests, context, fake)]
+    requests = [one for block in in_documents([lines], context, WORDS) for one in block]
+    return [one.text for [one] in translate_joined(requests, context, fake, Options())]  # type: ignore[arg-type]
 
 
 def test_the_separators_say_which_sentence_is_which() -> None:
@@ -480,13 +480,14 @@ def test_a_wrong_number_of_separators_halves_the_sentences() -> None:
 
 
 def test_the_source_alone_has_nothing_to_divide() -> None:
-    def translate(requests: list[Request]) -> list[list[Translation]]:
+    def translate(requests: list[Request], _: Options) -> list[list[Translation]]:
         nothing = Hypothesis([], 0.0, 0.0, finished=True)
         return [[Translation(one.text, f"{one.text}\n!", nothing)] for one in requests]
 
+    translator: Any = SimpleNamespace(translate_alone=translate)
     requests = [Request("a"), Request("b", context=("a",))]
     source = DocumentContext(sides="source")
-    found = [one.text for [one] in translate_joined(requests, source, translate)]
+    found = [one.text for [one] in translate_joined(requests, source, translator, Options())]
     assert found == ["a !", "b !"]
 
 
@@ -523,7 +524,7 @@ def test_context_changes_a_translation_and_only_as_much_as_the_model_takes(
     [alone, one, far, near] = (
         translator.encode(fit([Request("three", context=lines)], *arguments))[0].source
         for lines in contexts
-        for arguments in [(DocumentContext(**KINDS["source"]), 99, translator.count_tokens)]
+        for arguments in [(DocumentContext(**KINDS["source"]), 99, translator.subwords)]
     )
     assert one == far != near
     assert one[-len(alone) :] == alone != one

@@ -11,7 +11,8 @@ import pytest
 import torch
 from for_each import for_each
 
-from nmt.runtime.machine import giving_back_memory, is_out_of_memory
+from nmt.inference.fast.workers import giving_back_memory
+from nmt.runtime.machine import is_out_of_memory
 
 FAULTS = """
 import resource, torch

@@ -36,10 +36,10 @@ from nmt.serve.batching import Batcher, QueueFullError
 from nmt.serve.limits import Keys, Limits, RefusedError, ShutdownMiddleware, with_timeout
 from nmt.serve.lines import AlternativesRequest, TranslateRequest, _translations
 from nmt.serve.service import Service
-from nmt.serve.workers import Batch, BatchTranslator, Options, WorkerKilledError
+from nmt.serve.workers import Batch, BatchOptions, BatchTranslator, WorkerKilledError
 
 SEARCH = ("--strategy", "beam", "--beam", 2, "--workers", 2)
-PLAIN = Options(("en", "de"))
+PLAIN = BatchOptions(("en", "de"))
 
 
 @contextmanager
@@ -678,7 +678,7 @@ def gather(steps: Callable[[Batcher, Processes], Any], slots: int = 1, queue: in
     return asyncio.run(run())
 
 
-def ask(batcher: Batcher, lines: Sequence[str], options: Options = PLAIN) -> asyncio.Task[Any]:
+def ask(batcher: Batcher, lines: Sequence[str], options: BatchOptions = PLAIN) -> asyncio.Task[Any]:
     return asyncio.create_task(batcher.translate([Request(line) for line in lines], options))
 
 

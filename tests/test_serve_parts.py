@@ -25,9 +25,9 @@ from nmt.serve.limits import (
     while_connected,
 )
 from nmt.serve.lines import AHEAD, TranslateRequest, _arriving, _lines, _translations
-from nmt.serve.workers import Options
+from nmt.serve.workers import BatchOptions
 
-PLAIN = Options(("en", "de"))
+PLAIN = BatchOptions(("en", "de"))
 CONFIG = build(SearchConfig, {"strategy": "lexical_beam"}, "search")
 
 
@@ -72,7 +72,7 @@ def test_a_line_that_never_ends_is_refused() -> None:
 def test_only_some_lines_of_a_stream_are_under_way() -> None:
     started: list[str] = []
 
-    async def translate(requests: list[Request], options: Options) -> Any:
+    async def translate(requests: list[Request], options: BatchOptions) -> Any:
         started.append(requests[0].text)
         await asyncio.sleep(600)
 

@@ -162,7 +162,7 @@ def test_tags_need_no_room_in_alignments_and_go_before_prefixes(run: Path) -> No
     )
     assert isinstance(translator, Translator)
     general = Translator(translator.model, on_target, translator.config, languages=("a", "b"))
-    directed = general.into("de")
+    directed = general.for_direction("de")
     tag = on_target.target.tags[">>de<<"]
     [[*two], [*one]] = (on_target.encode_target([text])[0] for text in ("two", "one"))
     sentences = directed.encode([Request("one"), Request("one", "two", ("one",))])
@@ -179,18 +179,18 @@ def test_a_line_in_another_target_language_keeps_the_chosen_source(run: Path) ->
     assert isinstance(loaded, Translator)
     subwords = subwords_of(Directions(trained=trained))
     general = Translator(loaded.model, subwords, loaded.config, languages=("en+zh", "de+fr"))
-    assert general.into_target("fr").languages == ("en", "fr")
-    chinese, english = general.into("de", "zh"), general.into("de", "en")
+    assert general.for_target("fr").languages == ("en", "fr")
+    chinese, english = general.for_direction("de", "zh"), general.for_direction("de", "en")
     for _ in range(2):  # made, then from the cache
-        assert chinese.into_target("fr").languages == ("zh", "fr")
-        assert english.into_target("fr").languages == ("en", "fr")
-        assert general.into("de").into_target("fr").languages == ("en", "fr")
+        assert chinese.for_target("fr").languages == ("zh", "fr")
+        assert english.for_target("fr").languages == ("en", "fr")
+        assert general.for_direction("de").for_target("fr").languages == ("en", "fr")
     request = Request("one two three", terminology={"wo": "six"}, target_lang="fr")
-    assert chinese.into_target("fr").encode([request])[0].phrases  # no spaces, so no whole words
-    assert not english.into_target("fr").encode([request])[0].phrases
+    assert chinese.for_target("fr").encode([request])[0].phrases  # no spaces, so no whole words
+    assert not english.for_target("fr").encode([request])[0].phrases
     german = load_translator(run, target_lang="fr", source_lang="de")
     with pytest.raises(NmtError, match="source and target language are both 'de'; choose two"):
-        german.into_target("de")
+        german.for_target("de")
 
 
 def test_a_model_of_opus_mt_takes_its_tags_by_a_flag_or_in_the_text(

@@ -20,7 +20,7 @@ from nmt.evaluation.metrics import metrics
 from nmt.inference import Execution, Request, SearchConfig, Translator
 from nmt.inference import translator as translator_module
 from nmt.inference.fast.kernels import convert
-from nmt.inference.lists import Lists, distinct_lists, expected_utilities
+from nmt.inference.lists import distinct_lists, expected_utilities
 from nmt.inference.request import Sentence
 from nmt.models import architectures
 from nmt.models.base import State
@@ -117,13 +117,13 @@ def test_a_list_has_different_texts_and_begins_with_the_translation() -> None:
 def test_the_search_for_distinct_texts_has_an_end(count: int, lists: list[int]) -> None:
     asked = []
 
-    def find(sentences: dict[int, Sentence], count: int) -> Lists:
+    def find(sentences: dict[int, Sentence], count: int) -> Iterator[tuple[int, list[Hypothesis]]]:
         asked.append(count)
         yield from ((at, [Hypothesis([4], 0.0, 0.0, True)] * count) for at in sentences)
 
     sentences = {at: Sentence([4, EOS]) for at in range(2)}
-    decode = Letters().decode_target
-    found = dict(distinct_lists(find, decode, sentences, count))
+    translator: Any = SimpleNamespace(find=find, subwords=Letters())
+    found = dict(distinct_lists(translator, sentences, count))
     assert {at: len(hypotheses) for at, hypotheses in found.items()} == {0: 1, 1: 1}
     assert asked == lists
 

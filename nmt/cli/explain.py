@@ -207,7 +207,7 @@ def open_models(
     general = Translator(
         model, members[0].subwords, search, Execution(device=place), languages=run.languages
     )
-    translator = general.into(*languages)
+    translator = general.for_direction(*languages)
     facts: list[dict[str, Any]] = [
         {
             "model": str(path),

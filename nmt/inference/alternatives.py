@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from math import log
 
 import torch
@@ -15,7 +14,7 @@ from nmt.data.vocabulary import BOS, EOS, PAD, UNK
 from nmt.errors import NmtError
 from nmt.inference.alignment import piece_starts
 from nmt.inference.execution import use_engine
-from nmt.inference.lines import LineTranslator, by_target
+from nmt.inference.lines import LineTranslator
 from nmt.inference.request import Request, Sentence
 from nmt.inference.translator import Translator
 from nmt.languages import has_spaces
@@ -61,7 +60,11 @@ def alternatives(
     if not isinstance(translator, Translator):
         raise NmtError(f"this engine finds no alternatives; {use_engine('nmt')}")
     refuse_beginnings(translator.subwords.target_order)
-    return by_target(translator, requests, partial(_in_one_language, count=count))
+    found: dict[int, list[Alternative]] = {}
+    for of_target, indices in translator.by_target(requests):
+        ones = _in_one_language(of_target, [requests[at] for at in indices], count)
+        found.update(zip(indices, ones, strict=True))
+    return [found[at] for at in range(len(requests))]
 
 
 def _in_one_language(

@@ -68,7 +68,7 @@ class CTranslate2Translator(LineTranslator):
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Translate sentences in batches of one length, which share one maximum length."""
         if any(
-            sentence.forced or sentence.avoided or sentence.strategy
+            sentence.prefix or sentence.phrases or sentence.avoided or sentence.strategy
             for sentence in sentences.values()
         ):
             raise NmtError(f"CTranslate2 has no requirements on single lines; {use_engine('nmt')}")

@@ -10,20 +10,22 @@ the line is translated instead, and in the end the line alone.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from nmt.data.context import DocumentContext, half
 from nmt.errors import NmtError
 from nmt.inference.request import Request, Translation
 
-CountTokens = Callable[[list[str]], list[int]]
-"""Returns the length of each line in source tokens, with EOS."""
+if TYPE_CHECKING:
+    from nmt.inference.lines import LineTranslator, Options
+    from nmt.subwords.subwords import Subwords
 
 
 def in_documents(
-    blocks: Iterable[Sequence[str | Request]], context: DocumentContext, count: CountTokens
+    blocks: Iterable[Sequence[str | Request]], context: DocumentContext, subwords: Subwords
 ) -> Iterator[list[Request]]:
     """Yield lines as requests with the lines around them, in order; no block is empty.
 
@@ -32,7 +34,7 @@ def in_documents(
     Args:
         blocks: lines as they arrive. A line that is a request stays as it is.
         context: context of the model.
-        count: returns the lengths of lines.
+        subwords: subwords of the model, in which lengths are counted.
     """
     before: deque[str] = deque(maxlen=context.most_before)
     part: list[str] = []
@@ -46,7 +48,7 @@ def in_documents(
                 part = []
                 before.clear()
             elif context.whole:
-                [length] = count([line])
+                [length] = _lengths([line], subwords)
                 if part and length > room:
                     ready += _whole(part)
                     part = []
@@ -68,8 +70,13 @@ def _whole(part: list[str]) -> list[Request]:
     ]
 
 
+def _lengths(lines: list[str], subwords: Subwords) -> list[int]:
+    """Return the length of each line in source tokens, with EOS."""
+    return [len(tokens) + 1 for tokens in subwords.encode_source(lines)]
+
+
 def fit(
-    requests: Sequence[Request], context: DocumentContext, most: int, count: CountTokens
+    requests: Sequence[Request], context: DocumentContext, most: int, subwords: Subwords
 ) -> list[Request]:
     """Return the requests with only as much context as the model takes.
 
@@ -79,10 +86,10 @@ def fit(
         requests: lines, with their context.
         context: context of the model.
         most: maximum length of a source.
-        count: returns the lengths of lines.
+        subwords: subwords of the model, in which lengths are counted.
     """
     distinct = list(dict.fromkeys(chain.from_iterable(one.sentences for one in requests)))
-    lengths = dict(zip(distinct, count(distinct), strict=True))
+    lengths = dict(zip(distinct, _lengths(distinct, subwords), strict=True))
     fitted = []
     for request in requests:
         before = [line for line in request.context if line.strip()]
@@ -128,7 +135,8 @@ def check_form(
 def translate_joined(
     requests: Sequence[Request],
     context: DocumentContext,
-    translate: Callable[[list[Request]], Iterable[list[Translation]]],
+    translator: LineTranslator,
+    options: Options,
 ) -> list[list[Translation]]:
     """Return the translations of each line in its context.
 
@@ -137,14 +145,16 @@ def translate_joined(
     Args:
         requests: lines, with the context that fits.
         context: context of the model.
-        translate: returns the translations of requests, as they are, with a line for each sentence.
+        translator: translates requests as they are, with a line for each sentence.
+        options: the output for each line.
     """
     waiting = dict(enumerate(requests))
     results: list[list[Translation]] = [[] for _ in requests]
     while waiting:
         keys = {at: _key(request, at, context) for at, request in waiting.items()}
         distinct = {keys[at]: request for at, request in waiting.items()}
-        translations = dict(zip(distinct, translate([*distinct.values()]), strict=True))
+        lists = translator.translate_alone([*distinct.values()], options)
+        translations = dict(zip(distinct, lists, strict=True))
         again = {}
         for at, request in waiting.items():
             best, *others = translations[keys[at]]

@@ -287,7 +287,7 @@ def load_translator(
             raise
         strategy = _strategy(values.get("strategy"), names, settings)
         raise NmtError(f"{error.key!r} is a key of the strategy; give {strategy=}") from None
-    return opened.translator(search).into(target_lang, source_lang)
+    return opened.translator(search).for_direction(target_lang, source_lang)
 
 
 def _strategy(chosen: Any, names: Sequence[str], settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,29 +1,29 @@
-"""Lists of translations that differ in their texts.
+"""Lists of translations: with distinct texts, and ranked by minimum Bayes risk.
 
 A search finds hypotheses that differ in their tokens. Several hypotheses may segment the same text
 into different subwords. If too few distinct texts remain, the search runs again for a list twice as
 long, up to a limit. After that, the list of a sentence stays too short.
 
-Rank the hypotheses of a search by minimum Bayes risk.
-
-Minimum Bayes risk decoding: choose the translation that agrees most with the others.
-
-Kumar and Byrne 2004; with samples of the model, Eikema and Aziz 2020. Comparing all candidates with
-each other takes a time that grows with the square of their number. Pruning compares only those that
+Minimum Bayes risk decoding chooses the translation that agrees most with the others (Kumar and
+Byrne 2004; with samples of the model, Eikema and Aziz 2020). Comparing all candidates with each
+other takes a time that grows with the square of their number. Pruning compares only those that
 agree best with the average of all (Vamvas and Sennrich 2024, *aggregate-to-fine*).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 from math import inf, isfinite
+from typing import TYPE_CHECKING
 
 from nmt.evaluation.metrics import Metric
 from nmt.inference.request import Sentence
 from nmt.search import Hypothesis
+
+if TYPE_CHECKING:
+    from nmt.inference.lines import LineTranslator
 
 LONGER = 8
 """Largest factor of the requested number of hypotheses, which bounds the time of the search. Few
@@ -33,22 +33,11 @@ MAX_LIST = 256
 """Number of hypotheses above which a list is at most twice as long as requested. Drawing distinct
 samples takes memory that grows with the square of their number."""
 
-Lists = Iterable[tuple[int, list[Hypothesis]]]
-
 
 def distinct_lists(
-    find: Callable[[dict[int, Sentence], int], Lists],
-    decode: Callable[[list[list[int]]], list[str]],
-    sentences: dict[int, Sentence],
-    count: int,
+    translator: LineTranslator, sentences: dict[int, Sentence], count: int
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
     """Find `count` hypotheses with distinct texts of each sentence, where the search finds so many.
-
-    Args:
-        find: returns hypotheses of sentences, best first, up to the given number for each.
-        decode: returns the texts of token lists.
-        sentences: sentences by number.
-        count: number of distinct texts.
 
     Yields:
         The number of a sentence and its hypotheses, best first; sentences in any order.
@@ -56,9 +45,9 @@ def distinct_lists(
     asked, longest = count, max(2 * count, min(LONGER * count, MAX_LIST))
     while sentences:
         too_few = {}
-        for at, hypotheses in find(sentences, asked):
+        for at, hypotheses in translator.find(sentences, asked):
             by_text: dict[str, Hypothesis] = {}
-            texts = decode([hypothesis.tokens for hypothesis in hypotheses])
+            texts = translator.subwords.decode_target([one.tokens for one in hypotheses])
             for text, hypothesis in zip(texts, hypotheses, strict=True):
                 by_text.setdefault(text, hypothesis)
             if len(by_text) < count and len(hypotheses) >= asked and asked < longest:
@@ -69,34 +58,26 @@ def distinct_lists(
 
 
 def by_consensus(
-    lists: Sequence[list[Hypothesis]],
-    decode: Callable[[list[list[int]]], list[str]],
-    metric: Metric,
-    most: int | None = None,
-) -> list[list[Hypothesis]]:
-    """Return the distinct texts of each list in the order of their expected utilities.
+    hypotheses: Sequence[Hypothesis], texts: Sequence[str], metric: Metric, most: int | None = None
+) -> list[Hypothesis]:
+    """Return one hypothesis for each distinct text, in the order of their expected utilities.
 
     The utilities become the scores. A text that occurs several times, as among samples, counts as
     often for the others.
 
     Args:
-        lists: hypotheses of each line.
-        decode: returns the texts of token lists.
+        hypotheses: hypotheses of one line; there may be none.
+        texts: the text of each hypothesis.
         metric: a metric for sentences.
         most: number of distinct texts to compare with all others, see :func:`expected_utilities`;
             the other hypotheses are left out. None for all.
     """
-    texts = iter(decode([hypothesis.tokens for hypotheses in lists for hypothesis in hypotheses]))
-    ranked = []
-    for hypotheses in lists:
-        candidates = list(islice(texts, len(hypotheses)))
-        values = expected_utilities(candidates, metric, most) if candidates else []
-        by_text: dict[str, Hypothesis] = {}
-        for text, hypothesis, value in zip(candidates, hypotheses, values, strict=True):
-            if isfinite(value):
-                by_text.setdefault(text, replace(hypothesis, score=value))
-        ranked.append(sorted(by_text.values(), key=lambda hypothesis: -hypothesis.score))
-    return ranked
+    by_text: dict[str, Hypothesis] = {}
+    values = expected_utilities(texts, metric, most)
+    for text, hypothesis, value in zip(texts, hypotheses, values, strict=True):
+        if isfinite(value):
+            by_text.setdefault(text, replace(hypothesis, score=value))
+    return sorted(by_text.values(), key=lambda hypothesis: -hypothesis.score)
 
 
 def expected_utilities(

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from types import NoneType
 from typing import TYPE_CHECKING
 from unicodedata import category, normalize
@@ -225,16 +224,6 @@ class Sentence:
 
     strategy: Strategy | None = None
     """Search strategy; None for the translator's."""
-
-    @property
-    def forced(self) -> list[int]:
-        """Tokens of the prefix and of all phrases."""
-        return [*self.prefix, *chain.from_iterable(self.phrases)]
-
-    @property
-    def least_length(self) -> int:
-        """Minimum target length: the tokens of prefix and phrases, and EOS."""
-        return len(self.forced) + 1
 
 
 @contextmanager

@@ -6,15 +6,15 @@ line per input line, in the same order; a blank line has an empty translation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from itertools import chain
 
 import torch
 from torch import Tensor
 
 from nmt.data.batches import as_groups, as_rows
+from nmt.data.directions import Direction
 from nmt.inference.alignment import (
     attention_weights,
     next_log_probabilities,
@@ -26,14 +26,12 @@ from nmt.inference.fast.workers import Workers
 from nmt.inference.lines import LineTranslator
 from nmt.inference.request import Sentence, naming_line
 from nmt.models.base import Model
-from nmt.runtime.precision import autocast
+from nmt.runtime.precision import LOW, autocast, pick_precision
 from nmt.search import Avoided, Constraint, Hypothesis, Prefixes, Strategy
 from nmt.search.base import NoOutputError
 from nmt.search.config import SearchConfig
 from nmt.search.ranking import with_coverage
 from nmt.subwords.subwords import Subwords
-
-T = TypeVar("T")
 
 MIN_TOKENS = 16
 """Minimum number of tokens that a sentence counts as: each row holds scores of the vocabulary."""
@@ -57,7 +55,7 @@ class Translator(LineTranslator):
         config: SearchConfig,
         execution: Execution = ON_CPU,
         shortlister: Shortlister | None = None,
-        languages: tuple[str, str] = ("", ""),
+        languages: Direction = ("", ""),
     ) -> None:
         """Hold the model, not a copy.
 
@@ -81,6 +79,7 @@ class Translator(LineTranslator):
         # keeps inference tensors cannot be trained afterwards; a converted model never is.
         can_be_trained = any(parameter.requires_grad for parameter in model.parameters())
         self._without_gradients = torch.no_grad if can_be_trained else torch.inference_mode
+        self._is_low = pick_precision(execution.precision, self.device) in LOW
 
     def find(
         self, sentences: dict[int, Sentence], count: int = 1
@@ -99,30 +98,6 @@ class Translator(LineTranslator):
         )
         for (_, batch), result in zip(batches, results, strict=True):
             yield from zip(batch, result, strict=True)
-
-    def log_probabilities(
-        self, sources: Sequence[list[int]], targets: Sequence[list[int]]
-    ) -> list[list[float]]:
-        """Compute log-probabilities in one pass of the model over whole targets."""
-        return self._force(token_log_probabilities, sources, targets)
-
-    def attention(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[Tensor]:
-        """Compute the attention in one pass of the model over whole targets."""
-        return self._force(attention_weights, sources, targets)
-
-    def next_log_probabilities(self, source: list[int], prefix: list[int]) -> Tensor:
-        """Return the log-probability [V] of each token after a prefix; the source ends with EOS."""
-        with self._inference():
-            return next_log_probabilities(self.model, source, prefix, self.device)
-
-    def _force(
-        self,
-        function: Callable[..., list[T]],
-        sources: Sequence[list[int]],
-        targets: Sequence[list[int]],
-    ) -> list[T]:
-        with self._inference():
-            return function(self.model, sources, targets, self.device)
 
     def _batches(self, rows: int, sentences: dict[int, Sentence]) -> Iterator[Sequence[int]]:
         """Yield sentences of similar length with at most `batch_tokens`, or a single sentence.
@@ -146,11 +121,16 @@ class Translator(LineTranslator):
             yield longest_first[start : start + size]
             start += size
 
-    def _search_batch(self, wanted: tuple[Strategy, list[Sentence], int]) -> list[list[Hypothesis]]:
+    def _search_batch(self, batch: tuple[Strategy, list[Sentence], int]) -> list[list[Hypothesis]]:
         """Search a batch; one that does not fit the memory of a GPU is searched in halves."""
-        strategy, sentences, count = wanted
+        strategy, sentences, count = batch
         try:
-            return self._search_at_once(strategy, sentences, count)
+            with self._inference():
+                return self._search_at_once(strategy, sentences, count)
+        except NoOutputError as error:
+            [line] = self.subwords.decode_source([sentences[error.sentence].source[:-1]])
+            with naming_line(line):
+                raise
         except torch.cuda.OutOfMemoryError:
             if len(sentences) == 1:
                 raise
@@ -163,39 +143,49 @@ class Translator(LineTranslator):
     def _search_at_once(
         self, strategy: Strategy, sentences: list[Sentence], count: int
     ) -> list[list[Hypothesis]]:
-        source = as_rows([sentence.source for sentence in sentences]).to(self.device)
-        max_lengths = torch.tensor(
-            [
-                max(self.config.max_length(len(sentence.source)), sentence.least_length)
-                for sentence in sentences
-            ],
-            device=self.device,
-        )
+        device = self.device
+        source = as_rows([sentence.source for sentence in sentences]).to(device)  # [B, S]
+        lengths = [self.config.max_length(len(sentence.source)) for sentence in sentences]
         constraints: Sequence[Constraint] = self.config.constraints
+        phrases = None
         if any(sentence.avoided for sentence in sentences):
-            avoided = as_groups([sentence.avoided for sentence in sentences]).to(self.device)
+            avoided = as_groups([sentence.avoided for sentence in sentences]).to(device)
             constraints = [*constraints, Avoided(phrases=avoided)]
         if any(sentence.prefix for sentence in sentences):
-            prefixes = as_rows([sentence.prefix for sentence in sentences]).to(self.device)
+            prefixes = as_rows([sentence.prefix for sentence in sentences]).to(device)
             constraints = [Prefixes(tokens=prefixes, others=constraints)]
-        phrases = None
         if any(sentence.phrases for sentence in sentences):
-            phrases = as_groups([sentence.phrases for sentence in sentences]).to(self.device)
-        search = partial(strategy.search, self.model)
-        with self._inference():
-            if self.shortlister is not None:
-                forced = as_rows([sentence.forced for sentence in sentences]).to(self.device)
-                vocabulary = self.shortlister.choose(source, forced)
-                search = partial(vocabulary.search, strategy)
-            try:
-                results = search(source, max_lengths, constraints, phrases, count)
-            except NoOutputError as error:
-                [line] = self.subwords.decode_source([sentences[error.sentence].source[:-1]])
-                with naming_line(line):
-                    raise
-            if self.config.coverage_penalty:
-                results = with_coverage(results, self.model, source, self.config.coverage_penalty)
+            phrases = as_groups([sentence.phrases for sentence in sentences]).to(device)
+        forced = [
+            [*sentence.prefix, *chain.from_iterable(sentence.phrases)] for sentence in sentences
+        ]
+        least = [len(tokens) + 1 for tokens in forced]  # and EOS
+        max_lengths = torch.tensor([*map(max, lengths, least)], device=device)
+        if self.shortlister is None:
+            results = strategy.search(self.model, source, max_lengths, constraints, phrases, count)
+        else:
+            vocabulary = self.shortlister.choose(source, as_rows(forced).to(device))
+            results = vocabulary.search(strategy, source, max_lengths, constraints, phrases, count)
+        if self.config.coverage_penalty:
+            results = with_coverage(results, self.model, source, self.config.coverage_penalty)
         return results
+
+    def log_probabilities(
+        self, sources: Sequence[list[int]], targets: Sequence[list[int]]
+    ) -> list[list[float]]:
+        """Compute log-probabilities in one pass of the model over whole targets."""
+        with self._inference():
+            return token_log_probabilities(self.model, sources, targets, self.device)
+
+    def attention(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[Tensor]:
+        """Compute the attention in one pass of the model over whole targets."""
+        with self._inference():
+            return attention_weights(self.model, sources, targets, self.device)
+
+    def next_log_probabilities(self, source: list[int], prefix: list[int]) -> Tensor:
+        """Return the log-probability [V] of each token after a prefix; the source ends with EOS."""
+        with self._inference():
+            return next_log_probabilities(self.model, source, prefix, self.device)
 
     @contextmanager
     def _inference(self) -> Iterator[None]:
@@ -203,8 +193,11 @@ class Translator(LineTranslator):
         was_training = self.model.training
         if was_training:  # to walk through all modules takes long beside one sentence
             self.model.eval()
+        precision = (
+            autocast(self.execution.precision, self.device) if self._is_low else nullcontext()
+        )
         try:
-            with self._without_gradients(), autocast(self.execution.precision, self.device):
+            with self._without_gradients(), precision:
                 yield
         finally:
             if was_training:

@@ -16,11 +16,9 @@ import os
 import re
 import resource
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
 _REPORTS = re.compile(
     r"can't allocate memory|could not create a (primitive|memory)$|std::bad_alloc|"
@@ -30,13 +28,6 @@ _REPORTS = re.compile(
 """Out-of-memory messages of torch's allocator, oneDNN, C++, the dynamic loader and Python."""
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from glibc's malloc.h
-
-TRIM_SECONDS = 10.0
-"""Seconds between two times that freed memory goes back to the kernel."""
-
-T = TypeVar("T")
-
-R = TypeVar("R")
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -71,28 +62,6 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(M_MMAP_MAX, 0)
         mallopt(M_TRIM_THRESHOLD, -1)
-
-
-def giving_back_memory(function: Callable[[T], R]) -> Callable[[T], R]:
-    """Return a function that also gives freed memory back to the kernel, every ten seconds.
-
-    Batches of many shapes leave holes between what stays, such as oneDNN's kernels, and glibc
-    returns only the end of its heap by itself: without this a process that translates grows for
-    minutes, to twice the size. Once in ten seconds it takes less than a hundredth of the time.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
-    due = time.monotonic() + TRIM_SECONDS
-
-    def called(thing: T) -> R:
-        """Call the function, and give memory back when that is due."""
-        nonlocal due
-        result = function(thing)
-        if trim is not None and time.monotonic() >= due:
-            trim(0)
-            due = time.monotonic() + TRIM_SECONDS
-        return result
-
-    return called
 
 
 def keep_few_kernels() -> None:

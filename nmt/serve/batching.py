@@ -11,7 +11,7 @@ from itertools import islice
 from math import ceil
 
 from nmt.inference import Request
-from nmt.serve.workers import Batch, Fields, Options, WorkerKilledError
+from nmt.serve.workers import Batch, BatchOptions, Fields, WorkerKilledError
 
 LINES_PER_TURN = 32
 """Most lines that a job gives to a batch while other jobs wait."""
@@ -34,7 +34,7 @@ class QueueFullError(Exception):
 class Job:
     """The lines of one client's request."""
 
-    options: Options
+    options: BatchOptions
     requests: Sequence[Request]
     results: list[list[Fields] | None]
     waiting: list[int]
@@ -118,7 +118,9 @@ class Batcher:
         if waiting and waiting + lines > self.queue_lines:
             raise QueueFullError(max(1, round(waiting / self.speed)) if self.speed else 1)
 
-    async def translate(self, requests: Sequence[Request], options: Options) -> list[list[Fields]]:
+    async def translate(
+        self, requests: Sequence[Request], options: BatchOptions
+    ) -> list[list[Fields]]:
         """Return the translations of each line. Cancelling the caller drops its waiting lines.
 
         Raises:

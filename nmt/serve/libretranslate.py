@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from nmt.inference import Request as Line
 from nmt.serve.limits import RefusedError, while_connected
 from nmt.serve.service import Service, key_in_header
-from nmt.serve.workers import Options
+from nmt.serve.workers import BatchOptions
 
 MOST_FIELDS = 20
 """Most fields of a form."""
@@ -82,7 +82,7 @@ async def _translate(service: Service, request: Request, values: dict[str, Any])
     others = _number(values.get("alternatives", 0))
     if form == "html" and others:
         raise RefusedError(400, "alternatives go without format html")
-    options = Options(pair, count=1 + others, dialect="html" if form == "html" else None)
+    options = BatchOptions(pair, count=1 + others, dialect="html" if form == "html" else None)
     # Elements of a fragment may span its lines.
     counts = (1 if form == "html" else text.count("\n") + 1 for text in texts)
     service.check_count(sum(counts))  # before each becomes a request, which takes time

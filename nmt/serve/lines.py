@@ -26,7 +26,7 @@ from nmt.serve.limits import (
     while_connected,
 )
 from nmt.serve.service import Service
-from nmt.serve.workers import Fields, Options
+from nmt.serve.workers import BatchOptions, Fields
 
 AHEAD = 64
 """Lines of a stream that wait or are translated at the same time."""
@@ -105,7 +105,7 @@ def router(service: Service) -> APIRouter:
     async def translate(wanted: TranslateRequest, request: Request) -> Answer:
         """Translate lines, with the fields of `nmt translate --json`."""
         service.check_count(len(wanted.lines))  # before each is read, which takes time
-        options = Options(
+        options = BatchOptions(
             pair=service.pair(wanted.source_lang, wanted.target_lang, _text_of(wanted.lines)),
             count=wanted.n_best,
             scored=wanted.scores or wanted.alignments is not None,
@@ -123,7 +123,7 @@ def router(service: Service) -> APIRouter:
     async def alternatives(wanted: AlternativesRequest, request: Request) -> Alternatives:
         """Propose words that may follow a beginning, each with its whole translation."""
         pair = service.pair(wanted.source_lang, wanted.target_lang, wanted.line)
-        options = Options(pair, count=wanted.count, alternatives=True)
+        options = BatchOptions(pair, count=wanted.count, alternatives=True)
         work = service.translate([Line(wanted.line, wanted.prefix)], options)
         [translations] = await while_connected(request, work, service.limits.seconds)
         return Alternatives(alternatives=[Alternative(**fields) for fields in translations])
@@ -137,7 +137,7 @@ def router(service: Service) -> APIRouter:
         request: Request, target_lang: str, source_lang: str = Query(...)
     ) -> StreamingResponse:
         """Translate a long text line by line; translations are sent while lines still arrive."""
-        options = Options(service.pair(source_lang, target_lang))
+        options = BatchOptions(service.pair(source_lang, target_lang))
         translations = _translations(service, request, options)
         first = await anext(translations, b"")  # an error before it has a status of its own
         return Stream(_chained(first, translations), media_type="text/plain; charset=utf-8")
@@ -185,7 +185,7 @@ def _request(fields: dict[str, Any], where: str, config: SearchConfig, has_conte
 
 
 async def _translations(
-    service: Service, request: Request, options: Options
+    service: Service, request: Request, options: BatchOptions
 ) -> AsyncIterator[bytes]:
     """Yield the translation of each line of the body as soon as it is known, in order."""
     arriving = _arriving(request, service.limits.characters)
@@ -225,7 +225,7 @@ async def _translations(
             task.cancel()
 
 
-async def _translated(service: Service, line: Line, options: Options) -> list[list[Fields]]:
+async def _translated(service: Service, line: Line, options: BatchOptions) -> list[list[Fields]]:
     """Return the translations of a line of a stream, which waits when the queue is full."""
     while True:
         try:

@@ -18,7 +18,7 @@ from nmt.messages import warn
 from nmt.serve.batching import Batcher, QueueFullError
 from nmt.serve.limits import Keys, Limits, RefusedError, with_timeout
 from nmt.serve.models import Models
-from nmt.serve.workers import Batch, Fields, Options, Pair, WorkerKilledError
+from nmt.serve.workers import Batch, BatchOptions, Fields, Pair, WorkerKilledError
 
 EXAMINED = 1000
 """Characters of a text that tell its language."""
@@ -126,7 +126,9 @@ class Service:
         if lines > self.limits.lines:
             raise RefusedError(413, f"{lines:,} lines; at most {self.limits.lines:,}")
 
-    async def translate(self, requests: Sequence[Request], options: Options) -> list[list[Fields]]:
+    async def translate(
+        self, requests: Sequence[Request], options: BatchOptions
+    ) -> list[list[Fields]]:
         """Return the translations of each line, best first.
 
         Raises:

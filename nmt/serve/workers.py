@@ -21,11 +21,11 @@ import torch
 
 from nmt.errors import NmtError
 from nmt.inference import LineTranslator, Request
-from nmt.inference.alignment import Unit
 from nmt.inference.alternatives import alternatives
+from nmt.inference.fast.workers import giving_back_memory
+from nmt.inference.lines import Options
 from nmt.inference.markup import Dialect
 from nmt.inference.markup.lines import translate_markup
-from nmt.runtime.machine import giving_back_memory
 from nmt.runtime.processes import end_with_parent, leave_sockets
 
 T = TypeVar("T")
@@ -41,17 +41,14 @@ SIZE = 8
 
 
 @dataclass(frozen=True)
-class Options:
-    """Languages and form of translations; the lines of a batch share their options."""
+class BatchOptions(Options):
+    """Languages and form of translations; the lines of a batch share their options.
+
+    For alternatives, `count` is the number of next tokens to try.
+    """
 
     pair: Pair
     """Languages."""
-    count: int = 1
-    """Number of distinct translations, or of next tokens to try for alternatives."""
-    scored: bool = False
-    """Whether to add scores and tokens."""
-    aligned: Unit | None = None
-    """Unit to align with the source; None for no alignments."""
     dialect: Dialect | None = None
     """Markup of the lines; None for plain text."""
     alternatives: bool = False
@@ -62,7 +59,7 @@ class Options:
 class Batch:
     """Lines that are translated at once."""
 
-    options: Options
+    options: BatchOptions
     requests: list[Request]
 
 

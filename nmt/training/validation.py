@@ -204,7 +204,7 @@ def validation_of(
         if len(subset):
             _refuse_blank(subset, f"the validation set of {'-'.join(direction)}")
             chosen = tuple(metric.for_language(direction[1]) for metric in metrics)
-            directed = translator.into(direction[1], direction[0])
+            directed = translator.for_direction(direction[1], direction[0])
             parts[direction] = Validation(subset, directed, chosen, world, precision)
     return ValidationByDirection(parts, len(split))
 

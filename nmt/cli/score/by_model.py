@@ -73,7 +73,7 @@ def open_model(
     general = Translator(
         loaded.model, loaded.subwords, SearchConfig(), execution, languages=languages
     )
-    return general.into(target_lang, source_lang)
+    return general.for_direction(target_lang, source_lang)
 
 
 def warn_of_context(subwords: Subwords) -> None:

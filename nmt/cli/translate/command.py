@@ -319,7 +319,7 @@ def _into(
     translator: LineTranslator, target: str | None, source: str | None, is_json: bool
 ) -> LineTranslator:
     """Return the translator of a direction; without one, lines of JSON choose theirs."""
-    return translator if is_json and not (target or source) else translator.into(target, source)
+    return translator if is_json and not (target or source) else translator.for_direction(target, source)
 
 
 def _engine(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -14,11 +16,13 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from nmt.errors import NmtError
-from nmt.runtime.machine import giving_back_memory
 from nmt.runtime.processes import end_with_parent, leave_sockets, starting_workers
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+TRIM_SECONDS = 10.0
+"""Seconds between two times that freed memory goes back to the kernel."""
 
 
 class Workers(Generic[T, R]):
@@ -100,3 +104,25 @@ def _adopt(function: Callable[[Any], Any]) -> None:
 
 def _apply(thing: Any) -> Any:
     return _function(thing)
+
+
+def giving_back_memory(function: Callable[[T], R]) -> Callable[[T], R]:
+    """Return a function that also gives freed memory back to the kernel, every ten seconds.
+
+    Batches of many shapes leave holes between what stays, such as oneDNN's kernels, and glibc
+    returns only the end of its heap by itself: without this a process that translates grows for
+    minutes, to twice the size. Once in ten seconds it takes less than a hundredth of the time.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
+    due = time.monotonic() + TRIM_SECONDS
+
+    def called(thing: T) -> R:
+        """Call the function, and give memory back when that is due."""
+        nonlocal due
+        result = function(thing)
+        if trim is not None and time.monotonic() >= due:
+            trim(0)
+            due = time.monotonic() + TRIM_SECONDS
+        return result
+
+    return called
