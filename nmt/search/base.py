@@ -17,6 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from nmt.data.vocabulary import EOS, PAD, UNK
 from nmt.errors import NmtError
 from nmt.models.base import Model
 from nmt.recipe.registry import Registry
@@ -114,7 +115,10 @@ class Strategy(ABC):
         results: dict[int, list[Hypothesis]] = {}
         state = model.start(source)
         for step in range(1, longest + 1):
-            logits = model.step(batch.search_state.alive.last, state)
+            last = batch.search_state.alive.tokens[:, :, -1]  # [B, K], the model's next input
+            # Nothing reads the model's output for a row that has ended.
+            last = last.masked_fill((last == EOS) | (last == PAD), UNK)
+            logits = model.step(last, state)
             parents = batch.advance(logits)
             done = batch.done(step)
             if done is not None:

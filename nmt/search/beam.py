@@ -141,11 +141,13 @@ class BeamState(SearchState):
         best = order[:, : min(wanted, rows * (vocabulary - 2))]  # PAD and BOS never follow
         parents = best // values.size(-1)
         log_probabilities = values.flatten(1).gather(1, best)
-        candidates = self.alive.take(parents).extend(
+        # The length of a candidate without BOS is the length of its parent with BOS.
+        divisor = _divisor(self.strategy.length_penalty, self.alive.tokens.size(-1))
+        candidates = self.alive.extend(
             tokens.flatten(1).gather(1, best),
             log_probabilities,
-            # The length of a candidate without BOS is the length of its parent with BOS.
-            scores=log_probabilities / self._divisor(self.alive.tokens.size(-1)),
+            scores=log_probabilities / divisor,
+            parents=parents,
         )
         return candidates, parents
 
@@ -187,9 +189,6 @@ class BeamState(SearchState):
             alive = alive.without(is_spare & (alive.scores < best - strategy.pruning_finished))
         self.alive = alive
 
-    def _divisor(self, length: int) -> float:
-        return _divisor(self.strategy.length_penalty, length)
-
     def _finish(self, candidates: Hypotheses, is_eos: Tensor) -> None:
         """Merge the candidates that end into the finished set."""
         old = replace(self.finished, tokens=F.pad(self.finished.tokens, (0, 1), value=PAD))
@@ -213,7 +212,8 @@ class BeamState(SearchState):
         # Log-probabilities only fall and divisors only rise: no alive sequence can end above this.
         bound = best / self.final_divisors
         if self.strategy.stop == "current_length":
-            bound = best / self._divisor(self.alive.tokens.size(-1) - 1)
+            length = self.alive.tokens.size(-1) - 1
+            bound = best / _divisor(self.strategy.length_penalty, length)
         deciding = 0 if self.strategy.stop == "optimistic" else -1
         is_decided = self.finished.scores[:, deciding] >= bound
         if self.count == 1:

@@ -46,15 +46,6 @@ class Hypotheses:
     log_probabilities: Tensor  # [B, R] float32
     scores: Tensor  # [B, R] float32; minus infinity where there is no sequence
 
-    @property
-    def last(self) -> Tensor:
-        """Last token of each row, [B, R]: the model's next input.
-
-        The last token of an ended row is UNK; nothing reads the model's output for the row.
-        """
-        last = self.tokens[:, :, -1]
-        return last.masked_fill((last == EOS) | (last == PAD), UNK)
-
     @classmethod
     def open(cls, source: Tensor) -> Hypotheses:
         """Return one row per sentence, which contains only BOS."""
@@ -62,11 +53,18 @@ class Hypotheses:
         zeros = torch.zeros(tokens.shape[:2], device=source.device)
         return cls(tokens, zeros, zeros)
 
-    def extend(self, tokens: Tensor, log_probabilities: Tensor, scores: Tensor) -> Hypotheses:
-        """Append one token to each row; all arguments are [B, R]."""
-        return Hypotheses(
-            torch.cat((self.tokens, tokens[..., None]), dim=-1), log_probabilities, scores
-        )
+    def extend(
+        self,
+        tokens: Tensor,
+        log_probabilities: Tensor,
+        scores: Tensor,
+        parents: Tensor | None = None,
+    ) -> Hypotheses:
+        """Append one token to each row, or to the rows `parents`; all arguments are [B, R']."""
+        before = self.tokens
+        if parents is not None:
+            before = before.gather(1, parents[..., None].expand(-1, -1, before.size(-1)))
+        return Hypotheses(torch.cat((before, tokens[..., None]), dim=-1), log_probabilities, scores)
 
     def take(self, index: Tensor) -> Hypotheses:
         """Select the rows `index` [B, R'] of each sentence."""
@@ -100,14 +98,15 @@ class Hypotheses:
             self.scores.tolist(),
             strict=True,
         )
-        return [
-            [
-                _hypothesis(tokens, log_probability, score)
-                for tokens, log_probability, score in zip(*sentence, strict=True)
-                if score > float("-inf")
-            ]
-            for sentence in sentences
-        ]
+        lists: list[list[Hypothesis]] = []
+        for sentence in sentences:
+            lists.append([])
+            for tokens, log_probability, score in zip(*sentence, strict=True):
+                if score > float("-inf"):
+                    finished = EOS in tokens
+                    end = tokens.index(EOS) if finished else len(tokens)
+                    lists[-1].append(Hypothesis(tokens[1:end], log_probability, score, finished))
+        return lists
 
 
 def best_first(hypotheses: Iterable[Hypothesis], count: int) -> list[Hypothesis]:
@@ -118,12 +117,6 @@ def best_first(hypotheses: Iterable[Hypothesis], count: int) -> list[Hypothesis]
     ranked = sorted(hypotheses, key=lambda hypothesis: (not hypothesis.finished, -hypothesis.score))
     finished = sum(hypothesis.finished for hypothesis in ranked)
     return ranked[:finished] if finished >= count else ranked
-
-
-def _hypothesis(tokens: list[int], log_probability: float, score: float) -> Hypothesis:
-    finished = EOS in tokens
-    end = tokens.index(EOS) if finished else len(tokens)
-    return Hypothesis(tokens[1:end], log_probability, score, finished)
 
 
 @dataclass(frozen=True)

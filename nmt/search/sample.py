@@ -183,10 +183,11 @@ class DifferentSamples(SearchState):
         parents = best // keys.size(-1)
         log_probabilities = alive.log_probabilities.gather(1, parents)
         log_probabilities = log_probabilities + log_probs.flatten(1).gather(1, best)
-        self.alive = alive.take(parents).extend(
+        self.alive = alive.extend(
             tokens.masked_fill(ended, PAD).flatten(1).gather(1, best),
             log_probabilities,
             scores=log_probabilities.masked_fill(self.keys.isneginf(), float("-inf")),
+            parents=parents,
         )
         logarithms = logarithms.masked_fill(ended, 0.0) + self.drawn_with[..., None]
         self.drawn_with = logarithms.flatten(1).gather(1, best)
