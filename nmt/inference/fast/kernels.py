@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize
 
 from nmt.inference.fast.calibrated import Ranges, convert_calibrated
 from nmt.inference.fast.int8 import Int8Linear
-from nmt.models.layers.basic import TokenEmbedding
+from nmt.models.layers.basic import Dropout, TokenEmbedding
 from nmt.models.transformer.model import Transformer
 from nmt.runtime.precision import (
     LOW,
@@ -33,12 +33,13 @@ def convert(
 ) -> None:
     """Convert a model for inference, once and in place.
 
-    Weights of linear layers are stored in the layout of the fastest product, and calls of modules
-    bypass torch's hooks. Normalised weights, as those of ConvS2S, are computed once. For bf16 and
-    fp16, weights are converted once, which :func:`autocast` would repeat for every batch. int8 is
-    torch's dynamic quantisation: weights per output row, inputs per tensor, products in integers;
-    everything else stays float32. With `ranges` inputs are quantised by ranges, and results do not
-    depend on the batch. The model cannot be trained afterwards: no weight has gradients.
+    Weights of linear layers are stored in the layout of the fastest product, calls of modules
+    bypass torch's hooks, and Dropout is removed. Normalised weights, which ConvS2S has, are
+    computed once. For bf16 and fp16, weights are converted once, which :func:`autocast` would
+    repeat for every batch. int8 is torch's dynamic quantisation: weights per output row, inputs per
+    tensor, products in integers; everything else stays float32. With `ranges` inputs are quantised
+    by ranges, and results do not depend on the batch. The model cannot be trained afterwards: no
+    weight has gradients.
 
     Args:
         model: model or ensemble.
@@ -60,7 +61,9 @@ def convert(
         precision = "fp32"  # of layers without a range
     for module in list(model.modules()):
         for name, child in module.named_children():
-            if type(child) is nn.Linear:  # a subclass may do more than multiply
+            if isinstance(child, Dropout):
+                setattr(module, name, nn.Identity())
+            elif type(child) is nn.Linear:  # a subclass may do more than multiply
                 setattr(module, name, _converted(child, precision, device))
             elif isinstance(child, nn.RNNBase) and _is_kept_low(precision, device):
                 child.to(LOW[precision])
@@ -187,23 +190,13 @@ class PackedLinear(nn.Module):
         """Apply the layer: [..., in] to [..., out] of the layer's dtype."""
         *shape, inputs = x.shape
         rows = prod(shape)
-        if spare := -rows % _step(rows):
-            padded = F.pad(x.reshape(rows, inputs), (0, 0, 0, spare))
-            return self._product(padded)[:rows].view(*shape, -1)
-        return self._product(x)
-
-    def _product(self, x: Tensor) -> Tensor:
+        # oneDNN makes a kernel for each number of rows, and keeps a part of it for ever. With all
+        # numbers of rows a process that translates grew by half a gigabyte in ten minutes. So the
+        # number becomes a multiple of a power of two, and at most an eighth larger.
+        if spare := -rows % (1 << max(0, (rows - 1).bit_length() - 4)):
+            x = F.pad(x.reshape(rows, inputs), (0, 0, 0, spare))
         product: Tensor = self._multiply(x.to(self.dtype), self._packed, self._bias, "none", [], "")
-        return product
-
-
-def _step(rows: int) -> int:
-    """Return a number of which products have a multiple of rows: at most an eighth is added.
-
-    oneDNN makes a kernel for each number of rows, and keeps a part of it for ever. With all numbers
-    of rows a process that translates grew by half a gigabyte in ten minutes.
-    """
-    return 1 << max(0, (rows - 1).bit_length() - 4)
+        return product[:rows].view(*shape, -1) if spare else product
 
 
 def _constant(values: Tensor) -> nn.Parameter:
