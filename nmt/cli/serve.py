@@ -208,7 +208,7 @@ def _loader(
 ) -> Callable[[], list[LineTranslator]]:
     """Return a function that loads the models anew."""
     from nmt.inference import Execution
-    from nmt.inference.engines import pick_engine
+    from nmt.inference.engines import pick_engine, recipe_of
     from nmt.inference.fast.kernels import choose_attention
     from nmt.runtime.distributed import pick_device
 
@@ -218,11 +218,12 @@ def _loader(
 
     def load_one(paths: list[Path]) -> LineTranslator:
         """Return the translator of a model or an ensemble."""
-        chosen = pick_engine(engine, paths)
-        if warning := chosen.check_precision(execution):
+        load_translator, warning = pick_engine(engine, paths, execution)
+        if warning:
             warn(f"--precision {warning}")
-        opened = chosen(paths, execution, settings.trust_plugins)
-        return opened.translator(search_settings(settings, opened.recipe))
+        recipe = recipe_of(paths[0], settings.trust_plugins)
+        search = search_settings(settings, recipe)
+        return load_translator(paths, search, execution, settings.trust_plugins)
 
     def load() -> list[LineTranslator]:
         """Return a translator for each direction of each model, and say which they are."""

@@ -7,8 +7,7 @@ import os
 import re
 import shutil
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -35,166 +34,102 @@ EXPORTS = "exports"
 """Directory of a run for the exports that this engine makes."""
 
 
-class Engine(ABC):
-    """Trained models, ready to be searched with.
+Engine = Callable[[Sequence[Path], SearchConfig, Execution, bool], LineTranslator]
+"""Loads a translator: of the models at some paths, for a search, run with some settings.
 
-    Attributes:
-        recipe: the resolved recipe of the run that the (first) model comes from.
+The last argument is whether to import the Python modules that the models name as plugins. An engine
+raises an NmtError if a model cannot be loaded, or if it does not support the search or a setting.
+"""
+
+
+def recipe_of(model: Path, trust_plugins: bool = False) -> dict[str, Any]:
+    """Return the recipe of a run, or of the run of an export; import the plugins that it names.
+
+    Raises:
+        NmtError: the model cannot be opened, or its plugins lack consent.
     """
-
-    recipe: dict[str, Any]
-
-    @abstractmethod
-    def __init__(
-        self, paths: Sequence[Path], execution: Execution, trust_plugins: bool = False
-    ) -> None:
-        """Open the models at the given paths.
-
-        Args:
-            paths: at least one model.
-            execution: settings of how the models are run.
-            trust_plugins: whether to import the Python modules that the models name as plugins.
-
-        Raises:
-            NmtError: a model cannot be opened, or the engine takes only one model.
-        """
-
-    @staticmethod
-    def check_precision(execution: Execution) -> str | None:
-        """Return a warning if the precision is slow; call this before loading a model.
-
-        Raises:
-            NmtError: the device does not support the precision.
-        """
-        return check_precision(execution.precision, execution.device)
-
-    @abstractmethod
-    def translator(self, search: SearchConfig) -> LineTranslator:
-        """Return the translator of these models.
-
-        Raises:
-            NmtError: the engine does not support the search or a setting of the execution.
-        """
+    if Export.exists(model):
+        return Export.open(model, "ctranslate2").recipe
+    run, _ = find_checkpoint(model)
+    if not_imported(run.plugins):
+        import_plugins_of_run(run.path, run.plugins, trust_plugins)
+    return run.recipe
 
 
-class Runs(Engine):
-    """The engine of this package, with one run or an ensemble of several."""
-
-    def __init__(
-        self, paths: Sequence[Path], execution: Execution, trust_plugins: bool = False
-    ) -> None:
-        """Load the models."""
-        for path in paths:
-            if Export.exists(path):
-                raise NmtError(
-                    f"{path}: an export, not a run; translate it alone and "
-                    f"{use_engine('ctranslate2')}, or give the run that was exported"
-                )
-        self._members = load_members(paths, execution.device, trust_plugins)
-        self._execution = execution
-        self.recipe = self._members[0].recipe
-
-    def translator(self, search: SearchConfig) -> LineTranslator:
-        """Return the translator of the run or of the ensemble."""
-        model, shortlister = ensemble_of(self._members, search, self._execution)
-        first = self._members[0]
-        return Translator(
-            model, first.subwords, search, self._execution, shortlister, first.run.languages
-        )
+def load_runs(
+    paths: Sequence[Path], search: SearchConfig, execution: Execution, trust_plugins: bool = False
+) -> LineTranslator:
+    """Load the translator of one run, or of an ensemble of several, into this package."""
+    members = load_members(paths, execution.device, trust_plugins)
+    model, shortlister = ensemble_of(members, search, execution)
+    first = members[0]
+    return Translator(model, first.subwords, search, execution, shortlister, first.run.languages)
 
 
-class CTranslate2(Engine):
-    """CTranslate2, with one export."""
-
-    def __init__(
-        self, paths: Sequence[Path], execution: Execution, trust_plugins: bool = False
-    ) -> None:
-        """Open the export, which needs no plugins."""
-        if len(paths) > 1:
-            raise NmtError(f"engine ctranslate2: one model, not {len(paths)}; {use_engine('nmt')}")
-        self._export, self._execution = Export.open(paths[0], "ctranslate2"), execution
-        self.recipe = self._export.recipe
-
-    @staticmethod
-    def check_precision(execution: Execution) -> str | None:
-        """Return None: CTranslate2 itself refuses a precision."""
-        return None
-
-    def translator(self, search: SearchConfig) -> LineTranslator:
-        """Return the translator of the export, which has no shortlist and is not compiled."""
-        return CTranslate2Translator(self._export, search, self._execution)
+def load_export(
+    paths: Sequence[Path], search: SearchConfig, execution: Execution, trust_plugins: bool = False
+) -> LineTranslator:
+    """Load the translator of one export, which needs no plugins, into CTranslate2."""
+    return CTranslate2Translator(Export.open(paths[0], "ctranslate2"), search, execution)
 
 
-class Auto(Engine):
-    """CTranslate2 for one run on a CPU, if every setting means the same there.
+def load_fastest(
+    paths: Sequence[Path], search: SearchConfig, execution: Execution, trust_plugins: bool = False
+) -> LineTranslator:
+    """Load CTranslate2 for one run on a CPU, if every setting means the same there, else the runs.
 
-    The run is exported once. The export stays in the run, and belongs to one checkpoint.
+    The run is exported once. The export stays in the run, and belongs to one checkpoint. Prints a
+    line that names the engine, with the reason.
     """
+    try:
+        export = _exported(paths, search, execution, trust_plugins)
+        translator = load_export([export], search, execution)
+    except NmtError as error:
+        why = re.sub(rf"(?:;|, or) {re.escape(use_engine('nmt'))}$", "", str(error))
+        _tell(f"engine nmt: {why}")
+        return load_runs(paths, search, execution, trust_plugins)
+    _tell(f"engine ctranslate2: {export}")
+    return translator
 
-    def __init__(
-        self, paths: Sequence[Path], execution: Execution, trust_plugins: bool = False
-    ) -> None:
-        """Note the models; the search, perhaps of a plugin, decides which engine loads them."""
-        self._paths, self._execution, self._trust_plugins = paths, execution, trust_plugins
-        if Export.exists(paths[0]):
-            self.recipe = Export.open(paths[0], "ctranslate2").recipe
-            return
-        run, _ = find_checkpoint(paths[0])
-        if not_imported(run.plugins):
-            import_plugins_of_run(run.path, run.plugins, trust_plugins)
-        self.recipe = run.recipe
 
-    def translator(self, search: SearchConfig) -> LineTranslator:
-        """Return the translator of the faster engine that supports the search and the execution.
+def _exported(
+    paths: Sequence[Path], search: SearchConfig, execution: Execution, trust_plugins: bool
+) -> Path:
+    """Return the export of the only model, which is made if there is none yet.
 
-        Prints a line that names the engine, with the reason.
-        """
-        try:
-            export = self._export(search)
-            exported = CTranslate2([export], self._execution).translator(search)
-        except NmtError as error:
-            why = re.sub(rf"(?:;|, or) {re.escape(use_engine('nmt'))}$", "", str(error))
-            _tell(f"engine nmt: {why}")
-            return Runs(self._paths, self._execution, self._trust_plugins).translator(search)
-        _tell(f"engine ctranslate2: {export}")
-        return exported
-
-    def _export(self, search: SearchConfig) -> Path:
-        """Return the export of the only model, which is made if there is none yet.
-
-        Raises:
-            NmtError: the model or the search is not for CTranslate2.
-        """
-        [path, *others] = self._paths
-        if others:
-            raise NmtError("an ensemble")
-        if self._execution.device.type != "cpu":
-            raise NmtError("on a GPU")
-        if importlib.util.find_spec("ctranslate2") is None:
-            raise NmtError("CTranslate2 is not installed")
-        check_execution(self._execution)
-        search_options(search)
-        if Export.exists(path):
-            return path
-        run, checkpoint = find_checkpoint(path)
-        if (directions := run.subwords.directions) and directions.tags == "target":
-            raise NmtError("translations begin with tags")
-        exports = run.path / EXPORTS
-        digest = checkpoint.files["model.safetensors"].sha256
-        export = exports / f"{checkpoint.path.name}-{digest[:12]}"
-        if Export.exists(export):
-            return export
-        if "WORLD_SIZE" in os.environ:
-            raise NmtError("under torchrun, and there is no export yet")
-        ctranslate2 = export_formats["ctranslate2"]
-        try:
-            exports.mkdir(exist_ok=True)
-            _remove_outdated(export, run.path)
-            # The checkpoint, since training may set another best one meanwhile.
-            export_run(checkpoint.path, ctranslate2, "fp32", export, self._trust_plugins)
-        except OSError as error:
-            raise NmtError(f"{exports}: cannot be written: {error.strerror}") from None
+    Raises:
+        NmtError: the model or the search is not for CTranslate2.
+    """
+    [path, *others] = paths
+    if others:
+        raise NmtError("an ensemble")
+    if execution.device.type != "cpu":
+        raise NmtError("on a GPU")
+    if importlib.util.find_spec("ctranslate2") is None:
+        raise NmtError("CTranslate2 is not installed")
+    check_execution(execution)
+    search_options(search)
+    if Export.exists(path):
+        return path
+    run, checkpoint = find_checkpoint(path)
+    if (directions := run.subwords.directions) and directions.tags == "target":
+        raise NmtError("translations begin with tags")
+    exports = run.path / EXPORTS
+    digest = checkpoint.files["model.safetensors"].sha256
+    export = exports / f"{checkpoint.path.name}-{digest[:12]}"
+    if Export.exists(export):
         return export
+    if "WORLD_SIZE" in os.environ:
+        raise NmtError("under torchrun, and there is no export yet")
+    ctranslate2 = export_formats["ctranslate2"]
+    try:
+        exports.mkdir(exist_ok=True)
+        _remove_outdated(export, run.path)
+        # The checkpoint, since training may set another best one meanwhile.
+        export_run(checkpoint.path, ctranslate2, "fp32", export, trust_plugins)
+    except OSError as error:
+        raise NmtError(f"{exports}: cannot be written: {error.strerror}") from None
+    return export
 
 
 def _tell(line: str) -> None:
@@ -217,24 +152,40 @@ def _remove_outdated(export: Path, run: Path) -> None:
             shutil.rmtree(other)
 
 
-ENGINES: dict[str, type[Engine]] = {"nmt": Runs, "ctranslate2": CTranslate2, "auto": Auto}
+ENGINES: dict[str, Engine] = {
+    "nmt": load_runs,
+    "ctranslate2": load_export,
+    "auto": load_fastest,
+}
 """Engines by name."""
 
 
-def pick_engine(name: str | None, paths: Sequence[Path]) -> type[Engine]:
-    """Return the engine with the given name, or the engine that fits the models.
+def pick_engine(
+    name: str | None, paths: Sequence[Path], execution: Execution
+) -> tuple[Engine, str | None]:
+    """Return the engine with a name or for some models, and a warning of a slow precision.
 
     Args:
         name: one of `ENGINES`; None for CTranslate2 with an export, and nmt with runs.
         paths: an export, or runs or checkpoints; at least one.
+        execution: settings of how the models are run.
 
     Raises:
-        NmtError: there is no such engine.
+        NmtError: there is no such engine, or it does not support the models or the precision.
     """
     name = name or ("ctranslate2" if all(map(Export.exists, paths)) else "nmt")
     if name not in ENGINES:
         raise NmtError(unknown("engine", name, ENGINES))
-    return ENGINES[name]
+    if name == "ctranslate2":  # which itself refuses a precision
+        if len(paths) > 1:
+            raise NmtError(f"engine ctranslate2: one model, not {len(paths)}; {use_engine('nmt')}")
+        return ENGINES[name], None
+    if name == "nmt" and (exports := [path for path in paths if Export.exists(path)]):
+        raise NmtError(
+            f"{exports[0]}: an export, not a run; translate it alone and "
+            f"{use_engine('ctranslate2')}, or give the run that was exported"
+        )
+    return ENGINES[name], check_precision(execution.precision, execution.device)
 
 
 def load_translator(
@@ -275,11 +226,11 @@ def load_translator(
     running = {name: settings.pop(name) for name in names}
     execution = build(Execution, running, "execution", Execution(device=pick_device(device)))
     paths = [as_path(path) for path in (model, *others)]
-    chosen = pick_engine(engine, paths)
-    if warning := chosen.check_precision(execution):
+    load, warning = pick_engine(engine, paths, execution)
+    if warning:
         warnings.warn(warning, stacklevel=2)
-    opened = chosen(paths, execution, trust_plugins)
-    values = {**(opened.recipe.get("search") or {}), **settings}
+    recipe = recipe_of(paths[0], trust_plugins)
+    values = {**(recipe.get("search") or {}), **settings}
     try:
         search = build(SearchConfig, values, "search")
     except UnknownKeyError as error:
@@ -287,7 +238,8 @@ def load_translator(
             raise
         strategy = _strategy(values.get("strategy"), names, settings)
         raise NmtError(f"{error.key!r} is a key of the strategy; give {strategy=}") from None
-    return opened.translator(search).for_direction(target_lang, source_lang)
+    translator = load(paths, search, execution, trust_plugins)
+    return translator.for_direction(target_lang, source_lang)
 
 
 def _strategy(chosen: Any, names: Sequence[str], settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,8 +13,7 @@ import pytest
 
 import nmt as package
 from nmt.errors import NmtError
-from nmt.inference.engines import Auto
-from nmt.inference.execution import ON_CPU
+from nmt.inference.engines import recipe_of
 from nmt.runs.recipe import read_recipe, write_plugins, write_recipe
 
 Done = subprocess.CompletedProcess[str]
@@ -265,7 +264,7 @@ def test_python_runs_no_code_of_a_run_without_consent(
     with pytest.raises(NmtError, match=r"this run would import Python code: my_payload from "):
         package.Translator(strange)
     with pytest.raises(NmtError, match=r"this run would import Python code: my_payload from "):
-        Auto([strange], ON_CPU)
+        recipe_of(strange)
     assert not has_run(strange)
     package.Translator(strange, trust_plugins=True)
     del sys.modules["my_payload"]

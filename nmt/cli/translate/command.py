@@ -29,7 +29,8 @@ from nmt.messages import say, warn
 if TYPE_CHECKING:
     import torch
 
-    from nmt.inference import Execution, LineTranslator, engines
+    from nmt.inference import Execution, engines
+    from nmt.runtime.distributed import World
 
 INPUT = "Input and output"
 
@@ -291,8 +292,8 @@ def translate(
     Prints a line for each input line, in order. Flags override nmt.yaml, which overrides the
     model's recipe. docs/outputs.md describes the terminal, --n-best, --json and unusual input.
     """
-    wishes = json_input or prefix or require or avoid
-    _check_form(as_json, alignments, alignment_unit, markup, wishes or n_best or as_json)
+    requirements = json_input or prefix or require or avoid
+    _check_form(as_json, alignments, alignment_unit, markup, requirements or n_best or as_json)
     lines = _requests(text, input_, json_input, prefix, require, avoid)
     check_output(output, *lines.paths)
     from nmt.runtime.distributed import join
@@ -302,24 +303,21 @@ def translate(
     recipe = settings.load()  # imports the plugins, which the model may need
     keeps = as_json or not n_best  # a list takes several lines, and could be cut
     with join(device, WAIT_MINUTES) as world, writer(output, world.is_main, keeps) as target:
+        from nmt.inference.engines import recipe_of
+
         models = model or [default_run(recipe)]
         workers = _num_workers(workers or (1 if lines.is_typed else None), world.device)
         execution = _execution(world.device, precision, workers, shortlist, compile)
-        chosen = _engine(engine, models, wishes or alignments or markup, execution, world.is_main)
-        opened = chosen(models, execution, settings.trust_plugins)
-        search = search_settings(settings, opened.recipe, n_best or 1)
-        translator = _into(opened.translator(search), target_lang, source_lang, json_input)
+        load = _engine(engine, models, requirements or alignments or markup, execution, world)
+        recipe = recipe_of(models[0], settings.trust_plugins)
+        search = search_settings(settings, recipe, n_best or 1)
+        translator = load(models, search, execution, settings.trust_plugins)
+        if not json_input or target_lang or source_lang:  # else each JSON object names its language
+            translator = translator.for_direction(target_lang, source_lang)
         unit = alignment_unit or translator.usual_unit if alignments else None
         form = io.chosen(n_best, as_json, unit, markup)
         lines.configure(translator.config, translator.subwords.context is not None)
         translate_stream(translator, lines, target, world, form)
-
-
-def _into(
-    translator: LineTranslator, target: str | None, source: str | None, is_json: bool
-) -> LineTranslator:
-    """Return the translator of a direction; without one, lines of JSON choose theirs."""
-    return translator if is_json and not (target or source) else translator.for_direction(target, source)
 
 
 def _engine(
@@ -327,8 +325,8 @@ def _engine(
     models: list[Path],
     needs_nmt: object,
     execution: Execution,
-    is_main: bool,
-) -> type[engines.Engine]:
+    world: World,
+) -> engines.Engine:
     """Return the engine of the models; warns of a slow precision.
 
     Args:
@@ -336,7 +334,7 @@ def _engine(
         models: runs, or an export.
         needs_nmt: whether a flag is given that only the engine nmt has.
         execution: settings of how the models are run.
-        is_main: whether this process is the one that warns.
+        world: processes, of which the first one warns.
     """
     from nmt.inference.engines import pick_engine
     from nmt.inference.fast.kernels import choose_attention
@@ -348,16 +346,16 @@ def _engine(
     if name == "auto" and needs_nmt:
         name = "nmt"
         say("engine nmt: CTranslate2 has no requirements on single lines, and no alignments")
-    chosen = pick_engine(name, models)
-    if (warning := chosen.check_precision(execution)) and is_main:
+    load, warning = pick_engine(name, models, execution)
+    if warning and world.is_main:
         warn(f"--precision {warning}")
-    return chosen
+    return load
 
 
 def _requests(
     text: Path | None, other: Path | None, is_json: bool, *beside: Path | None
 ) -> Requests:
-    """Open the files of lines and of wishes beside them, of which one may be stdin."""
+    """Open the files of lines and of requirements for each line, of which one may be stdin."""
     _refuse(text and other, "give either TEXT or --input")
     _refuse(text and text.is_dir(), f"{text} is a directory; {ONE_TEXT}")
     _refuse(

@@ -1,6 +1,6 @@
 """The stream of ``nmt translate``: read lines, write as many, and report on stderr.
 
-Input of ``nmt translate``: lines, files beside them with wishes for each line, or JSON lines.
+Input of ``nmt translate``: lines, files with requirements for each line, or JSON lines.
 
 Output forms of ``nmt translate``: text, n-best lists, JSON.
 """
@@ -355,7 +355,7 @@ class Requests:
         if self._is_json:
             yield from self._objects(most)
         elif self._beside:
-            yield from self._with_wishes(most)
+            yield from self._with_requirements(most)
         else:
             yield from self._lines.arriving(most)
 
@@ -378,7 +378,7 @@ class Requests:
                     raise
             yield requests
 
-    def _with_wishes(self, most: int) -> Iterator[list[Request]]:
+    def _with_requirements(self, most: int) -> Iterator[list[Request]]:
         from nmt.inference import Request
 
         if self._has_context:
@@ -392,11 +392,11 @@ class Requests:
         for block in self._lines.arriving(most):
             requests = []
             for text in block:
-                wishes = {field: self._next(field, lines) for field, lines in files.items()}
+                fields = {field: self._next(field, lines) for field, lines in files.items()}
                 phrases, avoid = (
-                    wishes.get(field, "").split("\t") for field in ("phrases", "avoid")
+                    fields.get(field, "").split("\t") for field in ("phrases", "avoid")
                 )
-                prefix = wishes.get("prefix", "")
+                prefix = fields.get("prefix", "")
                 requests.append(Request(text, prefix, tuple(phrases), tuple(avoid)))
             yield requests
         for field, lines in files.items():
