@@ -47,8 +47,8 @@ class CTranslate2Translator(LineTranslator):
         Args:
             export: an export of format "ctranslate2".
             config: settings of the search.
-            execution: settings of how the model is run; the precision is independent of that of the
-                stored weights.
+            execution: settings of how the model is run; its precision may differ from the precision
+                of the stored weights.
 
         Raises:
             NmtError: CTranslate2 is not installed, or does not support the precision, another

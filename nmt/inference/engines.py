@@ -142,7 +142,7 @@ def _remove_outdated(export: Path, run: Path) -> None:
     """Remove exports of checkpoints that the run no longer has, or has with other weights.
 
     Args:
-        export: the export that is about to be made, beside the others.
+        export: the export that is about to be made, in the directory of all exports.
         run: the run's directory.
     """
     current = export.name.partition("-")[0]
@@ -214,7 +214,7 @@ def load_translator(
         source_lang: source language of a multilingual model; None for any.
         target_lang: target language of a multilingual model; None for the only one.
         settings: the other fields of :class:`nmt.inference.Execution`, such as ``precision``; and
-            keys of the recipe's section ``search``, which override those of the first model, as in
+            keys of the recipe's section ``search``, which override the first model's, as in
             ``strategy={"name": "beam", "beam": 8}``.
 
     Raises:

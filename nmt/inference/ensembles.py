@@ -28,7 +28,7 @@ def load_members(
 
     Raises:
         NmtError: a model cannot be loaded, or its target order, subwords or context differ from
-            those of the first model.
+            the first model's.
     """
     members = [load_model(path, device, trust_plugins) for path in paths]
     seen: dict[Path, Path] = {}

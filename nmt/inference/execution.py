@@ -54,5 +54,5 @@ ON_CPU = Execution()
 
 
 def use_engine(name: str) -> str:
-    """Return the remedy that another engine is, on the command line and in Python."""
+    """Return the advice to use another engine, worded for the command line and for Python."""
     return f"use --engine {name} (in Python engine={name!r})"

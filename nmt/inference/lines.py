@@ -58,7 +58,7 @@ class LineTranslator(ABC):
 
     Attributes:
         subwords: subwords, which put the tags of the direction before every sentence.
-        config: settings of the search, with those of the target language.
+        config: settings of the search for the target language.
         languages: source and target language.
         counts: what was translated so far, also by the translators of other languages of the model.
     """
@@ -338,9 +338,10 @@ class LineTranslator(ABC):
         )
         return [
             numbered(
-                linked(source, offsets, target, *rest), (word_starts(source), word_starts(target))
+                linked(source, source_offsets, target, target_offsets, pair_weights),
+                (word_starts(source), word_starts(target)),
             )
-            for source, offsets, target, *rest in pairs
+            for source, source_offsets, target, target_offsets, pair_weights in pairs
         ]
 
     @abstractmethod
@@ -436,7 +437,7 @@ class LineTranslator(ABC):
 
     @property
     def directions(self) -> Directions:
-        """The directions of the model: those trained or, of other models, those of its tags."""
+        """The trained directions or, if the model does not name them, one for each of its tags."""
         subwords, _, languages = self._general
         return directions_of(subwords, languages)
 

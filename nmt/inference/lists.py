@@ -4,10 +4,10 @@ A search finds hypotheses that differ in their tokens. Several hypotheses may se
 into different subwords. If too few distinct texts remain, the search runs again for a list twice as
 long, up to a limit. After that, the list of a sentence stays too short.
 
-Minimum Bayes risk decoding chooses the translation that agrees most with the others (Kumar and
-Byrne 2004; with samples of the model, Eikema and Aziz 2020). Comparing all candidates with each
-other takes a time that grows with the square of their number. Pruning compares only those that
-agree best with the average of all (Vamvas and Sennrich 2024, *aggregate-to-fine*).
+Minimum Bayes risk decoding chooses the translation that agrees most with the other translations
+(Kumar and Byrne 2004; with samples of the model, Eikema and Aziz 2020). To compare all candidates
+with each other takes a time that grows with the square of their number. Pruning compares only the
+candidates that agree best with the average of all (Vamvas and Sennrich 2024, *aggregate-to-fine*).
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def by_consensus(
 ) -> list[Hypothesis]:
     """Return one hypothesis for each distinct text, in the order of their expected utilities.
 
-    The utilities become the scores. A text that occurs several times, as among samples, counts as
-    often for the others.
+    The utilities become the scores. A text that occurs several times, as samples may, is as many
+    references for the other texts.
 
     Args:
         hypotheses: hypotheses of one line; there may be none.
         texts: the text of each hypothesis.
         metric: a metric for sentences.
-        most: number of distinct texts to compare with all others, see :func:`expected_utilities`;
+        most: number of distinct texts to compare with all texts, see :func:`expected_utilities`;
             the other hypotheses are left out. None for all.
     """
     by_text: dict[str, Hypothesis] = {}
@@ -89,9 +89,9 @@ def expected_utilities(
         candidates: detokenised text; a repeated candidate counts as often as it occurs.
         metric: a metric for sentences (`Metric.for_sentences`); of an error rate, the utility is
             the negative.
-        most: number of distinct candidates to compare with all others: those that agree best with
-            the average of all. None for all; the metric has an average otherwise. Utilities of the
-            others are minus infinity.
+        most: number of distinct candidates to compare with all candidates: the ones that agree
+            best with the average of all. None for all; with a number, the metric has an average.
+            Utilities of the remaining candidates are minus infinity.
     """
     counts = Counter(candidates)
     compared, sign = list(counts), 1 if metric.higher_is_better else -1

@@ -1,9 +1,4 @@
-"""Requests to a translator: a line, and what is wanted of its translation.
-
-Translations of lines.
-
-Split a line that is too long for a model at the best boundaries, and join the translations.
-"""
+"""A line to translate, the requirements on its translation, the translation, and long lines."""
 
 from __future__ import annotations
 
@@ -34,9 +29,9 @@ MOST_SHOWN = 80
 
 @dataclass(frozen=True)
 class Request:
-    """A line to translate, and what is wanted of its translation.
+    """A line to translate, and requirements on its translation.
 
-    It is the same in Python, in the input of ``nmt translate --json-input``, and in ``nmt serve``.
+    Requests are the same in Python, in ``nmt translate --json-input``, and in ``nmt serve``.
     """
 
     text: str
@@ -79,7 +74,7 @@ class Request:
         """Return the request that plain values, such as a JSON object, describe.
 
         Args:
-            values: the fields of a request; those of `strategy` override the configuration's.
+            values: the fields of a request; keys of `strategy` override the configuration's.
             where: place of the values, for messages.
             config: settings of the search.
             has_context: whether the model was trained with context.
@@ -237,7 +232,7 @@ def naming_line(line: str) -> Iterator[None]:
 
 
 def _refuse_numbers(value: object, where: str) -> None:
-    """Refuse a number in the place of a text, alone or in a list or an object."""
+    """Refuse a number where text is expected, alone or in a list or an object."""
     inner = [*value.values()] if isinstance(value, Mapping) else value
     for text in inner if isinstance(inner, (list, tuple)) else [inner]:
         if isinstance(text, (int, float)):
@@ -376,7 +371,7 @@ def parts(line: str, fits: Callable[[str], bool]) -> list[str]:
 
 
 def space_before(part: str, languages: Direction) -> str:
-    """Return the white space between the translation of a part and that of the part before.
+    """Return the white space between the translations of a part and of the part before it.
 
     Args:
         part: second or later part of a line, with the white space before it.

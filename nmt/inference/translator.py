@@ -41,8 +41,8 @@ BATCHES_A_WORKER = 4
 worker would wait for another."""
 
 SHORTLIST_TOKENS = 4096
-"""Source tokens of a batch with a shortlist, on a CPU: the more sentences, the more tokens each
-step computes logits of, because a batch has those of all its sentences."""
+"""Source tokens of a batch with a shortlist, on a CPU. A step computes logits of the tokens that
+any sentence of the batch may need, so more sentences mean more logits for each of them."""
 
 
 class Translator(LineTranslator):
@@ -191,7 +191,7 @@ class Translator(LineTranslator):
     def _inference(self) -> Iterator[None]:
         """Disable dropout and gradients, and compute in the precision."""
         was_training = self.model.training
-        if was_training:  # to walk through all modules takes long beside one sentence
+        if was_training:  # a walk through all modules takes long, compared with one sentence
             self.model.eval()
         precision = (
             autocast(self.execution.precision, self.device) if self._is_low else nullcontext()

@@ -1,7 +1,4 @@
-"""``nmt translate``: translate lines; one line of output for each, in the same order.
-
-Options of ``nmt translate`` that set no key of the recipe.
-"""
+"""``nmt translate``: translate lines; one line of output for each, in the same order."""
 
 from __future__ import annotations
 
@@ -22,8 +19,7 @@ from nmt.cli.options import (
     recipe_flags,
     search_settings,
 )
-from nmt.cli.translate import io
-from nmt.cli.translate.io import Requests, translate_stream, writer
+from nmt.cli.translate.io import Form, Requests, translate_stream, writer
 from nmt.messages import say, warn
 
 if TYPE_CHECKING:
@@ -309,13 +305,13 @@ def translate(
         workers = _num_workers(workers or (1 if lines.is_typed else None), world.device)
         execution = _execution(world.device, precision, workers, shortlist, compile)
         load = _engine(engine, models, requirements or alignments or markup, execution, world)
-        recipe = recipe_of(models[0], settings.trust_plugins)
-        search = search_settings(settings, recipe, n_best or 1)
+        trained_with = recipe_of(models[0], settings.trust_plugins)
+        search = search_settings(settings, trained_with, n_best or 1)
         translator = load(models, search, execution, settings.trust_plugins)
         if not json_input or target_lang or source_lang:  # else each JSON object names its language
             translator = translator.for_direction(target_lang, source_lang)
         unit = alignment_unit or translator.usual_unit if alignments else None
-        form = io.chosen(n_best, as_json, unit, markup)
+        form = Form(count=n_best, is_json=as_json, aligned=unit, dialect=markup)
         lines.configure(translator.config, translator.subwords.context is not None)
         translate_stream(translator, lines, target, world, form)
 
@@ -353,16 +349,16 @@ def _engine(
 
 
 def _requests(
-    text: Path | None, other: Path | None, is_json: bool, *beside: Path | None
+    text: Path | None, other: Path | None, is_json: bool, *requirements: Path | None
 ) -> Requests:
     """Open the files of lines and of requirements for each line, of which one may be stdin."""
     _refuse(text and other, "give either TEXT or --input")
     _refuse(text and text.is_dir(), f"{text} is a directory; {ONE_TEXT}")
     _refuse(
-        is_json and any(beside),
+        is_json and any(requirements),
         "--json-input goes without --prefix, --require and --avoid, which its objects contain",
     )
-    inputs = (text or other or Path("-"), *beside)
+    inputs = (text or other or Path("-"), *requirements)
     check_stdin(*inputs)
     return Requests.open(*inputs, is_json=is_json)
 

@@ -1,8 +1,7 @@
-"""The stream of ``nmt translate``: read lines, write as many, and report on stderr.
+"""Input and output of ``nmt translate``: read lines, write as many, and report on stderr.
 
-Input of ``nmt translate``: lines, files with requirements for each line, or JSON lines.
-
-Output forms of ``nmt translate``: text, n-best lists, JSON.
+The input is lines, with files of requirements for each line, or JSON lines. The output is text,
+n-best lists or JSON.
 """
 
 from __future__ import annotations
@@ -11,8 +10,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, count, repeat
 from pathlib import Path
@@ -32,86 +32,64 @@ if TYPE_CHECKING:
     from nmt.inference.markup import Dialect
     from nmt.runtime.distributed import World
 
-Form = Callable[["LineTranslator", Sequence["str | Request"], Iterable[int]], list[str]]
-"""Function of a translator, lines and their numbers (from 0): the output for each line."""
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """The form in which translations are written; the default is one translation a line."""
+
+    count: int | None = None
+    """Number of translations of a line; None for one without a list."""
+    is_json: bool = False
+    """Whether to write a JSON object for each line."""
+    aligned: Unit | None = None
+    """Unit to align, in JSON."""
+    dialect: Dialect | None = None
+    """Markup of the lines, which are translated without their tags."""
 
 
-def chosen(count: int | None, is_json: bool, aligned: Unit | None, dialect: Dialect | None) -> Form:
-    """Return the form that flags choose.
-
-    Args:
-        count: number of translations of a line; None for one without a list.
-        is_json: whether to write JSON.
-        aligned: unit to align, in JSON.
-        dialect: markup of the lines.
-    """
-    if is_json:
-        return as_json(count or 1, aligned)
-    if dialect:
-        return with_markup(dialect)
-    return n_best(count) if count else plain
-
-
-def plain(
-    translator: LineTranslator, lines: Sequence[str | Request], numbers: Iterable[int]
+def translate_block(
+    translator: LineTranslator,
+    lines: Sequence[str | Request],
+    numbers: Iterable[int],
+    form: Form,
 ) -> list[str]:
-    """Return the best translation of each line."""
-    return list(translator.translate(lines))
-
-
-def with_markup(dialect: Dialect) -> Form:
-    """Return the form of lines with markup, which are translated without their tags."""
-
-    def write(
-        translator: LineTranslator, lines: Sequence[str | Request], numbers: Iterable[int]
-    ) -> list[str]:
-        """Return the translation of each line, with the line's tags."""
+    """Return the output for each line; `numbers` are the numbers of the lines, from 0."""
+    if form.is_json:
+        by_line = translator.translations(lines, form.count or 1, scored=True, aligned=form.aligned)
+        return [
+            _json(translator, number, translations, form)
+            for number, translations in zip(numbers, by_line, strict=False)
+        ]
+    if form.dialect:
         from nmt.inference.markup.lines import translate_markup
 
         if translator.subwords.context:
             raise NmtError("--markup: the model translates lines in their context, without tags")
-        return list(translate_markup(translator, map(str, lines), dialect))
-
-    return write
-
-
-def n_best(count: int) -> Form:
-    """Return the form of Moses: ``id ||| text ||| features ||| score``, one translation a line."""
-
-    def write(
-        translator: LineTranslator, lines: Sequence[str | Request], numbers: Iterable[int]
-    ) -> list[str]:
-        """Return the translations of each line, each with the number of the line."""
+        return list(translate_markup(translator, map(str, lines), form.dialect))
+    if form.count:
+        by_line = translator.translations(lines, form.count)
         return [
-            "\n".join(f"{number} ||| {_moses(translation)}" for translation in of_line)
-            for number, of_line in zip(numbers, translator.translations(lines, count), strict=False)
+            "\n".join(f"{number} ||| {_moses(translation)}" for translation in translations)
+            for number, translations in zip(numbers, by_line, strict=False)
         ]
+    return list(translator.translate(lines))
 
-    return write
 
-
-def as_json(count: int, aligned: Unit | None = None) -> Form:
-    """Return the form of JSON: an object for each line, with up to `count` translations."""
-
-    def write(
-        translator: LineTranslator, lines: Sequence[str | Request], numbers: Iterable[int]
-    ) -> list[str]:
-        """Return an object for each line."""
-        written = []
-        by_line = translator.translations(lines, count, scored=True, aligned=aligned)
-        for number, (best, *others) in zip(numbers, by_line, strict=False):
-            values = {"id": number, **translator.fields(best, aligned)}
-            if aligned:
-                values[f"source_{aligned}"] = best.units()[0]
-            if count > 1 or others:
-                values["others"] = [translator.fields(other, aligned) for other in others]
-            written.append(json.dumps(values, ensure_ascii=False))
-        return written
-
-    return write
+def _json(
+    translator: LineTranslator, number: int, translations: list[Translation], form: Form
+) -> str:
+    """Return the JSON object of a line."""
+    best, *others = translations
+    values = {"id": number, **translator.fields(best, form.aligned)}
+    if form.aligned:
+        values[f"source_{form.aligned}"] = best.units()[0]
+    if (form.count or 1) > 1 or others:
+        values["others"] = [translator.fields(other, form.aligned) for other in others]
+    return json.dumps(values, ensure_ascii=False)
 
 
 def _moses(translation: Translation) -> str:
+    """Return the fields of Moses: ``text ||| features ||| score``."""
     hypothesis = translation.hypothesis
     features = f"LogProbability= {hypothesis.log_probability:.6f} Length= {len(hypothesis.output)}"
     return f"{translation.text} ||| {features} ||| {hypothesis.score:.6f}"
@@ -122,7 +100,7 @@ def translate_stream(
     source: Lines | Requests,
     target: IO[bytes],
     world: World,
-    form: Form = plain,
+    form: Form = Form(),
 ) -> None:
     """Translate all lines, and print speed and warnings on stderr.
 
@@ -144,7 +122,8 @@ def translate_stream(
             start = time.monotonic()
             numbers = range(lines + world.rank, lines + len(block), world.size)
             lines += len(block)
-            written_here = form(translator, block[world.rank :: world.size], numbers)
+            part = block[world.rank :: world.size]
+            written_here = translate_block(translator, part, numbers, form)
             texts = [""] * sum(map(len, shares := world.gather(written_here)))
             for rank, share in enumerate(shares):
                 texts[rank :: world.size] = share
@@ -237,7 +216,7 @@ def writer(path: Path | None, is_main: bool, keeps: bool = False) -> Iterator[IO
 
 
 def _keep_lines(path: Path, partial_path: Path) -> None:
-    """Keep the complete lines of a partial file in a file beside `path`, if there are any."""
+    """Keep the complete lines of a partial file in a file next to `path`, if there are any."""
     kept = _unused(path.with_name(f"{path.name}.unfinished"))
     partial_path.rename(kept)
     lines = _cut_incomplete_line(kept)
@@ -260,7 +239,7 @@ def _cut_incomplete_line(path: Path) -> int:
 
 
 def _unused(path: Path) -> Path:
-    """Return a path at which there is nothing: this one, or one with a number behind it."""
+    """Return a path at which there is nothing: this one, or this one followed by a number."""
     paths = chain([path], (path.with_name(f"{path.name}-{number}") for number in count(2)))
     return next(other for other in paths if not os.path.lexists(other))
 
@@ -292,41 +271,40 @@ def is_written_in_place(path: Path) -> bool:
 
 
 BLOCK = 1024
-"""Lines to read at once from the files beside the input."""
+"""Lines to read at once from the files with requirements."""
 
 
 class Requests:
-    """Lines to translate, with what is wanted of each translation.
+    """Lines to translate, with requirements on each translation.
 
     Attributes:
         name: name of the lines, for messages.
         paths: the files that were opened; None where there is none, or for stdin.
     """
 
-    def __init__(self, lines: Lines, beside: Mapping[str, Lines], is_json: bool = False) -> None:
+    def __init__(self, lines: Lines, fields: Mapping[str, Lines], is_json: bool = False) -> None:
         """Keep the files; reading begins later.
 
         Args:
             lines: lines to translate.
-            beside: by the field of :class:`nmt.inference.Request` that line n of a file gives for
-                line n: `prefix`, or `phrases` and `avoid`, separated by tabs.
+            fields: files whose line n is a field of the request of line n, by the name of the field
+                of :class:`nmt.inference.Request`: `prefix`, or `phrases` and `avoid`, which are
+                separated by tabs.
             is_json: whether each line is a request as a JSON object.
         """
         self.name = lines.name
-        self._lines, self._beside, self._is_json = lines, beside, is_json
+        self._lines, self._fields, self._is_json = lines, fields, is_json
         self.paths: Sequence[Path | None] = ()
         self._config: SearchConfig | None = None
         self._has_context = False
 
     @classmethod
-    def open(
-        cls, lines: Path | None, *beside_lines: Path | None, is_json: bool = False
-    ) -> Requests:
+    def open(cls, lines: Path | None, *field_lines: Path | None, is_json: bool = False) -> Requests:
         """Open the files: lines (None for stdin), prefixes, phrases, phrases to avoid."""
-        paths = zip(("prefix", "phrases", "avoid"), beside_lines, strict=False)
-        beside = {field: Lines.open(path) for field, path in paths if path is not None}
-        requests = cls(Lines.open(lines), beside, is_json)
-        requests.paths = (lines, *beside_lines)
+        paths = zip(("prefix", "phrases", "avoid"), field_lines, strict=False)
+        fields = {field: Lines.open(path) for field, path in paths if path is not None}
+        requests = cls(Lines.open(lines), fields, is_json)
+        requests.paths = (lines, *field_lines)
         return requests
 
     @property
@@ -342,19 +320,19 @@ class Requests:
             has_context: whether the model was trained with context.
         """
         self._config, self._has_context = config, has_context
-        for lines in (self._lines, *self._beside.values()):
+        for lines in (self._lines, *self._fields.values()):
             lines.on_invalid_utf8 = config.on_invalid_utf8
 
     def arriving(self, most: int) -> Iterator[list[str] | list[Request]]:
         """Yield blocks of at most `most` lines, as :meth:`nmt.io.lines.Lines.arriving` does.
 
         Raises:
-            NmtError: a file beside the lines has another number of lines, or a line of JSON is no
+            NmtError: a file with requirements has another number of lines, or a line of JSON is no
                 request.
         """
         if self._is_json:
             yield from self._objects(most)
-        elif self._beside:
+        elif self._fields:
             yield from self._with_requirements(most)
         else:
             yield from self._lines.arriving(most)
@@ -387,7 +365,7 @@ class Requests:
                 "or --avoid each line is alone"
             )
         files = {
-            field: chain.from_iterable(lines.blocks(BLOCK)) for field, lines in self._beside.items()
+            field: chain.from_iterable(lines.blocks(BLOCK)) for field, lines in self._fields.items()
         }
         for block in self._lines.arriving(most):
             requests = []
@@ -411,13 +389,13 @@ class Requests:
 
     def _uneven(self, field: str) -> NmtError:
         return NmtError(
-            f"{self.name} and {self._beside[field].name} differ in their number of lines; "
+            f"{self.name} and {self._fields[field].name} differ in their number of lines; "
             "line n of one must belong to line n of the other"
         )
 
 
 def _parsed(line: str, where: str) -> object:
-    """Return a JSON value; that of a blank line is a request for nothing, which is a line, too."""
+    """Return a JSON value; for a blank line, the request of an empty translation."""
     if not line.strip():
         return {"text": ""}
     try:
