@@ -15,7 +15,7 @@ from sacrebleu.metrics.chrf import CHRF
 from nmt.errors import NmtError
 from nmt.evaluation.metrics import metrics
 from nmt.inference import SearchConfig
-from nmt.inference.lists import by_consensus, expected_utilities
+from nmt.inference.consensus import by_consensus, expected_utilities
 from nmt.recipe.config import build
 from nmt.search import Hypothesis
 

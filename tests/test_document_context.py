@@ -21,9 +21,10 @@ from nmt.data.sampler import in_length_order
 from nmt.data.vocabulary import EOS
 from nmt.errors import NmtError
 from nmt.inference import Request, Translation
-from nmt.inference.documents import fit, in_documents, translate_joined
+from nmt.inference.documents import fit, in_documents
 from nmt.inference.engines import load_translator
-from nmt.inference.lines import Options
+from nmt.inference.lines import LineTranslator
+from nmt.inference.request import Options
 from nmt.preprocess.corpus import Chunk
 from nmt.preprocess.documents import Joiner, joined
 from nmt.runs.translations import read_translations
@@ -454,7 +455,9 @@ class Fake:
 
 def translated(context: DocumentContext, fake: Fake, lines: list[str]) -> list[str]:
     requests = [one for block in in_documents([lines], context, WORDS) for one in block]
-    return [one.text for [one] in translate_joined(requests, context, fake, Options())]  # type: ignore[arg-type]
+    translator: Any = fake
+    joined = LineTranslator.translate_joined(translator, requests, context, Options())
+    return [one.text for [one] in joined]
 
 
 def test_the_separators_say_which_sentence_is_which() -> None:
@@ -487,7 +490,8 @@ def test_the_source_alone_has_nothing_to_divide() -> None:
     translator: Any = SimpleNamespace(translate_alone=translate)
     requests = [Request("a"), Request("b", context=("a",))]
     source = DocumentContext(sides="source")
-    found = [one.text for [one] in translate_joined(requests, source, translator, Options())]
+    joined = LineTranslator.translate_joined(translator, requests, source, Options())
+    found = [one.text for [one] in joined]
     assert found == ["a !", "b !"]
 
 

@@ -17,10 +17,10 @@ from torch import Tensor
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
 from nmt.evaluation.metrics import metrics
-from nmt.inference import Execution, Request, SearchConfig, Translator
+from nmt.inference import Execution, LineTranslator, Request, SearchConfig, Translator
 from nmt.inference import translator as translator_module
+from nmt.inference.consensus import expected_utilities
 from nmt.inference.fast.kernels import convert
-from nmt.inference.lists import distinct_lists, expected_utilities
 from nmt.inference.request import Sentence
 from nmt.models import architectures
 from nmt.models.base import State
@@ -123,7 +123,7 @@ def test_the_search_for_distinct_texts_has_an_end(count: int, lists: list[int]) 
 
     sentences = {at: Sentence([4, EOS]) for at in range(2)}
     translator: Any = SimpleNamespace(find=find, subwords=Letters())
-    found = dict(distinct_lists(translator, sentences, count))
+    found = dict(LineTranslator.find_distinct(translator, sentences, count))
     assert {at: len(hypotheses) for at, hypotheses in found.items()} == {0: 1, 1: 1}
     assert asked == lists
 

@@ -13,15 +13,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from nmt.data.context import DocumentContext, half
 from nmt.errors import NmtError
-from nmt.inference.request import Request, Translation
-
-if TYPE_CHECKING:
-    from nmt.inference.lines import LineTranslator, Options
-    from nmt.subwords.subwords import Subwords
+from nmt.inference.request import Options, Request
+from nmt.subwords.subwords import Subwords
 
 
 def in_documents(
@@ -112,10 +108,8 @@ def fit(
     return fitted
 
 
-def check_form(
-    requests: Iterable[Request], context: DocumentContext, lists_or_scores: bool, aligned: bool
-) -> None:
-    """Refuse what the translation of a line in its context does not have.
+def check_form(requests: Iterable[Request], context: DocumentContext, options: Options) -> None:
+    """Refuse options that the translation of a line in its context does not have.
 
     Raises:
         NmtError: alignments are wanted, or with context on both sides n-best lists or scores.
@@ -123,8 +117,8 @@ def check_form(
     for request in requests:
         if len(request.sentences) == 1:
             continue
-        is_list = lists_or_scores or (request.n_best or 1) > 1
-        if aligned or (is_list and context.sides == "both"):
+        is_list = options.scored or max(options.count, request.n_best or 1) > 1
+        if options.aligned or (is_list and context.sides == "both"):
             raise NmtError(
                 "the model translates a line together with its context, without alignments"
                 + (", n-best lists and scores" if context.sides == "both" else "")
@@ -132,53 +126,11 @@ def check_form(
             )
 
 
-def translate_joined(
-    requests: Sequence[Request],
-    context: DocumentContext,
-    translator: LineTranslator,
-    options: Options,
-) -> list[list[Translation]]:
-    """Return the translations of each line in its context.
-
-    Lines with the same joined sentences are translated once.
-
-    Args:
-        requests: lines, with the context that fits.
-        context: context of the model.
-        translator: translates requests as they are, with a line for each sentence.
-        options: the output for each line.
-    """
-    waiting = dict(enumerate(requests))
-    results: list[list[Translation]] = [[] for _ in requests]
-    while waiting:
-        keys = {at: _key(request, at, context) for at, request in waiting.items()}
-        distinct = {keys[at]: request for at, request in waiting.items()}
-        lists = translator.translate_alone([*distinct.values()], options)
-        translations = dict(zip(distinct, lists, strict=True))
-        again = {}
-        for at, request in waiting.items():
-            best, *others = translations[keys[at]]
-            lines = best.text.split("\n")
-            if isinstance(keys[at], int):
-                results[at] = [_on_one_line(candidate) for candidate in (best, *others)]
-            elif len(lines) == len(request.sentences) and all(map(str.strip, lines)):
-                line = lines[len(request.context)]
-                results[at] = [replace(best, source=request.text, text=line)]
-            else:
-                again[at] = narrowed(request)
-        waiting = again
-    return results
-
-
-def _key(request: Request, at: int, context: DocumentContext) -> object:
+def joined_key(request: Request, at: int, context: DocumentContext) -> object:
     """Return what requests with the same translation share, or the number of a line of its own."""
     if context.sides == "source" or len(request.sentences) == 1:
         return at
     return request.sentences, request.avoid, request.strategy
-
-
-def _on_one_line(translation: Translation) -> Translation:
-    return replace(translation, text=translation.text.replace("\n", " "))
 
 
 def narrowed(request: Request) -> Request:

@@ -9,19 +9,27 @@ import copy
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, TypeVar
 
 from torch import Tensor
 
+from nmt.data.context import DocumentContext
 from nmt.data.directions import Direction, Directions
 from nmt.data.vocabulary import EOS
 from nmt.inference.alignment import Unit, check_unit, linked, numbered, piece_starts, word_starts
-from nmt.inference.documents import check_form, fit, in_documents, translate_joined
-from nmt.inference.lists import by_consensus, distinct_lists
+from nmt.inference.consensus import by_consensus
+from nmt.inference.documents import (
+    check_form,
+    fit,
+    in_documents,
+    joined_key,
+    narrowed,
+)
 from nmt.inference.request import (
     Counts,
+    Options,
     Request,
     Sentence,
     Translation,
@@ -40,17 +48,13 @@ from nmt.subwords.tags import directions_of, tagged
 
 AnyTranslator = TypeVar("AnyTranslator", bound="LineTranslator")
 
+LONGER = 8
+"""Largest factor of the requested number of hypotheses, which bounds the time of the search. Few
+sentences need more than two."""
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """The output for each line; see :meth:`LineTranslator.translations`."""
-
-    count: int = 1
-    """Number of distinct translations per line, unless its request has another."""
-    scored: bool = False
-    """Whether to compute the log-probability of each token."""
-    aligned: Unit | None = None
-    """Unit to align with the source; None for no alignments."""
+MAX_LIST = 256
+"""Number of hypotheses above which a list is at most twice as long as requested. Drawing distinct
+samples takes memory that grows with the square of their number."""
 
 
 class LineTranslator(ABC):
@@ -147,8 +151,42 @@ class LineTranslator(ABC):
         if (context := self.subwords.context) is None:
             return self.translate_alone(requests, options)
         fitted = fit(requests, context, self.config.max_source_length, self.subwords)
-        check_form(fitted, context, options.count > 1 or options.scored, bool(options.aligned))
-        return translate_joined(fitted, context, self, options)
+        check_form(fitted, context, options)
+        return self.translate_joined(fitted, context, options)
+
+    def translate_joined(
+        self, requests: Sequence[Request], context: DocumentContext, options: Options
+    ) -> list[list[Translation]]:
+        """Translate each line in its context; lines with the same joined sentences only once.
+
+        Args:
+            requests: lines, with the context that fits.
+            context: context of the model.
+            options: the output for each line.
+        """
+        waiting = dict(enumerate(requests))
+        results: list[list[Translation]] = [[] for _ in requests]
+        while waiting:
+            keys = {at: joined_key(request, at, context) for at, request in waiting.items()}
+            distinct = {keys[at]: request for at, request in waiting.items()}
+            lists = self.translate_alone([*distinct.values()], options)
+            translations = dict(zip(distinct, lists, strict=True))
+            again = {}
+            for at, request in waiting.items():
+                best, *others = translations[keys[at]]
+                lines = best.text.split("\n")
+                if isinstance(keys[at], int):
+                    results[at] = [
+                        replace(candidate, text=candidate.text.replace("\n", " "))
+                        for candidate in (best, *others)
+                    ]
+                elif len(lines) == len(request.sentences) and all(map(str.strip, lines)):
+                    line = lines[len(request.context)]
+                    results[at] = [replace(best, source=request.text, text=line)]
+                else:
+                    again[at] = narrowed(request)
+            waiting = again
+        return results
 
     def translate_alone(self, requests: list[Request], options: Options) -> list[list[Translation]]:
         """Translate requests as they are, in the languages of this translator: split and join."""
@@ -230,12 +268,35 @@ class LineTranslator(ABC):
         results: list[list[Hypothesis]] = [[] for _ in counts]
         for count in sorted(set(counts)):
             alike = {at: sentence for at, sentence in sentences.items() if counts[at] == count}
-            lists = self.find(alike) if count == 1 else distinct_lists(self, alike, count)
+            lists = self.find(alike) if count == 1 else self.find_distinct(alike, count)
             for at, hypotheses in lists:
                 results[at] = hypotheses
                 best = hypotheses[0]
                 self.counts.target_tokens += len(best.tokens) + best.finished
         return results
+
+    def find_distinct(
+        self, sentences: dict[int, Sentence], count: int
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Search `count` hypotheses with distinct texts, where the search finds so many.
+
+        Hypotheses differ in their tokens, but several may segment the same text into different
+        subwords. If too few distinct texts remain, the search runs again for a list twice as long,
+        up to a limit. After that, the list of a sentence stays too short.
+        """
+        asked, longest = count, max(2 * count, min(LONGER * count, MAX_LIST))
+        while sentences:
+            too_few = {}
+            for at, hypotheses in self.find(sentences, asked):
+                by_text: dict[str, Hypothesis] = {}
+                texts = self.subwords.decode_target([one.tokens for one in hypotheses])
+                for text, hypothesis in zip(texts, hypotheses, strict=True):
+                    by_text.setdefault(text, hypothesis)
+                if len(by_text) < count and len(hypotheses) >= asked and asked < longest:
+                    too_few[at] = sentences[at]
+                else:
+                    yield at, list(by_text.values())
+            sentences, asked = too_few, min(2 * asked, longest)
 
     @abstractmethod
     def find(

@@ -12,7 +12,7 @@ from unicodedata import category, normalize
 
 from nmt.data.directions import Direction
 from nmt.errors import NmtError
-from nmt.inference.alignment import Links, numbered, word_starts
+from nmt.inference.alignment import Links, Unit, numbered, word_starts
 from nmt.io.lines import refuse_one_string
 from nmt.languages import has_spaces, has_spaces_between_sentences
 from nmt.recipe.config import build
@@ -199,6 +199,18 @@ class Request:
             if not category(text[match.end() : match.end() + 1] or " ").startswith("M")
         }
         return [*self.phrases, *(target for term, target in terms.items() if term in matches)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The output for each line; see :meth:`nmt.inference.LineTranslator.translations`."""
+
+    count: int = 1
+    """Number of distinct translations per line, unless its request has another."""
+    scored: bool = False
+    """Whether to compute the log-probability of each token."""
+    aligned: Unit | None = None
+    """Unit to align with the source; None for no alignments."""
 
 
 @dataclass(frozen=True)

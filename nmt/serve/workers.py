@@ -23,9 +23,9 @@ from nmt.errors import NmtError
 from nmt.inference import LineTranslator, Request
 from nmt.inference.alternatives import alternatives
 from nmt.inference.fast.workers import giving_back_memory
-from nmt.inference.lines import Options
 from nmt.inference.markup import Dialect
 from nmt.inference.markup.lines import translate_markup
+from nmt.inference.request import Options
 from nmt.runtime.processes import end_with_parent, leave_sockets
 
 T = TypeVar("T")

@@ -299,11 +299,17 @@ def translate(
     recipe = settings.load()  # imports the plugins, which the model may need
     keeps = as_json or not n_best  # a list takes several lines, and could be cut
     with join(device, WAIT_MINUTES) as world, writer(output, world.is_main, keeps) as target:
+        from nmt.inference import Execution
         from nmt.inference.engines import recipe_of
 
         models = model or [default_run(recipe)]
-        workers = _num_workers(workers or (1 if lines.is_typed else None), world.device)
-        execution = _execution(world.device, precision, workers, shortlist, compile)
+        execution = Execution(
+            device=world.device,
+            precision=number_format(precision),
+            workers=_num_workers(workers or (1 if lines.is_typed else None), world.device),
+            shortlist=shortlist,
+            compile=compile,
+        )
         load = _engine(engine, models, requirements or alignments or markup, execution, world)
         trained_with = recipe_of(models[0], settings.trust_plugins)
         search = search_settings(settings, trained_with, n_best or 1)
@@ -379,20 +385,6 @@ def _refuse(is_wrong: object, message: str) -> None:
     """Refuse flags that do not go together."""
     if is_wrong:
         raise typer.BadParameter(message)
-
-
-def _execution(
-    device: torch.device, precision: str, workers: int, shortlist: bool, compile: bool
-) -> Execution:
-    from nmt.inference import Execution
-
-    return Execution(
-        device=device,
-        precision=number_format(precision),
-        workers=workers,
-        shortlist=shortlist,
-        compile=compile,
-    )
 
 
 def _num_workers(wanted: int | None, device: torch.device) -> int:

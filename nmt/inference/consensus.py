@@ -1,11 +1,6 @@
-"""Lists of translations: with distinct texts, and ranked by minimum Bayes risk.
+"""Minimum Bayes risk decoding: choose the translation that agrees most with all translations.
 
-A search finds hypotheses that differ in their tokens. Several hypotheses may segment the same text
-into different subwords. If too few distinct texts remain, the search runs again for a list twice as
-long, up to a limit. After that, the list of a sentence stays too short.
-
-Minimum Bayes risk decoding chooses the translation that agrees most with the other translations
-(Kumar and Byrne 2004; with samples of the model, Eikema and Aziz 2020). To compare all candidates
+Kumar and Byrne 2004; with samples of the model, Eikema and Aziz 2020. To compare all candidates
 with each other takes a time that grows with the square of their number. Pruning compares only the
 candidates that agree best with the average of all (Vamvas and Sennrich 2024, *aggregate-to-fine*).
 """
@@ -13,48 +8,12 @@ candidates that agree best with the average of all (Vamvas and Sennrich 2024, *a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, isfinite
-from typing import TYPE_CHECKING
 
 from nmt.evaluation.metrics import Metric
-from nmt.inference.request import Sentence
 from nmt.search import Hypothesis
-
-if TYPE_CHECKING:
-    from nmt.inference.lines import LineTranslator
-
-LONGER = 8
-"""Largest factor of the requested number of hypotheses, which bounds the time of the search. Few
-sentences need more than two."""
-
-MAX_LIST = 256
-"""Number of hypotheses above which a list is at most twice as long as requested. Drawing distinct
-samples takes memory that grows with the square of their number."""
-
-
-def distinct_lists(
-    translator: LineTranslator, sentences: dict[int, Sentence], count: int
-) -> Iterator[tuple[int, list[Hypothesis]]]:
-    """Find `count` hypotheses with distinct texts of each sentence, where the search finds so many.
-
-    Yields:
-        The number of a sentence and its hypotheses, best first; sentences in any order.
-    """
-    asked, longest = count, max(2 * count, min(LONGER * count, MAX_LIST))
-    while sentences:
-        too_few = {}
-        for at, hypotheses in translator.find(sentences, asked):
-            by_text: dict[str, Hypothesis] = {}
-            texts = translator.subwords.decode_target([one.tokens for one in hypotheses])
-            for text, hypothesis in zip(texts, hypotheses, strict=True):
-                by_text.setdefault(text, hypothesis)
-            if len(by_text) < count and len(hypotheses) >= asked and asked < longest:
-                too_few[at] = sentences[at]
-            else:
-                yield at, list(by_text.values())
-        sentences, asked = too_few, min(2 * asked, longest)
 
 
 def by_consensus(
