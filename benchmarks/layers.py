@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from nmt.models.layers.attention import Heads
+from nmt.models.layers.attention import AttentionConfig
 from nmt.models.layers.sentences import Padded
 from nmt.models.rivals.convolution import windows
 from nmt.models.transformer.multi_head import SelfAttention
@@ -46,10 +46,10 @@ class Attention(nn.Module):
     def __init__(self, width: int, attention_fn: nn.Module | None) -> None:
         super().__init__()
         head = width // 8
-        heads = Heads(
-            width=width, count=8, key_width=head, value_width=head, bias=False, dropout=0.0
+        config = AttentionConfig(
+            d_model=width, heads=8, d_k=head, d_v=head, bias=False, dropout=0.0
         )
-        self.attention = SelfAttention(heads, attention_fn)
+        self.attention = SelfAttention(config, attention_fn)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, n, d] to the same."""

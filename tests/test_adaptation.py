@@ -102,7 +102,7 @@ def test_lora_adapts_the_layers_of_its_targets() -> None:
     LoRA(rank=1, targets=("decoder.*.cross.*", "encoder.1.feed_forward.inner")).put_on(model)
     layers = {name.rpartition(".part.")[0] for name in adaptation_weights(model)}
     cross = [f"decoder.{layer}.cross" for layer in range(2)]
-    parts = ("project_query", "project_memory", "attend.output")
+    parts = ("project_query", "project_memory", "output")
     expected = {f"{layer}.{part}" for layer in cross for part in parts}
     assert layers == {*expected, "encoder.1.feed_forward.inner"}
 

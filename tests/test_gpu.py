@@ -32,8 +32,8 @@ from nmt.data.packing import Packing
 from nmt.data.vocabulary import EOS
 from nmt.inference.ensembles import compile_steps
 from nmt.models import Model, architectures
-from nmt.models.kernels import gpu
 from nmt.models.kernels import packs as packed_attention
+from nmt.models.kernels.packs import PackKernel
 from nmt.models.transformer.model import TransformerConfig
 from nmt.runtime.distributed import World
 from nmt.runtime.precision import InferencePrecision, autocast
@@ -150,13 +150,14 @@ def gpu_attention(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> Iter
 def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A list that gets an entry for each call of a GPU's attention."""
     called: list[str] = []
-    flash = packed_attention.mix_by_flash
 
-    def counted(*arguments: Any) -> Tensor:
+    def counted(kernel: PackKernel, *arguments: Any) -> Tensor:
         called.append("called")
-        return flash(*arguments)
+        return kernel(*arguments)
 
-    monkeypatch.setattr(packed_attention, "mix_by_flash", counted)
+    for name in ("own_attention", "flash_attention"):
+        kernel = partial(counted, getattr(packed_attention, name))
+        monkeypatch.setattr(packed_attention, name, kernel)
     return called
 
 
@@ -185,10 +186,10 @@ def test_the_kernels_for_packs_are_attention_within_each_sentence(
     expected = Model.decode_packs(model, source, target, packing)
     expected_gradients = gradients(model, expected)
     called = count_calls(monkeypatch)
-    fits, own = gpu._fits_own_kernels, []
+    fits, own = packed_attention.fits_own_kernels, []
     monkeypatch.setattr(
-        gpu,
-        "_fits_own_kernels",
+        packed_attention,
+        "fits_own_kernels",
         lambda *arguments: own.append(fits(*arguments)) or own[-1],
     )
     with gpu_attention(device, monkeypatch), autocast(precision, device):

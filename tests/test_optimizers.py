@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trained_runs import records
 
 from nmt.errors import NmtError
-from nmt.models.layers.attention import Heads
+from nmt.models.layers.attention import AttentionConfig
 from nmt.models.layers.feed_forward import GatedFeedForward
 from nmt.models.transformer.multi_head import SelfAttention
 from nmt.models.transformer.recurrences import SSRU, AverageAttention
@@ -182,13 +182,15 @@ def test_muon_takes_the_steps_of_torch_s_muon_and_adamw() -> None:
 
 def test_muon_steps_queries_keys_and_values_apart() -> None:
     torch.manual_seed(5)
-    heads = Heads(width=6, count=2, key_width=3, value_width=2, bias=False, dropout=0.0)
-    together, gradient = SelfAttention(heads), torch.randn(16, 6)
-    apart = nn.ModuleList(nn.Linear(6, size, bias=False) for size in heads.sizes)
-    for linear, weight in zip(apart, together.project_in.weight.split(heads.sizes), strict=True):
+    config = AttentionConfig(d_model=6, heads=2, d_k=3, d_v=2, bias=False, dropout=0.0)
+    together, gradient = SelfAttention(config), torch.randn(16, 6)
+    apart = nn.ModuleList(nn.Linear(6, size, bias=False) for size in config.qkv_sizes)
+    for linear, weight in zip(
+        apart, together.project_in.weight.split(config.qkv_sizes), strict=True
+    ):
         linear.weight.data.copy_(weight)
     together.project_in.weight.grad = gradient
-    for linear, part in zip(apart, gradient.split(heads.sizes), strict=True):
+    for linear, part in zip(apart, gradient.split(config.qkv_sizes), strict=True):
         linear.weight.grad = part
     for model in (together, apart):
         optimizer = optimizers["muon"].build(model)

@@ -1,7 +1,7 @@
 import torch
 from for_each import for_each
 
-from nmt.models.layers.attention import mix_values
+from nmt.models.layers.attention import AttentionInput, FullAttention
 from nmt.models.transformer.patterns import NeighbourhoodAttention
 
 
@@ -14,9 +14,11 @@ def heads(length: int) -> list[torch.Tensor]:
 def test_full_attention_finds_the_same_with_and_without_gradients(kind: str) -> None:
     queries, keys, values = heads(5)
     mask = (torch.arange(5) < torch.tensor([[5], [3]]))[:, None, None] if kind == "masked" else None
-    trained = mix_values(queries, keys, values, mask, causal=kind == "causal")
+    attention = FullAttention()
+    inputs = AttentionInput(queries, keys, values, mask, causal=kind == "causal")
+    trained = attention(inputs)
     with torch.no_grad():
-        found = mix_values(queries, keys, values, mask, causal=kind == "causal")
+        found = attention(inputs)
     assert torch.allclose(found, trained, atol=1e-6)
 
 
@@ -33,9 +35,11 @@ def test_a_neighbourhood_is_full_attention_with_a_mask(
     allowed = near & tokens[:, None, None, :]
     mask = tokens[:, None, None, :]
     at_tokens = tokens[:, None, :, None]
-    own = NeighbourhoodAttention(radius)(queries, keys, values, mask, causal) * at_tokens
+    inputs = AttentionInput(queries, keys, values, mask, causal)
+    own = NeighbourhoodAttention(radius)(inputs) * at_tokens
     # A row of padding may have nothing to attend to: it sees everything, and is not compared.
-    full = mix_values(queries, keys, values, allowed | ~tokens[:, None, :, None]) * at_tokens
+    inputs = AttentionInput(queries, keys, values, allowed | ~tokens[:, None, :, None])
+    full = FullAttention()(inputs) * at_tokens
     assert torch.allclose(own, full, atol=1e-5)
     for mine, theirs in zip(
         torch.autograd.grad(own.square().sum(), (queries, keys, values)),
@@ -48,8 +52,8 @@ def test_a_neighbourhood_is_full_attention_with_a_mask(
 def test_the_newest_query_alone_sees_its_neighbourhood() -> None:
     queries, keys, values = heads(9)
     attention = NeighbourhoodAttention(3)
-    whole = attention(queries, keys, values, causal=True)
-    alone = attention(queries[:, :, -1:], keys, values)
+    whole = attention(AttentionInput(queries, keys, values, causal=True))
+    alone = attention(AttentionInput(queries[:, :, -1:], keys, values))
     assert torch.allclose(alone, whole[:, :, -1:], atol=1e-6)
 
 
@@ -63,5 +67,5 @@ def test_a_neighbourhood_holds_no_matrix_of_all_pairs() -> None:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(watch, lambda tensor: tensor):
-        NeighbourhoodAttention(4)(queries, keys, values, causal=True)
+        NeighbourhoodAttention(4)(AttentionInput(queries, keys, values, causal=True))
     assert largest <= 2 * 3 * (64 + 8) * 2 * 8  # n times the keys of a block or its features

@@ -8,7 +8,7 @@ from for_each import for_each
 
 from nmt.errors import NmtError
 from nmt.models import ModelConfig
-from nmt.models.layers.attention import FullAttention, Heads
+from nmt.models.layers.attention import AttentionConfig, AttentionInput, FullAttention
 from nmt.models.layers.cache import KeyValueCache, OrderedCache, SharedCache
 from nmt.models.transformer.multi_head import SelfAttention
 from nmt.models.transformer.positions import (
@@ -49,14 +49,14 @@ def test_rotary_scores_depend_on_distances_alone() -> None:
 
 
 def test_rotary_turns_queries_and_keys_of_another_width_than_values() -> None:
-    sizes = Heads(width=8, count=2, key_width=6, value_width=4, bias=True, dropout=0.0)
+    sizes = AttentionConfig(d_model=8, heads=2, d_k=6, d_v=4, bias=True, dropout=0.0)
     rotation = position_parts["rotary"].rotation(sizes)
     assert rotation is not None
     assert rotation(torch.randn(5, 2, 6), torch.arange(5)).shape == (5, 2, 6)
 
 
 def test_rotary_turns_at_the_rates_of_its_base() -> None:
-    sizes = Heads(width=8, count=2, key_width=4, value_width=4, bias=True, dropout=0.0)
+    sizes = AttentionConfig(d_model=8, heads=2, d_k=4, d_v=4, bias=True, dropout=0.0)
     rotation = replace(position_parts["rotary"], base=100.0).rotation(sizes)
     assert rotation is not None
     assert rotation.rates.tolist() == pytest.approx([1.0, 0.1])
@@ -82,11 +82,11 @@ def test_alibi_slopes_are_the_paper_s(count: int, expected: list[float]) -> None
 
 def test_alibi_lowers_scores_by_distance() -> None:
     queries, keys, values = heads(3, 3)
-    mixed = AlibiAttention(4)(0 * queries, keys, values)
+    attended = AlibiAttention(4)(AttentionInput(0 * queries, keys, values))
     slope = alibi_slopes(4)[1]
     weights = torch.exp(-slope * torch.tensor([1.0, 0.0, 1.0]))
     expected = (weights / weights.sum()) @ values[:, 1]
-    assert torch.allclose(mixed[:, 1, 1], expected, atol=1e-6)
+    assert torch.allclose(attended[:, 1, 1], expected, atol=1e-6)
 
 
 def test_relative_attention_is_that_of_the_paper_written_out() -> None:
@@ -98,22 +98,27 @@ def test_relative_attention_is_that_of_the_paper_written_out() -> None:
         scores = (queries[:, :, i, None] * (keys + attention.keys[rows])).sum(-1) / 6**0.5
         weights = scores.softmax(-1)
         expected[:, :, i] = (weights[..., None] * (values + attention.values[rows])).sum(2)
-    assert torch.allclose(attention(queries, keys, values), expected, atol=1e-5)
+    assert torch.allclose(attention(AttentionInput(queries, keys, values)), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("attention", [AlibiAttention(4), RelativeAttention(6, 6, 2)])
 def test_the_newest_query_alone_finds_what_it_finds_among_all(attention: torch.nn.Module) -> None:
     queries, keys, values = heads(5, 5)
-    whole = attention(queries, keys, values, causal=True)
-    alone = attention(queries[:, :, -1:], keys, values)
+    whole = attention(AttentionInput(queries, keys, values, causal=True))
+    alone = attention(AttentionInput(queries[:, :, -1:], keys, values))
     assert torch.allclose(alone, whole[:, :, -1:], atol=1e-6)
 
 
 @pytest.mark.parametrize("attention", [AlibiAttention(4), RelativeAttention(6, 6, 2)])
 def test_attention_with_positions_drops_weights(attention: torch.nn.Module) -> None:
     queries, keys, values = heads(5, 5)
-    assert torch.equal(attention(queries, keys, values), attention(queries, keys, values))
-    first, second = (attention(queries, keys, values, dropout=0.5) for _ in range(2))
+    assert torch.equal(
+        attention(AttentionInput(queries, keys, values)),
+        attention(AttentionInput(queries, keys, values)),
+    )
+    first, second = (
+        attention(AttentionInput(queries, keys, values, dropout=0.5)) for _ in range(2)
+    )
     assert not torch.equal(first, second)
 
 
@@ -127,7 +132,7 @@ class BiasedAttention(FullAttention):
 def test_a_decoder_orders_the_keys_of_all_but_plain_full_attention(
     attention_fn: torch.nn.Module, cache: type[KeyValueCache]
 ) -> None:
-    sizes = Heads(width=24, count=4, key_width=6, value_width=6, bias=True, dropout=0.0)
+    sizes = AttentionConfig(d_model=24, heads=4, d_k=6, d_v=6, bias=True, dropout=0.0)
     assert type(SelfAttention(sizes, attention_fn).new_cache()) is cache
 
 

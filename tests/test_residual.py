@@ -105,8 +105,8 @@ def test_deep_norm_scales_the_first_weights_of_values_outputs_and_feed_forward_a
 def test_the_plain_transformer_has_the_weights_it_always_had() -> None:
     model = build(ModelConfig, TINY, "model").build(20, 20, True)
     layer = {name[len("decoder.0.") :] for name, _ in model.named_parameters() if "oder.0." in name}
-    attention = ["project_in", "attend.output"]
-    cross = ["project_query", "project_memory", "attend.output"]
+    attention = ["project_in", "output"]
+    cross = ["project_query", "project_memory", "output"]
     names = [f"attention.{part}" for part in attention] + [f"cross.{part}" for part in cross]
     names += [f"{part}_norm" for part in ("attention", "cross", "feed_forward")]
     names += ["feed_forward.inner", "feed_forward.outer"]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nmt.data.packing import Packing
-from nmt.models.layers.attention import Heads
+from nmt.models.layers.attention import AttentionConfig
 from nmt.models.layers.basic import keep_mask
 from nmt.models.layers.sentences import Packed
 from nmt.models.transformer.multi_head import SelfAttention
@@ -19,12 +19,13 @@ LENGTHS = np.array([[5, 1, 9, 3], [7, 2, 4, 4]])
 def test_dropout_on_the_weights_keeps_their_mean() -> None:
     """Over many draws the dropped-out attention is the plain one."""
     torch.manual_seed(1)
-    heads = Heads(width=8, count=2, key_width=4, value_width=4, bias=True, dropout=0.5)
-    attention = SelfAttention(heads)
-    sentences = Packed(Packing.of(*LENGTHS).source)
+    config = AttentionConfig(d_model=8, heads=2, d_k=4, d_v=4, bias=True, dropout=0.5)
+    attention = SelfAttention(config)
+    pack = Packing.of(*LENGTHS).source
     x = torch.randn(int(LENGTHS[0].sum()), 8)
 
     def attended() -> Tensor:
+        sentences = Packed(pack, attention=attention)
         return attention(x, sentences, causal=True).detach()
 
     dropped = torch.stack([attended() for _ in range(600)])
@@ -40,9 +41,9 @@ def test_the_mask_of_dropout_is_on_the_device_of_the_weights() -> None:
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_the_gradient_is_that_of_numerical_differences(dropout: float) -> None:
-    heads = Heads(width=6, count=2, key_width=3, value_width=3, bias=True, dropout=dropout)
-    attention = SelfAttention(heads).double().train()
-    sentences = Packed(Packing.of(*LENGTHS).source)
+    config = AttentionConfig(d_model=6, heads=2, d_k=3, d_v=3, bias=True, dropout=dropout)
+    attention = SelfAttention(config).double().train()
+    sentences = Packed(Packing.of(*LENGTHS).source, attention=attention)
     x = torch.randn(int(LENGTHS[0].sum()), 6, dtype=torch.float64, requires_grad=True)
 
     def attended(x: Tensor) -> Tensor:

@@ -11,13 +11,14 @@ from torch import nn
 
 from nmt.data.packing import Packing
 from nmt.models.kernels import packs
-from nmt.models.layers.attention import LONG, Heads
-from nmt.models.layers.sentences import Packed, Padded, Step
+from nmt.models.layers.attention import LONG, AttentionConfig
+from nmt.models.layers.cache import Step
+from nmt.models.layers.sentences import Packed, Padded
 from nmt.models.transformer.multi_head import CrossAttention, SelfAttention
 from nmt.models.transformer.positions import Rotation, SinusoidalPositions
 
 PACKING = Packing.of(*np.array([[5, 1, 9, 3], [7, 2, 4, 4]]))
-HEADS = Heads(width=8, count=4, key_width=2, value_width=2, bias=True, dropout=0.0)
+HEADS = AttentionConfig(d_model=8, heads=4, d_k=2, d_v=2, bias=True, dropout=0.0)
 
 
 def test_positions_and_their_encodings_are_those_of_padded_sentences() -> None:
@@ -37,11 +38,9 @@ def test_a_step_is_at_one_position() -> None:
     assert step.positions(tokens).tolist() == [3]
     assert step.longest(tokens) == 1
     assert torch.equal(step.encodings(encode, tokens)[0], Padded().encodings(encode, tokens)[3])
-    with pytest.raises(TypeError, match="through the cache"):
-        step.mix(CrossAttention(HEADS).attend, ())
 
 
-variants = pytest.mark.parametrize("changes", [{}, {"key_value_count": 2}, {"value_width": 4}])
+variants = pytest.mark.parametrize("changes", [{}, {"key_value_heads": 2}, {"d_v": 4}])
 lengths = pytest.mark.parametrize("longest_row", [0, LONG], ids=["padded", "rows"])
 
 
@@ -54,7 +53,7 @@ def test_tokens_attend_to_the_past_of_their_own_sentence(
     monkeypatch.setattr(packs, "LONG", longest_row)
     attention = SelfAttention(replace(HEADS, **changes), rotation=Rotation(2, 10.0))
     pack, x = PACKING.source, torch.randn(18, 8)
-    found = attention(x, Packed(pack), causal=True)
+    found = attention(x, Packed(pack, attention=attention), causal=True)
     expected = attention(pack.pad(x), Padded(), causal=True)
     torch.testing.assert_close(found, pack.unpad(expected))
 
@@ -68,7 +67,7 @@ def test_targets_attend_to_the_sources_of_their_own_sentences(
     monkeypatch.setattr(packs, "LONG", longest_row)
     cross = CrossAttention(replace(HEADS, **changes))
     sources, targets = torch.randn(18, 8), torch.randn(17, 8)
-    across = Packed(PACKING.target, keys=PACKING.source)
+    across = Packed(PACKING.target, keys=PACKING.source, attention=cross)
     found = cross(targets, cross.project(sources, Packed(PACKING.source)), across)
     padded = Padded.of(PACKING.source.pad(torch.full((18,), 4)))
     memory = cross.project(PACKING.source.pad(sources), padded)

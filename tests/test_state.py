@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from nmt.models.layers.attention import Heads
+from nmt.models.layers.attention import AttentionConfig
 from nmt.models.layers.cache import (
     MOST_SHARING,
     ROOM,
@@ -19,7 +19,7 @@ from nmt.models.layers.sentences import Padded
 from nmt.models.transformer.multi_head import SelfAttention
 from nmt.models.transformer.positions import Rotation
 
-HEADS = Heads(width=8, count=2, key_width=4, value_width=4, bias=True, dropout=0.0)
+HEADS = AttentionConfig(d_model=8, heads=2, d_k=4, d_v=4, bias=True, dropout=0.0)
 
 
 def test_a_cache_holds_the_steps_so_far_whatever_room_it_makes() -> None:

@@ -10,7 +10,7 @@ from nmt.errors import NmtError
 from nmt.inference.fast.kernels import convert
 from nmt.models import ModelConfig, architectures
 from nmt.models.layers import attention
-from nmt.models.layers.attention import Attend, Heads, mix_values
+from nmt.models.layers.attention import AttentionConfig, AttentionInput, FullAttention
 from nmt.models.layers.basic import Dropout
 from nmt.models.layers.feed_forward import FeedForward
 from nmt.models.layers.sentences import Padded
@@ -73,35 +73,24 @@ def test_the_iwslt_architecture_has_the_parameters_that_fairseq_logs() -> None:
 
 
 def test_one_attention_and_one_feed_forward_have_the_known_numbers_of_parameters() -> None:
-    heads = Heads(width=512, count=8, key_width=64, value_width=64, bias=False, dropout=0.0)
-    attention = SelfAttention(heads)
+    config = AttentionConfig(d_model=512, heads=8, d_k=64, d_v=64, bias=False, dropout=0.0)
+    attention = SelfAttention(config)
     assert sum(weight.numel() for weight in attention.parameters()) == 1_048_576
     feed_forward = FeedForward(512, 2048, dropout=0.0)
     assert sum(weight.numel() for weight in feed_forward.parameters()) == 2_099_712
 
 
 def attend(queries: Any, keys: Any, values: Any) -> torch.Tensor:
-    """Attention of one head of the given rows, without the output projection."""
-    width = len(values[0])
-    head = Attend(
-        Heads(
-            width=width,
-            count=1,
-            key_width=len(keys[0]),
-            value_width=width,
-            bias=False,
-            dropout=0.0,
-        )
-    )
-    torch.nn.init.eye_(head.output.weight)
+    """Attention of one head of the given rows."""
     rows = [torch.tensor(rows, dtype=torch.float32)[None, None] for rows in (queries, keys, values)]
-    return head.output(head.mix(*rows))[0].detach()
+    attended: torch.Tensor = FullAttention()(AttentionInput(*rows))
+    return attended[0, 0]
 
 
 def test_attention_of_a_worked_example() -> None:
     # Scores [2, 0, 2] / sqrt(2); e^1.4142 = 4.11325, their sum 9.226501.
-    mixed = attend([[2, 0]], [[1, 0], [0, 1], [1, 1]], [[10, 0], [0, 20], [5, 5]])
-    torch.testing.assert_close(mixed, torch.tensor([[6.687124, 4.396710]]))
+    attended = attend([[2, 0]], [[1, 0], [0, 1], [1, 1]], [[10, 0], [0, 20], [5, 5]])
+    torch.testing.assert_close(attended, torch.tensor([[6.687124, 4.396710]]))
 
 
 def test_a_large_score_takes_nearly_all_the_attention() -> None:
@@ -111,11 +100,11 @@ def test_a_large_score_takes_nearly_all_the_attention() -> None:
 
 
 def test_fused_projections_begin_within_the_glorot_bound_of_tensor2tensor() -> None:
-    heads = Heads(width=512, count=8, key_width=64, value_width=64, bias=True, dropout=0.0)
+    config = AttentionConfig(d_model=512, heads=8, d_k=64, d_v=64, bias=True, dropout=0.0)
     bounds = {
-        0.05413: SelfAttention(heads).project_in,
-        0.0625: CrossAttention(heads).project_memory,
-        0.0765: CrossAttention(heads).project_query,
+        0.05413: SelfAttention(config).project_in,
+        0.0625: CrossAttention(config).project_memory,
+        0.0765: CrossAttention(config).project_query,
     }
     for bound, layer in bounds.items():
         largest = layer.weight.abs().max().item()
@@ -255,7 +244,7 @@ def test_few_queries_of_many_keys_are_products_on_a_cpu(
     fused = torch.full((), 7.0)
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", lambda *_, **__: fused)
     keys = torch.randn(1, 1, 512, 2)
-    given = mix_values(torch.randn(1, 1, queries, 2), keys, keys)
+    given = FullAttention()(AttentionInput(torch.randn(1, 1, queries, 2), keys, keys))
     assert (given is fused) == is_fused
 
 
@@ -266,12 +255,14 @@ def test_attention_written_as_products_equals_the_fused_kernel(
     queries, keys, values = torch.randn(3, 2, 4, 7, 8).unbind(0)
     mask = torch.arange(7)[None] < torch.tensor([[7], [3]])  # [B, S]
     for options in ({"mask": mask[:, None, None, :]}, {"causal": True}):
-        by_products = mix_values(queries, keys, values, **options)
+        inputs = AttentionInput(queries, keys, values, **options)
+        by_products = FullAttention()(inputs)
         with monkeypatch.context() as patch:
             patch.setattr(attention, "LONG", 0)
-            fused = mix_values(queries, keys, values, **options)
+            fused = FullAttention()(inputs)
         assert torch.allclose(by_products, fused, atol=1e-6)
-    dropped = mix_values(queries, keys, torch.ones_like(values), dropout=dropout)
+    inputs = AttentionInput(queries, keys, torch.ones_like(values), dropout=dropout)
+    dropped = FullAttention()(inputs)
     assert (dropped == dropped[..., :1]).all()  # a weight is dropped for the whole value
     assert torch.allclose(dropped, torch.ones(1)) == (dropout == 0.0)
 
@@ -296,8 +287,9 @@ def test_groups_of_heads_attend_as_if_each_head_had_keys_of_its_own(
     repeated = [x.repeat_interleave(3, dim=1) for x in (keys, values)]
     for is_trained in (True, False):
         with torch.set_grad_enabled(is_trained):
-            expected = mix_values(queries, *repeated, mask, causal)
-            torch.testing.assert_close(grouped(queries, keys, values, mask, causal), expected)
+            expected = FullAttention()(AttentionInput(queries, *repeated, mask, causal))
+            found = grouped(AttentionInput(queries, keys, values, mask, causal))
+            torch.testing.assert_close(found, expected)
 
 
 def test_keys_that_heads_share_are_read_once_after_conversion(
@@ -305,15 +297,16 @@ def test_keys_that_heads_share_are_read_once_after_conversion(
 ) -> None:
     config = TransformerConfig(encoder_layers=1, decoder_layers=2, d_model=32, key_value_heads=2)
     model = config.build(20, 20, shared=True)
-    convert(model, "fp32", torch.device("cpu"))
     heads = []
+    usual = FullAttention.forward
 
-    def mix(queries: torch.Tensor, keys: torch.Tensor, *rest: Any) -> torch.Tensor:
-        heads.append((queries.shape[1], keys.shape[1]))
-        mixed = mix_values(queries, keys, *rest)
-        return mixed.transpose(1, 2).contiguous().transpose(1, 2)  # as a kernel may lay it out
+    def attend(function: FullAttention, inputs: AttentionInput) -> torch.Tensor:
+        heads.append((inputs.queries.shape[1], inputs.keys.shape[1]))
+        attended = usual(function, inputs)
+        return attended.transpose(1, 2).contiguous().transpose(1, 2)  # as a kernel may lay it out
 
-    monkeypatch.setattr(attention, "mix_values", mix)
+    monkeypatch.setattr(FullAttention, "forward", attend)
+    convert(model, "fp32", torch.device("cpu"))
     with torch.inference_mode():
         state = model.start(torch.randint(4, 20, (3, 5)))
         model.step(torch.full((3, 1), 2), state)

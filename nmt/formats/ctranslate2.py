@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from nmt.data.vocabulary import SPECIAL_PIECES
 from nmt.errors import NmtError, install
 from nmt.formats.exporting import Export, Stored, TransformerFormat, export_formats, unsupported
-from nmt.models.layers.attention import Attend, GroupedAttention
+from nmt.models.layers.attention import GroupedAttention, MultiHeadAttention
 from nmt.models.layers.cache import TokenMixer
 from nmt.models.layers.feed_forward import FeedForward, GatedFeedForward
 from nmt.models.transformer.model import Transformer, TransformerConfig
@@ -80,7 +80,7 @@ class CTranslate2Format(TransformerFormat):
             "decoder_feed_forward": (True,),
         }
         yield from unsupported(config, supported)
-        if config.attention.key_width != config.attention.value_width:
+        if config.attention.d_k != config.attention.d_v:
             yield "d_k other than d_v"
 
 
@@ -104,10 +104,10 @@ def _empty_spec(specs: Any, config: TransformerConfig) -> Any:
         "ffn_glu": config.feed_forward.name == "swiglu",
         "rms_norm": config.norm == "rms_norm",
         "relative_position": config.positions.name == "relative",
-        "head_dim": config.attention.key_width,
+        "head_dim": config.attention.d_k,
     }
     if isinstance(config.positions, Rotary):
-        shape["rotary_dim"] = config.attention.key_width
+        shape["rotary_dim"] = config.attention.d_k
         shape["rotary_base"] = config.positions.base
     return specs.TransformerSpec(
         specs.TransformerEncoderSpec(config.encoder_layers, **shape),
@@ -149,9 +149,9 @@ def _fill(spec: Any, model: Transformer, config: TransformerConfig) -> None:
 
 def _fill_self(spec: Any, attention: TokenMixer) -> None:
     assert isinstance(attention, SelfAttention)
-    _fill_heads(spec.linear[0], attention.project_in, attention.attend)
-    _fill_linear(spec.linear[1], attention.attend.output)
-    attention_fn = attention.attend.attention_fn
+    _fill_heads(spec.linear[0], attention.project_in, attention)
+    _fill_linear(spec.linear[1], attention.output)
+    attention_fn = attention.attention_fn
     if isinstance(attention_fn, GroupedAttention):
         attention_fn = attention_fn.inner
     if isinstance(attention_fn, RelativeAttention):
@@ -164,13 +164,16 @@ def _fill_self(spec: Any, attention: TokenMixer) -> None:
 
 def _fill_cross(spec: Any, cross: CrossAttention) -> None:
     _fill_linear(spec.linear[0], cross.project_query)
-    _fill_heads(spec.linear[1], cross.project_memory, cross.attend, first=1)
-    _fill_linear(spec.linear[2], cross.attend.output)
+    _fill_heads(spec.linear[1], cross.project_memory, cross, first=1)
+    _fill_linear(spec.linear[2], cross.output)
 
 
-def _fill_heads(spec: Any, linear: nn.Linear, attend: Attend, first: int = 0) -> None:
+def _fill_heads(
+    spec: Any, linear: nn.Linear, attention: MultiHeadAttention, first: int = 0
+) -> None:
     """Copy a projection to queries, keys and values, or from `first` on, of as many heads each."""
-    sizes, counts, heads = attend.sizes[first:], attend.counts[first:], attend.counts[0]
+    sizes, counts = attention.qkv_sizes[first:], attention.qkv_heads[first:]
+    heads = attention.qkv_heads[0]
 
     def with_all_heads(rows: Tensor) -> Tensor:
         parts = zip(torch.split(rows, list(sizes)), counts, strict=True)

@@ -292,8 +292,8 @@ def unsupported(config: TransformerConfig, known: Mapping[str, Collection[Any]])
 
 def unsupported_widths(config: TransformerConfig) -> Iterator[str]:
     """Yield the widths of heads, if these do not divide the width of the model."""
-    heads = config.attention
-    if {heads.key_width * heads.count, heads.value_width * heads.count} != {config.d_model}:
+    sizes = config.attention
+    if {sizes.d_k * sizes.heads, sizes.d_v * sizes.heads} != {config.d_model}:
         yield "d_k or d_v other than d_model / heads"
 
 

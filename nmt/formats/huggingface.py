@@ -154,7 +154,7 @@ POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positi
 
 _ENCODER = {
     "attention.project_in": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "attention.attend.output": ("self_attn.out_proj",),
+    "attention.output": ("self_attn.out_proj",),
     "attention_norm": ("self_attn_layer_norm",),
     "feed_forward.inner": ("fc1",),
     "feed_forward.outer": ("fc2",),
@@ -165,7 +165,7 @@ _DECODER = {
     **_ENCODER,
     "cross.project_query": ("encoder_attn.q_proj",),
     "cross.project_memory": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
-    "cross.attend.output": ("encoder_attn.out_proj",),
+    "cross.output": ("encoder_attn.out_proj",),
     "cross_norm": ("encoder_attn_layer_norm",),
 }
 

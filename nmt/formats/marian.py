@@ -162,7 +162,7 @@ def _beginning_with_zeros(
     changed["target_embedding.weight"] = weights["target_embedding.weight"] - start
     input_start = math.sqrt(config.d_model) * start
     for stack in ("encoder", "decoder") if config.tied_embeddings == "all" else ("decoder",):
-        project, output = f"{stack}.0.attention.project_in", f"{stack}.0.attention.attend.output"
+        project, output = f"{stack}.0.attention.project_in", f"{stack}.0.attention.output"
         added = weights[f"{project}.weight"] @ input_start
         changed[f"{project}.bias"] = weights[f"{project}.bias"] + added
         changed[f"{output}.bias"] = weights[f"{output}.bias"] + input_start
@@ -337,7 +337,7 @@ def _self_attention(prefix: str, pattern: str, suffix: str) -> Names:
         yield "attention.gate.bias", [f"{prefix}_aan_bi", f"{prefix}_aan_bf"]
         norm = f"{prefix}_aan_ffn"
     else:
-        names = {"project_in": "qkv", "attend.output": "o"}
+        names = {"project_in": "qkv", "output": "o"}
         yield from _attention(f"{prefix}_self", "attention", names)
         norm = f"{prefix}_self_Wo"
     yield from _norm(norm, "attention_norm", suffix)
@@ -346,7 +346,7 @@ def _self_attention(prefix: str, pattern: str, suffix: str) -> Names:
 def _layer(prefix: str, pattern: str, is_decoder: bool, suffix: str) -> Names:
     yield from _self_attention(prefix, pattern, suffix)
     if is_decoder:
-        context = {"project_query": "q", "project_memory": "kv", "attend.output": "o"}
+        context = {"project_query": "q", "project_memory": "kv", "output": "o"}
         yield from _attention(f"{prefix}_context", "cross", context)
         yield from _norm(f"{prefix}_context_Wo", "cross_norm", suffix)
     yield from _feed_forward(f"{prefix}_ffn")

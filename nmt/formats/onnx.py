@@ -212,11 +212,11 @@ def _export_decoder(
     sizes = _Sizes(max_positions(config))
     past, shapes = [], []
     for layer in model.decoder:
-        attend = layer.cross.attend
+        cross = layer.cross
         tensors = [
             torch.zeros(BATCH, heads, length, size // heads)
             for length in (STEPS, PROJECTED)
-            for size, heads in zip(attend.sizes[1:], attend.counts[1:], strict=True)
+            for size, heads in zip(cross.qkv_sizes[1:], cross.qkv_heads[1:], strict=True)
         ]
         of_self: Any = sizes.past
         if type(layer.attention.new_cache()) is RecurrentCache:

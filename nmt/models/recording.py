@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from nmt.models.base import AttentionMap
-from nmt.models.layers.attention import Attend, FullAttention
+from nmt.models.layers.attention import AttentionInput, FullAttention, MultiHeadAttention
 from nmt.models.transformer.layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.multi_head import SelfAttention
 
-Place = tuple[Literal["encoder", "decoder", "cross"], int, Attend]
-"""Kind, number of the layer from 1, and the module that attends."""
+Place = tuple[Literal["encoder", "decoder", "cross"], int, MultiHeadAttention]
+"""Kind, number of the layer from 1, and its attention."""
 
 
 def recorded_attention(
@@ -32,20 +32,20 @@ def recorded_attention(
     """
     places = [*_self_attention("encoder", encoder), *_self_attention("decoder", decoder)]
     places += [
-        ("cross", number, layer.cross.attend)
+        ("cross", number, layer.cross)
         for number, layer in enumerate(decoder, 1)
         if isinstance(layer, DecoderLayer)  # or a language model's, without a source
     ]
     weights: dict[nn.Module, Tensor] = {}
-    inputs: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+    inputs: dict[nn.Module, AttentionInput] = {}
 
     def record_weights(function: nn.Module, arguments: Any, _: Tensor) -> None:
-        weights[function] = mixing_weights(function, *arguments[:5])
+        weights[function] = weights_of(function, arguments[0])
 
     def record_inputs(function: nn.Module, arguments: Any) -> None:
-        inputs[function] = arguments[:2]
+        (inputs[function],) = arguments
 
-    functions = [attend.attention_fn for _, _, attend in places]
+    functions = [attention.attention_fn for _, _, attention in places]
     plain = [_innermost(function) for function in functions]
     hooks = [function.register_forward_hook(record_weights) for function in functions]
     hooks += [function.register_forward_pre_hook(record_inputs) for function in plain]
@@ -57,7 +57,7 @@ def recorded_attention(
     maps = []
     for (kind, layer, _), function, inner in zip(places, functions, plain, strict=True):
         if type(inner) is FullAttention:
-            queries, keys = inputs[inner]
+            queries, keys, *_ = inputs[inner]
             # Heads that share keys may be queries of one head, in the same order.
             scores = (queries @ keys.transpose(-1, -2)).reshape(weights[function].shape)
             maps.append(AttentionMap(kind, layer, weights[function], scores, keys.shape[-1]))
@@ -66,31 +66,24 @@ def recorded_attention(
     return maps
 
 
-def mixing_weights(
-    function: nn.Module,
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mask: Tensor | None = None,
-    causal: bool = False,
-) -> Tensor:
-    """Return the weights [B, H, Q, S] by which an attention function mixes values.
+def weights_of(function: nn.Module, inputs: AttentionInput) -> Tensor:
+    """Return the weights [B, H, Q, S] that an attention function gives to the values.
 
-    The function mixes unit vectors in the place of the values, as many at once as a value is wide.
-    Whatever the function adds to the mixture, as relative positions do, is subtracted.
+    The function gets unit vectors as values, as many at once as a value is wide. Whatever the
+    function adds to the weighted means, as relative positions do, is subtracted.
     """
-    length, width = keys.shape[2], values.shape[3]
+    values = inputs.values
+    length, width = values.shape[2:]
     units = torch.eye(length, dtype=values.dtype, device=values.device)
     units = nn.functional.pad(units, (0, -length % width))
 
-    def mixed(columns: Tensor) -> Tensor:
-        result: Tensor = function.forward(  # without the hooks of the function
-            queries, keys, columns.expand_as(values), mask, causal, 0.0
-        )
+    def attended(columns: Tensor) -> Tensor:
+        changed = inputs._replace(values=columns.expand_as(values), dropout=0.0)
+        result: Tensor = function.forward(changed)  # without the hooks of the function
         return result
 
-    added = mixed(torch.zeros_like(values))
-    parts = [mixed(columns) - added for columns in torch.split(units, width, 1)]
+    added = attended(torch.zeros_like(values))
+    parts = [attended(columns) - added for columns in torch.split(units, width, 1)]
     return torch.cat(parts, dim=-1)[..., :length]
 
 
@@ -99,7 +92,7 @@ def _self_attention(
 ) -> Iterator[Place]:
     for number, layer in enumerate(layers, 1):
         if isinstance(layer.attention, SelfAttention):
-            yield stack, number, layer.attention.attend
+            yield stack, number, layer.attention
 
 
 def _innermost(function: nn.Module) -> nn.Module:

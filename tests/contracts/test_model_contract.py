@@ -15,7 +15,7 @@ from nmt.data.packing import Packing
 from nmt.data.vocabulary import BOS, EOS, PAD
 from nmt.errors import NmtError
 from nmt.models import Model, ModelConfig, architectures
-from nmt.models.layers.attention import Attend
+from nmt.models.layers.attention import MultiHeadAttention
 from nmt.models.rivals.bytenet import ByteNet
 from nmt.models.transformer.language_model import TransformerLM
 from nmt.models.transformer.model import Transformer
@@ -220,7 +220,8 @@ def test_attention_maps_are_the_weights_of_training(model: Model) -> None:
     if not isinstance(model, Transformer):
         return
     calls = {}
-    functions = {module.attention_fn for module in model.modules() if isinstance(module, Attend)}
+    attentions = [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
+    functions = {attention.attention_fn for attention in attentions}
     hooks = [
         function.register_forward_hook(lambda *call: calls.update({call[0]: call[1:]}))
         for function in functions
@@ -234,9 +235,10 @@ def test_attention_maps_are_the_weights_of_training(model: Model) -> None:
     for layer in maps:
         part = stacks[layer.kind][layer.layer - 1]
         attention = part.cross if layer.kind == "cross" else part.attention
-        function = attention.attend.attention_fn
-        (queries, keys, values, *options), output = calls[function]
-        added = function(queries, keys, torch.zeros_like(values), *options)  # relative positions
+        function = attention.attention_fn
+        (inputs,), output = calls[function]
+        queries, values = inputs.queries, inputs.values
+        added = function(inputs._replace(values=torch.zeros_like(values)))  # relative positions
         values = values.repeat_interleave(queries.shape[1] // values.shape[1], dim=1)
         torch.testing.assert_close(layer.weights @ values + added, output, atol=1e-5, rtol=1e-4)
         if layer.scores is not None and layer.key_width is not None:

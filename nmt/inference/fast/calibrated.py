@@ -26,7 +26,7 @@ from nmt.data.vocabulary import PAD
 from nmt.errors import NmtError
 from nmt.inference.fast.int8 import FewRowsLinear, ManyRowsLinear
 from nmt.models.base import Model
-from nmt.models.layers.attention import split_heads
+from nmt.models.layers.attention import AttentionInput, join_heads, split_heads, split_parts
 from nmt.models.layers.cache import Memory
 from nmt.models.layers.feed_forward import FeedForward
 from nmt.models.layers.sentences import Packed, Padded, Sentences
@@ -96,15 +96,18 @@ class EqualLengthsAttention(nn.Module):
 
     def forward(self, x: Tensor, sentences: Packed) -> Tensor:
         """Mix the tokens of each sentence of a pack [P, D]; see :meth:`TokenMixer.forward`."""
-        attention, start, mixed = self.attention, 0, []
-        (projected,) = attention.project(x, sentences)
+        attention, start, attended = self.attention, 0, []
+        qkv = attention.project_in(x)  # [P, W]
+        if attention.rotation is not None:
+            qkv = attention.rotated(qkv, sentences.positions(x))
         for length, equal in groupby(sentences.pack.lengths.tolist()):
             stop = start + length * len(list(equal))
-            parts = projected[start:stop].view(-1, length, projected.shape[1])
-            sides = Padded().split(parts, attention.attend.sizes, attention.attend.counts)
-            mixed.append(Padded().mix(attention.attend, sides).flatten(0, 1))
+            rows = qkv[start:stop].view(-1, length, qkv.shape[1])
+            queries, keys, values = split_parts(rows, attention.qkv_sizes, attention.qkv_heads)
+            equal_lengths = attention.attention_fn(AttentionInput(queries, keys, values))
+            attended.append(join_heads(equal_lengths).flatten(0, 1))
             start = stop
-        output: Tensor = attention.attend.output(torch.cat(mixed))
+        output: Tensor = attention.output(torch.cat(attended))
         return output
 
 
@@ -117,8 +120,9 @@ class PaddedCrossAttention(CrossAttention):
 
     def __init__(self, other: CrossAttention) -> None:
         nn.Module.__init__(self)
+        self.qkv_heads, self.qkv_sizes = other.qkv_heads, other.qkv_sizes
         self.project_query, self.project_memory = other.project_query, other.project_memory
-        self.attend = other.attend
+        self.output = other.output
 
     def project(self, encoded: Tensor, sentences: Sentences) -> tuple[Tensor, ...]:
         """Return keys [B, H, C, S], transposed and scaled, and values [B, H, S, C].
@@ -128,10 +132,10 @@ class PaddedCrossAttention(CrossAttention):
             sentences: the pack.
         """
         assert isinstance(sentences, Packed)
-        pack, (heads, shared, _) = sentences.pack, self.attend.counts
+        pack, (heads, shared, _) = sentences.pack, self.qkv_heads
         padded = pack.pad(self.project_memory(encoded))
         padded = F.pad(padded, (0, 0, 0, whole_vectors(pack.longest) - pack.longest))
-        keys, values = Padded().split(padded, self.attend.sizes[1:], self.attend.counts[1:])
+        keys, values = split_parts(padded, self.qkv_sizes[1:], self.qkv_heads[1:])
         if heads > shared:
             keys, values = (x.repeat_interleave(heads // shared, dim=1) for x in (keys, values))
         return (keys * keys.shape[-1] ** -0.5).transpose(2, 3), values
@@ -141,8 +145,8 @@ class PaddedCrossAttention(CrossAttention):
         assert isinstance(sentences, Padded)
         keys, values = memory
         weights = self._scores(x, keys, sentences.mask).softmax(-1)  # [B x H, Q, S]
-        mixed = torch.bmm(weights, values.flatten(0, 1))  # [B x H, Q, C]
-        output: Tensor = self.attend.output(joined_heads(mixed, self.attend.counts[0]))
+        attended = torch.bmm(weights, values.flatten(0, 1))  # [B x H, Q, C]
+        output: Tensor = self.output(joined_heads(attended, self.qkv_heads[0]))
         return output
 
     def weights(self, x: Tensor, keys: Tensor, mask: Tensor, head: int | None = None) -> Tensor:
@@ -152,7 +156,7 @@ class PaddedCrossAttention(CrossAttention):
 
     def _scores(self, x: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
         assert mask is not None
-        queries = divided_heads(self.project_query(x), self.attend.counts[0])
+        queries = divided_heads(self.project_query(x), self.qkv_heads[0])
         return torch.bmm(queries, keys.flatten(0, 1)).add_(mask.flatten(0, 1))
 
 

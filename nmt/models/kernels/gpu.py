@@ -56,23 +56,42 @@ TORCH_BLOCK = 128
 """Tokens of a block of torch's kernels, which belong to one sentence."""
 
 
-def _fits_own_kernels(parts: tuple[Tensor, ...], packs: tuple[Pack, Pack], width: int) -> bool:
+def fits_own_kernels(packs: tuple[Pack, Pack], width: int) -> bool:
     """Return whether :mod:`nmt.models.kernels.triton` is better: heads fit, sentences are short.
 
     Args:
-        parts: see :func:`mix_by_flash`.
         packs: of the queries and of the keys.
         width: C, of a head.
     """
     sentences = len(packs[0].ends) - 1
-    is_short = all(len(part) < TORCH_BLOCK * sentences for part in parts)
-    return parts[0].is_cuda and is_short and width in (16, 32, 64) and has_own_kernels()
+    is_short = all(len(pack.sentence_of_tokens) < TORCH_BLOCK * sentences for pack in packs)
+    return (
+        packs[0].device.type == "cuda" and is_short and width in (16, 32, 64) and has_own_kernels()
+    )
 
 
-def mix_by_flash(
+def own_attention(
     parts: tuple[Tensor, ...], packs: tuple[Pack, Pack], heads: int, causal: bool
 ) -> Tensor:
-    """Return the mixed values [P, H * C] by kernels that store no scores.
+    """Return what :func:`flash_attention` returns, by :mod:`nmt.models.kernels.triton`."""
+    from nmt.models.kernels.triton import PackAttention
+
+    if len(parts) == 3:
+        parts = parts[0], torch.cat(parts[1:], 1)
+    attended: Tensor = PackAttention.apply(  # type: ignore[no-untyped-call]
+        heads,
+        causal,
+        *(pack.sentence_of_tokens for pack in packs),
+        *(pack.ends for pack in packs),
+        *(part.contiguous() for part in parts),
+    )
+    return attended
+
+
+def flash_attention(
+    parts: tuple[Tensor, ...], packs: tuple[Pack, Pack], heads: int, causal: bool
+) -> Tensor:
+    """Return the weighted means of the values [P, H * C] by kernels that store no scores.
 
     Args:
         parts: queries, keys and values side by side [P, 3 * H * C]; or queries [P, H * C], and keys
@@ -81,27 +100,14 @@ def mix_by_flash(
         heads: H.
         causal: whether a query sees only the keys up to itself.
     """
-    of_queries, of_keys = packs
-    width = sum(part.shape[1] for part in parts) // (3 * heads)
-    if _fits_own_kernels(parts, packs, width):
-        from nmt.models.kernels.triton import PackAttention
-
-        if len(parts) == 3:
-            parts = parts[0], torch.cat(parts[1:], 1)
-        fused: Tensor = PackAttention.apply(  # type: ignore[no-untyped-call]
-            heads,
-            causal,
-            *(pack.sentence_of_tokens for pack in packs),
-            *(pack.ends for pack in packs),
-            *(part.contiguous() for part in parts),
-        )
-        return fused
     from torch.nn.attention.varlen import varlen_attn
 
+    of_queries, of_keys = packs
+    width = sum(part.shape[1] for part in parts) // (3 * heads)
     queries, keys, values = (
         vectors for part in parts for vectors in part.view(len(part), -1, heads, width).unbind(1)
     )
-    mixed = varlen_attn(
+    attended = varlen_attn(
         queries,
         keys,
         values,
@@ -111,5 +117,5 @@ def mix_by_flash(
         of_keys.longest,
         window_size=(-1, 0) if causal else (-1, -1),
     )
-    assert isinstance(mixed, Tensor)  # no logarithms of sums are asked for
-    return mixed.flatten(1)
+    assert isinstance(attended, Tensor)  # no logarithms of sums are asked for
+    return attended.flatten(1)

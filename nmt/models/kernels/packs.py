@@ -11,7 +11,8 @@ Packs of few shapes: one more sentence of padding makes the number of tokens rou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -20,62 +21,108 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmt.data.packing import Pack, Packing
-from nmt.models.kernels.gpu import has_flash, mix_by_flash
-from nmt.models.layers.attention import LONG, Attend, split_heads
+from nmt.models.kernels.gpu import fits_own_kernels, flash_attention, has_flash, own_attention
+from nmt.models.layers.attention import (
+    LONG,
+    AttentionInput,
+    MultiHeadAttention,
+    join_heads,
+    split_heads,
+)
 from nmt.models.layers.basic import keep_mask
 from nmt.runtime.own_kernels import has_own_kernels
 
+PackKernel = Callable[[tuple[Tensor, ...], tuple[Pack, Pack], int, bool], Tensor]
+"""Plain attention on packs; the arguments are those of :func:`flash_attention`."""
 
-def mix_packs(
-    attend: Attend, projected: Sequence[Tensor], packs: tuple[Pack, Pack], causal: bool = False
+
+def choose_kernel(attention: MultiHeadAttention, packs: tuple[Pack, Pack]) -> PackKernel | None:
+    """Return the fastest plain attention on packs, for all layers that are like `attention`.
+
+    None if sentences are padded, because their rows are long and there is no kernel for them.
+    """
+    device, dropout = packs[0].device, attention.dropout_now
+    if has_flash(device, compute_dtype(device), attention.widths, dropout):
+        return own_attention if fits_own_kernels(packs, attention.widths[0]) else flash_attention
+    if all(pack.shape[1] <= LONG for pack in packs):
+        return partial(row_attention, dropout=dropout)
+    return None
+
+
+def attend_by_kernel(
+    kernel: PackKernel,
+    attention: MultiHeadAttention,
+    parts: Sequence[Tensor],
+    packs: tuple[Pack, Pack],
+    causal: bool,
 ) -> Tensor:
-    """Return the values [P, H * C'], mixed by their weights.
+    """Return what :func:`attend_padded` returns, by a kernel for plain attention.
+
+    Heads of keys and values are repeated for the queries of their group.
+    """
+    heads = attention.qkv_heads[0]
+    if len({*attention.qkv_sizes}) > 1:
+        parts = [
+            part.view(len(part), count, -1).repeat_interleave(heads // count, 1).flatten(1)
+            for part, count in zip(_apart(attention, parts), attention.qkv_heads, strict=True)
+        ]
+    return kernel(tuple(parts), packs, heads, causal)
+
+
+def row_attention(
+    parts: tuple[Tensor, ...],
+    packs: tuple[Pack, Pack],
+    heads: int,
+    causal: bool,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Return what :func:`flash_attention` returns, with dropout, by rows of several sentences."""
+    attended: Tensor = RowAttention.apply(  # type: ignore[no-untyped-call]
+        packs, heads, causal, dropout, *parts
+    )
+    return attended
+
+
+def attend_padded(
+    attention: MultiHeadAttention,
+    parts: Sequence[Tensor],
+    packs: tuple[Pack, Pack],
+    causal: bool = False,
+) -> Tensor:
+    """Return the weighted means of the values [P, H * C'], by attention on padded sentences.
 
     Args:
-        attend: the attention after its projections.
-        projected: queries, keys and values side by side, [P, the sum of ``attend.sizes``]; or
-            queries [P, the first size], and keys and values side by side [P', the others].
+        attention: the attention function and its sizes.
+        parts: queries, keys and values side by side, [P, the sum of ``attention.qkv_sizes``]; or
+            queries [P, the first size], and keys and values side by side [P', the other sizes].
         packs: of the queries and of the keys.
         causal: whether a query sees only the keys up to itself.
     """
-    if attend.is_plain:
-        parts = _with_all_heads(attend, projected)
-        if has_flash(parts[0].device, parts[0].dtype, attend.widths, attend.rate):
-            return mix_by_flash(parts, packs, attend.counts[0], causal)
-        if all(pack.shape[1] <= LONG for pack in packs):
-            by_rows: Tensor = RowAttention.apply(  # type: ignore[no-untyped-call]
-                packs, attend.counts[0], causal, attend.rate, *parts
-            )
-            return by_rows
     of_queries, of_keys = packs
     queries, keys, values = (
         split_heads(pack.pad(part), count)
         for part, pack, count in zip(
-            _apart(attend, projected), (of_queries, of_keys, of_keys), attend.counts, strict=True
+            _apart(attention, parts),
+            (of_queries, of_keys, of_keys),
+            attention.qkv_heads,
+            strict=True,
         )
     )
     mask = None if causal else of_keys.mask[:, None, None]  # [B, 1, 1, S]; padding comes last
-    return of_queries.unpad(attend.mix(queries, keys, values, mask, causal))
+    inputs = AttentionInput(queries, keys, values, mask, causal, attention.dropout_now)
+    return of_queries.unpad(join_heads(attention.attention_fn(inputs)))
 
 
-def _apart(attend: Attend, projected: Sequence[Tensor]) -> list[Tensor]:
-    """Return queries, keys and values, which lie side by side; see :func:`mix_packs`."""
-    *queries, rest = projected
-    return [*queries, *rest.split_with_sizes(attend.sizes[len(queries) :], 1)]
+def _apart(attention: MultiHeadAttention, parts: Sequence[Tensor]) -> list[Tensor]:
+    """Return queries, keys and values, which lie side by side; see :func:`attend_padded`."""
+    *queries, rest = parts
+    return [*queries, *rest.split_with_sizes(attention.qkv_sizes[len(queries) :], 1)]
 
 
-def _with_all_heads(attend: Attend, projected: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return `projected` if sizes are equal; else queries, keys and values of as many heads each.
-
-    Heads of keys and values are repeated for the queries of their group.
-    """
-    if len({*attend.sizes}) == 1:
-        return tuple(projected)
-    heads = attend.counts[0]
-    return tuple(
-        part.view(len(part), count, -1).repeat_interleave(heads // count, 1).flatten(1)
-        for part, count in zip(_apart(attend, projected), attend.counts, strict=True)
-    )
+def compute_dtype(device: torch.device) -> torch.dtype:
+    """Return the dtype of projections on a device: float32, or the dtype of autocast."""
+    is_low = torch.is_autocast_enabled(device.type)
+    return torch.get_autocast_dtype(device.type) if is_low else torch.float32
 
 
 def is_compilable(model: nn.Module, device: torch.device) -> bool:
@@ -85,12 +132,10 @@ def is_compilable(model: nn.Module, device: torch.device) -> bool:
     """
     if device.type == "cuda":
         has_own_kernels()  # the first call cannot be compiled
-    attends = [module for module in model.modules() if isinstance(module, Attend)]
-    low = torch.is_autocast_enabled(device.type)
-    dtype = torch.get_autocast_dtype(device.type) if low else torch.float32
-    return bool(attends) and all(
-        attend.is_plain and has_flash(device, dtype, attend.widths, attend.dropout)
-        for attend in attends
+    layers = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
+    dtype = compute_dtype(device)
+    return bool(layers) and all(
+        layer.is_plain and has_flash(device, dtype, layer.widths, layer.dropout) for layer in layers
     )
 
 
@@ -114,7 +159,7 @@ class RowAttention(torch.autograd.Function):
         dropout: float,
         *parts: Tensor,
     ) -> Tensor:
-        """Return the mixed values [P, H * C'].
+        """Return the weighted means of the values [P, H * C'].
 
         Args:
             ctx: autograd's context.
@@ -139,17 +184,17 @@ class RowAttention(torch.autograd.Function):
             by_row += of_queries.bias(of_keys, causal, scores.dtype)
             weights = torch.softmax(scores, -1, out=scores)
             kept = keep_mask(weights, dropout) if dropout else None
-            mixed = torch.bmm(weights if kept is None else weights * kept, values)
+            attended = torch.bmm(weights if kept is None else weights * kept, values)
         ctx.save_for_backward(queries, keys, values, weights, kept)
         ctx.packs, ctx.heads, ctx.counts = packs, heads, counts
-        return _from_rows((mixed,), of_queries, heads)
+        return _from_rows((attended,), of_queries, heads)
 
     @staticmethod
-    def backward(ctx: Any, d_mixed: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, d_attended: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of the parts, after None for each other argument."""
         queries, keys, values, weights, kept = ctx.saved_tensors
         (of_queries, of_keys), heads = ctx.packs, ctx.heads
-        [d_rows] = _to_rows(d_mixed.contiguous(), of_queries, 1, heads)
+        [d_rows] = _to_rows(d_attended.contiguous(), of_queries, 1, heads)
         d_rows.view(-1, d_rows.shape[-1]).index_fill_(0, of_queries.empty_places(heads), 0.0)
         used = weights if kept is None else weights * kept
         d_values = torch.bmm(used.transpose(1, 2), d_rows)

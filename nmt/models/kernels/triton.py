@@ -79,7 +79,7 @@ def _scores(queries, keys, of_queries, of_keys, q, k, WIDTH: tl.constexpr, CAUSA
 
 
 @triton.jit
-def mix_values(
+def attend(
     q, kv, output, log_sums, query_sentences, key_sentences, key_ends, query_count,
     Q_STRIDE: tl.constexpr, KV_STRIDE: tl.constexpr, STRIDE: tl.constexpr,
     WIDTH: tl.constexpr, CAUSAL: tl.constexpr, BLOCK: tl.constexpr,
@@ -96,7 +96,7 @@ def mix_values(
     q_block = _vectors(q + head * WIDTH, queries, Q_STRIDE, query_count, WIDTH)
     highest = tl.full((BLOCK,), -1.0e30, tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
-    mixed = tl.zeros((BLOCK, WIDTH), tl.float32)
+    attended = tl.zeros((BLOCK, WIDTH), tl.float32)
     for first in range(begin, end, BLOCK):
         keys = first + tl.arange(0, BLOCK)
         of_keys = tl.load(key_sentences + keys, mask=keys < end, other=-1)
@@ -107,13 +107,13 @@ def mix_values(
         weights = tl.exp2(scores - higher[:, None])
         shrink = tl.exp2(highest - higher)
         total = total * shrink + tl.sum(weights, 1)
-        mixed = mixed * shrink[:, None] + _product(weights.to(v_block.dtype), v_block)
+        attended = attended * shrink[:, None] + _product(weights.to(v_block.dtype), v_block)
         highest = higher
     # A sentence may have no keys: its queries get zeros, and all weights of their gradient are 0.
     has_keys = highest > -1.0e29
-    mixed = tl.where(has_keys[:, None], mixed / total[:, None], 0.0)
+    attended = tl.where(has_keys[:, None], attended / total[:, None], 0.0)
     log_sum = tl.where(has_keys, highest + tl.log2(total), 0.0)
-    _store(output + head * WIDTH, queries, STRIDE, query_count, mixed, WIDTH)
+    _store(output + head * WIDTH, queries, STRIDE, query_count, attended, WIDTH)
     places = log_sums + head * query_count + queries
     tl.store(places, log_sum, mask=queries < query_count)
 
@@ -205,7 +205,7 @@ WARPS = 4
 
 
 class PackAttention(torch.autograd.Function):
-    """Values mixed within each sentence, and their gradient.
+    """Attention within each sentence, and its gradient.
 
     ``torch.compile`` reads through it, so that compiled code launches the kernels by itself.
     """
@@ -221,7 +221,7 @@ class PackAttention(torch.autograd.Function):
         key_ends: Tensor,
         *parts: Tensor,
     ) -> Tensor:
-        """Return the mixed values [P, H * C].
+        """Return the weighted means of the values [P, H * C].
 
         Args:
             ctx: autograd's context.
@@ -242,7 +242,7 @@ class PackAttention(torch.autograd.Function):
         log_sums = queries.new_empty(heads, len(queries), dtype=torch.float32)
         sentences = query_sentences, key_sentences
         with _on_device_of(queries):
-            mix_values[triton.cdiv(len(queries), BLOCK), heads](
+            attend[triton.cdiv(len(queries), BLOCK), heads](
                 *(queries, keys, output, log_sums, *sentences, key_ends, len(queries)),
                 **constants,
             )

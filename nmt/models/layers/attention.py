@@ -1,9 +1,15 @@
-"""Scaled dot-product attention with several heads (Vaswani et al. 2017, section 3.2)."""
+"""Scaled dot-product attention with several heads (Vaswani et al. 2017, section 3.2).
+
+An *attention function* is a module that maps an :class:`AttentionInput` to the weighted means of
+the values: :class:`FullAttention`, or what a pattern or an encoding of positions replaces it by.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,39 +22,71 @@ LONG = 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heads:
-    """The sizes of a multi-head attention."""
+class AttentionConfig:
+    """The sizes of a multi-head attention, by the paper's symbols."""
 
-    width: int
-    """d_model: width of the input and the output."""
-    count: int
+    d_model: int
+    """Width of the input and the output."""
+    heads: int
     """h: number of heads."""
-    key_width: int
-    """d_k: width of one head's queries and keys."""
-    value_width: int
-    """d_v: width of one head's values."""
-    key_value_count: int | None = None
-    """Number of heads of keys and values, shared by groups of query heads; None for `count`."""
+    d_k: int
+    """Width of one head's queries and keys."""
+    d_v: int
+    """Width of one head's values."""
+    key_value_heads: int | None = None
+    """Number of heads of keys and values, shared by groups of query heads; None for `heads`."""
     bias: bool
     """Whether the projections have biases."""
     dropout: float
     """Dropout rate on the attention weights."""
 
     @property
-    def keys_and_values(self) -> int:
-        """Number of heads of keys, and of values."""
-        return self.key_value_count or self.count
-
-    @property
-    def counts(self) -> tuple[int, int, int]:
+    def qkv_heads(self) -> tuple[int, int, int]:
         """Numbers of heads of queries, keys and values."""
-        return self.count, self.keys_and_values, self.keys_and_values
+        shared = self.key_value_heads or self.heads
+        return self.heads, shared, shared
 
     @property
-    def sizes(self) -> tuple[int, int, int]:
+    def qkv_sizes(self) -> tuple[int, int, int]:
         """Numbers of columns of queries, keys and values: of all their heads side by side."""
-        queries, keys, values = self.counts
-        return queries * self.key_width, keys * self.key_width, values * self.value_width
+        queries, keys, values = self.qkv_heads
+        return queries * self.d_k, keys * self.d_k, values * self.d_v
+
+    def new_projection(self, size: int) -> nn.Linear:
+        """Return a new projection from the model to `size` columns."""
+        return glorot(nn.Linear(self.d_model, size, bias=self.bias))
+
+    def new_attention_fn(self, inner: nn.Module | None = None) -> nn.Module:
+        """Return `inner`, by default full attention, as the attention function of these heads."""
+        inner = FullAttention() if inner is None else inner
+        heads, shared, _ = self.qkv_heads
+        return inner if heads == shared else GroupedAttention(heads // shared, inner)
+
+    def new_output(self) -> nn.Linear:
+        """Return a new projection from all heads, side by side, to the model."""
+        return glorot(nn.Linear(self.heads * self.d_v, self.d_model, bias=self.bias))
+
+
+class AttentionInput(NamedTuple):
+    """The argument of an attention function.
+
+    In self-attention the queries belong to the LAST keys: of Q queries and S keys, query i is at
+    position S - Q + i and key j at position j. In training Q = S; in a decoder's step Q = 1.
+    """
+
+    queries: Tensor
+    """[B, H, Q, C]."""
+    keys: Tensor
+    """[B, H, S, C]."""
+    values: Tensor
+    """[B, H, S, C']."""
+    mask: Tensor | None = None
+    """Broadcastable to [B, H, Q, S], bool; True where attention is allowed. Or what is added to the
+    scores, in the dtype of the queries."""
+    causal: bool = False
+    """Whether position i sees only positions up to i (Q = S)."""
+    dropout: float = 0.0
+    """Dropout rate on the attention weights."""
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -56,74 +94,65 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
     return x.view(*x.shape[:2], heads, x.shape[2] // heads).transpose(1, 2)
 
 
-def mix_values(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    dropout: float = 0.0,
-) -> Tensor:
-    """Scaled dot-product attention, softmax(Q K^T / sqrt(d_k)) V.
+def join_heads(x: Tensor) -> Tensor:
+    """Reshape [B, H, T, C] to [B, T, H*C]."""
+    return x.transpose(1, 2).flatten(2)
 
-    Uses torch's fused kernel, except when training on sentences on a CPU: the backward pass of
-    plain matrix products is faster there, in bf16 about eight times (torch 2.13).
+
+def split_parts(x: Tensor, sizes: Sequence[int], heads: Sequence[int]) -> tuple[Tensor, ...]:
+    """Return queries, keys or values [B, H, T, C] each, which lie side by side in `x` [B, T, W].
 
     Args:
-        queries: [B, H, Q, C].
-        keys: [B, H, S, C].
-        values: [B, H, S, C'].
-        mask: broadcastable to [B, H, Q, S], bool; True where attention is allowed. Or what is
-            added to the scores, in the dtype of the queries.
-        causal: whether position i sees only positions up to i (Q = S).
-        dropout: dropout rate on the attention weights.
-
-    Returns:
-        [B, H, Q, C'].
+        x: the projection.
+        sizes: the number of columns of each part.
+        heads: the number of heads of each part.
     """
-    is_long = queries.shape[2] * keys.shape[2] > LONG**2
-    if queries.device.type != "cpu" or not torch.is_grad_enabled() or is_long:
-        return F.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=causal
-        )
-    scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-1, -2)  # [B, H, Q, S]
-    return attention_weights(scores, mask, causal, dropout) @ values
+    return tuple(map(split_heads, x.split_with_sizes(list(sizes), -1), heads))
 
 
-def attention_weights(scores: Tensor, mask: Tensor | None, causal: bool, dropout: float) -> Tensor:
+def attention_weights(
+    scores: Tensor, mask: Tensor | None, causal: bool = False, dropout: float = 0.0
+) -> Tensor:
     """Return the softmax of the allowed scores [B, H, Q, S], with dropout on the weights."""
     if mask is not None:
         is_bool = mask.dtype == torch.bool
         scores = scores.where(mask, -math.inf) if is_bool else scores + mask
     if causal:
-        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-        scores = scores.masked_fill(future, -math.inf)
+        scores = scores.where(causal_mask(scores), -math.inf)
     return F.dropout(scores.softmax(dim=-1), dropout)
 
 
-class FullAttention(nn.Module):
-    """:func:`mix_values` as a module, the plain attention function.
+def causal_mask(scores: Tensor) -> Tensor:
+    """Return the mask [Q, S] of scores [..., Q, S]: True where a query may see a key.
 
-    Attention patterns and position encodings put other modules in its place, called the same way.
-    In self-attention the queries belong to the last keys: to all keys in training, to the newest
-    key in a decoder's step.
+    All padded sentences get it here, or from torch's fused kernel, which is told `causal`. Packs
+    have a mask of their sentences, :meth:`nmt.data.packing.Pack.bias`.
+    """
+    return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+
+
+class FullAttention(nn.Module):
+    """softmax(Q K^T / sqrt(d_k)) V, the paper's attention function.
 
     The result does not depend on the order of the keys, so beams share one cache whose keys are
     interleaved (see ``SelfAttention.new_cache``). A subclass may depend on the order, and gets a
     cache of ordered keys like every other module.
     """
 
-    def forward(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        mask: Tensor | None = None,
-        causal: bool = False,
-        dropout: float = 0.0,
-    ) -> Tensor:
-        """Return :func:`mix_values` of the same arguments."""
-        return mix_values(queries, keys, values, mask, causal, dropout)
+    def forward(self, inputs: AttentionInput) -> Tensor:
+        """Return the weighted means of the values [B, H, Q, C'].
+
+        Uses torch's fused kernel, except when training on sentences on a CPU: the backward pass of
+        plain matrix products is faster there, in bf16 about eight times (torch 2.13).
+        """
+        queries, keys, values, mask, causal, dropout = inputs
+        is_long = queries.shape[2] * keys.shape[2] > LONG**2
+        if queries.device.type != "cpu" or not torch.is_grad_enabled() or is_long:
+            return F.scaled_dot_product_attention(
+                queries, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=causal
+            )
+        scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-1, -2)  # [B, H, Q, S]
+        return attention_weights(scores, mask, causal, dropout) @ values
 
 
 class GroupedAttention(nn.Module):
@@ -138,77 +167,46 @@ class GroupedAttention(nn.Module):
         self.inner = inner
         self.is_plain = type(inner) is FullAttention  # a subclass may do anything
 
-    def forward(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        mask: Tensor | None = None,
-        causal: bool = False,
-        dropout: float = 0.0,
-    ) -> Tensor:
+    def forward(self, inputs: AttentionInput) -> Tensor:
         """Call the wrapped attention, plain or of a pattern, with as many heads of each kind.
 
         On a CPU plain attention gets the queries of a group as more queries of one head, so that a
         decoder's step reads each key once. Elsewhere, and where that would change the mask of each
         head or the order of the queries, the heads of keys and values are repeated.
         """
+        queries, keys, values, mask, causal, _ = inputs
         is_foldable = self.is_plain and not causal and queries.is_cpu
         if is_foldable and (mask is None or mask.shape[1] == 1):
             if mask is not None and mask.shape[2] > 1:
                 mask = mask.repeat(1, 1, self.group, 1)
             grouped = queries.reshape(queries.shape[0], keys.shape[1], -1, queries.shape[-1])
-            mixed: Tensor = self.inner(grouped, keys, values, mask, dropout=dropout)
-            return mixed.reshape(*queries.shape[:-1], -1)
+            attended: Tensor = self.inner(inputs._replace(queries=grouped, mask=mask))
+            return attended.reshape(*queries.shape[:-1], -1)
         keys, values = (x.repeat_interleave(self.group, dim=1) for x in (keys, values))
-        mixed = self.inner(queries, keys, values, mask, causal, dropout)
-        return mixed
+        attended = self.inner(inputs._replace(keys=keys, values=values))
+        return attended
 
 
-class Attend(nn.Module):
-    """Attention of each head (`mix`), and the projection of all heads to the model (`output`)."""
+class MultiHeadAttention(nn.Module):
+    """What self-attention and cross-attention share.
 
-    def __init__(self, heads: Heads, attention_fn: nn.Module | None = None) -> None:
+    A subclass makes its modules in the order in which it computes them, which is the order of the
+    first draws and of the weights in an optimizer.
+    """
+
+    attention_fn: nn.Module
+    output: nn.Linear
+    """The projection of all heads to the model."""
+
+    def __init__(self, config: AttentionConfig, attention_fn: nn.Module | None = None) -> None:
         super().__init__()
-        self.dropout = heads.dropout
-        self.widths = (heads.key_width, heads.value_width)
-        self.counts, self.sizes = heads.counts, heads.sizes
-        """Numbers of heads, and of their columns, of queries, keys and values."""
-        self.attention_fn = attention_fn or FullAttention()
-        self.is_plain = type(self.attention_fn) is FullAttention  # a subclass may do anything
+        self.qkv_heads, self.qkv_sizes = config.qkv_heads, config.qkv_sizes
+        self.widths = (config.d_k, config.d_v)
+        self.dropout = config.dropout
+        self.is_plain = attention_fn is None or type(attention_fn) is FullAttention
         """Whether this is the paper's attention, of all heads or of groups of them."""
-        if heads.keys_and_values != heads.count:
-            self.attention_fn = GroupedAttention(
-                heads.count // heads.keys_and_values, self.attention_fn
-            )
-        self.output = glorot(
-            nn.Linear(heads.count * heads.value_width, heads.width, bias=heads.bias)
-        )
 
     @property
-    def rate(self) -> float:
+    def dropout_now(self) -> float:
         """Dropout rate on the attention weights, 0 outside training."""
         return self.dropout if self.training else 0.0
-
-    def mix(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        mask: Tensor | None = None,
-        causal: bool = False,
-    ) -> Tensor:
-        """Return the values mixed by the attention weights of each head.
-
-        Args:
-            queries: [B, H, Q, C].
-            keys: [B, H, S, C].
-            values: [B, H, S, C'].
-            mask: see :func:`mix_values`.
-            causal: whether position i sees only positions up to i (Q = S).
-
-        Returns:
-            [B, Q, H * C'], heads side by side.
-        """
-        mixed: Tensor = self.attention_fn(queries, keys, values, mask, causal, self.rate)
-        return mixed.transpose(1, 2).flatten(2)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from nmt.models.layers.attention import Attend
-from nmt.models.layers.sentences import Padded, Sentences, Step
+from nmt.models.layers.sentences import Padded, Sentences
 
 ROOM = 8
 """Steps by which a cache grows at a time."""
@@ -123,15 +122,45 @@ class Cache(ABC):
         return self
 
 
-class Projecting(Protocol):
-    """A sublayer of queries, keys and values: what its cache needs of it."""
+class Step(Padded):
+    """The newest tokens of the rows of a search, [B, K, ...], all at one position."""
 
-    def project(self, x: Tensor, sentences: Sentences) -> tuple[Tensor, ...]:
-        """Return queries, keys and values [B, H, K, C] of tokens [B, K, D]."""
+    def __init__(
+        self,
+        position: int,
+        cache: KeyValueCache | None = None,
+        ancestry: BeamAncestry | None = None,
+    ) -> None:
+        """Describe the step of a layer with this cache; without one, of the whole model.
 
-    @property
-    def attend(self) -> Attend:
-        """Attention after the projections."""
+        Args:
+            position: of the tokens, from 0.
+            cache: keys and values of the steps so far.
+            ancestry: which keys each row sees; None for all in the cache.
+        """
+        super().__init__()
+        self.position = position
+        self.cache = cache
+        self.ancestry = ancestry
+
+    def extend_past(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Add the step's keys and values to the cache; returns all so far, and their mask."""
+        assert self.cache is not None
+        mask = None if self.ancestry is None else self.ancestry.bias(keys.dtype)
+        return *self.cache.extend(keys, values), mask
+
+    def positions(self, x: Tensor) -> Tensor:
+        """Return the position [1]."""
+        return torch.arange(self.position, self.position + 1, device=x.device)
+
+    def longest(self, x: Tensor) -> int:
+        """Return 1."""
+        return 1
+
+    def encodings(self, encode: nn.Module, tokens: Tensor) -> Tensor:
+        """Return the encoding [1, D], or a scalar zero if there are none."""
+        encodings: Tensor = encode(self.position, 1, tokens.device)
+        return encodings
 
 
 class KeyValueCache(Cache):
@@ -166,12 +195,9 @@ class SharedCache(KeyValueCache):
     interleaved. Reordering rows moves no memory.
     """
 
-    def attend(self, sublayer: Projecting, x: Tensor, ancestry: BeamAncestry) -> Tensor:
+    def attend(self, sublayer: nn.Module, x: Tensor, ancestry: BeamAncestry) -> Tensor:
         """Attend with K queries per sentence."""
-        queries, keys, values = sublayer.project(x, Step(ancestry.position))  # [B, H, K, C]
-        bias, attend = ancestry.bias(queries.dtype), sublayer.attend
-        mixed = attend.mix(queries, *self.extend(keys, values), bias)
-        attended: Tensor = attend.output(mixed)
+        attended: Tensor = sublayer(x, Step(ancestry.position, self, ancestry))
         return attended
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:
@@ -191,13 +217,10 @@ class SharedCache(KeyValueCache):
 class OrderedCache(KeyValueCache):
     """Cache with one group per row, which holds the row's past in order."""
 
-    def attend(self, sublayer: Projecting, x: Tensor, ancestry: BeamAncestry) -> Tensor:
+    def attend(self, sublayer: nn.Module, x: Tensor, ancestry: BeamAncestry) -> Tensor:
         """Attend with one query per row."""
-        rows = x.flatten(0, 1)[:, None]
-        queries, keys, values = sublayer.project(rows, Step(ancestry.position))  # [N, H, 1, C]
-        attend = sublayer.attend
-        mixed = attend.mix(queries, *self.extend(keys, values))  # [N, 1, H * C']
-        attended: Tensor = attend.output(mixed)
+        rows = x.flatten(0, 1)[:, None]  # [N, 1, D]
+        attended: Tensor = sublayer(rows, Step(ancestry.position, self))
         return attended.view_as(x)
 
     def select(self, rows: Tensor, sentences: Tensor | None) -> None:

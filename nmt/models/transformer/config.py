@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 from torch import nn
 
 from nmt.models.base import ModelConfig, check_rates, check_sizes
-from nmt.models.layers.attention import Heads
+from nmt.models.layers.attention import AttentionConfig
 from nmt.models.layers.basic import Norm, Placement, make_norm
 from nmt.models.layers.feed_forward import FeedForwardPart, feed_forwards
 from nmt.models.transformer.patterns import AttentionPattern, patterns
@@ -126,13 +126,11 @@ class TransformerSizes(ModelConfig):
                 "take residual post_norm or pre_norm"
             )
         if self.positions.name == "rotary":
-            heads = self.attention
-            if heads.key_width % 2:
-                raise ValueError(
-                    f"rotary positions need an even width of a head, not {heads.key_width}"
-                )
-            if heads.keys_and_values * heads.value_width % 2:  # beside which keys are stored
-                raise ValueError(f"rotary positions need an even d_v, not {heads.value_width}")
+            config = self.attention
+            if config.d_k % 2:
+                raise ValueError(f"rotary positions need an even width of a head, not {config.d_k}")
+            if config.qkv_sizes[2] % 2:  # next to which the keys are stored
+                raise ValueError(f"rotary positions need an even d_v, not {config.d_v}")
 
     def resolved(self: AnySizes) -> AnySizes:
         """Return the config with the number of the alignment layer filled in."""
@@ -140,14 +138,14 @@ class TransformerSizes(ModelConfig):
         return replace(self, alignment_layer=self.alignment_layer or default)
 
     @property
-    def attention(self) -> Heads:
+    def attention(self) -> AttentionConfig:
         """Sizes of every attention."""
-        return Heads(
-            width=self.d_model,
-            count=self.heads,
-            key_width=self.d_k or self.d_model // self.heads,
-            value_width=self.d_v or self.d_model // self.heads,
-            key_value_count=self.key_value_heads,
+        return AttentionConfig(
+            d_model=self.d_model,
+            heads=self.heads,
+            d_k=self.d_k or self.d_model // self.heads,
+            d_v=self.d_v or self.d_model // self.heads,
+            key_value_heads=self.key_value_heads,
             bias=self.attention_bias,
             dropout=self.attention_dropout,
         )

@@ -26,14 +26,15 @@ from nmt.models.base import (
     check_sizes,
 )
 from nmt.models.kernels.packs import filled_if_costly
-from nmt.models.layers.attention import Attend
+from nmt.models.layers.attention import MultiHeadAttention
 from nmt.models.layers.basic import Dropout, embedding
-from nmt.models.layers.cache import BeamAncestry, Cache, Memory, TokenMixer
+from nmt.models.layers.cache import BeamAncestry, Cache, Memory, Step, TokenMixer
 from nmt.models.layers.feed_forward import FeedForwardPart, feed_forwards
-from nmt.models.layers.sentences import Packed, Padded, Sentences, Step
+from nmt.models.layers.sentences import Packed, Padded, Sentences
 from nmt.models.recording import recorded_attention
 from nmt.models.transformer.layers import EncoderLayer, TransformerState
 from nmt.models.transformer.model import TransformerConfig
+from nmt.models.transformer.multi_head import SelfAttention
 from nmt.models.transformer.positions import PositionPart, position_parts
 
 
@@ -113,7 +114,8 @@ class TransformerLM(Model):
         self.decoder_end = sizes.new_norm()
         self.output = nn.Linear(config.d_model, vocabulary, bias=False)
         self.output.weight = self.target_embedding.weight
-        self.packs = all(part.is_plain for part in self.modules() if isinstance(part, Attend))
+        attentions = [part for part in self.modules() if isinstance(part, MultiHeadAttention)]
+        self.packs = all(attention.is_plain for attention in attentions)
 
     def fsdp_modules(self) -> Iterable[nn.Module]:
         """Return the linear layers."""
@@ -133,7 +135,9 @@ class TransformerLM(Model):
         """Return the decoder output [P, D] at the target's tokens; computes no padding."""
         tokens = len(target)
         _, target, packing = filled_if_costly(source, target, packing)
-        return self._decode(target, Packed(packing.target))[:tokens]
+        attention = self.decoder[0].attention
+        assert isinstance(attention, SelfAttention)
+        return self._decode(target, Packed(packing.target, attention=attention))[:tokens]
 
     def attention_maps(self, source: Tensor, target: Tensor) -> list[AttentionMap]:
         """Return the self-attention of every layer."""

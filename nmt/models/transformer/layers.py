@@ -160,8 +160,8 @@ def _scale_layer(layer: EncoderLayer | DecoderLayer, beta: float) -> None:
         attentions.append(layer.cross)
         into_values.append(layer.cross.project_memory)
     for attention, project in zip(attentions, into_values, strict=True):
-        project.weight[-attention.attend.sizes[-1] :] *= beta
-        attention.attend.output.weight *= beta
+        project.weight[-attention.qkv_sizes[-1] :] *= beta
+        attention.output.weight *= beta
     for name, weight in layer.feed_forward.named_parameters() if layer.feed_forward else ():
         if weight.dim() > 1 and not name.startswith("gate"):
             weight.mul_(beta)

@@ -25,10 +25,10 @@ from nmt.data.packing import Packing
 from nmt.errors import NmtError
 from nmt.models.base import AttentionMap, Model, ResidualPart, State, architectures
 from nmt.models.kernels.packs import filled_if_costly
-from nmt.models.layers.attention import Attend
+from nmt.models.layers.attention import MultiHeadAttention
 from nmt.models.layers.basic import Dropout, embedding
-from nmt.models.layers.cache import Memory, TokenMixer
-from nmt.models.layers.sentences import Packed, Padded, Sentences, Step
+from nmt.models.layers.cache import Memory, Step, TokenMixer
+from nmt.models.layers.sentences import Packed, Padded, Sentences
 from nmt.models.recording import recorded_attention
 from nmt.models.transformer import recurrences as recurrences  # registers the pattern of students
 from nmt.models.transformer.config import TransformerSizes
@@ -94,7 +94,8 @@ class Transformer(Model):
         decoder = [self.decoder_layer(config) for _ in range(config.decoder_layers)]
         self.encoder = cast("list[EncoderLayer]", nn.ModuleList(encoder))
         self.decoder = cast("list[DecoderLayer]", nn.ModuleList(decoder))
-        self.packs = all(part.is_plain for part in self.modules() if isinstance(part, Attend))
+        attentions = [part for part in self.modules() if isinstance(part, MultiHeadAttention)]
+        self.packs = all(attention.is_plain for attention in attentions)
         # With pre-norm the last sublayer of a stack is not normalised, so a norm follows the stack.
         end = config.new_norm if config.residual == "pre_norm" else nn.Identity
         self.encoder_end, self.decoder_end = end(), end()
@@ -143,8 +144,9 @@ class Transformer(Model):
         """Return the decoder output [P, D] at the target's tokens; computes no padding."""
         tokens = len(target)
         source, target, packing = filled_if_costly(source, target, packing)
-        sources, targets = Packed(packing.source), Packed(packing.target)
-        across = Packed(packing.target, keys=packing.source)
+        packed = partial(Packed, attention=self.decoder[0].cross)
+        sources, targets = packed(packing.source), packed(packing.target)
+        across = packed(packing.target, keys=packing.source)
         encoded = self.encode_tokens(source, sources)
         y = self._embed_target(target, targets)
         for layer in self.decoder:

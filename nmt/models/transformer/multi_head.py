@@ -1,8 +1,4 @@
-"""Multi-head attention (Vaswani et al. 2017, section 3.2.2), of padded sentences and of packs.
-
-Attention has two steps: *project* computes queries, keys and values; *attend* computes weighted
-means of values. A decoder's cache sits between the two steps, and neither depends on it.
-"""
+"""Multi-head attention (Vaswani et al. 2017, section 3.2.2), of padded sentences and of packs."""
 
 from __future__ import annotations
 
@@ -14,63 +10,76 @@ from torch import Tensor, nn
 
 from nmt.data.packing import Packing
 from nmt.models.kernels.packs import link_weights
-from nmt.models.layers.attention import Attend, Heads, attention_weights, split_heads
-from nmt.models.layers.basic import glorot
-from nmt.models.layers.cache import KeyValueCache, OrderedCache, SharedCache, TokenMixer
-from nmt.models.layers.sentences import Sentences
+from nmt.models.layers.attention import (
+    AttentionConfig,
+    AttentionInput,
+    MultiHeadAttention,
+    attention_weights,
+    join_heads,
+    split_heads,
+    split_parts,
+)
+from nmt.models.layers.cache import KeyValueCache, OrderedCache, SharedCache, Step, TokenMixer
+from nmt.models.layers.sentences import Packed, Sentences
 
 
-class SelfAttention(TokenMixer):
+class SelfAttention(MultiHeadAttention, TokenMixer):
     """Self-attention: queries, keys and values of the same input, from one fused projection."""
 
     def __init__(
         self,
-        heads: Heads,
+        config: AttentionConfig,
         attention_fn: nn.Module | None = None,
         rotation: nn.Module | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(config, attention_fn)
         # Glorot over the fused [D, 3D] matrix, as tensor2tensor did in 2017. fairseq gets the same
         # bound with a gain of 1 / sqrt(2) on three separate matrices.
-        self.project_in = glorot(nn.Linear(heads.width, sum(heads.sizes), bias=heads.bias))
-        self.attend = Attend(heads, attention_fn)
+        self.project_in = config.new_projection(sum(config.qkv_sizes))
+        self.attention_fn = config.new_attention_fn(attention_fn)
+        self.output = config.new_output()
         self.rotation = rotation
-
-    def new_cache(self) -> KeyValueCache:
-        """Return a cache that keeps the order of the keys, if the result may depend on it."""
-        return SharedCache() if self.attend.is_plain else OrderedCache()
-
-    def project(self, x: Tensor, sentences: Sentences) -> tuple[Tensor, ...]:
-        """Return queries, keys and values of `x`, [B, H, T, C]; of a pack side by side, [P, W]."""
-        projected, attend = self.project_in(x), self.attend
-        if self.rotation is not None:
-            projected = self._rotated(projected, sentences.positions(x))
-        return sentences.split(projected, attend.sizes, attend.counts)
-
-    def _rotated(self, projected: Tensor, positions: Tensor) -> Tensor:
-        """Return `projected` [..., T, W] with its queries and keys rotated by `positions`."""
-        assert self.rotation is not None
-        *turning_sizes, value_size = self.attend.sizes
-        turning, values = projected.split_with_sizes([sum(turning_sizes), value_size], -1)
-        heads = turning.view(*turning.shape[:-1], -1, self.attend.widths[0])
-        return torch.cat((self.rotation(heads, positions).flatten(-2), values), -1)
 
     def forward(self, x: Tensor, sentences: Sentences, causal: bool = False) -> Tensor:
         """Attend within each sentence; see :meth:`TokenMixer.forward`."""
-        mixed = sentences.mix(self.attend, self.project(x, sentences), causal)
-        output: Tensor = self.attend.output(mixed)
+        qkv = self.project_in(x)  # [B, T, H C + G C + G C']; of a pack [P, ...]
+        if self.rotation is not None:
+            qkv = self.rotated(qkv, sentences.positions(x))
+        if isinstance(sentences, Packed):
+            attended = sentences.attend(self, (qkv,), causal)  # [P, H C']
+        else:
+            queries, keys, values = split_parts(qkv, self.qkv_sizes, self.qkv_heads)  # [B, H, T, C]
+            mask = sentences.mask
+            if isinstance(sentences, Step):
+                keys, values, mask = sentences.extend_past(keys, values)  # [B, G, S, C]
+            inputs = AttentionInput(queries, keys, values, mask, causal, self.dropout_now)
+            attended = join_heads(self.attention_fn(inputs))  # [B, T, H C']
+        output: Tensor = self.output(attended)  # [B, T, D]
         return output
 
+    def new_cache(self) -> KeyValueCache:
+        """Return a cache that keeps the order of the keys, if the result may depend on it."""
+        return SharedCache() if self.is_plain else OrderedCache()
 
-class CrossAttention(nn.Module):
+    def rotated(self, qkv: Tensor, positions: Tensor) -> Tensor:
+        """Return `qkv` [..., T, W] with its queries and keys rotated by `positions`."""
+        assert self.rotation is not None
+        *turning_sizes, value_size = self.qkv_sizes
+        turning, values = qkv.split_with_sizes([sum(turning_sizes), value_size], -1)
+        heads = turning.view(*turning.shape[:-1], -1, self.widths[0])
+        return torch.cat((self.rotation(heads, positions).flatten(-2), values), -1)
+
+
+class CrossAttention(MultiHeadAttention):
     """Cross-attention: queries from one sequence, keys and values from another."""
 
-    def __init__(self, heads: Heads) -> None:
-        super().__init__()
-        queries, *keys_and_values = heads.sizes
-        self.project_query = glorot(nn.Linear(heads.width, queries, bias=heads.bias))
-        self.project_memory = glorot(nn.Linear(heads.width, sum(keys_and_values), bias=heads.bias))
-        self.attend = Attend(heads)
+    def __init__(self, config: AttentionConfig) -> None:
+        super().__init__(config)
+        queries, keys, values = config.qkv_sizes
+        self.project_query = config.new_projection(queries)
+        self.project_memory = config.new_projection(keys + values)
+        self.attention_fn = config.new_attention_fn()
+        self.output = config.new_output()
 
     def project(self, encoded: Tensor, sentences: Sentences) -> tuple[Tensor, ...]:
         """Return the memory: keys and values of the encoder's output.
@@ -80,10 +89,12 @@ class CrossAttention(nn.Module):
             sentences: the sources.
 
         Returns:
-            Keys [B, H, S, C] and values [B, H, S, C']; of a pack both side by side, [P', W].
+            Keys [B, G, S, C] and values [B, G, S, C']; of a pack both side by side, [P', W].
         """
-        sizes, counts = self.attend.sizes[1:], self.attend.counts[1:]
-        return sentences.split(self.project_memory(encoded), sizes, counts)
+        memory = self.project_memory(encoded)
+        if isinstance(sentences, Packed):
+            return (memory,)
+        return split_parts(memory, self.qkv_sizes[1:], self.qkv_heads[1:])
 
     def forward(self, x: Tensor, memory: Sequence[Tensor], sentences: Sentences) -> Tensor:
         """Attend from `x` to the projected memory; returns the shape of `x`.
@@ -91,20 +102,26 @@ class CrossAttention(nn.Module):
         Args:
             x: padded sentences [B, Q, D], or a pack [P, D].
             memory: from :meth:`project`.
-            sentences: those of `x`, and the sources that they attend to.
+            sentences: the sentences of `x`, and the sources that they attend to.
         """
-        attend = self.attend
-        queries = sentences.split(self.project_query(x), attend.sizes[:1], attend.counts[:1])
-        output: Tensor = attend.output(sentences.mix(attend, (*queries, *memory)))
+        queries = self.project_query(x)  # [B, Q, H C]; of a pack [P, H C]
+        if isinstance(sentences, Packed):
+            attended = sentences.attend(self, (queries, *memory))  # [P, H C']
+        else:
+            queries = split_heads(queries, self.qkv_heads[0])  # [B, H, Q, C]
+            keys, values = memory  # [B, G, S, C] and [B, G, S, C']
+            inputs = AttentionInput(queries, keys, values, sentences.mask, dropout=self.dropout_now)
+            attended = join_heads(self.attention_fn(inputs))  # [B, Q, H C']
+        output: Tensor = self.output(attended)  # [B, Q, D]
         return output
 
     def weights(self, x: Tensor, keys: Tensor, mask: Tensor, head: int | None = None) -> Tensor:
         """Return the attention weights [B, Q, S] of `x` [B, Q, D]: of a head, or the mean."""
-        heads, shared, _ = self.attend.counts
+        heads, shared, _ = self.qkv_heads
         queries = split_heads(self.project_query(x), heads)
         keys = keys.repeat_interleave(heads // shared, dim=1)
         scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-1, -2)  # [B, H, Q, S]
-        weights = attention_weights(scores, mask, False, 0.0)
+        weights = attention_weights(scores, mask)
         return weights.mean(1) if head is None else weights[:, head - 1]
 
     @contextmanager
@@ -142,9 +159,9 @@ class CrossAttention(nn.Module):
         if self.project_query not in outputs:
             return torch.empty(0, device=links.device)
         queries, memory = outputs[self.project_query], outputs[self.project_memory]
-        (heads, shared, _), (width, _) = self.attend.counts, self.attend.widths
+        (heads, shared, _), (width, _) = self.qkv_heads, self.widths
         queries = queries[: int(packing.target.lengths.sum())].view(-1, heads, width)
-        keys = memory[: int(packing.source.lengths.sum()), : self.attend.sizes[1]]
+        keys = memory[: int(packing.source.lengths.sum()), : self.qkv_sizes[1]]
         keys = keys.reshape(-1, shared, width).repeat_interleave(heads // shared, 1)
         chosen = slice(None) if head is None else slice(head - 1, head)
         return link_weights(queries[:, chosen], keys[:, chosen], packing, links)

@@ -1,6 +1,6 @@
 """Attention patterns: full self-attention, and attention to near positions alone.
 
-A :class:`FunctionPattern` builds a module that is called like
+A :class:`FunctionPattern` builds an attention function, which is called like
 :class:`nmt.models.layers.attention.FullAttention`.
 """
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmt.models.layers.attention import FullAttention, Heads, mix_values
+from nmt.models.layers.attention import AttentionConfig, AttentionInput, FullAttention
 from nmt.models.layers.cache import TokenMixer
 from nmt.models.transformer.multi_head import SelfAttention
 from nmt.models.transformer.positions import PositionPart
@@ -33,7 +33,7 @@ class AttentionPattern(ABC):
     """Name of the attention pattern."""
 
     @abstractmethod
-    def sublayer(self, heads: Heads, positions: PositionPart) -> TokenMixer:
+    def sublayer(self, config: AttentionConfig, positions: PositionPart) -> TokenMixer:
         """Return the sublayer of one layer, which encodes positions as this part does."""
 
 
@@ -46,13 +46,13 @@ class FunctionPattern(AttentionPattern):
     """Attention pattern that is an attention function within multi-head self-attention."""
 
     @abstractmethod
-    def build(self, heads: Heads) -> nn.Module:
+    def build(self, config: AttentionConfig) -> nn.Module:
         """Return the attention function of one layer."""
 
-    def sublayer(self, heads: Heads, positions: PositionPart) -> TokenMixer:
+    def sublayer(self, config: AttentionConfig, positions: PositionPart) -> TokenMixer:
         """Return self-attention with this function."""
-        attention_fn = positions.attention_fn(heads, self.build(heads))
-        return SelfAttention(heads, attention_fn, positions.rotation(heads))
+        attention_fn = positions.attention_fn(config, self.build(config))
+        return SelfAttention(config, attention_fn, positions.rotation(config))
 
 
 @patterns.register("full")
@@ -60,7 +60,7 @@ class FunctionPattern(AttentionPattern):
 class Full(FunctionPattern):
     """Every position attends to every other, the paper's."""
 
-    def build(self, heads: Heads) -> nn.Module:
+    def build(self, config: AttentionConfig) -> nn.Module:
         """Return softmax(Q K^T / sqrt(d_k)) V."""
         return FullAttention()
 
@@ -77,7 +77,7 @@ class Neighbourhood(FunctionPattern):
         if self.radius < 1:
             raise ValueError(f"radius must be at least 1, not {self.radius}")
 
-    def build(self, heads: Heads) -> nn.Module:
+    def build(self, config: AttentionConfig) -> nn.Module:
         """Return attention in blocks."""
         return NeighbourhoodAttention(self.radius)
 
@@ -88,24 +88,19 @@ class NeighbourhoodAttention(nn.Module):
     def __init__(self, radius: int) -> None:
         super().__init__()
         self.radius = radius
+        self.full = FullAttention()
 
-    def forward(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        mask: Tensor | None = None,
-        causal: bool = False,
-        dropout: float = 0.0,
-    ) -> Tensor:
-        """Attend to near positions, as :func:`nmt.models.layers.attention.mix_values` does.
-
-        `mask` is bool.
-        """
+    def forward(self, inputs: AttentionInput) -> Tensor:
+        """Attend to near positions, as :class:`FullAttention` does; the mask is bool."""
+        queries, keys, values, mask, causal, dropout = inputs
         length = keys.shape[2]
         if queries.shape[2] < length:  # a decoder's step
             first = max(0, length - 1 - self.radius)
-            return mix_values(queries, keys[:, :, first:], values[:, :, first:], dropout=dropout)
+            near_keys, near_values = keys[:, :, first:], values[:, :, first:]
+            attended: Tensor = self.full(
+                AttentionInput(queries, near_keys, near_values, dropout=dropout)
+            )
+            return attended
         size = self.radius
         end = -length % size  # up to whole blocks
         beyond = 0 if causal else size
@@ -126,5 +121,5 @@ class NeighbourhoodAttention(nn.Module):
         # A finite value: a block of padding has no allowed key, and -inf would give NaN.
         scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
         weights = F.dropout(scores.softmax(dim=-1), dropout)
-        mixed = weights @ around(values).transpose(-1, -2)
-        return mixed.flatten(2, 3)[:, :, :length]
+        attended = weights @ around(values).transpose(-1, -2)
+        return attended.flatten(2, 3)[:, :, :length]

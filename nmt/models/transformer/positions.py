@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from nmt.models.layers.attention import Heads, attention_weights
+from nmt.models.layers.attention import AttentionConfig, AttentionInput, attention_weights
 from nmt.recipe.registry import Registry
 
 Layout = Literal["interleaved", "concatenated", "halves"]
@@ -138,7 +138,7 @@ class PositionPart(ABC):
         """
         return NoPositions()
 
-    def rotation(self, heads: Heads) -> nn.Module | None:
+    def rotation(self, config: AttentionConfig) -> nn.Module | None:
         """Return what changes the queries and keys of one self-attention layer by their positions.
 
         The module is called like :class:`Rotation`, for queries and keys alike: in a decoder's step
@@ -146,11 +146,11 @@ class PositionPart(ABC):
         as it is, and as fast. None if there is nothing to change.
 
         Args:
-            heads: number and widths of the heads.
+            config: number and widths of the heads.
         """
         return None
 
-    def attention_fn(self, heads: Heads, inner: nn.Module) -> nn.Module:
+    def attention_fn(self, config: AttentionConfig, inner: nn.Module) -> nn.Module:
         """Return the attention function of one self-attention layer.
 
         Called once for every layer of both stacks, so parameters belong to one layer.
@@ -158,13 +158,12 @@ class PositionPart(ABC):
         that the recipe chose. Or replace `inner` by a module of your own (as alibi does) and set
         ``patterns = ("full",)``, because the pattern is then lost.
 
-        The module is called like :class:`nmt.models.layers.attention.FullAttention`. The queries
-        belong to the LAST keys: of Q queries and S keys, query i is at position S - Q + i and key
-        j at position j. In training Q = S. In a decoder's step Q = 1: the query is the newest
-        position, and the keys are the whole past in order.
+        The module is called with an :class:`nmt.models.layers.attention.AttentionInput`, which says
+        at which positions queries and keys are, and returns [B, H, Q, C']. In a decoder's step the
+        query is the newest position, and the keys are the whole past in order.
 
         Args:
-            heads: number and widths of the heads; `inner` and the new module get as many heads of
+            config: number and widths of the heads; `inner` and the new module get as many heads of
                 keys and values as of queries.
             inner: the attention function of the layer's pattern, which ignores positions.
         """
@@ -236,9 +235,9 @@ class Rotary(PositionPart):
         if self.base <= 0.0:
             raise ValueError(f"base must be more than 0, not {self.base:g}")
 
-    def rotation(self, heads: Heads) -> nn.Module:
+    def rotation(self, config: AttentionConfig) -> nn.Module:
         """Return the rotation."""
-        return Rotation(heads.key_width, self.base)
+        return Rotation(config.d_k, self.base)
 
 
 class Rotation(nn.Module):
@@ -274,9 +273,9 @@ class Alibi(PositionPart):
 
     patterns: ClassVar[tuple[str, ...] | None] = ("full",)
 
-    def attention_fn(self, heads: Heads, inner: nn.Module) -> nn.Module:
+    def attention_fn(self, config: AttentionConfig, inner: nn.Module) -> nn.Module:
         """Return attention with a bias per distance, in place of `inner`."""
-        return AlibiAttention(heads.count)
+        return AlibiAttention(config.heads)
 
 
 def alibi_slopes(heads: int) -> list[float]:
@@ -298,16 +297,9 @@ class AlibiAttention(nn.Module):
         super().__init__()
         self.slopes = torch.tensor(alibi_slopes(heads))  # no buffer: not saved
 
-    def forward(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        mask: Tensor | None = None,
-        causal: bool = False,
-        dropout: float = 0.0,
-    ) -> Tensor:
-        """Attend with positions; arguments of :func:`nmt.models.layers.attention.mix_values`."""
+    def forward(self, inputs: AttentionInput) -> Tensor:
+        """Attend with positions."""
+        queries, keys, values, mask, causal, dropout = inputs
         if self.slopes.device != keys.device:  # once, as a copy waits for the GPU
             self.slopes = self.slopes.to(keys.device)
         distances = _distances(queries, keys).abs()
@@ -330,9 +322,9 @@ class Relative(PositionPart):
         if self.clip < 1:
             raise ValueError(f"clip must be at least 1, not {self.clip}")
 
-    def attention_fn(self, heads: Heads, inner: nn.Module) -> nn.Module:
+    def attention_fn(self, config: AttentionConfig, inner: nn.Module) -> nn.Module:
         """Return attention with a vector per distance, shared by the heads, in place of `inner`."""
-        return RelativeAttention(heads.key_width, heads.value_width, self.clip)
+        return RelativeAttention(config.d_k, config.d_v, self.clip)
 
 
 class RelativeAttention(nn.Module):
@@ -346,16 +338,9 @@ class RelativeAttention(nn.Module):
         nn.init.xavier_uniform_(self.keys)
         nn.init.xavier_uniform_(self.values)
 
-    def forward(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        mask: Tensor | None = None,
-        causal: bool = False,
-        dropout: float = 0.0,
-    ) -> Tensor:
-        """Attend with positions; arguments of :func:`nmt.models.layers.attention.mix_values`."""
+    def forward(self, inputs: AttentionInput) -> Tensor:
+        """Attend with positions."""
+        queries, keys, values, mask, causal, dropout = inputs
         queries = queries * queries.shape[-1] ** -0.5
         indices = _distances(queries, keys).clamp(-self.clip, self.clip) + self.clip  # [Q, S]
         scores = queries @ keys.transpose(-1, -2)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmt.models.layers.attention import Heads
+from nmt.models.layers.attention import AttentionConfig
 from nmt.models.layers.basic import glorot
 from nmt.models.layers.cache import BeamAncestry, Cache, TokenMixer
 from nmt.models.layers.sentences import Sentences
@@ -107,9 +107,9 @@ class RecurrencePart(AttentionPattern):
 
     is_bidirectional: ClassVar[bool] = False
 
-    def sublayer(self, heads: Heads, positions: PositionPart) -> Recurrence:
+    def sublayer(self, config: AttentionConfig, positions: PositionPart) -> Recurrence:
         """Return the recurrence; encodings of positions that wrap attention have no part in it."""
-        return self.recurrence(heads.width)
+        return self.recurrence(config.d_model)
 
     @abstractmethod
     def recurrence(self, width: int) -> Recurrence:

@@ -62,9 +62,9 @@ def side_by_side(model: nn.Module) -> dict[Tensor, Sequence[int]]:
 def _shared_layers(part: nn.Module) -> Iterator[tuple[nn.Module, Sequence[int]]]:
     """Yield the layers that compute several matrices, with the rows of each, of one part."""
     if isinstance(part, SelfAttention):
-        yield part.project_in, part.attend.sizes
+        yield part.project_in, part.qkv_sizes
     elif isinstance(part, CrossAttention):
-        yield part.project_memory, part.attend.sizes[1:]
+        yield part.project_memory, part.qkv_sizes[1:]
     elif isinstance(part, GatedFeedForward):
         yield part.inner, 2 * [part.inner.out_features // 2]
     elif isinstance(part, AverageAttention):
