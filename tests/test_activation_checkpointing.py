@@ -87,7 +87,7 @@ def test_outputs_and_gradients_are_the_same_bits_and_less_is_kept(
 def test_only_training_recomputes(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     monkeypatch.setattr(
-        "nmt.training.model_options.checkpoint",
+        "nmt.models.layers.basic.checkpoint",
         lambda forward, *arguments, use_reentrant: calls.append(1) or forward(*arguments),
     )
     model, source = build("transformer_tiny", "layers"), torch.tensor([[5, EOS]])

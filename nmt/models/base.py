@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from nmt.data.packing import Packing
 from nmt.errors import NmtError
 from nmt.models.adaptation import Adaptation
+from nmt.models.layers.basic import ResidualModule
 from nmt.recipe.registry import Registry
 
 ResidualPart = Literal["layers", "attention"]
@@ -83,12 +84,8 @@ class Model(nn.Module, ABC):
         """
         return ()
 
-    def residual_modules(self, part: ResidualPart) -> Iterable[nn.Module]:
-        """Return the layers, or the attention in them, which training may run twice or leave out.
-
-        A forward pass of such a module maps its first argument to an output of the same shape: a
-        function of its arguments, its weights and random numbers. None contains another one.
-        """
+    def residual_modules(self, part: ResidualPart) -> Iterable[ResidualModule]:
+        """Return the layers, or the attention in them; none contains another one."""
         return ()
 
     @abstractmethod

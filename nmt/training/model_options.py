@@ -1,14 +1,6 @@
-"""Layer dropout: training leaves out random layers.
-
-Huang et al. 2016 (*stochastic depth*); Fan et al. 2020 (LayerDrop), for Transformers. The outputs
-of the other layers stay as they are, as in LayerDrop.
+"""Layer dropout and activation checkpointing: see :class:`nmt.models.layers.basic.ResidualModule`.
 
 Freezing: exclude weights from training by patterns of their names.
-
-Activation checkpointing (Chen et al. 2016, *Training Deep Nets with Sublinear Memory Cost*).
-
-The backward pass runs the forward pass of a module again, instead of keeping its activations. Both
-passes draw the same random numbers, so the gradients stay the same bits.
 
 Quantisation-aware training (Jacob et al. 2018): forward passes in numbers of 8 bits.
 
@@ -19,17 +11,15 @@ move weights that keep their full precision.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from functools import wraps
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
-from torch.utils.checkpoint import checkpoint
 
 from nmt.errors import NmtError
 from nmt.models import Model
@@ -52,59 +42,7 @@ def drop_layers(model: Model, rate: float) -> None:
             "0, and a higher dropout"
         )
     for layer in layers:
-        layer.forward = _left_out_at_times(layer, rate)
-
-
-def _left_out_at_times(layer: nn.Module, rate: float) -> Any:
-    """Return the forward pass of a layer, or with a probability its first argument."""
-    forward = layer.forward
-
-    @wraps(forward)
-    def left_out_at_times(x: Tensor, *arguments: Any) -> Tensor:
-        """Compute the layer, or return `x` unchanged."""
-        # Drawn on the host, also for a GPU, which then need not be waited for.
-        if layer.training and torch.rand(()).item() < rate:
-            unused = [*_tensors(arguments), *layer.parameters()]
-            passed: Tensor = _WithoutUse.apply(x, *unused)  # type: ignore[no-untyped-call]
-            return passed
-        output: Tensor = forward(x, *arguments)
-        return output
-
-    return left_out_at_times
-
-
-def _tensors(arguments: tuple[Any, ...]) -> Iterator[Tensor]:
-    """Yield the tensors among arguments and in lists of them."""
-    for argument in arguments:
-        if isinstance(argument, Tensor):
-            yield argument
-        elif isinstance(argument, (list, tuple)):
-            yield from argument
-
-
-class _WithoutUse(torch.autograd.Function):
-    """Returns the first input; the gradients of all others are zero.
-
-    Without these zeros, data parallelism would wait for gradients of the layer's weights forever,
-    and an optimizer would treat a layer that was left out unlike one whose gradient is zero.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, *unused: Tensor) -> Tensor:
-        """Return `x`; the result depends on the unused tensors for the gradient alone."""
-        ctx.unused = [(tensor.dtype, tensor.device, tensor.shape) for tensor in unused]
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradient of `x`, and gradients of zero for the unused tensors."""
-        zeros = (
-            torch.zeros((), dtype=dtype, device=device).expand(shape) if wanted else None
-            for (dtype, device, shape), wanted in zip(
-                ctx.unused, ctx.needs_input_grad[1:], strict=True
-            )
-        )
-        return gradient, *zeros
+        layer.drop_rate = rate
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
@@ -158,24 +96,7 @@ def checkpoint_activations(model: Model, part: CheckpointedPart) -> None:
             "take none, and a lower train.max_tokens for less memory"
         )
     for module in modules:
-        # On the instance: names of weights stay, and so do calls and hooks of the module.
-        module.forward = _recomputed(module)
-
-
-def _recomputed(module: nn.Module) -> Any:
-    """Return the forward pass of a module with its activations recomputed for the gradient."""
-    forward = module.forward
-
-    @wraps(forward)
-    def recomputed(*arguments: Any, **named: Any) -> Tensor:
-        """Compute the module; in training, keep only its arguments for the gradient."""
-        if not (module.training and torch.is_grad_enabled()):
-            output: Tensor = forward(*arguments, **named)
-        else:
-            output = checkpoint(forward, *arguments, use_reentrant=False, **named)
-        return output
-
-    return recomputed
+        module.is_recomputed = True
 
 
 def round_linear_layers(model: Model) -> None:

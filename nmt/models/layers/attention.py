@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmt.models.layers.basic import glorot
+from nmt.models.layers.basic import ResidualModule, glorot
 
 LONG = 512
 """Above this many queries and keys, training on a CPU does not materialise the score matrix."""
@@ -187,7 +187,7 @@ class GroupedAttention(nn.Module):
         return attended
 
 
-class MultiHeadAttention(nn.Module):
+class MultiHeadAttention(ResidualModule):
     """What self-attention and cross-attention share.
 
     A subclass makes its modules in the order in which it computes them, which is the order of the

@@ -1,15 +1,17 @@
-"""Basic layers: normalisation, dropout, initial weights and embeddings."""
+"""Basic layers: normalisation, dropout, residual modules, initial weights and embeddings."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from functools import partial
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from nmt.errors import NmtError
 
@@ -76,6 +78,84 @@ def keep_mask(x: Tensor, rate: float) -> Tensor:
     kept = torch.empty_like(x)  # converting a bool takes five times as long
     torch.ge(eighths.view(x.shape), level - 128, out=kept)
     return kept.mul_(1.0 / (1.0 - rate))
+
+
+class ResidualModule(nn.Module):
+    """A layer, or the attention in one, that training may leave out, recompute or compile.
+
+    The forward pass maps its first argument to an output of the same shape: a function of its
+    arguments, its weights and random numbers. No such module of a model contains another one that
+    is treated in the same way.
+
+    - Layer dropout leaves out random layers (Huang et al. 2016, *stochastic depth*; Fan et al.
+      2020, LayerDrop). The outputs of the other layers stay as they are, as in LayerDrop.
+    - Activation checkpointing (Chen et al. 2016, *Training Deep Nets with Sublinear Memory Cost*)
+      runs the forward pass again in the backward pass, instead of keeping its activations. Both
+      passes draw the same random numbers, so the gradients have the same bits.
+    """
+
+    drop_rate = 0.0
+    """Probability with which training leaves out the module, for a whole micro-batch."""
+    is_recomputed = False
+    """Whether training recomputes the activations."""
+    compiled: Callable[..., Tensor] | None = None
+    """The compiled forward pass for training; validation and search have other shapes."""
+
+    def __call__(self, x: Tensor, *arguments: Any, **named: Any) -> Tensor:
+        """Compute the module; in training, as these attributes say."""
+        compute: Callable[..., Tensor] = super().__call__
+        # Drawn on the host, also for a GPU, which then need not be waited for.
+        if self.training and self.drop_rate and torch.rand(()).item() < self.drop_rate:
+            compute = _WithoutUse.apply
+            arguments, named = (*_tensors(arguments), *self.parameters()), {}
+        elif self.training and torch.is_grad_enabled():
+            if self.is_recomputed:
+                compute = partial(checkpoint, compute, use_reentrant=False)
+            elif self.compiled is not None and not self._forward_hooks:  # which it would not call
+                compute = self.compiled
+        return compute(x, *arguments, **named)
+
+
+def _tensors(arguments: tuple[Any, ...]) -> Iterator[Tensor]:
+    """Yield the tensors among arguments and in lists of them."""
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            yield argument
+        elif isinstance(argument, (list, tuple)):
+            yield from argument
+
+
+class _WithoutUse(torch.autograd.Function):
+    """Returns the first input; the gradients of all others are zero.
+
+    Without these zeros, data parallelism would wait for gradients of the layer's weights forever,
+    and an optimizer would treat a layer that was left out unlike one whose gradient is zero.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *unused: Tensor) -> Tensor:
+        """Return `x`; the result depends on the unused tensors for the gradient alone."""
+        ctx.unused = [(tensor.dtype, tensor.device, tensor.shape) for tensor in unused]
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of `x`, and gradients of zero for the unused tensors."""
+        zeros = (
+            torch.zeros((), dtype=dtype, device=device).expand(shape) if wanted else None
+            for (dtype, device, shape), wanted in zip(
+                ctx.unused, ctx.needs_input_grad[1:], strict=True
+            )
+        )
+        return gradient, *zeros
+
+
+@runtime_checkable
+class HoldsMatrices(Protocol):
+    """A module with weights that each hold several matrices side by side, computed at once."""
+
+    def fused_matrices(self) -> Iterator[tuple[Tensor, Sequence[int]]]:
+        """Yield each such weight with the numbers of rows of its matrices."""
 
 
 # Initial weights are tensor2tensor's of June 2017, the code of the paper.

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nmt.models.layers.basic import ResidualModule
 from nmt.models.layers.sentences import Padded, Sentences
 
 ROOM = 8
@@ -74,7 +75,7 @@ class BeamAncestry:
             self._entries = self._entries.flatten(0, 1)[rows]
 
 
-class TokenMixer(nn.Module, ABC):
+class TokenMixer(ResidualModule, ABC):
     """The sublayer that mixes the tokens of a sentence: self-attention, or what replaces it."""
 
     @abstractmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -134,3 +134,7 @@ class GatedFeedForward(nn.Module):
         gate, linear = self.inner(x).chunk(2, dim=-1)
         output: Tensor = self.outer(self.dropout(F.silu(gate) * linear))
         return output
+
+    def fused_matrices(self) -> Iterator[tuple[Tensor, Sequence[int]]]:
+        """Yield the matrix of the gate and the linear part."""
+        yield self.inner.weight, 2 * [self.outer.in_features]

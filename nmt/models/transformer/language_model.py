@@ -27,7 +27,7 @@ from nmt.models.base import (
 )
 from nmt.models.kernels.packs import filled_if_costly
 from nmt.models.layers.attention import MultiHeadAttention
-from nmt.models.layers.basic import Dropout, embedding
+from nmt.models.layers.basic import Dropout, ResidualModule, embedding
 from nmt.models.layers.cache import BeamAncestry, Cache, Memory, Step, TokenMixer
 from nmt.models.layers.feed_forward import FeedForwardPart, feed_forwards
 from nmt.models.layers.sentences import Packed, Padded, Sentences
@@ -122,7 +122,7 @@ class TransformerLM(Model):
         linear = (part for part in self.modules() if isinstance(part, nn.Linear))
         return (part for part in linear if part is not self.output)
 
-    def residual_modules(self, part: ResidualPart) -> Iterable[nn.Module]:
+    def residual_modules(self, part: ResidualPart) -> Iterable[ResidualModule]:
         """Return the layers, or the attention in them."""
         kind = CausalLayer if part == "layers" else TokenMixer
         return (module for module in self.modules() if isinstance(module, kind))

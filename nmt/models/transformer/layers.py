@@ -8,14 +8,14 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from nmt.models.layers.basic import Dropout, deep_norm_scales
+from nmt.models.layers.basic import Dropout, ResidualModule, deep_norm_scales
 from nmt.models.layers.cache import BeamAncestry, Cache, Memory
 from nmt.models.layers.sentences import Padded, Sentences
 from nmt.models.transformer.config import Stack, TransformerSizes
 from nmt.models.transformer.multi_head import CrossAttention, SelfAttention
 
 
-class Layer(nn.Module):
+class Layer(ResidualModule):
     """What encoder and decoder layers share: the residual connections, dropout and an adapter."""
 
     def __init__(self, config: TransformerSizes, stack: Stack) -> None:

@@ -26,7 +26,7 @@ from nmt.errors import NmtError
 from nmt.models.base import AttentionMap, Model, ResidualPart, State, architectures
 from nmt.models.kernels.packs import filled_if_costly
 from nmt.models.layers.attention import MultiHeadAttention
-from nmt.models.layers.basic import Dropout, embedding
+from nmt.models.layers.basic import Dropout, ResidualModule, embedding
 from nmt.models.layers.cache import Memory, Step, TokenMixer
 from nmt.models.layers.sentences import Packed, Padded, Sentences
 from nmt.models.recording import recorded_attention
@@ -35,6 +35,7 @@ from nmt.models.transformer.config import TransformerSizes
 from nmt.models.transformer.layers import (
     DecoderLayer,
     EncoderLayer,
+    Layer,
     TransformerState,
     scale_for_deep_norm,
 )
@@ -107,10 +108,10 @@ class Transformer(Model):
         linear = (part for part in self.modules() if isinstance(part, nn.Linear))
         return (part for part in linear if part is not self.output)
 
-    def residual_modules(self, part: ResidualPart) -> Iterable[nn.Module]:
+    def residual_modules(self, part: ResidualPart) -> Iterable[ResidualModule]:
         """Return the layers of both stacks, or the attention in them."""
-        kinds = {"layers": (EncoderLayer, DecoderLayer), "attention": (TokenMixer, CrossAttention)}
-        return (module for module in self.modules() if isinstance(module, kinds[part]))
+        kinds = Layer if part == "layers" else (TokenMixer, CrossAttention)
+        return (module for module in self.modules() if isinstance(module, kinds))
 
     def encode(self, source: Tensor) -> Memory:
         """Return the encoder's output z, projected to each decoder layer's keys and values."""

@@ -57,6 +57,10 @@ class SelfAttention(MultiHeadAttention, TokenMixer):
         output: Tensor = self.output(attended)  # [B, T, D]
         return output
 
+    def fused_matrices(self) -> Iterator[tuple[Tensor, Sequence[int]]]:
+        """Yield the projection to queries, keys and values."""
+        yield self.project_in.weight, self.qkv_sizes
+
     def new_cache(self) -> KeyValueCache:
         """Return a cache that keeps the order of the keys, if the result may depend on it."""
         return SharedCache() if self.is_plain else OrderedCache()
@@ -114,6 +118,10 @@ class CrossAttention(MultiHeadAttention):
             attended = join_heads(self.attention_fn(inputs))  # [B, Q, H C']
         output: Tensor = self.output(attended)  # [B, Q, D]
         return output
+
+    def fused_matrices(self) -> Iterator[tuple[Tensor, Sequence[int]]]:
+        """Yield the projection to keys and values."""
+        yield self.project_memory.weight, self.qkv_sizes[1:]
 
     def weights(self, x: Tensor, keys: Tensor, mask: Tensor, head: int | None = None) -> Tensor:
         """Return the attention weights [B, Q, S] of `x` [B, Q, D]: of a head, or the mean."""

@@ -7,6 +7,7 @@ gate depends on the state, so training computes all steps of a sentence in a par
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -137,6 +138,10 @@ class SSRU(Recurrence):
         self.project_in = glorot(nn.Linear(width, 2 * width, bias=False))
         self.forget_bias = nn.Parameter(torch.zeros(width))
 
+    def fused_matrices(self) -> Iterator[tuple[Tensor, Sequence[int]]]:
+        """Yield W_f and W."""
+        yield self.project_in.weight, 2 * [self.project_in.in_features]
+
     def gates(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the forget gate, and the projection times what the gate lets in."""
         forget, new = self.project_in(x).float().chunk(2, dim=-1)
@@ -184,6 +189,10 @@ class AverageAttention(Recurrence):
         self.inner = glorot(nn.Linear(width, hidden))
         self.outer = glorot(nn.Linear(hidden, width))
         self.gate = glorot(nn.Linear(2 * width, 2 * width))
+
+    def fused_matrices(self) -> Iterator[tuple[Tensor, Sequence[int]]]:
+        """Yield the matrix of both gates."""
+        yield self.gate.weight, 2 * [self.gate.out_features // 2]
 
     def gates(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weights that make the state the mean of all inputs so far."""

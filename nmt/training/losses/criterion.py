@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import wraps
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -106,22 +104,6 @@ class CutoffCriterion(Criterion):
         return {"loss": loss, "nll": nll}
 
 
-def _compiled_in_training(layer: nn.Module) -> Callable[..., Any]:
-    """Return the forward pass of a layer, compiled where it is to have a gradient.
-
-    Validation and searches use the layers of the same model, with other shapes.
-    """
-    plain, compiled = layer.forward, torch.compile(layer.forward, dynamic=True)
-
-    @wraps(plain)
-    def forward(*arguments: Any) -> Any:
-        """Compute the layer."""
-        is_training = layer.training and torch.is_grad_enabled()
-        return compiled(*arguments) if is_training else plain(*arguments)
-
-    return forward
-
-
 def _compiled(model: Model) -> Callable[[Tensor, Tensor, Packing], Tensor]:
     """Return :meth:`Model.decode_packs`, compiled: without padding where the GPU has kernels.
 
@@ -131,8 +113,8 @@ def _compiled(model: Model) -> Callable[[Tensor, Tensor, Packing], Tensor]:
     torch._dynamo.config.recompile_limit = GRAPHS
     on_packs, on_padded = model.decode_packs, model.decode
     layers = list(model.residual_modules("layers"))
-    for layer in layers:  # on the instance: names of weights stay
-        layer.forward = _compiled_in_training(layer)
+    for layer in layers:
+        layer.compiled = torch.compile(layer.forward, dynamic=True)
     if not layers:
         on_packs = torch.compile(on_packs, dynamic=True)
         on_padded = torch.compile(on_padded, dynamic=True)

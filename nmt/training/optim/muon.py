@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from nmt.models.layers.feed_forward import GatedFeedForward
-from nmt.models.transformer.multi_head import CrossAttention, SelfAttention
-from nmt.models.transformer.recurrences import SSRU, AverageAttention
+from nmt.models.layers.basic import HoldsMatrices
 from nmt.runtime.precision import pick_precision
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -50,31 +48,15 @@ def side_by_side(model: nn.Module) -> dict[Tensor, Sequence[int]]:
     computes together for speed. Apart, their steps are better
     (verenalabs.com/posts/evaluating_muon__moe_in_llms).
     """
-    return {
-        weight: rows
-        for part in model.modules()
-        for layer, rows in _shared_layers(part)
-        for weight in layer.parameters(recurse=False)
-        if weight.ndim == 2 and len(weight) == sum(rows)
-    }
-
-
-def _shared_layers(part: nn.Module) -> Iterator[tuple[nn.Module, Sequence[int]]]:
-    """Yield the layers that compute several matrices, with the rows of each, of one part."""
-    if isinstance(part, SelfAttention):
-        yield part.project_in, part.qkv_sizes
-    elif isinstance(part, CrossAttention):
-        yield part.project_memory, part.qkv_sizes[1:]
-    elif isinstance(part, GatedFeedForward):
-        yield part.inner, 2 * [part.inner.out_features // 2]
-    elif isinstance(part, AverageAttention):
-        yield part.gate, 2 * [part.gate.out_features // 2]
-    elif isinstance(part, SSRU):
-        yield part.project_in, 2 * [part.project_in.out_features // 2]
-    elif isinstance(part, (nn.LSTM, nn.LSTMCell)):
-        yield part, 4 * [part.hidden_size]
-    elif isinstance(part, (nn.GRU, nn.GRUCell)):
-        yield part, 3 * [part.hidden_size]
+    shared: dict[Tensor, Sequence[int]] = {}
+    for part in model.modules():
+        if isinstance(part, HoldsMatrices):
+            shared.update(part.fused_matrices())
+        elif isinstance(part, (nn.RNNBase, nn.RNNCellBase)):  # torch's layers, one matrix per gate
+            for weight in part.parameters(recurse=False):
+                if weight.ndim == 2:
+                    shared[weight] = len(weight) // part.hidden_size * [part.hidden_size]
+    return shared
 
 
 def orthogonalize(matrix: Tensor, iterations: int) -> Tensor:
