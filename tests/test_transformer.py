@@ -137,7 +137,7 @@ def test_what_other_toolkits_do_differently_is_a_field_of_the_recipe() -> None:
     model = config.build(20, 20, True).eval()
     assert isinstance(model, Transformer)
     tokens = torch.tensor([[4, 5, 6, 3]])
-    first = model._embed_target(tokens, Padded())
+    first = model._embed(model.target_embedding, model.positions, tokens, Padded())
     expected = model.target_embedding(tokens) + sinusoids(4, 8)
     torch.testing.assert_close(first, expected)
     before = model(tokens, tokens)

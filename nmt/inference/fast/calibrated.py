@@ -26,7 +26,7 @@ from nmt.data.vocabulary import PAD
 from nmt.errors import NmtError
 from nmt.inference.fast.int8 import FewRowsLinear, ManyRowsLinear
 from nmt.models.base import Model
-from nmt.models.layers.attention import AttentionInput, join_heads, split_heads, split_parts
+from nmt.models.layers.attention import AttentionInput, split_heads, split_parts
 from nmt.models.layers.cache import Memory
 from nmt.models.layers.feed_forward import FeedForward
 from nmt.models.layers.sentences import Packed, Padded, Sentences
@@ -105,7 +105,7 @@ class EqualLengthsAttention(nn.Module):
             rows = qkv[start:stop].view(-1, length, qkv.shape[1])
             queries, keys, values = split_parts(rows, attention.qkv_sizes, attention.qkv_heads)
             equal_lengths = attention.attention_fn(AttentionInput(queries, keys, values))
-            attended.append(join_heads(equal_lengths).flatten(0, 1))
+            attended.append(equal_lengths.transpose(1, 2).flatten(2).flatten(0, 1))
             start = stop
         output: Tensor = attention.output(torch.cat(attended))
         return output

@@ -26,7 +26,6 @@ from nmt.models.layers.attention import (
     LONG,
     AttentionInput,
     MultiHeadAttention,
-    join_heads,
     split_heads,
 )
 from nmt.models.layers.basic import keep_mask
@@ -41,7 +40,8 @@ def choose_kernel(attention: MultiHeadAttention, packs: tuple[Pack, Pack]) -> Pa
 
     None if sentences are padded, because their rows are long and there is no kernel for them.
     """
-    device, dropout = packs[0].device, attention.dropout_now
+    device = packs[0].device
+    dropout = attention.dropout if attention.training else 0.0
     if has_flash(device, compute_dtype(device), attention.widths, dropout):
         return own_attention if fits_own_kernels(packs, attention.widths[0]) else flash_attention
     if all(pack.shape[1] <= LONG for pack in packs):
@@ -109,8 +109,10 @@ def attend_padded(
         )
     )
     mask = None if causal else of_keys.mask[:, None, None]  # [B, 1, 1, S]; padding comes last
-    inputs = AttentionInput(queries, keys, values, mask, causal, attention.dropout_now)
-    return of_queries.unpad(join_heads(attention.attention_fn(inputs)))
+    dropout = attention.dropout if attention.training else 0.0
+    inputs = AttentionInput(queries, keys, values, mask, causal, dropout)
+    attended = attention.attention_fn(inputs)  # [B, H, T, C']
+    return of_queries.unpad(attended.transpose(1, 2).flatten(2))
 
 
 def _apart(attention: MultiHeadAttention, parts: Sequence[Tensor]) -> list[Tensor]:

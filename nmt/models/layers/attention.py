@@ -94,11 +94,6 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
     return x.view(*x.shape[:2], heads, x.shape[2] // heads).transpose(1, 2)
 
 
-def join_heads(x: Tensor) -> Tensor:
-    """Reshape [B, H, T, C] to [B, T, H*C]."""
-    return x.transpose(1, 2).flatten(2)
-
-
 def split_parts(x: Tensor, sizes: Sequence[int], heads: Sequence[int]) -> tuple[Tensor, ...]:
     """Return queries, keys or values [B, H, T, C] each, which lie side by side in `x` [B, T, W].
 
@@ -107,7 +102,8 @@ def split_parts(x: Tensor, sizes: Sequence[int], heads: Sequence[int]) -> tuple[
         sizes: the number of columns of each part.
         heads: the number of heads of each part.
     """
-    return tuple(map(split_heads, x.split_with_sizes(list(sizes), -1), heads))
+    shape, parts = x.shape[:2], zip(x.split_with_sizes(list(sizes), -1), heads, strict=True)
+    return tuple([part.view(*shape, n, part.shape[2] // n).transpose(1, 2) for part, n in parts])
 
 
 def attention_weights(
@@ -188,7 +184,7 @@ class GroupedAttention(nn.Module):
 
 
 class MultiHeadAttention(ResidualModule):
-    """What self-attention and cross-attention share.
+    """The sizes and the attention function of self-attention and cross-attention.
 
     A subclass makes its modules in the order in which it computes them, which is the order of the
     first draws and of the weights in an optimizer.
@@ -205,8 +201,3 @@ class MultiHeadAttention(ResidualModule):
         self.dropout = config.dropout
         self.is_plain = attention_fn is None or type(attention_fn) is FullAttention
         """Whether this is the paper's attention, of all heads or of groups of them."""
-
-    @property
-    def dropout_now(self) -> float:
-        """Dropout rate on the attention weights, 0 outside training."""
-        return self.dropout if self.training else 0.0

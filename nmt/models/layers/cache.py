@@ -139,7 +139,6 @@ class Step(Padded):
             cache: keys and values of the steps so far.
             ancestry: which keys each row sees; None for all in the cache.
         """
-        super().__init__()
         self.position = position
         self.cache = cache
         self.ancestry = ancestry
@@ -241,24 +240,19 @@ def _write(stored: Tensor | None, new: Tensor, at: int) -> Tensor:
     return stored
 
 
-class Memory:
-    """Keys and values of the sources, projected once per sentence: [B, H, S, C] for each layer.
+class Memory(Padded):
+    """The sources with their keys and values [B, H, S, C] of each layer, projected once.
 
     The K rows of a sentence attend to the memory together, as K queries.
     """
 
     def __init__(self, layers: Sequence[tuple[Tensor, ...]], mask: Tensor | None) -> None:
+        super().__init__(mask)
         self.layers = layers
-        self.mask = mask  # None where nothing is padding
 
     def __len__(self) -> int:
         """Return B, the number of sentences."""
         return len(self.layers[0][0])
-
-    @property
-    def sentences(self) -> Padded:
-        """The sources, for cross-attention."""
-        return Padded(self.mask)
 
     def settle(self) -> None:
         """Prepare for many steps: make tensors contiguous and drop a mask without padding."""

@@ -16,7 +16,7 @@ from nmt.models.transformer.multi_head import CrossAttention, SelfAttention
 
 
 class Layer(ResidualModule):
-    """What encoder and decoder layers share: the residual connections, dropout and an adapter."""
+    """The residual connections, dropout and adapter of encoder and decoder layers."""
 
     def __init__(self, config: TransformerSizes, stack: Stack) -> None:
         super().__init__()
@@ -45,12 +45,6 @@ class Layer(ResidualModule):
             return norm(self.alpha * x + dropout(sublayer(x)))
         return norm(x + dropout(sublayer(x)))
 
-    def adapted(self, x: Tensor) -> Tensor:
-        """Return the output of the layer's adapter, if it has one; else `x`."""
-        if self.adapter is not None:
-            x = self.adapter(x)
-        return x
-
 
 class EncoderLayer(Layer):
     """Figure 1, left: self-attention, then a feed-forward layer."""
@@ -74,7 +68,7 @@ class EncoderLayer(Layer):
     def _sublayers(self, x: Tensor, attend: Callable[[Tensor], Tensor]) -> Tensor:
         x = self.add_and_norm(x, attend, self.attention_norm)
         x = self.add_and_norm(x, self.feed_forward, self.feed_forward_norm)
-        return self.adapted(x)
+        return x if self.adapter is None else self.adapter(x)
 
 
 class DecoderLayer(Layer):
@@ -130,7 +124,7 @@ class DecoderLayer(Layer):
         x = self.add_and_norm(x, attend_to_source, self.cross_norm)
         if self.feed_forward is not None and self.feed_forward_norm is not None:
             x = self.add_and_norm(x, self.feed_forward, self.feed_forward_norm)
-        return self.adapted(x)
+        return x if self.adapter is None else self.adapter(x)
 
     def source_attention(
         self, x: Tensor, keys: Tensor, mask: Tensor, head: int | None = None

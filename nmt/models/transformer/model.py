@@ -122,8 +122,7 @@ class Transformer(Model):
 
     def encode_tokens(self, source: Tensor, sentences: Sentences) -> Tensor:
         """Return the encoder's output [B, S, D] or [P, D] of sources [B, S] or [P]."""
-        positions = sentences.encodings(self.source_positions, source)
-        x = self._embed(self.source_embedding, source, positions)
+        x = self._embed(self.source_embedding, self.source_positions, source, sentences)
         for layer in self.encoder:
             x = layer(x, sentences)
         encoded: Tensor = self.encoder_end(x)
@@ -135,9 +134,9 @@ class Transformer(Model):
         Targets begin with BOS: the outputs "shifted right" of figure 1.
         """
         memory, targets = self.encode(source), Padded()
-        x = self._embed_target(target, targets)
+        x = self._embed(self.target_embedding, self.positions, target, targets)
         for layer, keys_values in zip(self.decoder, memory.layers, strict=True):
-            x = layer(x, keys_values, targets, memory.sentences)
+            x = layer(x, keys_values, targets, memory)
         last: Tensor = self.decoder_end(x)
         return last
 
@@ -149,7 +148,7 @@ class Transformer(Model):
         sources, targets = packed(packing.source), packed(packing.target)
         across = packed(packing.target, keys=packing.source)
         encoded = self.encode_tokens(source, sources)
-        y = self._embed_target(target, targets)
+        y = self._embed(self.target_embedding, self.positions, target, targets)
         for layer in self.decoder:
             y = layer(y, layer.cross.project(encoded, sources), targets, across)
         last: Tensor = self.decoder_end(y)
@@ -159,10 +158,10 @@ class Transformer(Model):
         """Return the attention [B, T, S] of the alignment layer's head, or of all its heads."""
         memory, targets = self.encode(source), Padded()
         assert memory.mask is not None
-        x = self._embed_target(target, targets)
+        x = self._embed(self.target_embedding, self.positions, target, targets)
         number = self.alignment_layer - 1
         for layer, keys_values in zip(self.decoder[:number], memory.layers, strict=False):
-            x = layer(x, keys_values, targets, memory.sentences)
+            x = layer(x, keys_values, targets, memory)
         chosen, keys = self.decoder[number], memory.layers[number][0]
         weights = chosen.source_attention(x, keys, memory.mask, self.alignment_head)
         return weights[..., : source.shape[1]]  # a memory for int8 has more padding
@@ -202,22 +201,21 @@ class Transformer(Model):
     def decode_step(self, tokens: Tensor, state: State) -> Tensor:
         """Return the decoder output [B, K, D] after `tokens` [B, K]; advances the state."""
         assert isinstance(state, TransformerState)
-        x = self._embed_target(tokens, Step(state.ancestry.steps))  # [B, K, D]
+        step = Step(state.ancestry.steps)
+        x = self._embed(self.target_embedding, self.positions, tokens, step)  # [B, K, D]
         state.ancestry.grow(tokens)
-        sources = state.memory.sentences
         for layer, keys_values, cache in zip(
             self.decoder, state.memory.layers, state.caches, strict=True
         ):
-            x = layer.step(x, keys_values, sources, cache, state.ancestry)
+            x = layer.step(x, keys_values, state.memory, cache, state.ancestry)
         last: Tensor = self.decoder_end(x)
         return last
 
-    def _embed_target(self, target: Tensor, sentences: Sentences) -> Tensor:
-        positions = sentences.encodings(self.positions, target)
-        return self._embed(self.target_embedding, target, positions)
-
-    def _embed(self, table: nn.Module, tokens: Tensor, positions: Tensor) -> Tensor:
-        embedded: Tensor = self.dropout(table(tokens) * self.scale + positions)
+    def _embed(
+        self, table: nn.Module, positions: nn.Module, tokens: Tensor, sentences: Sentences
+    ) -> Tensor:
+        encodings = sentences.encodings(positions, tokens)
+        embedded: Tensor = self.dropout(table(tokens) * self.scale + encodings)
         return embedded
 
 

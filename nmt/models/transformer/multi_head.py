@@ -15,7 +15,6 @@ from nmt.models.layers.attention import (
     AttentionInput,
     MultiHeadAttention,
     attention_weights,
-    join_heads,
     split_heads,
     split_parts,
 )
@@ -52,8 +51,10 @@ class SelfAttention(MultiHeadAttention, TokenMixer):
             mask = sentences.mask
             if isinstance(sentences, Step):
                 keys, values, mask = sentences.extend_past(keys, values)  # [B, G, S, C]
-            inputs = AttentionInput(queries, keys, values, mask, causal, self.dropout_now)
-            attended = join_heads(self.attention_fn(inputs))  # [B, T, H C']
+            dropout = self.dropout if self.training else 0.0
+            inputs = AttentionInput(queries, keys, values, mask, causal, dropout)
+            attended = self.attention_fn(inputs)  # [B, H, T, C']
+            attended = attended.transpose(1, 2).flatten(2)  # [B, T, H C'], heads side by side
         output: Tensor = self.output(attended)  # [B, T, D]
         return output
 
@@ -114,8 +115,10 @@ class CrossAttention(MultiHeadAttention):
         else:
             queries = split_heads(queries, self.qkv_heads[0])  # [B, H, Q, C]
             keys, values = memory  # [B, G, S, C] and [B, G, S, C']
-            inputs = AttentionInput(queries, keys, values, sentences.mask, dropout=self.dropout_now)
-            attended = join_heads(self.attention_fn(inputs))  # [B, Q, H C']
+            dropout = self.dropout if self.training else 0.0
+            inputs = AttentionInput(queries, keys, values, sentences.mask, dropout=dropout)
+            attended = self.attention_fn(inputs)  # [B, H, Q, C']
+            attended = attended.transpose(1, 2).flatten(2)  # [B, Q, H C'], heads side by side
         output: Tensor = self.output(attended)  # [B, Q, D]
         return output
 
